@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import regard
+from regard.core.result import Statistics
 
 # Packages in the order in which a reader needs them, with their purpose.
 ROOMS = {
@@ -66,8 +67,10 @@ def page(name: str, room: ModuleType) -> str:
     lines = [f"# {name}", "", (inspect.getdoc(room) or "").split("\n\n")[0], "", "| name | description |", "|---|---|"]
     lines += [f"| [`{short}`](#{path}) | {first_sentence(value)} |" for short, (path, value) in own.items()]
     lines += [f"| `{short}` | `{value!r}` |" for short, value in constants(room).items()]
-    for path, _ in own.values():
+    for path, value in own.values():
         lines += ["", f"::: {path}"]
+        if inspect.isclass(value) and issubclass(value, Statistics):  # what it inherits is what it is for
+            lines += ["    options:", "      inherited_members: true"]
     return "\n".join(lines) + "\n"
 
 

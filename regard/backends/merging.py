@@ -39,13 +39,16 @@ class Merging:
     """
 
     def __init__(self, mean: torch.Tensor, largest: torch.Tensor) -> None:
-        """The merge of one piece, whose tensors are changed; zeros and -inf for none."""
+        """Begin with one piece, whose tensors are changed; or with none: zeros and -inf."""
         self.mean, self.largest = mean, largest
         self.total = (largest != -math.inf).to(largest.dtype)
         self.excess = torch.zeros_like(self.total)
 
     def add(self, lines: Any, output: torch.Tensor, log_sum_exp: torch.Tensor, first: bool = False) -> None:
-        """Merge a piece of the rows at `lines`, an index of (batch, heads, q_len); their `first` one is copied."""
+        """Merge a piece of the rows at `lines`, an index of (batch, heads, q_len).
+
+        With `first`, these rows had no piece before, so that this one is copied, which is faster.
+        """
         mean, largest, total, excess = (x[lines] for x in (self.mean, self.largest, self.total, self.excess))
         if first:
             mean.copy_(output)

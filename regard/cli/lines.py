@@ -39,8 +39,8 @@ def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], 
         raise ArgumentError("--input FILE and --out FILE go together; give both or none")
     if arguments:
         raise ArgumentError(
-            f"--input {source} came together with {count_of(len(arguments), 'sentences')} as arguments; put all "
-            f"sentences into the file"
+            f"give sentences by --input {source} or as arguments, not both; {count_of(len(arguments), 'arguments')} "
+            f"came too"
         )
     if given := [name for name, value in excluded.items() if value]:
         raise ArgumentError(f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out")

@@ -31,7 +31,7 @@ COMPILED = "flex"  # the backend that compiles its kernels
 LARGEST = 10**18  # of a size: positions are counted in 64 bits
 UNEVEN, WORTH = 0.9, 0.1  # another layout is forecast too below this share of computing, and named if it gains this
 MOST_COMPARED = 64  # ranks for which that is done
-FORECAST = ("ring", "gather", "auto")  # forms
+FORECAST_FORMS = ("ring", "gather", "auto")
 MOST_RANKS = 4096  # the time of a forecast grows with the square of them; 1,024 take half a minute
 
 
@@ -151,8 +151,8 @@ def _check_forecast(ranks: int, mechanism: str | None, form: str | None, given: 
             f"as many keys as queries, without dropout, softcap or statistics; leave "
             f"{'it' if len(given) == 1 else 'them'} out, or leave out --ranks"
         )
-    if form not in (None, "state", *FORECAST):
-        raise ArgumentError(f"--form {form!r} does not exist; {suggest(form, FORECAST)}")
+    if form not in (None, "state", *FORECAST_FORMS):
+        raise ArgumentError(f"--form {form!r} does not exist; {suggest(form, FORECAST_FORMS)}")
     if form == "state":
         raise UnsupportedError(
             "--form state sends sums of a fixed size and no keys, and is not forecast; give ring, gather or auto"

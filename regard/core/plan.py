@@ -17,10 +17,10 @@ from regard.core.call import UNKNOWN, Call
 from regard.core.combination import checked_parameters
 from regard.core.hidden import Place, contained, lasting_place, looks_sound, masks_pairs, place_of, prepare
 from regard.core.problem import PER_ROW, RELATIVE, Problem, check_planned_sink, learns
-from regard.core.result import Result, TopKeysFound
+from regard.core.result import Result, Statistics, as_text
 from regard.core.shaped import has_no_values, shapes_of
 from regard.core.tensors import Stored, check_tensor, refuse_layout, refuse_tracing
-from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Softmax
 
 _SOFTMAX = Softmax()
@@ -122,7 +122,7 @@ class Plan:
     @property
     def asked(self) -> str:
         """The requested statistics as text."""
-        return ", ".join(map(str, self.problem.want)) or "the output alone"
+        return as_text(self.problem.want)
 
     def to_json(self) -> str:
         """The plan as JSON text: backend, costs, reasons and the share of pairs computed; what is estimated says so."""
@@ -297,67 +297,15 @@ class Plan:
             )
 
 
-class AttentionDetail:
+class AttentionDetail(Statistics):
     """Output, plan and statistics of one call; reading a statistic that was not requested raises."""
 
     def __init__(self, result: Result, plan: Plan) -> None:
-        self._result = result
+        super().__init__(result, plan.asked)
         self.plan = plan
 
-    @property
-    def output(self) -> torch.Tensor:
-        """(batch, heads, q_len, v_dim), in q's dtype."""
-        return self._result.output
-
-    @property
-    def log_sum_exp(self) -> torch.Tensor:
-        """Logarithm of the sum of exponentiated scores, (batch, heads, q_len); -inf for an empty row."""
-        return self._asked("log_sum_exp")
-
-    @property
-    def entropy(self) -> torch.Tensor:
-        """Entropy of each row of weights in nats, (batch, heads, q_len); 0 for an empty row."""
-        return self._asked("entropy")
-
-    @property
-    def received(self) -> torch.Tensor:
-        """Sum of the weights that each key received over the queries, (batch, heads, k_len)."""
-        return self._asked("received")
-
-    @property
-    def distance(self) -> torch.Tensor:
-        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for an empty row."""
-        return self._asked("distance")
-
-    @property
-    def sink(self) -> torch.Tensor:
-        """Weight of the sink, 1 minus the sum of the weights, (batch, heads, q_len); 0 in a call without a sink."""
-        return self._asked("sink")
-
-    @property
-    def weights(self) -> torch.Tensor:
-        """Weights before dropout, (batch, heads, q_len, k_len)."""
-        return self._asked("weights")
-
-    @property
-    def chosen_weights(self) -> torch.Tensor:
-        """Weights of the rows and heads named in `weights_of`, in that order: (batch, heads, rows, k_len)."""
-        return self._asked("chosen_weights")
-
-    @property
-    def top_keys(self) -> TopKeysFound:
-        """The keys with the largest weights of each query, and those weights."""
-        return self._asked("top_keys")
-
-    def _asked(self, name: str) -> Any:
-        found = getattr(self._result, name)
-        if found is None:
-            name = "weights_of" if name == "chosen_weights" else name
-            raise RegardError(f"{name} was not requested; add it to want= (requested: {self.plan.asked})")
-        return found
-
     def __repr__(self) -> str:
-        return f"AttentionDetail(output {tuple(self.output.shape)}, {self.plan.asked}, by {self.plan.backend})"
+        return f"AttentionDetail(output {tuple(self.output.shape)}, {self.asked}, by {self.plan.backend})"
 
 
 def _percent(share: float) -> str:

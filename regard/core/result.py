@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from regard.arguments import count_of, is_whole, plain, shown, whole
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, RegardError
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,15 @@ def _number(asked: str, word: str) -> int:
     return int(word)
 
 
+def as_text(wants: tuple[Want, ...]) -> str:
+    """The requested statistics as text.
+
+    >>> as_text(("entropy", top_keys(3))), as_text(())
+    ('entropy, top_keys(3)', 'the output alone')
+    """
+    return ", ".join(map(str, wants)) or "the output alone"
+
+
 def asked_for(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:
     """The requested statistic of this kind, if there is one."""
     return next((want for want in wants if isinstance(want, kind)), None)
@@ -184,3 +193,63 @@ class Result(NamedTuple):
             received=pad(self.received), weights=pad(self.weights), top_keys=top,
             chosen_weights=pad(self.chosen_weights),
         )  # fmt: skip
+
+
+class Statistics:
+    """Output and statistics of one call; reading a statistic that was not requested raises."""
+
+    def __init__(self, result: Result, asked: str) -> None:
+        self._result = result
+        self.asked = asked
+
+    @property
+    def output(self) -> torch.Tensor:
+        """(batch, heads, q_len, v_dim), in q's dtype."""
+        return self._result.output
+
+    @property
+    def log_sum_exp(self) -> torch.Tensor:
+        """Logarithm of the sum of exponentiated scores, (batch, heads, q_len); -inf for an empty row."""
+        return self._read("log_sum_exp")
+
+    @property
+    def entropy(self) -> torch.Tensor:
+        """Entropy of each row of weights in nats, (batch, heads, q_len); 0 for an empty row."""
+        return self._read("entropy")
+
+    @property
+    def received(self) -> torch.Tensor:
+        """Sum of the weights that each key received over the queries, (batch, heads, k_len)."""
+        return self._read("received")
+
+    @property
+    def distance(self) -> torch.Tensor:
+        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for an empty row."""
+        return self._read("distance")
+
+    @property
+    def sink(self) -> torch.Tensor:
+        """Weight of the sink, 1 minus the sum of the weights, (batch, heads, q_len); 0 in a call without a sink."""
+        return self._read("sink")
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """Weights before dropout, (batch, heads, q_len, k_len)."""
+        return self._read("weights")
+
+    @property
+    def chosen_weights(self) -> torch.Tensor:
+        """Weights of the rows and heads named in `weights_of`, in that order: (batch, heads, rows, k_len)."""
+        return self._read("chosen_weights")
+
+    @property
+    def top_keys(self) -> TopKeysFound:
+        """The keys with the largest weights of each query, and those weights."""
+        return self._read("top_keys")
+
+    def _read(self, name: str) -> Any:
+        found = getattr(self._result, name)
+        if found is None:
+            name = "weights_of" if name == "chosen_weights" else name
+            raise RegardError(f"{name} was not requested; add it to want= (requested: {self.asked})")
+        return found

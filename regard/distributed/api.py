@@ -13,7 +13,7 @@ from regard.core.call import Call
 from regard.core.combination import check_combination
 from regard.core.keywords import OF_CALLS, refuse_keywords
 from regard.core.problem import Problem, checked_bias, checked_q_start, checked_seed, learns
-from regard.core.result import TopKeysFound, Want, checked_wants
+from regard.core.result import Result, Statistics, Want, as_text, checked_wants
 from regard.core.tensors import Stored
 from regard.distributed.function import Run, attend, check_pieces
 from regard.distributed.group import Group, agree, contents, refuse_together
@@ -21,8 +21,8 @@ from regard.distributed.layout import Layout
 from regard.distributed.needs import Needs, needs_of
 from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
-from regard.distributed.statistics import statistics, undifferentiated
-from regard.errors import RegardError, ShapeError, UnsupportedError
+from regard.distributed.statistics import refusing_gradients, statistics
+from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
 from regard.functional.transforms import transforming
 from regard.mechanisms import Softmax
@@ -35,70 +35,14 @@ ALIKE = (*SIZES, "mechanism", "softcap", "scale", "dropout", "strict")
 OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend")
 
 
-OF_ALL_KEYS = (
-    "{} over several processes: each row would hold the keys of all of them; ask for top_keys(n), or compute it on one "
-    "process"
-)
+class SharedDetail(Statistics):
+    """Output and statistics of this process's queries, as `AttentionDetail` has them; `received` is that of its keys.
 
-
-class SharedDetail:
-    """The output and statistics of one process's queries; reading a statistic that was not requested raises.
-
-    output: (batch, heads, q_len, v_dim), in q's dtype.
+    Indices of `top_keys` count in the whole sequence. Weights cannot be requested: a row would hold the keys of all.
     """
 
-    def __init__(self, output: torch.Tensor, **found: Any) -> None:
-        self.output = output
-        self._found = found
-
-    @property
-    def log_sum_exp(self) -> torch.Tensor:
-        """Logarithm of the sum of exponentiated scores, (batch, heads, q_len); -inf for an empty row."""
-        return self._asked("log_sum_exp")
-
-    @property
-    def entropy(self) -> torch.Tensor:
-        """Entropy of each row of weights in nats, (batch, heads, q_len); 0 for an empty row."""
-        return self._asked("entropy")
-
-    @property
-    def received(self) -> torch.Tensor:
-        """Sum of the weights that each key of this process received over the queries of all, (batch, heads, k_len)."""
-        return self._asked("received")
-
-    @property
-    def distance(self) -> torch.Tensor:
-        """Mean of |k_pos - q_pos| under each row of weights, (batch, heads, q_len); 0 for an empty row."""
-        return self._asked("distance")
-
-    @property
-    def sink(self) -> torch.Tensor:
-        """Weight of the sink, (batch, heads, q_len); 0 in a call without a sink."""
-        return self._asked("sink")
-
-    @property
-    def top_keys(self) -> TopKeysFound:
-        """The keys with the largest weights of each query, by their positions in the whole sequence."""
-        return self._asked("top_keys")
-
-    @property
-    def weights(self) -> torch.Tensor:
-        """Raises: a row would hold the keys of all processes, so that weights cannot be requested."""
-        raise UnsupportedError(OF_ALL_KEYS.format("weights"))
-
-    @property
-    def chosen_weights(self) -> torch.Tensor:
-        """Raises, as `weights` does."""
-        raise UnsupportedError(OF_ALL_KEYS.format("weights_of"))
-
-    def _asked(self, name: str) -> Any:
-        if name not in self._found:
-            asked = ", ".join(self._found) or "the output alone"
-            raise RegardError(f"{name} was not requested; add it to want= (requested: {asked})")
-        return self._found[name]
-
     def __repr__(self) -> str:
-        return f"SharedDetail(output {tuple(self.output.shape)}{''.join(f', {name}' for name in self._found)})"
+        return f"SharedDetail(output {tuple(self.output.shape)}, {self.asked})"
 
 
 @uncompiled
@@ -192,7 +136,10 @@ def attention_detail(
     """
     wants = checked_wants(want)
     if refused := [str(one) for one in wants if str(one).startswith("weights")]:
-        raise UnsupportedError(OF_ALL_KEYS.format(f"want={refused[0]}"))
+        raise UnsupportedError(
+            f"want={refused[0]} over several processes: each row would hold the keys of all of them; ask for "
+            f"top_keys(n), or compute it on one process"
+        )
     if form == "state":
         raise UnsupportedError("form='state' keeps sums and gives no statistics; use form='auto' for those")
     agreed = _agreed("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants)
@@ -200,10 +147,10 @@ def attention_detail(
     run = _run(agreed, form, tensors, wants)
     output, log_sum_exp = attend(run, *tensors)
     found = statistics(run, q.detach(), k.detach(), v.detach(), log_sum_exp.detach(), wants)
-    found = undifferentiated(found, output)
+    found = refusing_gradients(found, output)
     if "log_sum_exp" in wants:
         found["log_sum_exp"] = log_sum_exp
-    return SharedDetail(output, **found)
+    return SharedDetail(Result(output, **found), as_text(wants))
 
 
 def _cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

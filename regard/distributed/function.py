@@ -14,7 +14,7 @@ from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.pieces import (
     Held,
-    Merged,
+    MergedRows,
     Options,
     Part,
     add_back,
@@ -111,7 +111,7 @@ def _forward(
     run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: Kept | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output, in float32 at least, and log-sum-exp; pieces are appended to `kept` with their graphs."""
-    merged = Merged(q, v.shape[3])
+    merged = MergedRows(q, v.shape[3])
     for source, held in run.exchange(k, v).arrivals():
         pieces: Pieces = {}
         for part in parts_of(run.needs, run.group.rank, held):

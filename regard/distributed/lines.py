@@ -127,7 +127,7 @@ def share_lines(
             parts.mkdir(parents=True, exist_ok=True)
             replace_file(path, "".join(f"{one}\n" for one in found).encode())
         except FileNotFoundError:
-            if not out.exists():  # where it does, the folder was removed with it
+            if not out.exists():  # if it does, another process completed it and removed the folder
                 raise
     return _join(out, parts, len(blocks))
 

@@ -197,8 +197,8 @@ def _for_rows(pattern: Pattern, rows: range) -> Pattern:
     return pattern
 
 
-class Merged:
-    """Attention over several sets of keys, merged by log-sum-exp as its pieces come.
+class MergedRows:
+    """Attention of this process's queries, merged as its pieces come, of which each covers some rows and keys.
 
         log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p
 

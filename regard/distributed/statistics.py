@@ -54,18 +54,21 @@ def statistics(
     return found
 
 
-def undifferentiated(found: dict[str, Any], output: torch.Tensor) -> dict[str, Any]:
-    """The statistics, which require a gradient where the output does; asking for it raises an UnsupportedError."""
+def refusing_gradients(found: dict[str, Any], output: torch.Tensor) -> dict[str, Any]:
+    """The statistics, with a backward pass that raises an UnsupportedError, where the output requires a gradient.
+
+    Without it, a loss with a statistic would silently be differentiated as if the statistic were a constant.
+    """
     told = {}
     for name, one in found.items():
         if isinstance(one, TopKeysFound):
-            told[name] = TopKeysFound(one.indices, _Undifferentiated.apply(name, one.weights, output))
+            told[name] = TopKeysFound(one.indices, _NoGradient.apply(name, one.weights, output))
         else:
-            told[name] = _Undifferentiated.apply(name, one, output)
+            told[name] = _NoGradient.apply(name, one, output)
     return told
 
 
-class _Undifferentiated(torch.autograd.Function):
+class _NoGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str, found: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         ctx.name = name
