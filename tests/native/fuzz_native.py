@@ -29,6 +29,9 @@ from regard.core.result import NAMES, TopKeys, Want
 from regard.core.tensors import Stored
 from regard.errors import RegardError
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from test_native_interrupted import kinds, wrong_after_exceptions, wrong_with_calls_inside
+
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -146,6 +149,13 @@ def check(found: rg.AttentionDetail, want: set[str], k_len: int) -> None:
         assert (weights.double().sum(-1) <= total + 1e-3).all()
 
 
+def interrupted(draw: random.Random) -> None:
+    """Calls after one that an exception stopped, and calls inside a call, return the same bits as alone."""
+    runs = kinds()[draw.choice(list(kinds()))]()
+    assert wrong_after_exceptions(runs, 10, draw) == 0
+    assert wrong_with_calls_inside(runs, 5, draw) == 0
+
+
 def damaged(draw: random.Random) -> None:
     """A call whose schedule or sizes were changed at random: the entry refuses it, or it is as sound as any other."""
     q_len, k_len, dim = draw.randint(1, 200), draw.randint(1, 200), draw.randint(1, 40)
@@ -249,7 +259,8 @@ def main(path: str, cases: int, seed: int) -> None:
         torch.manual_seed(seed + case)
         use_threads(draw.choice([1, 2, 4]))
         loaded.handle.rg_use_instructions(ctypes.c_int32(draw.choice([0, 2])))
-        (beside_each_other if case % 20 == 0 else damaged if case % 3 == 2 else compute)(draw)
+        kind = beside_each_other if case % 20 == 0 else interrupted if case % 20 == 10 else damaged
+        (kind if case % 10 == 0 or case % 3 == 2 else compute)(draw)
     print(f"{cases} calls")
 
 

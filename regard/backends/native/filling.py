@@ -1,10 +1,9 @@
-"""Fills the structs of the C interface with tensors. Each thread keeps one call struct of a plan; a call whose tensors
-are laid out as in the call before changes only their addresses."""
+"""Fills the structs of the C interface with tensors. A plan keeps its call structs; a call whose tensors are laid out
+as in the call before changes only their addresses."""
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ FEWEST = 1 << 18  # products of one thread; fewer are not worth waking another
 
 
 class Filled:
-    """A call struct of one thread."""
+    """A call struct, which one call uses at a time."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -68,13 +67,6 @@ class Filled:
             call.dropout_seed, call.start = operands.dropout_seed % 2**64, starts.data_ptr()
             kept.append(starts)
         return kept
-
-
-class FilledByThread(threading.local):
-    """`filled`, the call struct of each thread."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.filled = Filled(problem)
 
 
 def starts_of(problem: Problem, operands: Operands) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import compose
-from regard.backends.native.filling import FilledByThread, dense, fill_gradients, wide
+from regard.backends.native.filling import Filled, dense, fill_gradients, wide
 from regard.backends.native.library import Library
 from regard.backends.native.lowering import Lowered, lower
 from regard.backends.native.statistics import Asked, computes_statistics
@@ -32,7 +32,7 @@ class Kernel:
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
         self._in_kernel = computes_statistics(problem)
         self._kept: dict[range, Lowered] = {}
-        self._local = FilledByThread(problem)
+        self._spare: list[Filled] = []  # structs that no call uses now
 
     def run(self, operands: Operands) -> Result:
         """Output and statistics."""
@@ -44,13 +44,14 @@ class Kernel:
         ):
             if not isinstance(k, torch.Tensor):
                 operands = operands.widened()
-            output, log_sum_exp = compose(self if asked is None else _Watched(self, asked), operands, sums=bool(want))
+            one = _Differentiated(self, asked)
+            output, log_sum_exp = compose(one, operands, sums=bool(want))
+            sound = one.sound
             output = output if output.dtype == q.dtype else output.to(q.dtype)
             found = {} if asked is None else differentiable(self.problem, operands, log_sum_exp, asked.results())
         else:
-            output, log_sum_exp = self.compute(operands, q.dtype, bool(want), asked)
+            output, log_sum_exp, sound = self.compute(operands, q.dtype, bool(want), asked)
             found = {} if asked is None else asked.results()
-        sound = not self._local.filled.unsound.value
         if not want:
             return Result(output, sound=sound)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in want else {}
@@ -58,28 +59,29 @@ class Kernel:
             found = compute_statistics(self.problem, operands.widened(), log_sum_exp)
         return Result(output, **wanted, **found, sound=sound)
 
-    def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and log-sum-exp in float32 at least, which the backward pass reads."""
-        return self.compute(operands, self.wide, True)
-
     def compute(
         self, operands: Operands, dtype: torch.dtype, summed: bool, asked: Asked | None = None
-    ) -> tuple[torch.Tensor, Any]:
-        """Output in a dtype, without a graph, and if `summed` the log-sum-exp in float32 at least, else None.
+    ) -> tuple[torch.Tensor, Any, bool]:
+        """Output in a dtype, without a graph; if `summed` the log-sum-exp in float32 at least, else None; and whether
+        the output is finite.
 
-        The statistics that are asked for are written to their memory.
+        The statistics that are asked for are written to their memory. The call takes a struct that no other call uses,
+        and returns it at its end: what an exception left half written is never used again, and a call that begins
+        inside another one has a struct of its own.
         """
         q, k, v = operands.q, operands.k, operands.v
         batch, heads, q_len, _ = q.shape
         log_sum_exp = torch.empty(batch, heads, q_len, dtype=self.wide, device="cpu") if summed else None
         if not operands.grid.keys:  # every row is empty
             none = q.new_zeros(batch, heads, q_len, self.problem.v_dim, dtype=dtype)
-            self._local.filled.unsound.value = 0
-            return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf)
+            return none, None if log_sum_exp is None else log_sum_exp.fill_(-math.inf), True
         v_dim = self.problem.v_dim
         strides = q_len * heads * v_dim, v_dim, heads * v_dim, 1  # it lies as (batch, q_len, heads, v_dim)
         output = torch.empty_strided((batch, heads, q_len, v_dim), strides, dtype=dtype, device="cpu")
-        filled = self._local.filled
+        try:
+            filled = self._spare.pop()
+        except IndexError:
+            filled = Filled(self.problem)
         layout = None
         if self._plain and type(k) is torch.Tensor and type(v) is torch.Tensor:
             layout = q.stride(), k.stride(), v.stride(), q.dtype, dtype
@@ -98,7 +100,9 @@ class Kernel:
         filled.call.statistics = None if asked is None else asked.address
         self.library.forward(filled.address)
         del kept
-        return output, log_sum_exp
+        sound = not filled.unsound.value
+        self._spare.append(filled)
+        return output, log_sum_exp, sound
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v in their dtypes, and of the bias if it learns."""
@@ -109,8 +113,7 @@ class Kernel:
         slope = None if slope is None else slope.to(log_sum_exp.dtype).contiguous()
         found = [_room_for(x) for x in learning[:3]]
         of_bias = self._bias_gradient(operands)
-        filled = self._local.filled
-        filled.layout = None
+        filled = Filled(self.problem)
         kept = filled.fill(operands, self._lowered(operands), dense(saved.output), log_sum_exp)
         gradients = fill_gradients(grad, slope, found, of_bias, isinstance(operands.bias, Relative))
         self.library.backward(filled.address, gradients)
@@ -137,19 +140,22 @@ class Kernel:
         return torch.zeros(problem.batch, problem.heads, *last, dtype=self.wide, device="cpu")
 
 
-@dataclass(frozen=True)
-class _Watched:
-    """The kernel in a call with gradients, whose forward pass writes statistics too."""
+@dataclass
+class _Differentiated:
+    """The kernel in one call with gradients, whose forward pass may write statistics too."""
 
     kernel: Kernel
-    asked: Asked
+    asked: Asked | None
+    sound: bool = True  # whether the output is finite
 
     @property
     def problem(self) -> Problem:
         return self.kernel.problem
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.kernel.compute(operands, self.kernel.wide, True, self.asked)
+        """Output and log-sum-exp in float32 at least, which the backward pass reads."""
+        output, log_sum_exp, self.sound = self.kernel.compute(operands, self.kernel.wide, True, self.asked)
+        return output, log_sum_exp
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         return self.kernel.backward(operands, saved)

@@ -1,13 +1,12 @@
 """Calls of few queries over any number of keys, without a new plan for each: the steps of decoding.
 
 While a cache grows, calls differ only in k_len and in the positions of their queries. For a band that is three numbers
-for each batch row, so they are written into arrays that each thread keeps, and the kernel is called.
+for each batch row, so they are written into arrays that are kept between calls, and the kernel is called.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -72,7 +71,8 @@ class Steps:
         rows, heads, dim = problem.q_len, problem.heads, problem.v_dim
         # Of the output (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim): shape and strides.
         self._room = (problem.batch, heads, rows, dim), (rows * heads * dim, dim, heads * dim, 1)
-        self._local = threading.local()
+        self._alike: list[_Filled] = []  # structs that no call uses now, with one schedule for all batch rows
+        self._by_row: list[_Filled] = []  # with a schedule for each batch row
 
     def run(self, call: Call) -> Result | None:
         """Output, and the log-sum-exp if the problem wants it; None if the spans of this call leave more bands apart
@@ -91,7 +91,11 @@ class Steps:
         lse = torch.empty(q.shape[:3], dtype=self._wide, device="cpu") if self.summed else None
         first = k.first if isinstance(k, Stored) else 0
         by_row = isinstance(call.q_start, torch.Tensor) or self.varies
-        filled = self._filled(by_row) if problem.q_len <= STEP else _Many(problem)
+        spare: list[Any] = [] if problem.q_len > STEP else self._by_row if by_row else self._alike
+        try:
+            filled = spare.pop()
+        except IndexError:
+            filled = self._new(problem.batch if by_row else 1)
         filled.place(looks, range(first, k_len), call.q_start)
         filled.layout, into = None, filled.call
         into.first_key, into.keys = first, k_len - first
@@ -106,11 +110,17 @@ class Steps:
         into.log_sum_exp = None if lse is None else lse.data_ptr()
         self.library.forward(filled.address)
         del kept
-        return Result(output, lse, sound=not filled.unsound.value)
+        sound = not filled.unsound.value
+        spare.append(filled)
+        return Result(output, lse, sound=sound)
 
     def _repeated(self, call: Call, q: torch.Tensor, k: Any, v: Any) -> Result:
         """The same for tensors that are laid out as in the call before, as in the next layer: only addresses differ."""
-        filled, k_len = getattr(self._local, "alike", None) or self._filled(by_row=False), k.shape[2]
+        try:
+            filled = self._alike.pop()
+        except IndexError:
+            filled = self._new(1)
+        k_len = k.shape[2]
         layout = k_len, call.q_start, q.stride(), k.stride(), v.stride()
         output = torch.empty_strided(*self._room, dtype=self.problem.dtype, device="cpu")
         if layout != filled.layout:
@@ -127,15 +137,13 @@ class Steps:
             into.data = x.data_ptr()
         filled.call.threads = min(torch.get_num_threads(), filled.most_threads)
         self.library.forward(filled.address)
-        return Result(output, sound=not filled.unsound.value)
+        sound = not filled.unsound.value
+        self._alike.append(filled)
+        return Result(output, sound=sound)
 
-    def _filled(self, by_row: bool) -> _Filled:
-        """The call struct of this thread, with a schedule for each batch row or for all of them."""
-        name = "by_row" if by_row else "alike"
-        if (found := getattr(self._local, name, None)) is None:
-            found = _Filled(self.problem, self.problem.batch if by_row else 1, len(self.looks))
-            setattr(self._local, name, found)
-        return found
+    def _new(self, count: int) -> Any:
+        """A call struct with so many schedules. As in `Kernel.compute`, only a call that was computed keeps it."""
+        return _Many(self.problem) if self.problem.q_len > STEP else _Filled(self.problem, count, len(self.looks))
 
 
 class Look(NamedTuple):
