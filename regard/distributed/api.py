@@ -186,7 +186,7 @@ def _agreed(
         call = call._replace(q=cast[0], k=cast[1], v=cast[2])
         problem = _checked(call, want, form)
         group.check_device(call.q.device)
-        bias_keys = _keys_of_bias(call, problem)
+        bias_keys, of_bias = _keys_of_bias(call, problem), _about_bias(call, problem)
         if call.dropout_seed is not None:
             call = call._replace(dropout_seed=checked_seed(call.dropout_seed))
         words = _words(problem, call, layout, form, want)
@@ -197,7 +197,7 @@ def _agreed(
         raise
     learning = torch.is_grad_enabled() and (problem.needs_grad or problem.bias_learns or problem.sink_learns)
     seed = call.dropout_seed if call.dropout_seed is not None else _drawn(problem)
-    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device, bias_keys)
+    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device, bias_keys, of_bias)
     q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
     seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None
@@ -257,20 +257,24 @@ def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Wan
     """What has to be alike on all processes, option by option."""
     Layout(layout, (0,))
     Needs.check_form(form)
-    options = {"pattern": contents(problem.pattern)} | {name: getattr(problem, name) for name in ALIKE}
-    options |= {
+    by_key = problem.mechanism.by_key  # each process gives those of its own keys
+    parameters = {name: x for name, x in sorted((call.parameters or {}).items()) if name not in by_key}
+    options = {name: getattr(problem, name) for name in ALIKE} | {
+        "mechanism": contents(problem.mechanism), "pattern": contents(problem.pattern),
         "dropout_seed": call.dropout_seed, "backend": call.backend, "want": want, "layout": layout, "form": form,
-        "q_start": contents(call.q_start), "bias": _about_bias(call.bias),
-        "sink": "a tensor" if isinstance(call.sink, torch.Tensor) else call.sink,
-        "parameters": [*(call.parameters or {})],
+        "q_start": contents(call.q_start), "sink": contents(call.sink),
+        "bias": "a tensor" if isinstance(call.bias, torch.Tensor) else contents(call.bias),
     }  # fmt: skip
+    options |= {f"parameters[{name!r}]": contents(x) for name, x in parameters.items()}
     return [f"{name} {value}" for name, value in options.items()]
 
 
-def _about_bias(bias: Any) -> str:
-    if isinstance(bias, Bias):
-        return type(bias).__name__ + ("" if bias.plan_key is None else f" with the key {bias.plan_key}")
-    return "none" if bias is None else "a tensor"
+def _about_bias(call: Call, problem: Problem) -> str | None:
+    """A text about a bias that is a tensor alike for all queries; None where it may differ between processes."""
+    bias = call.bias
+    if not isinstance(bias, torch.Tensor) or problem.q_len == 1 or (bias.dim() > 1 and bias.shape[-2] > 1):
+        return None
+    return f"bias {contents(bias[(None,) * (4 - bias.dim())])}"
 
 
 def _drawn(problem: Problem) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import hashlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,10 +16,12 @@ from torch.distributed.tensor import DTensor
 from regard.arguments import kind_of
 from regard.distributed.needs import HEADER
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
-from regard.patterns import Pattern
+from regard.mechanisms import Mechanism
+from regard.patterns import Pattern, Where
+from regard.patterns.compound import Compound
+from regard.reprs import Contents, brief_value
 
 _MOST = 2**62
-_DEEPEST = 8  # functions that hold functions
 _WORDS = 2**17  # of 8 bytes, which a checksum reads at once
 _ODD, _APART = -0x61C8864680B583EB, 0x9E3779B97F  # odd, with the bits of the golden ratio: products spread evenly
 
@@ -180,7 +180,7 @@ class Agreement:
 
 def agree(
     group: Group, q_len: int, k_len: int, learning: bool, seed: int, words: list[str], device: torch.device,
-    bias_keys: int | None = None,
+    bias_keys: int | None = None, of_bias: str | None = None,
 ) -> Agreement:  # fmt: skip
     """Tell every process the lengths of this one, and check that all make the same call.
 
@@ -192,30 +192,34 @@ def agree(
         words: what has to be alike on all processes, option by option.
         device: where the numbers are sent from.
         bias_keys: the number of keys for which this process has a bias, if it has one for each key.
+        of_bias: what has to be alike on all processes that give it: a bias that is the same for all queries.
 
     Raises:
         ArgumentError: another process makes another call; every process raises it.
         ShapeError: the bias of a process is not for the keys of all.
     """
-    digest = int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "big") % _MOST
-    keys = -1 if bias_keys is None else bias_keys
-    header = torch.tensor([1, q_len, k_len, int(learning), seed % _MOST, digest, keys], dtype=torch.int64, device="cpu")
+    numbers = [1, q_len, k_len, int(learning), seed % _MOST, _digest("\n".join(words))]
+    numbers += [-1 if bias_keys is None else bias_keys, -1 if of_bias is None else _digest(of_bias)]
+    header = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     assert len(header) == HEADER
     every = group.gathered(header.to(device)).tolist()
     refused = [rank for rank, row in enumerate(every) if not row[0]]
     if refused:
         reasons = group.gathered_lists([])
         raise ArgumentError(f"process {', '.join(map(str, refused))} refused the call: {reasons[refused[0]][0]}")
-    others = [rank for rank, row in enumerate(every) if row[5] != every[0][5]]
-    if others:
-        every_words = group.gathered_lists(words)
-        first, other = every_words[0], every_words[others[0]]
-        there, here = (", ".join(x for x in a if x not in b) for a, b in ((other, first), (first, other)))
-        raise ArgumentError(
-            f"process {', '.join(map(str, others))} and process 0 make different calls of attention; every process "
-            f"needs the same pattern, options, dtype, layout and sizes, other than lengths. Process {others[0]} has "
-            f"{there or 'nothing more'}; process 0 has {here or 'nothing more'}"
-        )
+    for place, own in ((5, words), (7, [of_bias] if of_bias else [])):
+        given = [rank for rank, row in enumerate(every) if row[place] >= 0]
+        one = given[0] if given else 0
+        others = [rank for rank in given if every[rank][place] != every[one][place]]
+        if others:
+            every_words = group.gathered_lists(own)
+            first, other = every_words[one], every_words[others[0]]
+            there, here = (", ".join(x for x in a if x not in b) for a, b in ((other, first), (first, other)))
+            raise ArgumentError(
+                f"process {', '.join(map(str, others))} and process {one} make different calls of attention; every "
+                f"process needs the same pattern, options, dtype, layout and sizes, other than lengths. Process "
+                f"{others[0]} has {there or 'nothing more'}; process {one} has {here or 'nothing more'}"
+            )
     learning_at = [rank for rank, row in enumerate(every) if row[3]]
     if learning_at and len(learning_at) < group.count:
         raise ArgumentError(
@@ -230,6 +234,10 @@ def agree(
                 f"its process and the keys of all: (..., {row[1]} or 1, {sum(k_lengths)} or 1)"
             )
     return Agreement(tuple(row[1] for row in every), k_lengths, every[0][4])
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _MOST
 
 
 def refuse_together(group: Group, device: torch.device, reason: BaseException) -> None:
@@ -274,56 +282,41 @@ def _checksum(x: torch.Tensor) -> int:
     return int(total)
 
 
-_known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Pattern, str] = WeakKeyDictionary()  # digests of patterns whose numbers cannot change
 
 
 def contents(value: Any) -> str:
-    """A text that differs where two processes have patterns or options of different values, tensors included.
+    """A text that differs where two processes have patterns or options of different values.
 
-    A function is compared by its code and by the numbers and tensors that it holds or reads from its module.
+    Numbers, tensors, functions and objects inside them are compared, see `Contents`. All are read in each call, except
+    those of patterns, which hold copies; but a function may read other numbers in each call.
     """
-    if not isinstance(value, Pattern) or value.by_value:
-        return str(value) if isinstance(value, Pattern) else "; ".join(_contents(value, 0))
+    if value is None or isinstance(value, int | float) or (
+        isinstance(value, Pattern) and value.by_value and _steady(value)
+    ):
+        return str(value)
+    text = str(value) if isinstance(value, Pattern | Mechanism) else brief_value(value)
+    return f"{text} with the checksum {Contents(_of_tensor, _known_pattern).digest(value)}"
+
+
+def _of_tensor(x: torch.Tensor) -> str:
+    about = f"{x.dtype} {tuple(x.shape)}"
+    if isinstance(x, DTensor) or x.is_meta:
+        return about
+    return f"{about} {_checksum((x.to_dense() if x.layout != torch.strided else x).detach())}"
+
+
+def _known_pattern(value: Any) -> str | None:
+    """The digest of a pattern that holds copies of tensors, which is computed once."""
+    if not isinstance(value, Pattern) or not _steady(value):
+        return None
     if value not in _known:
-        held = "; ".join(one for field in type(value).__match_args__ for one in _contents(getattr(value, field), 0))
-        _known[value] = f"{value} {hashlib.sha256(held.encode()).hexdigest()[:16]}"
+        _known[value] = Contents(_of_tensor, lambda one: None).digest(value)
     return _known[value]
 
 
-def _contents(value: Any, depth: int) -> Iterator[str]:
-    if isinstance(value, Pattern):
-        yield contents(value)
-    elif isinstance(value, torch.Tensor):
-        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        yield f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _contents(one, depth)
-    elif isinstance(value, Mapping):
-        yield from _contents([*value.items()], depth)
-    elif isinstance(value, CodeType):
-        yield f"{value.co_code.hex()} {value.co_names}"
-        yield from _contents(value.co_consts, depth)
-    elif callable(value) and depth < _DEEPEST:
-        yield type(value).__name__
-        for name in ("__code__", "__defaults__", "__kwdefaults__", "func", "args", "keywords", "__func__"):
-            yield from _contents(getattr(value, name, None), depth + 1)
-        if isinstance(value, FunctionType):
-            yield from _contents([*_globals_of(value.__code__, value.__globals__)], depth + 1)
-        cells = [one.cell_contents for one in getattr(value, "__closure__", None) or ()]
-        own = [] if isinstance(value, type) else [*getattr(value, "__dict__", {}).values()]
-        yield from _contents([*cells, *own], depth + 1)
-    elif value is None or isinstance(value, bool | int | float | str):
-        yield repr(value)
-    else:
-        yield type(value).__name__
-
-
-def _globals_of(code: CodeType, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The global variables that a function reads, but for modules; those of functions inside it too."""
-    for step in dis.get_instructions(code):
-        if step.opname == "LOAD_GLOBAL" and not isinstance(known.get(step.argval), ModuleType):
-            yield step.argval, known.get(step.argval)
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _globals_of(one, known)
+def _steady(pattern: Pattern) -> bool:
+    """Whether a pattern and its parts are of regard's own classes, and none reads a function."""
+    if isinstance(pattern, Compound):
+        return all(map(_steady, pattern.made_of()))
+    return type(pattern).__module__.startswith("regard.") and not isinstance(pattern, Where)

@@ -8,7 +8,6 @@ tensors that a pattern holds are inputs of the operation, and its text names the
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
 from operator import index
@@ -44,7 +43,7 @@ torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> T
 _ALONE = 7  # tensors before those of the pattern
 _PATTERNS_KEPT = 16
 _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
-_patterns: OrderedDict[Any, tuple[list[torch.Tensor], Pattern]] = OrderedDict()
+_patterns: dict[Any, tuple[list[torch.Tensor], Pattern]] = {}
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
 # Not None while torch.compile would compile the next function call, as between two graphs.
@@ -261,8 +260,8 @@ def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_le
     pattern = settled(read_together(text, held), queries, k_len)
     if sum(x.numel() for x in held) <= _MOST_HELD:
         _patterns[name] = [x.clone() for x in held], pattern
-        if len(_patterns) > _PATTERNS_KEPT:
-            _patterns.popitem(last=False)
+        for oldest in [*_patterns][:-_PATTERNS_KEPT]:
+            _patterns.pop(oldest, None)
     return pattern
 
 

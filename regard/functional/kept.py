@@ -6,7 +6,6 @@ problems share a plan.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TypeVar
@@ -28,10 +27,10 @@ Step = Callable[[Call], Result | None]
 Kept = TypeVar("Kept")
 PLANS_KEPT = 512
 OWN_KEPT = 16
-_plans: OrderedDict[Hashable, Plan] = OrderedDict()  # by problem and backend
-_steps: OrderedDict[Hashable, Step] = OrderedDict()  # by the key of a step
-_calls: OrderedDict[Hashable, tuple[Plan, Place | None]] = OrderedDict()  # by the key of a call
-_own: OrderedDict[Hashable, tuple[Plan, Place | None]] = OrderedDict()  # likewise, of patterns that hold tensors
+_plans: dict[Hashable, Plan] = {}  # by problem and backend
+_steps: dict[Hashable, Step] = {}  # by the key of a step
+_calls: dict[Hashable, tuple[Plan, Place | None]] = {}  # by the key of a call
+_own: dict[Hashable, tuple[Plan, Place | None]] = {}  # likewise, of patterns that hold tensors
 
 
 def kept_plan(call: Call) -> tuple[Plan, Place | None] | None:
@@ -128,8 +127,9 @@ def _step_of(call: Call) -> Step | None:
     return plans[0].steps if same and call.cast() is call else None
 
 
-def _keep(plans: OrderedDict[Hashable, Kept], name: Hashable, plan: Kept, most: int = PLANS_KEPT) -> Kept:
+def _keep(plans: dict[Hashable, Kept], name: Hashable, plan: Kept, most: int = PLANS_KEPT) -> Kept:
+    """Keep a plan, and forget the oldest beyond `most`; other threads, and calls inside this one, may do so too."""
     plans[name] = plan
-    if len(plans) > most:
-        plans.popitem(last=False)
+    for oldest in [*plans][:-most] if len(plans) > most else ():
+        plans.pop(oldest, None)
     return plan

@@ -91,8 +91,8 @@ def watched(model: TranslationModel | LanguageModel, tokeniser: Tokeniser) -> Ge
 def in_eval_mode(model: torch.nn.Module) -> Generator[None]:
     """Eval mode inside; afterwards each module has its previous mode, training or eval."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
+        model.eval()
         yield
     finally:
         for module, mode in modes:

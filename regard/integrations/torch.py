@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -96,14 +96,8 @@ def replaced_attention(
     if not callable(pattern):
         as_pattern(pattern)
     seen = ReplacedAttention()
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        mode = _Mode(seen, pattern, checked_wants(want), backend)
-        with mode:
-            yield seen
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    with _Mode(seen, pattern, checked_wants(want), backend) as mode:  # PyTorch's fast path is off in any such mode
+        yield seen
     if not mode.called:
         raise RegardError(
             "no call of F.scaled_dot_product_attention was seen in the block of replaced_attention; layers of regard "
@@ -122,7 +116,7 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention or func is _original():
+        if func is F.scaled_dot_product_attention:
             self.called = True
             return self.attend(*args, **kwargs).output
         if func is F.multi_head_attention_forward:
@@ -177,8 +171,7 @@ class _Mode(TorchFunctionMode):
             return answer.output
 
         given["need_weights"] = False
-        with _named(attend):
-            output, _ = func(*bound.args, **bound.kwargs)
+        output, _ = _finding(attend, inspect.unwrap(func))(*bound.args, **bound.kwargs)
         if not needs:
             return output, None
         shown_weights = weights[0].mean(1) if averages else weights[0]  # (batch, heads or none, q_len, k_len)
@@ -354,43 +347,13 @@ def _calls_forward(layer: nn.Module, inputs: Any) -> None:
     """A hook that changes nothing."""
 
 
-# While a mode handles a function, PyTorch switches the mode off. `F.multi_head_attention_forward` then finds
-# `scaled_dot_product_attention` by its name, so this name is replaced during the call. Other threads that use the name
-# still get PyTorch's function.
-_here = threading.local()
-_lock = threading.Lock()
-_users = 0
-_kept: Any = F.scaled_dot_product_attention
+def _finding(attend: Callable[..., torch.Tensor], function: Any) -> Callable[..., Any]:
+    """A copy of a function of `F` that finds `attend` by the name scaled_dot_product_attention.
 
-
-def _original() -> Any:
-    return _kept
-
-
-def _by_name(*args: Any, **kwargs: Any) -> torch.Tensor:
-    attend = getattr(_here, "attend", None)
-    return (attend or _kept)(*args, **kwargs)
-
-
-@contextmanager
-def _named(attend: Callable[..., torch.Tensor]) -> Generator[None]:
-    global _users, _kept
-    with _lock:
-        if not _users:
-            _kept = F.scaled_dot_product_attention
-            _name(_by_name)
-        _users += 1
-    before, _here.attend = getattr(_here, "attend", None), attend
-    try:
-        yield
-    finally:
-        _here.attend = before
-        with _lock:
-            _users -= 1
-            if not _users:
-                _name(_kept)
-
-
-def _name(function: Any) -> None:
-    """Let the name in PyTorch's module stand for this function."""
-    F.scaled_dot_product_attention = function
+    While a mode handles a function, PyTorch switches the mode off, so the mode does not see what the function calls.
+    The name in PyTorch's module stays as it is: other threads use it, and an interruption could not undo a change.
+    """
+    names = {**function.__globals__, "scaled_dot_product_attention": attend}
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

@@ -21,7 +21,7 @@ _current: ContextVar[Recording | None] = ContextVar("recording", default=None)
 class RecordedLayer(nn.Module):
     """A layer whose attention can be recorded."""
 
-    recordings = 0  # active ones, in all threads; a compiled graph is specialised to this number
+    recordings: tuple[Recording, ...] = ()  # active ones, in all threads; a compiled graph is specialised to these
 
 
 class Recording(Described):
@@ -37,9 +37,15 @@ class Recording(Described):
         """Whether the layer belongs to the recorded model."""
         return id(layer) in self._names
 
-    def count(self, more: int) -> None:
+    def begin(self) -> None:
+        """Let every layer know of this recording."""
         for layer in self._layers.values():
-            layer.recordings += more
+            layer.recordings = (*layer.recordings, self)
+
+    def end(self) -> None:
+        """Undo `begin`, and as much of it as ran before an interruption."""
+        for layer in self._layers.values():
+            layer.recordings = tuple(one for one in layer.recordings if one is not self)
 
     def add(self, layer: nn.Module, detail: AttentionDetail) -> None:
         self.details[self._names[id(layer)]].append(detail)
@@ -93,10 +99,11 @@ def record_attention(model: nn.Module, want: Iterable[Want] | Want = ("weights",
         raise ArgumentError(
             f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record{way_out}"
         )
-    token = _current.set(recording)
-    recording.count(1)
+    before = _current.get()
     try:
+        _current.set(recording)
+        recording.begin()
         yield recording
     finally:
-        recording.count(-1)
-        _current.reset(token)
+        _current.set(before)
+        recording.end()

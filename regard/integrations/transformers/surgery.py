@@ -238,9 +238,9 @@ class Replacement:
     @contextmanager
     def paused(self) -> Generator[None]:
         """Let the model compute its own attention inside the block; tables of positions keep their length."""
-        for module in self._modules():
-            module.__dict__.pop(CHANGE, None)
         try:
+            for module in self._modules():
+                module.__dict__.pop(CHANGE, None)
             yield
         finally:
             for module in self._modules():

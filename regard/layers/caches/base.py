@@ -171,8 +171,9 @@ class Cache:
         After an error the cache is unchanged.
         """
         held = self._with(self._stored(k, v))
+        returned = self._returned(held, k.dtype if k.dtype == v.dtype else None)
         self._held = self._kept_of(held)
-        return self._returned(held, k.dtype if k.dtype == v.dtype else None)
+        return returned
 
     def crop(self, length: int) -> None:
         """Keep the first `length` entries and drop the rest.

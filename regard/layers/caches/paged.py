@@ -39,10 +39,10 @@ class Pool:
         if len(self.free) < count or (self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()):
             before = self.pages
             after = before if len(self.free) >= count else max(2 * before, before + count - len(self.free))
+            grown = {x: plane.new_empty(plane.shape[0], after, *plane.shape[2:]) for x, plane in self.planes.items()}
             for name, plane in self.planes.items():
-                self.planes[name] = plane.new_empty(plane.shape[0], after, *plane.shape[2:])
-                self.planes[name][:, :before] = plane
-            self.free[:0] = range(after - 1, before - 1, -1)
+                grown[name][:, :before] = plane
+            self.planes, self.free[:0] = grown, range(after - 1, before - 1, -1)
         return [Page(self, self.free.pop()) for _ in range(count)]
 
     def write(self, slots: torch.Tensor, new: dict[str, torch.Tensor]) -> None:
@@ -73,11 +73,11 @@ class Page:
     __slots__ = ("filled", "index", "pool")
 
     def __init__(self, pool: Pool, index: int) -> None:
-        self.pool, self.index = pool, index
-        self.filled = 0  # entries that were ever written
+        self.filled, self.index, self.pool = 0, index, pool  # filled: entries that were ever written
 
     def __del__(self) -> None:
-        self.pool.free.append(self.index)
+        if (pool := getattr(self, "pool", None)) is not None:  # not where its making was interrupted
+            pool.free.append(self.index)
 
 
 @dataclass(frozen=True)
@@ -178,12 +178,16 @@ class PagedCache(Cache):
         new = self._stored(k, v)
         dtype = k.dtype if k.dtype == v.dtype else None
         if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
-            self._held, self._table = self._whole().joined(new), Table(((),) * self.batch)
-            return self._returned(self._held, dtype)
+            held = self._whole().joined(new)
+            returned = self._returned(held, dtype)
+            self._held, self._table = held, Table(((),) * self.batch)
+            return returned
         if self._held.recorded:
             self._table, self._held = self._paged(self._held.used()), self._emptied(self.batch)
-        self._table = self._written(self._table, new)
-        return self._returned(self._whole(), dtype)
+        table = self._written(self._table, new)
+        returned = self._returned(self._in_pages(table), dtype)
+        self._table = table
+        return returned
 
     def crop(self, length: int) -> None:
         """Keep the first `length` entries and drop the rest; see `Cache.crop`."""
@@ -203,14 +207,14 @@ class PagedCache(Cache):
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,). No entry is
         copied."""
         if self._held.recorded:
-            super().reorder(index)
-            self._table = Table(((),) * self.batch)
+            check_rows(index, self.batch, "cache")
+            self._held, self._table = self._held.reordered(index), Table(((),) * len(index))
             return
         check_rows(index, self.batch, "cache")
         chosen = range(len(index)) if index.is_meta else index.tolist()
         rows = self._table.rows
-        self._table = Table(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
-        self._held = self._emptied(len(index))
+        table = Table(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
+        self._held, self._table = self._emptied(len(index)), table
 
     @contextmanager
     def unless_refused(self) -> Generator[None]:
@@ -267,6 +271,7 @@ class PagedCache(Cache):
 
     def _whole(self) -> Held:
         """All entries, in one piece."""
-        if self._held.recorded:
-            return self._held
-        return Held(self._pool.read(self._table.rows, self._table.length), 0, self._table.length)
+        return self._held if self._held.recorded else self._in_pages(self._table)
+
+    def _in_pages(self, table: Table) -> Held:
+        return Held(self._pool.read(table.rows, table.length), 0, table.length)
