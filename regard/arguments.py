@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
 
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, ShapeError
 
 KindT = TypeVar("KindT")
 Kinds = type[Any] | tuple[type[Any], ...] | UnionType
@@ -121,6 +121,32 @@ def each(name: str, values: Iterable[Any], needs: str) -> Iterator[Any]:
         return iter(values)
     except TypeError:  # a tensor without axes
         raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}") from None
+
+
+# What to give instead of a tensor of a class of PyTorch whose memory is not its value.
+_PLAIN_FORMS = {
+    "CausalBias": "give pattern='causal', with q_start=0 where the first query stands at the first key "
+    "(causal_upper_left)",
+    "MaskedTensor": "give its get_data(), and its get_mask() as a pattern (KeyMask, Explicit)",
+    "DTensor": "give its to_local() or full_tensor()",
+    "AsyncCollectiveTensor": "give its wait()",
+}
+
+
+def refuse_wrapper(name: str, tensor: Any) -> None:
+    """Raise a ShapeError if the class of a tensor computes its numbers, so that they are not those in its memory.
+
+    Classes with `__torch_dispatch__` do, such as MaskedTensor and DTensor; those of tensors without values do not.
+    """
+    kind = type(tensor)
+    if kind.__module__ in ("torch", "torch.nn.parameter") or kind.__module__.startswith("torch._subclasses"):
+        return
+    if kind.__torch_dispatch__ is sys.modules["torch"].Tensor.__torch_dispatch__ and kind.__name__ != "CausalBias":
+        return
+    raise ShapeError(
+        f"{name} is {kind_of(tensor)}, whose numbers are not those in its memory, which attention reads; "
+        f"{_PLAIN_FORMS.get(kind.__name__, 'give a plain torch.Tensor of its numbers')}"
+    )
 
 
 # Words of messages whose singular is not the plural without its "s".

@@ -298,3 +298,185 @@ def _reduced(value: Any) -> list[Any]:
     except Exception:
         return []
     return [found] if isinstance(found, str) else [*found[:3], *(found[3] or () if len(found) > 3 else ())]
+
+
+class Contents:
+    """Digests of all that values hold: numbers, texts, tensors, and the code of functions with what they read.
+
+    Equal values have equal digests, on other processes too. Of an object count the attributes that the code of some
+    function in the value names; of objects of regard, all that are public.
+
+    Args:
+        of_tensor: a text about a tensor and its numbers.
+        known: the digest of a value that is known already, or None.
+
+    >>> size = 3
+    >>> contents = Contents(lambda x: f"{x.dtype} {x.tolist()}", lambda value: None)
+    >>> contents.digest([1, 2.0]) == contents.digest([1, 2.0]), contents.digest([1, 2.0]) == contents.digest([1, 2])
+    (True, False)
+    """
+
+    def __init__(self, of_tensor: Callable[[Any], str], known: Callable[[Any], str | None]) -> None:
+        self._of_tensor, self._known = of_tensor, known
+        self._names: set[str] = set()  # of attributes that the code read so far names
+        self._digests: dict[int, tuple[object, str]] = {}  # by id; an object is kept, so that no other one gets its id
+
+    def digest(self, value: object) -> str:
+        """The digest, 16 hexadecimal digits.
+
+        Raises:
+            UnsupportedError: values inside values, too deep.
+        """
+        while True:  # until no more attributes are named
+            names, self._digests = len(self._names), {}
+            found = self._digest(value, 0)
+            if len(self._names) == names:
+                return found
+
+    def _digest(self, value: object, depth: int) -> str:
+        if depth > DEEPEST:
+            raise UnsupportedError(
+                f"an option holds objects inside objects, more than {DEEPEST} deep, which are not compared; hold its "
+                f"numbers in a tuple or a tensor"
+            )
+        if id(value) in self._digests:
+            return self._digests[id(value)][1]
+        self._digests[id(value)] = value, f"around {depth}"  # for a value that holds itself
+        if (found := self._known(value)) is None:
+            text, parts = self._parts(value)
+            digests = [self._digest(part, depth + 1) for part in parts]
+            if isinstance(value, set | frozenset):  # their order differs between processes
+                digests.sort()
+            found = hashlib.sha256("\n".join([text, *digests]).encode()).hexdigest()[:16]
+        self._digests[id(value)] = value, found
+        return found
+
+    def _parts(self, value: Any) -> tuple[str, Iterable[Any]]:
+        """A text about a value itself, and the values that it holds."""
+        kind = type(value)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if kind in PLAIN:
+            return f"{name} {value!r}", ()
+        if hasattr(value, "requires_grad_") and hasattr(value, "dtype"):
+            return self._of_tensor(value), ()
+        if hasattr(value, "tobytes") and hasattr(value, "dtype"):
+            numbers = value.tolist() if value.dtype.hasobject else hashlib.sha256(value.tobytes()).hexdigest()
+            return f"{name} {value.dtype} {value.shape}", (numbers,)
+        if isinstance(value, CodeType):
+            self._names |= _reads(value).names
+            return f"{value.co_code.hex()} {value.co_names}", value.co_consts
+        if isinstance(value, FunctionType):
+            return self._of_function(value)
+        if isinstance(value, MethodType):
+            return name, (value.__func__, *self._of_object(value.__self__, called=False))
+        if isinstance(value, partial):
+            return name, (value.func, value.args, value.keywords)
+        if isinstance(value, property | staticmethod | classmethod | cached_property | weakref.ref | Enum):
+            return name, (_inside(value),)
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}", () if _of_library(value.__name__) else self._named(vars(value))
+        if isinstance(value, type):
+            return f"class {value.__qualname__}", self._of_class(value)
+        if kind.__module__ == "torch":  # a dtype or a device, whose index differs between processes
+            return f"{name} {getattr(value, 'type', value)}", ()
+        return name, self._of_object(value, called=True)
+
+    def _of_function(self, function: FunctionType) -> tuple[str, Iterable[Any]]:
+        held = [function.__defaults__, function.__kwdefaults__, *self._named(vars(function))]
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # it is empty
+                held.append(cell.cell_contents)
+        if _of_library(function.__module__):
+            return f"{function.__module__}.{function.__qualname__}", held
+        known = function.__globals__
+        read = (known[name] for name in _reads(function.__code__).globals if name in known)
+        return "function", (function.__code__, *held, *read)
+
+    def _of_class(self, kind: type) -> list[Any]:
+        """What code names, and the methods that operators call; all methods of subclasses of regard's classes."""
+        found: list[Any] = []
+        for base in kind.__mro__:
+            for name, member in () if _of_library(base.__module__) else sorted(vars(base).items()):
+                special = name.startswith("__") and not (name == "__eq__" and is_dataclass(base))
+                method = isinstance(member, FunctionType | property | staticmethod | classmethod | cached_property)
+                called = method and name not in UNREAD and (special or _of_regard(kind))
+                if called or self._reads(name) or (_of_regard(kind) and not name.startswith("_")):
+                    found += name, member
+        return found
+
+    def _of_object(self, value: Any, called: bool) -> list[Any]:
+        """The class of an object, its items and its attributes; `called`: of a torch module, what `forward` reads."""
+        kind = type(value)
+        held: list[Any] = [] if _of_library(kind.__module__) else [kind]
+        if isinstance(value, Mapping):
+            items = [(key, value[key]) for key in value if kind.__name__ != "_Environ" or key in self._names]
+            ordered = sorted(items, key=lambda item: item[0]) if all(type(key) is str for key, _ in items) else items
+            held += [part for item in ordered for part in item]
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            held += value
+        elif not hasattr(value, "__dict__") and _of_library(kind.__module__):
+            held += _reduced(value)
+        if called and (forward := getattr(kind, "forward", None)) is not None and not _of_library(kind.__module__):
+            held.append(forward)
+        return held + self._named(_attributes(value), _of_regard(kind) or kind.__module__.startswith("torch.nn."))
+
+    def _named(self, attributes: Mapping[str, Any], public: bool = False) -> list[Any]:
+        """Those of some attributes that code names, or also all that are public, each after its name."""
+        chosen = [x for x in sorted(attributes) if self._reads(x) or (public and x[0] != "_")]
+        return [part for name in chosen if name not in APART for part in (name, attributes[name])]
+
+    def _reads(self, name: str) -> bool:
+        return name in self._names or name == "__wrapped__" or (name[:2] != "__" and bool(ALL_NAMES & self._names))
+
+
+class _Reads(NamedTuple):
+    globals: tuple[str, ...]
+    names: frozenset[str]
+
+
+@lru_cache(maxsize=1024)
+def _reads(code: CodeType) -> _Reads:
+    """The global variables that code reads, and all that may be names of attributes; of functions inside it too."""
+    inside = [_reads(one) for one in code.co_consts if isinstance(one, CodeType)]
+    own = [step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    names = {*code.co_names, *(one for one in code.co_consts if isinstance(one, str) and one.isidentifier())}
+    every = dict.fromkeys([*own, *(name for one in inside for name in one.globals)])
+    return _Reads(tuple(every), frozenset(names.union(*(one.names for one in inside))))
+
+
+def _inside(value: Any) -> Any:
+    """What a property, a method of a class, a weak reference or a member of an enumeration stands for."""
+    if isinstance(value, weakref.ref):
+        return value()
+    return next(found for name in ("fget", "func", "__func__", "value") if (found := getattr(value, name, None)) is not None)
+
+
+def _of_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in LIBRARIES
+
+
+def _of_regard(kind: type) -> bool:
+    return any(base.__module__.startswith("regard.") for base in kind.__mro__)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object, those in slots and the tensors of a torch module included; no cached ones."""
+    slots = [name for base in type(value).__mro__ for name in _slots(base)]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    for name in ("_parameters", "_buffers", "_modules"):
+        found |= found.get(name) or {}
+    return {x: one for x, one in found.items() if not isinstance(getattr(type(value), x, None), cached_property)}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = () if _of_library(kind.__module__) else vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(x for x in slots if x not in ("__dict__", "__weakref__"))
+
+
+def _reduced(value: Any) -> list[Any]:
+    """What pickle would write of an object of a library; nothing if it cannot be pickled."""
+    try:
+        found = value.__reduce_ex__(2)
+    except Exception:
+        return []
+    return [found] if isinstance(found, str) else [*found[:3], *(found[3] or () if len(found) > 3 else ())]

@@ -48,7 +48,8 @@ INSIDE = {
         "RecordedLayer", "current_recording", "LayerMechanism",
         "refuse_unrelated", "refuse_rows", "refuse_moved", "refuse_both", "refuse_sinks",
         "settings_of", "weights_of", "hinting_at_pytorch", "refuse_more_inputs", "check_inputs", "check_masks",
-        "check_cache", "check_kind", "check_vectors", "checked_sizes", "joined", "allowed_by",
+        "check_cache", "check_kind", "check_vectors", "checked_sizes", "joined", "allowed_by", "as_four_axes",
+        "mask_of_four_axes", "start_of_causal",
     },
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from regard.core.tensors import in_memory
 from regard.errors import UnsupportedError
 
 Tensors = Sequence[torch.Tensor | None]
@@ -47,9 +48,13 @@ def gradients(first: Gradients, pieces: Callable[[], Iterable[Piece]], inputs: T
         inputs: the saved tensors of the function, None for omitted ones.
         grads: the gradients of its outputs, None for outputs without one.
     """
+
+    def written(grads: Tensors) -> Tensors:
+        return first([None if x is None else in_memory("the gradient of an output", x) for x in grads])
+
     if not torch.is_grad_enabled():
-        return _each(first, grads)
-    return _each(lambda grads: _First.apply(first, pieces, len(inputs), *inputs, *grads), grads)
+        return _each(written, grads)
+    return _each(lambda grads: _First.apply(written, pieces, len(inputs), *inputs, *grads), grads)
 
 
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from regard.core.problem import (
     planned_q_start,
 )
 from regard.core.result import Want
-from regard.core.tensors import Outline, Stored, autocast_dtype, bind_attention, lowered
+from regard.core.tensors import Outline, Stored, autocast_dtype, bind_attention, in_memory, lowered
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import KeySpan, Pattern, as_pattern
@@ -77,7 +77,8 @@ class Call(NamedTuple):
         """The key of this call's plan in the cache: type and value of every option, properties of every tensor.
 
         None if a kept plan cannot be used: inside autocast, torch.func, torch.jit.trace and forward-mode derivatives
-        equal properties may need another plan, as does a bias object without `plan_key`.
+        equal properties may need another plan, as does a bias object without `plan_key`. Nor can a call use one whose
+        tensors' numbers are not in their memory, where kernels read them.
 
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor; `problem` says which.
@@ -85,6 +86,8 @@ class Call(NamedTuple):
         if is_transformed():
             return None
         q, k, v, bias, parameters, _, sink, *options = self
+        if q.is_neg() or k.is_neg() or v.is_neg() or q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
+            return None
         key = (
             *map(type, options),  # first: 1 == 1.0 == True, and a tensor must not be compared
             type(q), q.shape, q.dtype, q.device, q.layout, q.requires_grad,
@@ -98,14 +101,20 @@ class Call(NamedTuple):
                 if (known := bias.plan_key) is None:
                     return None
                 key += ("bias", type(bias), known)
+            elif bias.is_neg() or bias._is_zerotensor():
+                return None
             else:
                 key += ("bias", type(bias), bias.shape, bias.dtype, bias.device, bias.layout, bias.requires_grad)
         if sink is not None:
             key += ("sink", type(sink))
             if isinstance(sink, torch.Tensor):
+                if sink.is_neg() or sink._is_zerotensor():
+                    return None
                 key += (sink.shape, sink.dtype, sink.device, sink.layout, sink.requires_grad)
         if parameters:
             for name, x in sorted(parameters.items()):
+                if x.is_neg() or x._is_zerotensor():
+                    return None
                 key += (name, type(x), x.shape, x.dtype, x.device, x.layout, x.requires_grad)
         return key
 
@@ -127,10 +136,14 @@ class Call(NamedTuple):
         like = _spans_apart(self.pattern)
         if like is None or (q.shape[2] > STEP and like is self.pattern):
             return None
+        if k.is_neg() or v.is_neg() or k._is_zerotensor() or v._is_zerotensor():
+            return None
         bias = self.bias
         if bias is not None and (
             type(bias) is not torch.Tensor or not bias.dim() or bias.shape[-1] not in (1, k.shape[2])
         ):
+            return None
+        if bias is not None and (bias.is_neg() or bias._is_zerotensor()):
             return None
         by_row = isinstance(start, torch.Tensor)
         if by_row and (start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu):
@@ -166,6 +179,15 @@ class Call(NamedTuple):
         q, k, v = (lowered(x, device, dtype) for x in (q, self.k, self.v))
         bias = self.bias if q.dtype == torch.float64 else lowered(self.bias, device, dtype)
         return self._replace(q=q, k=k, v=v, bias=bias)
+
+    def in_memory(self) -> Call:
+        """The call with the numbers of its tensors in their memory."""
+        changed: dict[str, Any] = {
+            name: in_memory(name, x) for name, x in self._asdict().items() if isinstance(x, torch.Tensor)
+        }
+        if self.parameters:
+            changed["parameters"] = {name: in_memory(f"parameter {name!r}", x) for name, x in self.parameters.items()}
+        return self._replace(**changed)
 
     def as_planned(self) -> Call:
         """The call without q_start if that is a number, which is part of the plan; a tensor of q_start is kept."""

@@ -193,6 +193,7 @@ class Plan:
         if has_no_values(call.q, call.k, call.v):
             tensors = (call.q, call.k, call.v, call.bias, call.sink, *self._checked_parameters(call).values())
             return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
+        call = call.in_memory()
         place = place_of(self.problem, self.keys, call.q_start, call.q.device)
         if key is not None and (lasting := lasting_place(self.problem, place, call)) is not None:
             place = self._places[key] = lasting

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from regard.arguments import count_of, kind_of, shown, whole
+from regard.arguments import count_of, kind_of, refuse_wrapper, shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 
 ATTENTION_AXES = {
@@ -43,6 +43,7 @@ class Stored:
     scales: torch.Tensor | None = None
     first: int = 0
     layout: ClassVar[torch.layout] = torch.strided
+    is_neg = _is_zerotensor = staticmethod(bool)  # False: `in_memory` wrote its tensors
 
     def __post_init__(self) -> None:
         for name, one in (("numbers", self.numbers), ("scales", self.scales)):
@@ -50,6 +51,8 @@ class Stored:
                 continue
             if not isinstance(one, torch.Tensor) or one.is_nested or one.layout != torch.strided:
                 raise ShapeError(f"stored {name} are {shown(one)}; they need to be a dense tensor")
+            refuse_wrapper(f"the tensor of stored {name}", one)
+            object.__setattr__(self, name, in_memory(f"the tensor of stored {name}", one))
         object.__setattr__(self, "first", whole("the position of the first vector stored", self.first, 0))
         if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (self.scales is not None):
             raise ShapeError(
@@ -168,13 +171,32 @@ def check_tensor(name: str, tensor: torch.Tensor | Stored) -> None:
 
 
 def refuse_layout(name: str, tensor: torch.Tensor) -> None:
-    """Raise a ShapeError unless a tensor is dense: sparse, nested and quantised ones are refused by name."""
+    """Raise a ShapeError unless a tensor is dense and holds its numbers: other kinds are refused by name."""
     if tensor.is_nested:
         raise ShapeError(f"{name} is a nested tensor of layout {tensor.layout}; {_way_of_nested(name, tensor.layout)}")
     if tensor.layout != torch.strided:
         raise ShapeError(f"{name} has layout {tensor.layout}; attention takes dense tensors: give {name}.to_dense()")
     if tensor.is_quantized:
         raise ShapeError(f"{name} is quantised ({tensor.dtype}); attention takes floating-point tensors: dequantise it")
+    refuse_wrapper(name, tensor)
+
+
+def in_memory(name: str, x: torch.Tensor) -> torch.Tensor:
+    """The tensor with its numbers in its memory, where a kernel reads them.
+
+    Those of a negated view (`z.conj().imag`) are there with the other sign, and those of a ZeroTensor of autograd are
+    not there. They are written out, and a tensor whose memory was freed is refused.
+
+    >>> in_memory("q", torch._neg_view(torch.ones(2))).is_neg()
+    False
+    """
+    if x._is_zerotensor():
+        return x + 0
+    if x.is_neg():
+        return x.resolve_neg()
+    if not torch._C._functorch.is_functorch_wrapped_tensor(x) and x.numel() and not x.untyped_storage().size():
+        raise ShapeError(f"{name} {tuple(x.shape)} has no memory, since its storage was freed; give it before that")
+    return x
 
 
 def _way_of_nested(name: str, layout: torch.layout) -> str:

@@ -14,12 +14,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from regard.arguments import count_of, shown
+from regard.arguments import count_of, refuse_wrapper
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
-from regard.layers.from_pytorch import allowed_by, check_inputs, check_masks, joined
+from regard.layers.from_pytorch import (
+    allowed_by,
+    as_four_axes,
+    check_inputs,
+    check_masks,
+    joined,
+    mask_of_four_axes,
+    start_of_causal,
+)
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
 from regard.reprs import brief
@@ -70,8 +78,9 @@ def replaced_attention(
     """Compute `F.scaled_dot_product_attention` of this thread by regard inside the block.
 
     `nn.MultiheadAttention` and `nn.TransformerEncoder` are included, and so are models that call these functions. The
-    numbers are those of PyTorch, except that a query with no key gets zeros, where PyTorch gives NaN. PyTorch's fast
-    path for encoder layers is off in the block, since it calls neither function. Not inside `torch.compile`.
+    numbers are those of PyTorch, also for the causal masks of `torch.nn.attention.bias`, except that a query with no
+    key gets zeros, where PyTorch gives NaN. PyTorch's fast path for encoder layers is off in the block, since it calls
+    neither function. Not inside `torch.compile`.
 
     Args:
         pattern: joined by & with what each call allows: a pattern, its text, or a function of the `ReplacedCall` that
@@ -138,11 +147,15 @@ class _Mode(TorchFunctionMode):
     ) -> _Answer:
         if is_causal and attn_mask is not None:
             raise ArgumentError("attn_mask is given beside is_causal=True; PyTorch takes one of them, and so do we")
-        lead = query.shape[:-3]
-        q, k, v = (_four_axes(x, lead) for x in (query, key, value))
-        mask = None if attn_mask is None else _mask_of_four_axes(attn_mask, lead, query)
-        own, bias = (Causal(), None) if is_causal else meaning(mask, q.shape[2], k.shape[2])
-        start = 0 if own == Causal() else None  # PyTorch aligns the first query with the first key
+        q, k, v, axes = as_four_axes(query, key, value, enable_gqa)
+        start = None if attn_mask is None else start_of_causal(attn_mask, q.shape[2], k.shape[2])
+        if is_causal or start is not None:
+            own, bias = Causal(), None
+        else:
+            mask = None if attn_mask is None else mask_of_four_axes(attn_mask, axes)
+            own, bias = meaning(mask, q.shape[2], k.shape[2])
+        if start is None and own == Causal():
+            start = 0  # PyTorch aligns the first query with the first key
         call = ReplacedCall(self.seen.calls, q.shape[1], q.shape[2], k.shape[2], own)
         chosen: Any = self.pattern(call) if callable(self.pattern) else self.pattern
         detail = attention_detail(
@@ -152,12 +165,14 @@ class _Mode(TorchFunctionMode):
         self.seen.calls += 1
         if self.want:
             self.seen.details.append(detail)
-        return _Answer(detail.output.reshape(*query.shape[:-1], value.shape[-1]), detail)
+        return _Answer(detail.output.reshape(*axes, *detail.output.shape[2:]), detail)
 
     def multi_head(self, func: Any, bound: inspect.BoundArguments) -> Any:
         """The function of nn.MultiheadAttention, which calls the other one, if it is not asked for weights."""
         bound.apply_defaults()
         given = bound.arguments
+        if given["attn_mask"] is not None:
+            refuse_wrapper("attn_mask", given["attn_mask"])
         if given["need_weights"] and given["training"] and given["dropout_p"] > 0:
             self.seen.left.append("the weights of a multi-head attention are wanted after dropout")
             return func(*bound.args, **bound.kwargs)
@@ -182,25 +197,6 @@ class _Mode(TorchFunctionMode):
 class _Answer:
     output: torch.Tensor
     detail: AttentionDetail
-
-
-def _four_axes(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """(batch, heads, length, dim) of a tensor (..., heads, length, dim), or (length, dim) with less."""
-    if x.dim() < 2:
-        raise ShapeError(f"a tensor of shape {tuple(x.shape)} has no length and dim; give (..., length, dim)")
-    x = x if x.dim() > 2 else x[None]
-    return x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]) if lead else x[(None,) * (4 - x.dim())]
-
-
-def _mask_of_four_axes(mask: torch.Tensor, lead: tuple[int, ...], query: torch.Tensor) -> torch.Tensor:
-    """(batch or 1, heads or 1, q_len or 1, k_len) of a mask that broadcasts to (..., q_len, k_len)."""
-    if not isinstance(mask, torch.Tensor):
-        raise ArgumentError(f"attn_mask is {shown(mask)}; it needs a tensor")
-    if query.dim() == 3 and mask.dim() == 3:
-        return mask[None]
-    if len(lead) > 1 and mask.dim() > 3:
-        mask = mask.expand(*lead, *mask.shape[-3:]).flatten(0, len(lead) - 1)
-    return mask[(None,) * (4 - mask.dim())]
 
 
 def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern, torch.Tensor | None]:

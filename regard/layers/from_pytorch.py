@@ -1,7 +1,9 @@
-"""The weights and settings of a `torch.nn.MultiheadAttention` for a layer of regard, and checks of its inputs."""
+"""The weights and settings of a `torch.nn.MultiheadAttention` for a layer of regard, and the inputs that it and
+`F.scaled_dot_product_attention` take."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import of_kind, shown
+from regard.arguments import count_of, of_kind, refuse_wrapper, shown
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers.refusing import check_vectors
 
@@ -99,6 +101,8 @@ def check_masks(
     by_head = {"(batch · heads, queries, keys)": (batch * module.num_heads, q_len, k_len)}
     allowed = {"(queries, keys)": (q_len, k_len), **by_head}
     for name, mask, shapes in (("key_padding_mask", key_padding_mask, padding), ("attn_mask", attn_mask, allowed)):
+        if mask is not None:
+            refuse_wrapper(name, mask)
         if isinstance(mask, torch.Tensor) and tuple(mask.shape) not in shapes.values():
             needs = ", or ".join(f"{axes} = {shape}" for axes, shape in shapes.items())
             raise ShapeError(
@@ -139,3 +143,87 @@ def joined(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor
         for x in (one, other)
     )
     return one + other
+
+
+def as_four_axes(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grouped: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, ...]]:
+    """q, k and v of `F.scaled_dot_product_attention`, (..., heads, length, dim), with four axes each.
+
+    Args:
+        query, key, value: (..., heads, length, dim) or (length, dim); the axes before the last two broadcast.
+        grouped: whether a head of key or value may serve several heads of query (enable_gqa=True).
+
+    Returns:
+        q, k and v, and the axes (..., heads) of the output.
+
+    Raises:
+        ShapeError: axes that do not broadcast, or heads of key and value that do not divide those of query.
+    """
+    named = {"query": query, "key": key, "value": value}
+    for name, x in named.items():
+        if not isinstance(x, torch.Tensor) or x.dim() < 2:
+            raise ShapeError(f"{name} is {shown(x)}; it needs a tensor (..., length, dim)")
+        refuse_wrapper(name, x)
+    tensors = [x if x.dim() > 2 else x[None] for x in named.values()]
+    heads, *few = (x.shape[-3] for x in tensors)
+    divides = all(count and heads % count == 0 for count in few)
+    given = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
+    if grouped and not divides:
+        raise ShapeError(f"the heads of key and value do not divide those of query: {given}")
+    try:
+        lead = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors))
+        if not grouped:
+            (heads,) = torch.broadcast_shapes((heads,), *((count,) for count in few))
+    except RuntimeError:
+        way = "; give enable_gqa=True where a head of key and value serves a group of query heads" if divides else ""
+        raise ShapeError(f"the axes before the last two do not broadcast: {given}{way}") from None
+    if few[0] != few[1]:  # attention takes as many heads of values as of keys
+        if grouped:
+            tensors[1:] = [x.repeat_interleave(heads // x.shape[-3], dim=-3) for x in tensors[1:]]
+        few = [heads, heads]
+    q, k, v = (
+        x.expand(*lead, count, *x.shape[-2:]).reshape(math.prod(lead), count, *x.shape[-2:])
+        for x, count in zip(tensors, (heads, *few), strict=True)
+    )
+    return q, k, v, (*lead, heads) if any(x.dim() > 2 for x in named.values()) else ()
+
+
+def mask_of_four_axes(mask: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    """(batch or 1, heads or 1, q_len or 1, k_len) of an attn_mask that broadcasts to (..., heads, q_len, k_len).
+
+    Args:
+        mask: (..., q_len or 1, k_len).
+        axes: the axes (..., heads) of the output.
+    """
+    if not isinstance(mask, torch.Tensor):
+        raise ArgumentError(f"attn_mask is {shown(mask)}; it needs a tensor")
+    refuse_wrapper("attn_mask", mask)
+    missing = len(axes) + 2 - mask.dim()
+    named = mask[(None,) * missing] if missing > 0 else mask
+    if missing < 0 or any(given not in (1, size) for given, size in zip(named.shape, axes, strict=False)):
+        raise ShapeError(f"attn_mask {tuple(mask.shape)} does not broadcast to {(*axes, 'q_len', 'k_len')}")
+    lead = axes[:-1]
+    if len(lead) > 1 and any(size > 1 for size in named.shape[: len(lead)]):
+        return named.expand(*lead, *named.shape[-3:]).flatten(0, len(lead) - 1)
+    return named[(None,) * (4 - named.dim())] if named.dim() < 4 else named.flatten(0, named.dim() - 4)
+
+
+def start_of_causal(mask: torch.Tensor, q_len: int, k_len: int) -> int | None:
+    """The position of the first query under a causal mask of `torch.nn.attention.bias`; None for other masks.
+
+    Raises:
+        ShapeError: a mask whose ends align, and that was made for other lengths.
+    """
+    if type(mask).__name__ != "CausalBias":
+        return None
+    made: Any = mask  # its class is not imported, which takes seconds
+    sizes = made.seq_len_q, made.seq_len_kv
+    if made.variant.name == "UPPER_LEFT":
+        return 0
+    if sizes != (q_len, k_len):
+        raise ShapeError(
+            f"attn_mask is causal_lower_right{sizes}, and there are {count_of(q_len, 'queries')} and "
+            f"{count_of(k_len, 'keys')}; give causal_lower_right({q_len}, {k_len})"
+        )
+    return k_len - q_len

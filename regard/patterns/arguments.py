@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import is_whole, plain, shown, whole, yes_or_no
+from regard.arguments import is_whole, plain, refuse_wrapper, shown, whole, yes_or_no
 from regard.errors import ArgumentError
 from regard.patterns.ranges import Ranges
 
@@ -103,6 +103,7 @@ def starts_of(q_start: int | torch.Tensor | None) -> int | torch.Tensor | None:
         return start_of(q_start)  # ty: ignore[invalid-argument-type]  # a tensor of one number is a number
     if q_start.is_floating_point() or q_start.is_complex() or q_start.dtype == torch.bool or not len(q_start):
         raise ArgumentError(f"q_start is {shown(q_start)}; it needs whole numbers, one for each batch row")
+    refuse_wrapper("q_start", q_start)
     return q_start
 
 
@@ -116,6 +117,7 @@ def number_by_row(name: str, given: object) -> ByRow:
     if isinstance(given, torch.Tensor):
         if given.dim() != 1 or given.dtype not in (torch.int64, torch.int32):
             raise ArgumentError(f"{name} is a {given.dtype} tensor {tuple(given.shape)}; it needs integers (batch,)")
+        refuse_wrapper(name, given)
         return given.detach().to(torch.int64, copy=True)
     if not is_whole(given):
         raise ArgumentError(f"{name} is {shown(given)}; it needs a number or an integer tensor (batch,)")

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import torch
 
-from regard.arguments import count_of, kind_of
+from regard.arguments import count_of, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import new_serial, same_serial
@@ -47,6 +47,7 @@ class SameDocument(Pattern):
             raise ArgumentError(f"SameDocument's ids are {given}; it needs a tensor of whole numbers (int64)")
         if ids.dim() not in (1, 2) or not ids.numel():
             raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs (length,) or (batch, length)")
+        refuse_wrapper("SameDocument's ids", ids)
         ids = ids.detach().to(torch.int64, copy=True)
         object.__setattr__(self, "ids", ids[0] if ids.dim() == 2 and len(ids) == 1 else ids)
         object.__setattr__(self, "serial", new_serial())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from regard.arguments import count_of, kind_of
+from regard.arguments import count_of, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.base import Pattern
@@ -49,6 +49,7 @@ class Explicit(Pattern):
                 f"Explicit's mask has shape {tuple(mask.shape)}; it needs (q_len, k_len) or "
                 f"(batch or 1, heads or 1, q_len, k_len)"
             )
+        refuse_wrapper("Explicit's mask", mask)
         object.__setattr__(self, "mask", mask.detach().clone())
         object.__setattr__(self, "serial", new_serial())
 

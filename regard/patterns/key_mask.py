@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from regard.arguments import count_of, kind_of
+from regard.arguments import count_of, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.bands import KeySpan
@@ -53,6 +53,7 @@ class KeyMask(Pattern):
             )
         if mask.dim() not in (1, 2) or (mask.dim() == 2 and not len(mask)):
             raise ShapeError(f"KeyMask's mask has shape {tuple(mask.shape)}; it needs (k_len,) or (batch, k_len)")
+        refuse_wrapper("KeyMask's mask", mask)
         mask = mask.detach().clone()
         object.__setattr__(self, "mask", mask[0] if mask.dim() == 2 and len(mask) == 1 else mask)
         object.__setattr__(self, "serial", new_serial())

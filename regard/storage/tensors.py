@@ -290,7 +290,8 @@ def _split_tied(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
     first: dict[tuple, str] = {}
     tied = {}
     for name, tensor in tensors.items():
-        view = (tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        signs = tensor.is_neg(), tensor.is_conj()  # a view may have the memory of another tensor and other numbers
+        view = (tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), signs)
         if tensor.numel() and first.setdefault(view, name) != name:
             tied[name] = first[view]
     return {name: tensor for name, tensor in tensors.items() if name not in tied}, tied

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import regard as rg
 from regard import patterns as p
-from regard.integrations.torch import ReplacedCall, replaced_attention
+from regard.integrations.torch import MultiheadAttention, ReplacedCall, replaced_attention
 
 BATCH, HEADS, LENGTH, DIM = 2, 4, 7, 12
 X = torch.randn(BATCH, LENGTH, DIM, generator=torch.Generator().manual_seed(1))
@@ -23,6 +24,10 @@ CAUSAL = nn.Transformer.generate_square_subsequent_mask(LENGTH)
 def qkv(q_len=LENGTH, k_len=LENGTH, kv_heads=HEADS, lead=(BATCH,)):
     shapes = (HEADS, q_len, 5), (kv_heads, k_len, 5), (kv_heads, k_len, 3)
     return [torch.randn(*lead, *shape, requires_grad=True) for shape in shapes]
+
+
+def shaped(*shapes):
+    return [torch.randn(*shape, requires_grad=True) for shape in shapes]
 
 
 SDPA = {
@@ -43,6 +48,27 @@ SDPA = {
         lambda: qkv(lead=(3, 2)),
         {"attn_mask": torch.eye(LENGTH) + torch.rand(3, 2, 1, LENGTH, LENGTH) > 0.2},
     ),
+    "one row of queries": (lambda: shaped((1, 4, 7, 5), (3, 4, 7, 5), (3, 4, 7, 3)), {"is_causal": True}),
+    "one row of keys": (lambda: shaped((3, 4, 7, 5), (1, 4, 7, 5), (1, 4, 7, 3)), {}),
+    "one row of values": (lambda: shaped((3, 4, 7, 5), (3, 4, 7, 5), (1, 4, 7, 3)), {}),
+    "one row of queries, grouped": (
+        lambda: shaped((1, 4, 7, 5), (3, 2, 7, 5), (3, 1, 7, 3)),
+        {"enable_gqa": True, "attn_mask": torch.eye(7) + torch.rand(3, 1, 7, 7) > 0.3},
+    ),
+    "one head of keys": (lambda: shaped((3, 4, 7, 5), (3, 1, 7, 5), (3, 1, 7, 3)), {}),
+    "one head of keys, others of values": (lambda: shaped((3, 4, 7, 5), (3, 1, 7, 5), (3, 4, 7, 3)), {}),
+    "one head of queries": (lambda: shaped((3, 1, 7, 5), (3, 4, 7, 5), (3, 4, 7, 3)), {}),
+    "other numbers of axes": (
+        lambda: shaped((4, 7, 5), (2, 3, 4, 7, 5), (3, 1, 7, 3)),
+        {"attn_mask": torch.rand(7) > 0.4},
+    ),
+    "two axes": (lambda: shaped((7, 5), (9, 5), (9, 3)), {"attn_mask": torch.randn(7, 9)}),
+    "upper left": (qkv, {"attn_mask": causal_upper_left(LENGTH, LENGTH)}),
+    "upper left, more keys": (lambda: qkv(5, 9), {"attn_mask": causal_upper_left(5, 9)}),
+    "upper left, fewer keys": (lambda: qkv(9, 5), {"attn_mask": causal_upper_left(9, 5)}),
+    "lower right": (qkv, {"attn_mask": causal_lower_right(LENGTH, LENGTH)}),
+    "lower right, more keys": (lambda: qkv(5, 9), {"attn_mask": causal_lower_right(5, 9)}),
+    "lower right, grouped": (lambda: qkv(5, 9, 2), {"attn_mask": causal_lower_right(5, 9), "enable_gqa": True}),
 }
 
 
@@ -60,6 +86,60 @@ def test_the_function_gives_the_same_numbers_and_gradients(name):
         torch.autograd.grad(found, tensors, grad), torch.autograd.grad(expected, tensors, grad), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = {
+    "groups": ((3, 4, 7, 5), (3, 2, 7, 5), {}, r"do not broadcast: query \(3, 4, 7, 5\).*; give enable_gqa=True"),
+    "heads": ((3, 4, 7, 5), (3, 3, 7, 5), {}, "do not broadcast"),
+    "heads in groups": ((3, 4, 7, 5), (3, 3, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
+    "more heads of keys": ((3, 2, 7, 5), (3, 4, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
+    "rows": ((2, 4, 7, 5), (3, 4, 7, 5), {}, "do not broadcast"),
+    "a mask for more rows": (
+        (1, 4, 7, 5),
+        (1, 4, 7, 5),
+        {"attn_mask": torch.ones(2, 1, 7, 7)},
+        "attn_mask .* does not broadcast",
+    ),
+    "a mask of more axes": (
+        (4, 7, 5),
+        (4, 7, 5),
+        {"attn_mask": torch.ones(2, 4, 7, 7)},
+        "attn_mask .* does not broadcast",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_axes_that_pytorch_refuses_are_refused_with_a_sentence(name):
+    q, k, options, sentence = REFUSED[name]
+    q, k, v = shaped(q, k, k)
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(q, k, v, **options)
+    with pytest.raises(rg.errors.ShapeError, match=sentence), replaced_attention():
+        F.scaled_dot_product_attention(q, k, v, **options)
+
+
+def test_a_causal_mask_whose_ends_align_is_refused_for_other_lengths():
+    with pytest.raises(rg.errors.ShapeError, match=r"give causal_lower_right\(5, 9\)"), replaced_attention():
+        F.scaled_dot_product_attention(*qkv(5, 9), attn_mask=causal_lower_right(9, 9))
+
+
+def test_a_query_without_a_key_under_a_causal_mask_of_pytorch_gets_zeros():
+    with pytest.warns(UserWarning, match="will produce NaNs"):
+        mask = causal_lower_right(9, 5)
+    tensors = qkv(9, 5)
+    with replaced_attention():
+        found = F.scaled_dot_product_attention(*tensors, attn_mask=mask)
+    assert not found[:, :, :4].any()
+    torch.testing.assert_close(
+        found[:, :, 4:], F.scaled_dot_product_attention(tensors[0][:, :, 4:], *tensors[1:], is_causal=True)
+    )
+
+
+def test_a_multi_head_layer_refuses_the_causal_masks_of_pytorch_by_name():
+    for layer in (nn.MultiheadAttention(DIM, 1, batch_first=True), MultiheadAttention(DIM, 1, batch_first=True)):
+        with pytest.raises(rg.errors.ShapeError, match="attn_mask is a CausalBias"), replaced_attention():
+            layer(X, X, X, attn_mask=causal_upper_left(LENGTH, LENGTH))
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,12 @@ class Native(Described):
         pairs, estimated = _pairs(problem, library)
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
-        kernel = Kernel(library, problem)
-        steps = steps_of(library, problem)
+        kernel, reads = Kernel(library, problem), _reads_stored(problem)
+        steps = steps_of(library, problem) if reads else None
         return Offer(
             with_asked(_cost(problem, library, pairs, estimated), problem),
             kernel.run,
-            takes_stored=True,
+            takes_stored=reads,
             steps=None if steps is None else steps.run,
         )
 
@@ -65,6 +65,11 @@ def _reason_against(problem: Problem) -> str | None:
     if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != whole:
         return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
     return None
+
+
+def _reads_stored(problem: Problem) -> bool:
+    """Whether the kernel reads keys and values as they are stored; float64 it reads beside queries of float64 alone."""
+    return problem.storage != torch.float64 or problem.dtype == torch.float64
 
 
 def _gradient_of_pairs(problem: Problem) -> int:

@@ -30,7 +30,7 @@ _WRONG = {
     3: "the row blocks of a schedule do not follow each other, or one is longer than 192 rows",
     4: "the runs of a row block are not ascending, or leave the keys of the call",
     5: "bounds or bits of a run lie outside their arrays",
-    6: "the strides of a tensor lead outside its memory, or its dtype is unknown",
+    6: "a tensor has no memory, its strides lead outside it, or its dtype is unknown",
     7: "an array is missing, a statistic has no room, or the number of threads is below 1",
     8: "there was not enough memory",
 }

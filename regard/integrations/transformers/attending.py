@@ -242,8 +242,9 @@ def _look(
 ) -> tuple[Any, ...]:
     """What decides beside a pattern how a call is computed."""
     look = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, numbers
+    look += q.is_neg(), k.is_neg(), v.is_neg()
     if bias is not None or sink is not None:
-        look += tuple(None if one is None else (one.shape, one.dtype) for one in (bias, sink))
+        look += tuple(None if one is None else (one.shape, one.dtype, one.is_neg()) for one in (bias, sink))
     if torch.is_grad_enabled():
         learns = bias is not None and bias.requires_grad, sink is not None and sink.requires_grad
         look += (q.requires_grad, k.requires_grad, v.requires_grad, *learns)

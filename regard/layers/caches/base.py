@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from regard.arguments import count_of, is_whole, plain, shown, whole
+from regard.arguments import count_of, is_whole, plain, refuse_wrapper, shown, whole
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.caches.entries import Held, check_numbers, checked_dtype, kept, read, write
@@ -48,6 +48,7 @@ def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
     """
     if not isinstance(index, torch.Tensor) or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"reorder takes integers (new batch,), not {shown(index)}")
+    refuse_wrapper("the index of rows", index)
     if index.is_meta or not index.numel():
         return
     if int(index.min()) < 0 or int(index.max()) >= batch:
