@@ -151,8 +151,8 @@ def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torc
         positive = call._replace(scale=abs(call.scale) or 1.0)
         dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
         return dq * _sign(call), dk, dv
-    if call.mask is not None:  # with a log-sum-exp of 0, empty rows have weights exp(-inf - 0) = 0 and no gradient
-        empty_rows = log_sum_exp == -math.inf
+    empty_rows = log_sum_exp == -math.inf
+    if call.mask is not None or (log_sum_exp.is_cpu and empty_rows.any()):  # with 0 their weights are exp(-inf - 0) = 0
         log_sum_exp, q = log_sum_exp.masked_fill(empty_rows, 0), q.masked_fill(empty_rows[..., None], 0)
         grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
     if grad_log_sum_exp is not None:
@@ -223,7 +223,7 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> It
             else:
                 first = rows.start if call.causal else scores.shape[3]
                 hidden = torch.ones_like(scores, dtype=torch.bool).triu_(first + 1)
-            weights, log_sum_exp = weigh(scores, hidden)
+            weights, log_sum_exp = weigh(scores, hidden | (scores == -math.inf))
             weights = weights.unflatten(1, (v.shape[1], -1))
             return (weights @ v.to(wide)[:, :, None]).flatten(1, 2), log_sum_exp
 
@@ -332,8 +332,9 @@ def _repaired(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Correct the result of empty rows and of rows with NaN.
 
-    Empty rows get a log-sum-exp of -inf and zeros. On the CPU, rows whose query or keys are not finite get NaN,
-    where the operation may return zeros. Both have a log-sum-exp of 0, inf or NaN, which is rare for other rows.
+    Empty rows get a log-sum-exp of -inf and zeros. On the CPU, rows whose scores all overflow to -inf get the same, and
+    rows whose query or keys are not finite get NaN, where the operation may return zeros. All have a log-sum-exp of 0,
+    inf or NaN, which is rare for other rows.
     """
     empty_rows = None
     if call.mask is not None:
@@ -349,4 +350,15 @@ def _repaired(
             return output, log_sum_exp
     sound = k.isfinite().flatten(2).all(-1).repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (batch, heads)
     broken = suspects & ~(q.isfinite().all(-1) & sound[..., None])
-    return output.masked_fill(broken[..., None], math.nan), log_sum_exp.masked_fill(broken, math.nan)
+    overflown = (log_sum_exp == 0) & ~broken & (output == 0).all(-1) & _may_overflow(q, k, call)
+    log_sum_exp = log_sum_exp.masked_fill(overflown, -math.inf).masked_fill(broken, math.nan)
+    return output.masked_fill(broken[..., None], math.nan), log_sum_exp
+
+
+def _may_overflow(q: torch.Tensor, k: torch.Tensor, call: Call) -> torch.Tensor:
+    """Whether scores of a row may be too large for the dtype in which they are computed, (batch, heads, q_len)."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    largest = q.abs().sum(-1, dtype=torch.float64) * k.abs().amax().double() * abs(call.scale)
+    if call.mask is not None:
+        largest = largest + call.mask.masked_fill(call.mask == -math.inf, 0).abs().amax().double()
+    return ~(largest.abs() < torch.finfo(wide).max)

@@ -61,12 +61,17 @@ class Operands(NamedTuple):
         bias = self.bias if self.bias.shape[2] == 1 else self.bias[:, :, grid.rows.start : grid.rows.stop]
         return bias if bias.shape[3] == 1 else bias[..., grid.keys.start - here : grid.keys.stop - here]
 
+    def changed_bias(self, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | Relative | None:
+        """The bias with its numbers changed by a function."""
+        bias = self.bias
+        if isinstance(bias, Relative):
+            return replace(bias, table=change(bias.table))
+        return None if bias is None else change(bias)
+
     def in_float32(self) -> Operands:
         """The operands with half-precision tensors in float32, in which gradients that come in parts are added."""
         wide = lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype.itemsize == 2 else x  # noqa: E731
-        bias = self.bias
-        bias = replace(bias, table=wide(bias.table)) if isinstance(bias, Relative) else wide(bias)
-        return self._replace(q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=bias)
+        return self._replace(q=wide(self.q), k=wide(self.k), v=wide(self.v), bias=self.changed_bias(wide))
 
     def widened(self) -> Operands:
         """The operands with keys and values as plain tensors in q's dtype."""

@@ -4,6 +4,8 @@ Before a backend runs, hidden keys are cut away or zeroed. After it has run, the
 not finite; if there are any, the call is computed again so that they reach only the queries that may look at their key.
 A call without gradients on the CPU does not zero hidden keys first, which would copy all keys and values: a backend
 gives masked pairs the weight 0, so only numbers that are not finite could reach the output, and the check finds those.
+Gradients and most statistics are products with keys and values of their own, in which such numbers appear even if the
+output is finite. In calls that return them, keys that a bias hides are found by their numbers before the backend runs.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ from regard.core.problem import PER_ROW, Problem, checked_seed
 from regard.core.result import Result, TopKeysFound, WeightsOf, asked_for
 from regard.core.tensors import Stored
 from regard.patterns import Full, Grid
+from regard.patterns.grid import four_axes
 
 ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
 PAIRS = 1 << 22  # checked at once
+# Beyond it a product with another such number could overflow; float16 and bfloat16 are multiplied in float32.
+EXTREME = {torch.float64: 2.0**511}
+EXTREME_ELSEWHERE = 2.0**63
 NUMBERS_KEPT = 1 << 16  # of a bias by distance; larger calls do not notice that they are computed again
 _NOTHING: dict[str, torch.Tensor] = {}
 
@@ -91,7 +97,74 @@ def prepare(problem: Problem, place: Place, call: Call) -> Operands:
     bias = place.bias if call.bias is None or place.bias is not None else _prepared_bias(call.bias, problem, grid)
     seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
     sink = None if call.sink is None else prepared_sink(call.sink, call.q)
-    return Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)
+    operands = Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)
+    return operands if bias is None or problem.checks_hidden_after else without_masked(problem, operands)
+
+
+def without_masked(problem: Problem, operands: Operands) -> Operands:
+    """The operands with zeros for extreme keys and values that the bias, or bias and pattern together, hide.
+
+    Elsewhere than on the CPU no number is read: all keys that a bias hides are zeroed, and a bias by distance is
+    taken without the pattern.
+    """
+    if problem.empty or not len(operands.grid.keys):
+        return operands
+    if problem.device == "cpu":
+        if not any(map(_holds_extreme, (operands.k, operands.v))):
+            return operands
+        extreme = (_is_extreme(operands.k) | _is_extreme(operands.v))[..., 0]  # (batch, kv_heads, keys)
+        hidden = extreme & ~_for_kv_heads(_visible(problem, operands, extreme.flatten(0, 1).any(0)), problem)
+        if not hidden.any():
+            return operands
+    elif isinstance(operands.bias, Relative):
+        hidden = ~_for_kv_heads(~_beyond(operands.bias, operands.grid), problem)
+    else:
+        every = torch.ones(len(operands.grid.keys), dtype=torch.bool, device="cpu")
+        hidden = ~_for_kv_heads(_visible(problem, operands, every), problem)
+    return _with_zeros(operands, hidden[..., None])
+
+
+def _with_zeros(operands: Operands, hidden: torch.Tensor) -> Operands:
+    k, v = (_aligned_as(x, _zeroed(x, hidden)) for x in (operands.k, operands.v))
+    return operands._replace(k=k, v=v)
+
+
+def _holds_extreme(x: torch.Tensor | Stored) -> bool:
+    """Whether a number is NaN, infinite, or so large that its products could overflow."""
+    least, most = _scaling(x).detach().aminmax()
+    limit = EXTREME.get(x.dtype, EXTREME_ELSEWHERE)
+    return not (-limit <= least.item() and most.item() <= limit)
+
+
+def _is_extreme(x: torch.Tensor | Stored) -> torch.Tensor:
+    """Which keys hold such a number, (batch, kv_heads, keys, 1)."""
+    return ~(_scaling(x).detach().abs().amax(-1, keepdim=True) <= EXTREME.get(x.dtype, EXTREME_ELSEWHERE))
+
+
+def _scaling(x: torch.Tensor | Stored) -> torch.Tensor:
+    """The tensor that decides how large the numbers are: of int8 numbers their scales."""
+    if isinstance(x, Stored):
+        return x.numbers if x.scales is None else x.scales
+    return x
+
+
+def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch.Tensor:
+    """Which keys some query may look at by pattern and bias, (batch or 1, heads or 1, keys); True outside `among`."""
+    bias = operands.bias
+    if isinstance(bias, torch.Tensor) and bias.shape[2] == 1:  # the same for every query, and the pattern is done
+        return (bias[:, :, 0] != -math.inf).expand(-1, -1, len(among))
+    visible = torch.ones(problem.batch, problem.heads, len(among), dtype=torch.bool, device=operands.grid.device)
+    for run, _, allowed in _pairs(problem, operands, among):
+        visible[..., run] = allowed.any(-2)
+    return visible
+
+
+def _beyond(bias: Relative, grid: Grid) -> torch.Tensor:
+    """Which keys a bias by distance masks for every query, (batch or 1, heads or 1, keys)."""
+    masked = torch.nn.functional.pad((bias.table == -math.inf).cumsum(-1), (1, 0))
+    first = grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest  # of the neighbouring distances of a key
+    found = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)  # (heads, [batch, 1,] 1, keys)
+    return found.transpose(0, 1) if found.dim() == 3 else found[:, :, 0, 0].transpose(0, 1)
 
 
 def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
@@ -109,6 +182,8 @@ def _aligned_as(x: torch.Tensor | Stored, copy: torch.Tensor | Stored) -> torch.
     rows, the copy has less than 64 bytes in their place.
     """
     if isinstance(x, Stored) or isinstance(copy, Stored) or copy.requires_grad:
+        return copy
+    if not copy.is_cpu or torch._C._functorch.is_functorch_wrapped_tensor(copy):  # which has no memory of its own
         return copy
     period = ALIGNED // x.element_size()
     ahead = x.data_ptr() % ALIGNED // x.element_size()
@@ -160,7 +235,7 @@ def masks_pairs(problem: Problem, keys: range) -> bool:
     pattern = problem.pattern
     if not keys or problem.empty:
         return False
-    if problem.bias:  # a tensor, which may mask pairs by -inf
+    if problem.bias is not None:  # it may mask pairs by -inf
         return True
     if isinstance(pattern, Full):
         return False
@@ -182,38 +257,58 @@ def looks_sound(result: Result) -> bool:
 
 
 def contained(problem: Problem, operands: Operands, result: Result, compute: Callable[[Operands], Result]) -> Result:
-    """The result computed again, with NaN only for queries that may look at a key or value that is not finite.
+    """The result computed again, with NaN only for queries that may look at a number that is not finite.
 
-    A weight of 0 does not stop a NaN, so the other queries are computed with zeros for those keys and values.
+    A weight of 0 does not stop a NaN, so the other queries are computed with zeros for those keys and values, and for
+    numbers of the bias that are NaN or inf.
     """
-    hidden = _hidden(problem, operands.grid) if problem.checks_hidden_after else None
-    if hidden is not None:
-        k, v = (_aligned_as(x, _zeroed(x, hidden)) for x in (operands.k, operands.v))
-        operands = operands._replace(k=k, v=v)
+    given = operands
+    if problem.checks_hidden_after:
+        if (hidden := _hidden(problem, operands.grid)) is not None:
+            operands = _with_zeros(operands, hidden)
+        operands = operands if operands.bias is None else without_masked(problem, operands)
+    if operands is not given:
         result = compute(operands)
     operands = operands.widened()
     bad = ~(operands.k.isfinite().all(-1) & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
-    if not bad.any():
+    spoilt = operands.changed_bias(_is_spoilt)
+    among = bad.flatten(0, 1).any(0)  # the keys of pairs that are not finite
+    if isinstance(spoilt, Relative):
+        among = among | spoilt.table.any()
+    elif spoilt is not None:
+        among = among | spoilt.flatten(0, 2).any(0)
+    if not among.any():
         return result
-    k, v = (_aligned_as(x, x.masked_fill(bad[..., None], 0)) for x in (operands.k, operands.v))
-    touched = _touched(problem, operands, bad)
-    return _with_nan(compute(operands._replace(k=k, v=v)), touched, problem)
+    touched = _touched(problem, operands, bad, spoilt, among)
+    added = operands.changed_bias(lambda x: x.masked_fill(_is_spoilt(x), 0))
+    return _with_nan(compute(_with_zeros(operands._replace(bias=added), bad[..., None])), touched, problem)
 
 
-def _touched(problem: Problem, operands: Operands, bad: torch.Tensor) -> torch.Tensor:
-    """Which queries may look at a key or value that is not finite, (batch, heads, q_len)."""
-    grid = operands.grid
+def _is_spoilt(bias: torch.Tensor) -> torch.Tensor:
+    return bias.isnan() | (bias == math.inf)
+
+
+def _touched(problem: Problem, operands: Operands, bad: torch.Tensor, spoilt: Any, among: torch.Tensor) -> torch.Tensor:
+    """Which queries may look at bad keys, or at pairs whose bias is spoilt, (batch, heads, q_len)."""
     bad = bad.repeat_interleave(problem.group, dim=1)  # (batch, heads, keys)
     touched = bad.new_zeros(problem.batch, problem.heads, problem.q_len)
+    for run, here, allowed in _pairs(problem, operands, among):
+        added = operands._replace(bias=spoilt).bias_block(here)
+        reached = bad[:, :, None, run] if added is None else bad[:, :, None, run] | added
+        touched |= (allowed & reached).any(-1)
+    return touched
+
+
+def _pairs(problem: Problem, operands: Operands, among: torch.Tensor) -> Iterator[tuple[slice, Grid, torch.Tensor]]:
+    """Slices of the keys that together cover `among`, their grids, and which pairs pattern and bias allow."""
+    grid = operands.grid
     step = max(1, PAIRS // max(1, problem.batch * problem.heads * problem.q_len))
-    for run in _runs(bad.flatten(0, 1).any(0), step):
-        keys = range(grid.keys.start + run.start, grid.keys.start + run.stop)
-        here = grid.block(grid.rows, keys)
-        allowed = problem.pattern.evaluate(here)
+    for run in _runs(among, step):
+        here = grid.block(grid.rows, range(grid.keys.start + run.start, grid.keys.start + run.stop))
+        allowed = four_axes(problem.pattern.evaluate(here))
         if (bias := operands.bias_block(here)) is not None:
             allowed = allowed & (bias != -math.inf)
-        touched |= (allowed & bad[:, :, None, run]).any(-1)
-    return touched
+        yield run, here, allowed  # (batch or 1, heads or 1, q_len, keys of the run)
 
 
 def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
@@ -253,11 +348,22 @@ def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result
 class _WithNaN(torch.autograd.Function):
     """Writes NaN at some places, and into the gradient there unless it is 0, as for outputs that no loss uses."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        ctx.places = places
+    def forward(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         return x.masked_fill(places, math.nan)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0].masked_fill(ctx.places & (grads[0] != 0), math.nan), None
+        (places,) = ctx.saved_tensors
+        return grads[0].masked_fill(places & (grads[0] != 0), math.nan), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return tangents[0].masked_fill(ctx.saved_tensors[0], math.nan)

@@ -46,7 +46,7 @@ def statistics(
             sent = None if held is None else (total, total[..., :0])
             home.send_home(source, sent, rows.dtype)
     home.collect((received[0], received[1]))
-    found |= {name: rows.sums[name] for name in OF_PIECES if name in rest}
+    found |= {name: rows.sums[name].clamp_min_(0) for name in OF_PIECES if name in rest}  # a share may be rounded up
     if "received" in rest:
         found["received"] = received[0][..., 0]
     if rows.count is not None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from asking import LEARNING, PLAIN, ask, computing
+from asking import HERE, LEARNING, PLAIN, ask, computes, computing
 
 import regard as rg
 from regard import patterns as p
@@ -159,3 +159,99 @@ def test_q_start_edited_after_the_call_changes_no_gradient(backend):
     gradients = torch.autograd.grad(output.sum(), [q, k, v], retain_graph=True)
     start += 2
     assert all(map(torch.equal, torch.autograd.grad(output.sum(), [q, k, v]), gradients))
+
+
+HUGE = 1e30
+VALUES = torch.tensor([[[[1.0], [2.0], [4.0]]]])
+# keys of a call whose queries are HUGE, options, and the weights of its keys
+OVERFLOWING = {
+    "one of three": ([-HUGE, 1.0, 2.0], {}, [0.0, 0.0, 1.0]),
+    "one beside two of 0": ([-HUGE, 0.0, 0.0], {}, [0.0, 0.5, 0.5]),
+    "every score": ([-HUGE] * 3, {}, [0.0] * 3),
+    "every score of a causal row": ([-HUGE] * 3, {"pattern": "causal"}, [0.0] * 3),
+    "every score, beside a bias": ([-HUGE] * 3, {"bias": torch.zeros(3)}, [0.0] * 3),
+    "every score, by a bias": ([-1e8] * 3, {"bias": torch.full((3,), -3.4e38)}, [0.0] * 3),
+    "every score, beside a sink": ([-HUGE] * 3, {"sink": 0.5}, [0.0] * 3),
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWING)
+def test_a_score_that_overflows_to_minus_infinity_has_the_weight_0_and_a_row_of_them_is_empty(name):
+    keys, options, weights = OVERFLOWING[name]
+    empty, sink = not any(weights), options.get("sink", -math.inf)
+    want = ("log_sum_exp", "entropy", "received", "distance", "weights", rg.top_keys(2))
+    for backend in HERE:
+        for learning in (False, True):
+            leaves = [torch.full((1, 1, 2, 1), HUGE), torch.tensor(keys).view(1, 1, 3, 1), VALUES.clone()]
+            q, k, v = (x.requires_grad_(learning) for x in leaves)
+            if not computes(backend, q, k, v, want=want, **options):
+                continue
+            detail = ask(backend, q, k, v, want=want, **options)
+            output = ask(backend, q, k, v, **options).output
+            assert torch.equal(output, detail.output)
+            assert output[0, 0, 1].item() == pytest.approx(float(torch.tensor(weights) @ VALUES[0, 0]))
+            assert detail.weights[0, 0, 1].tolist() == pytest.approx(weights)
+            assert detail.entropy[0, 0, 1].item() == pytest.approx(math.log(2) if 0.5 in weights else 0)
+            assert detail.top_keys.weights[0, 0, 1].tolist() == pytest.approx(sorted(weights)[:0:-1])
+            if empty:
+                assert detail.log_sum_exp[0, 0].tolist() == pytest.approx([sink] * 2)
+                assert detail.top_keys.indices.eq(-1).all()
+            if learning:
+                grads = torch.autograd.grad((output**2).sum() + detail.entropy.sum(), [q, k, v], create_graph=True)
+                second = torch.autograd.grad(sum(x.sum() for x in grads), [q, k, v], allow_unused=True)
+                for x in (*grads, *second):
+                    assert x is None or not (x.any() if empty else x.isnan().any())
+
+
+@plain
+def test_a_row_with_a_score_that_overflows_to_infinity_is_nan_and_no_other_row(backend):
+    q, k, v = make_qkv(batch=1, heads=2, kv_heads=1)
+    q[0, 1, 3, 0], k[0, 0, 2, 0] = HUGE, HUGE
+    q[:, :, :3, 0], q[:, :, 4:, 0], q[0, 0, 3, 0] = 0.0, 0.0, 0.0
+    output = rg.attention(q, k, v, backend=backend)
+    k[0, 0, 2, 0] = 0.0
+    clean = rg.attention(q, k, v, backend=backend)
+    assert output[0, 1, 3].isnan().all()
+    output[0, 1, 3] = clean[0, 1, 3]
+    torch.testing.assert_close(output, clean)
+
+
+def test_a_query_that_may_look_at_an_infinite_key_is_nan_or_as_without_that_key():
+    kept = [j for j in range(11) if j != 6]
+    for backend in PLAIN:
+        met = set()
+        for seed in range(6):
+            q, k, v = make_qkv(seed=seed)
+            expected = rg.attention(q, k[:, :, kept], v[:, :, kept], backend=backend)
+            k[1, 1, 6, 2] = -math.inf if seed % 2 else math.inf
+            found = rg.attention(q, k, v, backend=backend)
+            whole = rg.attention(q, k.nan_to_num(posinf=0, neginf=0), v, backend=backend)
+            reached = torch.zeros(2, 6, 7, dtype=torch.bool)
+            reached[1, 2:4] = True  # the queries that read key/value head 1
+            torch.testing.assert_close(found[~reached], whole[~reached])
+            lost = found.isnan().all(-1) & reached
+            torch.testing.assert_close(found[reached & ~lost], expected[reached & ~lost])
+            met |= set(lost[reached].tolist())
+        assert met == {True, False}, backend
+
+
+def test_entropy_is_never_negative():
+    for backend in HERE:
+        for sink in (None, 0.3, -30.0):
+            for learning in (False, True):
+                leaves = make_qkv(gain=40, q_len=16, k_len=40, requires_grad=learning)
+                if computes(backend, *leaves, want="entropy", sink=sink):
+                    assert ask(backend, *leaves, want="entropy", sink=sink).entropy.min() >= 0
+
+
+def test_a_bias_of_0_and_1_is_added_as_numbers_and_a_span_may_end_behind_the_keys():
+    q, k, v = make_qkv()
+    mask = (torch.arange(11) < 8).float()
+    weights = rg.attention_detail(q * 0, k, v, bias=mask, want="weights").weights
+    torch.testing.assert_close(weights[..., 0] / weights[..., 8], torch.full((2, 6, 7), math.e))
+    assert torch.equal(rg.attention(q, k, v, pattern=p.KeySpan(2, 99)), rg.attention(q, k, v, pattern=p.KeySpan(2, 11)))
+    layer = rg.MultiHeadAttention(dim=8, heads=2, pattern="causal")
+    x, lengths = torch.randn(2, 5, 8), torch.tensor([3, 5])
+    cache, padded = layer.new_cache(batch=2), p.KeySpan(0, lengths)  # the final lengths, while the cache grows
+    steps = torch.cat([layer(x[:, i : i + 1], pattern=padded, cache=cache) for i in range(5)], 1)
+    torch.testing.assert_close(steps, layer(x, pattern=padded))

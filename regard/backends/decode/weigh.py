@@ -27,6 +27,8 @@ FEWEST = 256  # the fewest keys in a chunk, for any number of heads
 def run(problem: Problem, runs: Runs, operands: Operands) -> Result:
     """Output and every statistic."""
     scores, seen = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
+    if problem.want:
+        seen = seen & (scores != -math.inf)
     most = scores.amax(-1, keepdim=True)
     empty_rows = most == -math.inf
     weights = scores.sub_(most.masked_fill(empty_rows, 0)).exp_()

@@ -51,6 +51,8 @@ def softmax_attention(problem: Problem, operands: Operands) -> Result:
         scores = scores + bias.to(wide)
     if apart is not None:
         scores = scores + nearness(problem, apart.masked_fill(empty_rows, 0))
+    hidden = hidden | (scores == -math.inf)  # a score that overflows has the weight 0, as one that is masked
+    empty_rows = hidden.all(-1, keepdim=True)
     scores = scores.masked_fill(hidden, -math.inf).masked_fill(empty_rows, 0)
     sink = None if operands.sink is None else operands.sink.to(wide).expand(scores.shape[:-1])  # (batch, heads, q_len)
     if sink is not None:

@@ -125,8 +125,10 @@ class Scores:
                 by_head.add_(bias, alpha=LOG2E)
             if self.centres is not None:
                 self.centres.add_to(block, by_head, LOG2E)
-            if block.hidden is not None:
+            if block.hidden is not None and bias is None:
                 by_head.add_(block.of(block.hidden))
+            elif block.hidden is not None:  # slower, but a bias may be NaN or inf at masked pairs
+                by_head.masked_fill_(block.of(block.hidden) == -math.inf, -math.inf)
         return scores
 
     def exponentials(self, differences: torch.Tensor) -> torch.Tensor:

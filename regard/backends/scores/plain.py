@@ -85,7 +85,7 @@ class Rows:
             scores = scores + bias
         if apart is not None:
             scores = scores - apart.masked_fill(empty, 0) ** 2 * (self._local.precision / 2)
-        return Scored(scores, hidden.expand(scores.shape))
+        return Scored(scores, hidden | (scores == -math.inf))
 
     def kept(self) -> torch.Tensor:
         """Which weights dropout keeps, (batch, heads, rows, keys)."""

@@ -70,10 +70,13 @@ class Entropy(Collector):
     reads = "both"
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:
-        self.result[block.lines].sub_(_finite(block, logs).mul_(weights).sum(-1), alpha=math.log(2))
+        self.result[block.lines].sub_(_finite(logs).mul_(weights).sum(-1), alpha=math.log(2))
+
+    def finish(self) -> None:
+        self.result.clamp_min_(0)  # a weight may be rounded to more than 1
 
     def send(self, block: ScoreBlock, logs: torch.Tensor, grad: torch.Tensor, by_weight: torch.Tensor) -> None:
-        slope = _finite(block, logs).mul_(math.log(2)).add_(1)  # of w log w
+        slope = _finite(logs).mul_(math.log(2)).add_(1)  # of w log w
         by_weight.addcmul_(slope, grad[block.lines][..., None], value=-1)
 
 
@@ -227,9 +230,9 @@ class Top(Collector):
 KINDS: tuple[type[Collector], ...] = (Received, Distance, Weights, ChosenWeights, Top, Entropy)  # Entropy comes last
 
 
-def _finite(block: ScoreBlock, logs: torch.Tensor) -> torch.Tensor:
+def _finite(logs: torch.Tensor) -> torch.Tensor:
     """The logarithms with -inf replaced in place by a finite number, so that 0 · log 0 is 0."""
-    return logs.clamp_min_(FLOOR) if block.may_hide else logs
+    return logs.clamp_min_(FLOOR)
 
 
 def _largest(logs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -40,8 +40,12 @@ def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Ten
 
 
 def _entropy(weights: torch.Tensor) -> torch.Tensor:
-    """The entropy in nats. A weight of 0 adds nothing and gets a finite gradient, unlike in 0 · log 0."""
-    return -(weights * weights.clamp_min(torch.finfo(weights.dtype).tiny).log()).sum(-1)
+    """The entropy in nats. A weight of 0 adds nothing and gets a finite gradient, unlike in 0 · log 0.
+
+    It is never below 0, though a weight may be rounded to more than 1; the gradient is that of the formula.
+    """
+    entropy = -(weights * weights.clamp_min(torch.finfo(weights.dtype).tiny).log()).sum(-1)
+    return entropy + (entropy.clamp_min(0) - entropy).detach()
 
 
 def _largest(weights: torch.Tensor, seen: torch.Tensor, count: int) -> TopKeysFound:
