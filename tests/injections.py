@@ -66,12 +66,17 @@ def disturbed(run: Callable[[], Any], at: int, act: Callable[[], Any], prefix: s
     return results[0]
 
 
+def _is_of(frame: FrameType, prefix: str) -> bool:
+    """Whether a frame is of these files, and of no finaliser: Python prints and drops what one raises."""
+    return frame.f_code.co_filename.startswith(prefix) and frame.f_code.co_name != "__del__"
+
+
 def _counted(run: Callable[[], Any], at: int, act: Callable[[], Any], prefix: str) -> int:
     count = 0
 
     def of_frame(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count
-        if not frame.f_code.co_filename.startswith(prefix):
+        if not _is_of(frame, prefix):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if event == "opcode":
@@ -95,11 +100,10 @@ def _traced(run: Callable[[], Any], visit: Callable[[Line], None], prefix: str) 
     counts: Counter[tuple[str, int]] = Counter()
 
     def of_frame(frame: FrameType, event: str, _: Any) -> Any:
-        name = frame.f_code.co_filename
-        if not name.startswith(prefix):
+        if not _is_of(frame, prefix):
             return None
         if event == "line":
-            place = name, frame.f_lineno
+            place = frame.f_code.co_filename, frame.f_lineno
             counts[place] += 1
             visit((*place, counts[place] - 1))
         return of_frame

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.func import functional_call, grad, jacrev, vjp, vmap
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 import regard as rg
 from regard.testing import make_qkv
@@ -80,6 +81,86 @@ def test_a_hessian_is_that_of_the_formula():
         grad(lambda q: grad(lambda q: loss(q, "fused"))(q).square().sum())(q),
         torch.einsum("abcd,abcdefgh->efgh", 2 * grad(lambda q: loss(q, "reference"))(q), expected),
     )
+
+
+def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention in PyTorch's operations, in the dtype of q; q_len and k_len are equal, and so are the heads."""
+    masked = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
+    scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(masked, -torch.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def regards(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return rg.attention(q, k, v, pattern="causal")
+
+
+Q, K, V = make_qkv(batch=1, heads=2, kv_heads=2, q_len=3, k_len=3, head_dim=5, v_dim=5, dtype=torch.float64)
+MANY = torch.stack([Q, K, V - 1])
+
+
+def loss_of(attend):
+    return lambda q: attend(q, K, V).square().sum()
+
+
+def dual(function, x):
+    """The tangent of a function of x, by the contexts that torch.func's transforms are made of."""
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+
+MIXED = {
+    "hessian": lambda f: hessian(loss_of(f))(Q),
+    "jvp of grad": lambda f: jvp(grad(loss_of(f)), (Q,), (V,))[1],
+    "jvp of grad of the values": lambda f: jvp(grad(lambda v: f(Q, K, v).square().sum()), (V,), (K,))[1],
+    "jvp of vjp": lambda f: jvp(lambda q: vjp(lambda q: f(q, K, V), q)[1](V)[0], (Q,), (K,))[1],
+    "grad of jvp": lambda f: grad(lambda q: jvp(loss_of(f), (q,), (V,))[1])(Q),
+    "vmap of jvp": lambda f: vmap(lambda q: jvp(loss_of(f), (q,), (V,))[1])(MANY),
+    "jvp of vmap": lambda f: jvp(vmap(lambda q: f(q, K, V)), (MANY,), (MANY.flip(0),))[1],
+    "vmap of hessian": lambda f: vmap(hessian(loss_of(f)))(MANY),
+    "jvp of vmap of grad": lambda f: jvp(vmap(grad(loss_of(f))), (MANY,), (MANY.flip(0),))[1],
+    "linearize": lambda f: linearize(lambda q: f(q, K, V), Q)[1](V),
+    "third derivatives": lambda f: jacfwd(jacrev(jacrev(lambda x: f(Q + x, K, V).square().sum())))(Q[..., :1, :1]),
+    "a dual level around grad": lambda f: dual(grad(loss_of(f)), Q),
+    "a dual level around vmap": lambda f: dual(lambda x: vmap(lambda q: f(q, K, V))(x), MANY),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # torch's own, of linearize
+@pytest.mark.parametrize("name", MIXED)
+def test_forward_mode_derivatives_mix_with_every_transform(name):
+    torch.testing.assert_close(MIXED[name](regards), MIXED[name](formula), atol=1e-13, rtol=1e-13)
+
+
+@pytest.mark.parametrize("transform", [lambda f: jvp(f, (W,), (W.flip(0),))[1], lambda f: hessian(f)(W)])
+def test_a_bias_that_computes_its_numbers_may_hide_a_tangent(transform):
+    class Given(rg.bias.Bias):
+        learns = True
+
+        def __init__(self, weights):
+            self.weights = weights
+
+        def by_distance(self, distances, heads):
+            return self.weights[distances + 2].expand(heads, -1)
+
+    def expected(weights):
+        return torch.softmax(Q @ K.mT / 5**0.5 + weights[torch.arange(3) - torch.arange(3)[:, None] + 2], -1) @ V
+
+    torch.testing.assert_close(
+        transform(lambda weights: rg.attention(Q, K, V, bias=Given(weights)).square().sum()),
+        transform(lambda weights: expected(weights).square().sum()),
+    )
+
+
+W = torch.tensor([0.3, -1.1, 0.7, 2.0, 0.1], dtype=torch.float64)
+
+
+def test_a_tangent_keeps_nan_within_the_queries_that_may_look_at_it():
+    k = K.clone()
+    k[:, :, 2] = torch.nan  # only the last query may look at it
+    output, tangent = jvp(lambda q: regards(q, k, V), (Q,), (V,))
+    for found, expected in zip((output, tangent), jvp(lambda q: formula(q, K, V), (Q,), (V,)), strict=True):
+        torch.testing.assert_close(found[:, :, :2], expected[:, :, :2])
+        assert found[:, :, 2].isnan().all()
 
 
 def test_per_sample_gradients_of_a_layer_are_those_of_each_sample():

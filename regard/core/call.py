@@ -31,6 +31,7 @@ from regard.patterns import KeySpan, Pattern, as_pattern
 from regard.patterns.algebra import Both, Either
 
 _SOFTMAX = Softmax()
+_BEFORE: Any = torch._C.DispatchKey.PreDispatch  # included while a tracer records before autograd
 STEP = 16  # the most queries of a step of decoding
 _NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.key` and its look-up may raise
@@ -40,11 +41,14 @@ _LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in 
 
 
 def is_transformed() -> bool:
-    """Whether equal properties of tensors may need another plan: inside autocast, torch.func, tracing and tangents."""
+    """Whether equal properties of tensors may need another plan: inside autocast, torch.func, dispatch modes, tracing
+    and tangents."""
     return (
         torch._C._is_any_autocast_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._dispatch_tls_is_dispatch_key_included(_BEFORE)
         or forward_ad._current_level >= 0
     )
 
@@ -76,9 +80,9 @@ class Call(NamedTuple):
     def key(self) -> tuple[Hashable, ...] | None:
         """The key of this call's plan in the cache: type and value of every option, properties of every tensor.
 
-        None if a kept plan cannot be used: inside autocast, torch.func, torch.jit.trace and forward-mode derivatives
-        equal properties may need another plan, as does a bias object without `plan_key`. Nor can a call use one whose
-        tensors' numbers are not in their memory, where kernels read them.
+        None if a kept plan cannot be used: where `is_transformed` is True equal properties may need another plan, as
+        does a bias object without `plan_key`; and kernels read numbers in the memory of tensors, where those of some
+        views are not.
 
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor; `problem` says which.

@@ -33,6 +33,7 @@ PAIRS = 1 << 22  # checked at once
 EXTREME = {torch.float64: 2.0**511}
 EXTREME_ELSEWHERE = 2.0**63
 NUMBERS_KEPT = 1 << 16  # of a bias by distance; larger calls do not notice that they are computed again
+_PROXY: Any = torch._C._TorchDispatchModeKey.PROXY
 _NOTHING: dict[str, torch.Tensor] = {}
 
 
@@ -245,15 +246,29 @@ def masks_pairs(problem: Problem, keys: range) -> bool:
 
 
 def looks_sound(result: Result) -> bool:
-    """Whether the output is finite, as the backend found or by its sum; always True on devices where reading it would
-    block, all but the CPU."""
+    """Whether the output is finite, as the backend found or by its sum; always True where it cannot be read.
+
+    That is inside vmap and make_fx, and on devices where reading would block, all but the CPU.
+    """
     if result.sound is not None:
         return result.sound
     output = result.output
-    if not output.is_cpu:
+    if not output.is_cpu or torch._C._get_dispatch_mode(_PROXY) is not None:
+        return True
+    if torch._C._functorch.is_functorch_wrapped_tensor(output) and _is_batched(output):
         return True
     total = output.sum(dtype=torch.float32) if output.dtype.itemsize == 2 else output.sum()
     return math.isfinite(total.item())
+
+
+def _is_batched(x: torch.Tensor) -> bool:
+    """Whether vmap made this tensor of a transform, or one of those that it wraps."""
+    wrapped = torch._C._functorch
+    while wrapped.is_functorch_wrapped_tensor(x):
+        if wrapped.is_batchedtensor(x):
+            return True
+        x = wrapped.get_unwrapped(x)
+    return False
 
 
 def contained(problem: Problem, operands: Operands, result: Result, compute: Callable[[Operands], Result]) -> Result:
@@ -326,23 +341,29 @@ def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
 
 def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result:
     """The result with NaN in the outputs and statistics of the touched queries."""
-    filled = lambda x, at: None if x is None else _WithNaN.apply(x, at)  # noqa: E731
+    write = _times_nan if problem.forward_mode else _WithNaN.apply
+    filled = lambda x, at: None if x is None else write(x, at)  # noqa: E731
     rows, chosen = touched[..., None], None
     if (asked := asked_for(WeightsOf, problem.want)) is not None:
         heads = list(range(problem.heads) if asked.heads is None else asked.heads)
         chosen = touched[:, heads][:, :, list(asked.rows)][..., None]
     top = result.top_keys
     return Result(
-        output=_WithNaN.apply(result.output, rows),
+        output=write(result.output, rows),
         log_sum_exp=filled(result.log_sum_exp, touched),
         entropy=filled(result.entropy, touched),
         received=filled(result.received, touched.any(-1, keepdim=True)),
         weights=filled(result.weights, rows),
-        top_keys=None if top is None else TopKeysFound(top.indices, _WithNaN.apply(top.weights, rows)),
+        top_keys=None if top is None else TopKeysFound(top.indices, write(top.weights, rows)),
         distance=filled(result.distance, touched),
         chosen_weights=filled(result.chosen_weights, chosen),
         sink=filled(result.sink, touched),
     )
+
+
+def _times_nan(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """NaN at some places, and in the tangents there, by an operation that has forward-mode derivatives."""
+    return x * torch.where(places, math.nan, torch.ones_like(x))
 
 
 class _WithNaN(torch.autograd.Function):

@@ -226,13 +226,25 @@ def checked_seed(dropout_seed: int) -> int:
 
 
 def carries_tangent(*given: object) -> bool:
-    """Whether one of these has a tangent of forward-mode automatic differentiation."""
+    """Whether one of these has, or may have, a tangent of forward-mode automatic differentiation.
+
+    A tensor that a transform of torch.func made may hide one: in jvp(grad(f)) the tangent belongs to jvp, and the
+    tensor to grad. So does a bias whose numbers are not known.
+    """
     if forward_ad._current_level < 0:  # outside of every dual_level and jvp
         return False
     tensors: list[object] = []
     for one in given:
         tensors += [one.numbers] if isinstance(one, Stored) else one.parameters() if isinstance(one, Module) else [one]
-    return any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+        if isinstance(one, Bias) and not isinstance(one, Module) and not one.by_value:
+            return True
+    return any(isinstance(x, torch.Tensor) and _may_have_tangent(x) for x in tensors)
+
+
+def _may_have_tangent(x: torch.Tensor) -> bool:
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return True
+    return forward_ad.unpack_dual(x).tangent is not None
 
 
 def learns(given: torch.Tensor | Bias | float | None) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch.autograd import forward_ad
 
 from regard.arguments import count_of, kind_of, refuse_wrapper, shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
@@ -19,6 +20,8 @@ ATTENTION_AXES = {
     "v": "batch kv_heads k_len v_dim",
 }
 
+_RECORDING: Any = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
+_BEFORE: Any = torch._C.DispatchKey.PreDispatch  # included while a tracer records before autograd
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _DEVICES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia")))
 
@@ -220,12 +223,29 @@ def _missing_axes(name: str, found: int) -> str:
     return f"; for one batch row and one head give {name}[None, None]" if found == 2 else ""
 
 
+def is_recorded() -> bool:
+    """Whether make_fx or AOTAutograd records operations; they do not see what compiled kernels do.
+
+    Forward-mode derivatives, as in torch.func.linearize, use PyTorch's operations alone, so these are seen.
+    """
+    if forward_ad._current_level >= 0:
+        return False
+    if torch._C._dispatch_tls_is_dispatch_key_included(_BEFORE):
+        return True
+    return torch._C._len_torch_dispatch_stack() > 0 and any(map(torch._C._get_dispatch_mode, _RECORDING))
+
+
 def refuse_tracing() -> None:
-    """Raise an UnsupportedError while torch.jit.trace records."""
+    """Raise an UnsupportedError while torch.jit.trace or make_fx records."""
     if torch.jit.is_tracing():
         raise UnsupportedError(
             "attention makes a plan for the sizes of a call and does not support torch.jit.trace, which keeps those of "
             "one example; use torch.export or torch.compile"
+        )
+    if is_recorded():
+        raise UnsupportedError(
+            "make_fx records PyTorch's operations and not what the backends of a plan compute; call attention there, "
+            "which it records as one operation"
         )
 
 

@@ -291,7 +291,11 @@ def contents(value: Any) -> str:
     Numbers, tensors, functions and objects inside them are compared, see `Contents`. All are read in each call, except
     those of patterns, which hold copies; but a function may read other numbers in each call.
     """
-    if isinstance(value, Pattern) and value.by_value and _steady(value):
+    if (
+        value is None
+        or isinstance(value, int | float)
+        or (isinstance(value, Pattern) and value.by_value and _steady(value))
+    ):
         return str(value)
     text = str(value) if isinstance(value, Pattern | Mechanism) else brief_value(value)
     return f"{text} with the checksum {Contents(_of_tensor, _known_pattern).digest(value)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Never
 
 import torch
@@ -99,7 +100,7 @@ def attention(
     return plan.compute(call, place).output
 
 
-@uncompiled
+@partial(uncompiled, recorded=traced_attention)
 def _attended(call: Call) -> torch.Tensor:
     """The output of a call that has no kept plan."""
     if not is_nested(call.q, call.k, call.v):

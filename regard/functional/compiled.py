@@ -14,6 +14,7 @@ from operator import index
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 from regard.arguments import real, yes_or_no
 from regard.backends import BACKENDS
@@ -22,7 +23,7 @@ from regard.core.backend import check_backend
 from regard.core.call import Call
 from regard.core.combination import named_parameters
 from regard.core.problem import checked_mechanism, checked_q_start, checked_seed
-from regard.core.tensors import Stored, refuse_tracing
+from regard.core.tensors import Stored, is_recorded, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.jagged import is_nested
 from regard.functional.kept import plan_of
@@ -54,8 +55,13 @@ Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
 
-def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that is never compiled: it is refused inside a graph and runs as it is between graphs."""
+def uncompiled(
+    function: Callable[Given, Found], recorded: Callable[Given, Found] | None = None
+) -> Callable[Given, Found]:
+    """A function that is never compiled: it is refused inside a graph and runs as it is between graphs.
+
+    `recorded` takes its place while make_fx records; without it the function is refused there.
+    """
     apart: list[Callable[Given, Found]] = []
 
     @wraps(function)
@@ -65,6 +71,8 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
             raise UnsupportedError(
                 f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
             )
+        if recorded is not None and is_recorded():
+            return recorded(*args, **options)
         refuse_tracing()
         if compiler_beside() is None:  # importing the compiler takes seconds
             return function(*args, **options)
@@ -115,7 +123,11 @@ def traced_attention(call: Call) -> torch.Tensor:
 
 
 def _check_traceable(call: Call) -> None:
-    """Refuse tensors, mechanisms and starts that a graph cannot hold."""
+    """Refuse transforms, tensors, mechanisms and starts that a graph cannot hold."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        raise UnsupportedError(
+            f"attention inside torch.func or forward_ad is not compiled, nor recorded by make_fx; {_OUTSIDE}"
+        )
     if isinstance(call.k, Stored) or isinstance(call.v, Stored):
         raise UnsupportedError(f"keys and values as a cache stores them are not compiled; {_OUTSIDE}")
     if is_nested(call.q, call.k, call.v):

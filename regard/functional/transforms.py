@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from regard.backends.second_order import one_by_one
 from regard.bias import Bias
@@ -19,12 +20,11 @@ from regard.core.call import Call
 from regard.core.result import Result, TopKeysFound
 from regard.core.tensors import Stored
 from regard.errors import UnsupportedError
-from regard.functional.compiled import Table, tabled
+from regard.functional.compiled import Table, tabled, uncompiled
 from regard.patterns import Pattern, as_pattern
 
 Tensors = tuple[torch.Tensor | None, ...]
 _STATISTICS = ("log_sum_exp", "entropy", "received", "weights", "distance", "chosen_weights", "sink")
-_FORWARD = torch._C._functorch.TransformType.Jvp
 
 
 def transforming() -> bool:
@@ -32,8 +32,7 @@ def transforming() -> bool:
 
     Forward-mode derivatives are computed by the plain operations of the reference and need no rule here.
     """
-    stack = torch._C._functorch.get_interpreter_stack()
-    return bool(stack) and all(one.key() != _FORWARD for one in stack)
+    return torch._C._functorch.peek_interpreter_stack() is not None and forward_ad._current_level < 0
 
 
 def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
@@ -100,12 +99,14 @@ class _Run(torch.autograd.Function):
         ctx.mark_non_differentiable(*(x for x in output if x is not None and not x.is_floating_point()))
 
     @staticmethod
+    @uncompiled  # torch.compile, which left the call out of its graph, meets its rules again in the backward pass
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         tensors = ctx.saved_tensors
         found = _Run.apply(partial(_derivative, ctx.call, len(tensors)), ctx.folds, *tensors, *grads)
         return None, None, *found[: len(tensors)]
 
     @staticmethod
+    @uncompiled
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
         (call, folds, *tensors), dims = args, in_dims[2:]
         if not folds:
