@@ -16,6 +16,7 @@ from regard.errors import DataError, NotFoundError
 # Typographic apostrophes, as articles and word processors write them.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+ORDINARY_SPACE = re.compile("[\t-\r\x1c-\x20\x85\u2028\u2029]+")  # white space that is not typography
 
 
 def tidy(text: str) -> str:
@@ -27,6 +28,17 @@ def tidy(text: str) -> str:
     'café au lait'
     """
     return " ".join(unicodedata.normalize("NFC", a_string("text", text)).split())
+
+
+def tidy_target(text: str) -> str:
+    r"""The text in Unicode form NFC, stripped, with the typography that a language asks for.
+
+    Each run of spaces, tabs and line ends becomes one space, as by `tidy`; no-break and other special spaces remain.
+
+    >>> tidy_target(" «\u202fQui est\tla\u0300\u202f?\u202f» \n")
+    '«\u202fQui est là\u202f?\u202f»'
+    """
+    return ORDINARY_SPACE.sub(" ", unicodedata.normalize("NFC", a_string("text", text))).strip()
 
 
 def normalise(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from regard.arguments import a_list, a_path, absent, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
-from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
+from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy, tidy_target
 from regard.text.tables import (
     DELIMITERS,
     SOURCE_AND_TARGET,
@@ -230,7 +230,8 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     or two plain files of any other suffix with equally many lines. The first line of a `.csv` is a header, that of a
     `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
     "pairs.csv:english,german". The path of a `.jsonl` names two keys likewise, of its objects or of the object that
-    each holds under "translation". Each side is cleaned by `tidy`. Lines are dropped, and counted, if they are empty,
+    each holds under "translation". Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and
+    counted, if they are empty,
     have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words` words or
     40 * `max_words` characters, or repeat a pair.
 
@@ -279,7 +280,7 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
 
 
 def _pair_or_fault(row: Row, max_words: int, seen: Collection[Pair]) -> Pair | Fault:
-    pair = Pair(*map(tidy, row.sides))
+    pair = Pair(tidy(row.sides[0]), tidy_target(row.sides[1]))
     for file, side in zip(row.files, (pair.source, pair.target), strict=True):
         if "\0" in side:
             return Fault(NUL, file, row.number)
