@@ -107,14 +107,19 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
     Lines end with "\n" or "\r\n" only, not at U+2028, U+0085 or form feeds. A byte order mark is dropped.
 
     Raises:
-        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), or has more than one invalid line
-            and more than a fifth of them invalid.
+        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), ends its lines with carriage returns
+            alone, or has more than one invalid line and more than a fifth of them invalid.
     """
     count, bad, first_bad = 0, 0, 0
     with open_bytes(path) as file:
         _refuse_binary(path, file.peek(BINARY_SNIFF)[:BINARY_SNIFF])
         for count, raw in enumerate(file, start=1):
             text = decode(raw, count)
+            if count == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
+                raise DataError(
+                    f"{path} line 1 is the whole file, since its lines end with a carriage return alone; convert it "
+                    f"with {_conversion(path, None)}"
+                )
             if text is None:
                 bad, first_bad = bad + 1, first_bad or count
             yield count, text
@@ -171,14 +176,15 @@ def _whole_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
         yield text
 
 
-def _conversion(path: PathLike, encoding: str) -> str:
-    """The command that writes the file in UTF-8 beside it.
+def _conversion(path: PathLike, encoding: str | None) -> str:
+    """The command that writes the file in UTF-8 beside it; without an encoding, with ordinary line ends.
 
     >>> _conversion("my pairs.tsv", "latin1")
     "`iconv -f latin1 -t utf-8 'my pairs.tsv' > 'my pairs.utf8.tsv'`"
     """
-    new = Path(path).with_suffix(f".utf8{Path(path).suffix}")
-    return f"`iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}`"
+    new = Path(path).with_suffix(f".{'utf8' if encoding else 'lines'}{Path(path).suffix}")
+    old, new = shlex.quote(str(path)), shlex.quote(str(new))
+    return f"`iconv -f {encoding} -t utf-8 {old} > {new}`" if encoding else f"`tr '\\r' '\\n' < {old} > {new}`"
 
 
 def _refuse_binary(path: PathLike, head: bytes) -> None:
