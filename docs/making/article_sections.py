@@ -30,6 +30,7 @@ WALK = 'walkthrough "Life is short, eat dessert first"'
 EXAMPLE = "walkthrough --example life-is-short"
 FIVE_WORDS = 'walkthrough "the animal was too tired" --word 1'
 WHOLE = 'walkthrough "The animal was tired" --whole'
+SIX_LAYERS = f"{WHOLE} --model encoder --layers 6"
 WHY = 'translate runs/demo "The animal didn\'t cross the street because it was too tired." --why es --instead er,sie'
 BIG_BIRD = 'show "sliding_window(4) | global_tokens(0) | random_blocks(1, block=4, seed=0)"'
 BAHDANAU = "train translation --data pronouns --model bahdanau --out runs/bahdanau"
@@ -129,7 +130,7 @@ ARTICLES: dict[str, tuple[Section, ...]] = {
         Section("Multi-query and grouped-query", ("grouped", "generation")),
         Section("Self-attention: LSTMN", ("recurrent",), (), "lstmn", "Models: reference/regard.models.md"),
         Section("Self-attention: Transformer", ("encoder", "decoder"), (WHOLE, WALK)),
-        Section("Transformer encoder: six layers, two sub-layers", ("encoder",), (WHOLE,), "six_layers"),
+        Section("Transformer encoder: six layers, two sub-layers", ("encoder",), (SIX_LAYERS,), "six_layers"),
         Section("Positional encoding: equivariance", ("positions: Without positions",)),
         Section(
             "Positional encoding: wavelengths 2π to 10000·2π",

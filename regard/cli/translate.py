@@ -36,7 +36,7 @@ from regard.errors import ArgumentError
 from regard.inspection import LENSES, draw_maps, look, relevance, terminal_map
 from regard.inspection.maps import KINDS, check_attends
 from regard.inspection.picture import WORDING
-from regard.text import read_lines, tidy
+from regard.text import read_lines, tidy, tidy_target
 from regard.text.seen_words import UnknownWords
 from regard.text.terminal import one_line
 
@@ -120,7 +120,7 @@ def translate(
                 more = {} if explained is None else {"why": explained.to_dict()}
                 out_json(json.dumps({**_record(translation), **more}, ensure_ascii=False))
             else:
-                out_data(tidy(translation.text))
+                out_data(tidy_target(translation.text))
                 if drawn is not None:
                     out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
                 if explained is not None:
@@ -146,19 +146,19 @@ def _file(run: Path, source: Path | None, result: Path | None, search: dict[str,
         found = load(run).translate(list(lines), **search)
         if as_json:
             return [json.dumps(_record(one), ensure_ascii=False) for one in found]
-        return [one_line(tidy(one.text)) for one in found]
+        return [one_line(tidy_target(one.text)) for one in found]
 
     write_lines(run, source, result, compute, {"command": "translate", "json": as_json, **search})
 
 
 def _record(translation: Translation) -> dict[str, Any]:
     record = asdict(translation)
-    return {**record, "text": tidy(translation.text)}
+    return {**record, "text": tidy_target(translation.text)}
 
 
 def _draw(translator: Translator, translation: Translation, picture: Path) -> None:
     maps = look(translator.model, translator.tokeniser, translation.source, translation.ids)
-    draw_maps(maps, picture, title=f"{tidy(translation.source)} → {tidy(translation.text)}")
+    draw_maps(maps, picture, title=f"{tidy(translation.source)} → {tidy_target(translation.text)}")
     say(f"the attention is drawn in {picture}")
 
 

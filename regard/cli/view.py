@@ -31,7 +31,7 @@ from regard.inspection.lenses.erasing import LONGEST_WORD, Changed, text_with_wo
 from regard.inspection.maps import check_attends
 from regard.models import LanguageModel, TextEncoder
 from regard.studies.walkthrough import shown_walk, walk_whole_run
-from regard.text import Tokeniser, tidy
+from regard.text import Tokeniser, tidy, tidy_target
 from regard.text.packages import needed
 from regard.text.pronouns import PRONOUNS, pronoun_of
 from regard.text.seen_words import SeenWords
@@ -124,7 +124,7 @@ class OpenedRun:
             (translation,) = self.translator.translate([text])
             tokeniser, note = self.translator.tokeniser, ""
             place = _reading_place(translation, tokeniser)
-            if tokeniser.encode(translation.text) != list(translation.ids):
+            if tokeniser.encode_target(translation.text) != list(translation.ids):
                 place, note = (
                     None,
                     "When the translation is split into sub-words again, they differ from those that the model wrote; "
@@ -240,10 +240,10 @@ def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
             )
         written, ids, notes = translation.text, translation.ids, ()
         if like is not None and like.written_text and like.written_text != written:
-            notes = (f"This run would write: {tidy(written)}",)
-            written, ids = like.written_text, tuple(translator.tokeniser.encode(like.written_text))
+            notes = (f"This run would write: {tidy_target(written)}",)
+            written, ids = like.written_text, tuple(translator.tokeniser.encode_target(like.written_text))
         found = explore_translation(
-            translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy(written)}",
+            translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy_target(written)}",
             **(asked or _pronoun(written, translator.tokeniser, ids)),
         )  # fmt: skip
         return replace(found, notes=(*found.notes, *notes), written_text=written)
@@ -282,7 +282,7 @@ def _draw(opened: OpenedRun, text: str, path: Path) -> None:
     else:
         (translation,) = translator.translate([text])
         maps = look(translator.model, translator.tokeniser, text, translation.ids)
-        draw_maps(maps, path, title=f"{tidy(text)} → {tidy(translation.text)}")
+        draw_maps(maps, path, title=f"{tidy(text)} → {tidy_target(translation.text)}")
     say(f"the attention is drawn in {path}")
 
 

@@ -18,7 +18,7 @@ from regard.errors import ArgumentError
 from regard.inspection import Relevance, draw_relevance, relevance, visible
 from regard.inspection.lenses.explain import check_options
 from regard.inspection.lenses.record import LEAST_WIDTH
-from regard.text import tidy
+from regard.text import normalise, tidy, tidy_target
 
 Instead = Annotated[
     str | None,
@@ -50,10 +50,10 @@ class Why:
             ArgumentError: the word was not written, or several times.
         """
         instead = _written_instead(self.word, translation)
-        if instead or self.word.lower() not in translation.text.lower():
+        if instead or normalise(self.word).lower() not in normalise(translation.text).lower():
             raise ArgumentError(
-                f"--why {self.word}: the translation is {tidy(translation.text)!r}, and {self.word!r} is not in it"
-                f"{instead}"
+                f"--why {self.word}: the translation is {tidy_target(translation.text)!r}, and "
+                f"{self.word!r} is not in it{instead}"
             )
         found = relevance(
             translator.model, translator.tokeniser, translation.source, translation.ids, self.word, self.others,
@@ -131,5 +131,5 @@ def show_why(explained: Relevance) -> None:
 
 def draw_why(explained: Relevance, translation: Translation, picture: Path) -> None:
     """Draw the relevance, and print where."""
-    draw_relevance(explained, picture, title=f"{tidy(translation.source)} → {tidy(translation.text)}")
+    draw_relevance(explained, picture, title=f"{tidy(translation.source)} → {tidy_target(translation.text)}")
     say(f"the words with their relevance are drawn in {picture}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from regard.arguments import of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard.models import SavedModel, load_model
+from regard.models.storage import read_checkpoints
 from regard.text import Tokeniser
 from regard.text.seen_words import SeenWords
 
@@ -27,6 +28,17 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
         return saved, Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
     except CheckpointError as error:
         raise CheckpointError(f"{folder} holds a {TOKENISER_FILE} that cannot be used: {error}") from error
+
+
+def normalises_targets(run: Path) -> bool:
+    """Whether a training run was begun by a version that normalised targets, as its tokeniser says.
+
+    >>> normalises_targets(Path("nowhere"))
+    False
+    """
+    found = read_checkpoints(run) if run.is_dir() else None
+    path = run / (found.last if found is not None else "") / TOKENISER_FILE
+    return path.exists() and b'"typographic":true' not in path.read_bytes()
 
 
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:

@@ -252,7 +252,7 @@ def _all_weights(recording: Recording, model: TranslationModel) -> tuple[torch.T
 
 def _checked_target(target_ids: Sequence[int]) -> list[int]:
     if isinstance(target_ids, str):
-        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode(text)")
+        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
     ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
     if special := sorted({PAD, BEGIN, END} & set(ids)):
         raise ArgumentError(

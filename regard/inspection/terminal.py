@@ -26,6 +26,15 @@ def visible(word: str) -> str:
     return "".join(_shown(character) for character in a_string("word", word)) or EMPTY
 
 
+def visible_text(text: str) -> str:
+    """The same for a text that is no label: for an empty one nothing is shown.
+
+    >>> visible_text(""), visible_text("a\\tb")
+    ('', 'a\\\\tb')
+    """
+    return visible(text) if text else ""
+
+
 def shortened(label: str, longest: int = LONGEST) -> str:
     """The label, cut to `longest` characters of which the last is then "…".
 

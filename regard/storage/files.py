@@ -41,12 +41,21 @@ def check_name(name: object, source: str | Path) -> str:
 # Reading
 
 
-def open_plain(path: Path) -> BufferedReader:
-    """Open a regular file for reading; links, folders, pipes and devices are refused.
+@contextmanager
+def open_plain(path: Path) -> Generator[BufferedReader]:
+    """A regular file that is open for reading inside the block; links, folders, pipes and devices are refused.
 
     Raises:
         CheckpointError: the file is missing, unreadable or not a regular file.
     """
+    with _opened(path) as file:
+        try:
+            yield file
+        except OSError as error:  # a disk that fails, or a file such as /proc/self/mem that only looks regular
+            raise CheckpointError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
+
+
+def _opened(path: Path) -> BufferedReader:
     # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without a flag do not need it.
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:

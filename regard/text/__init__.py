@@ -6,7 +6,7 @@ loads with the batches; tokenizers and sacrebleu load when they are called.
 
 from typing import TYPE_CHECKING, Any
 
-from regard.text.lines import normalise, read_lines, tidy
+from regard.text.lines import normalise, read_lines, tidy, tidy_target
 from regard.text.pairs import Pair, PairFile, Splits, read_pairs, split_by_hash
 from regard.text.scores import Scores, score
 from regard.text.seen_words import SeenWords
@@ -22,6 +22,7 @@ __all__ = [
     "PairFile",
     "read_lines",
     "tidy",
+    "tidy_target",
     "normalise",
     # splitting
     "split_by_hash",

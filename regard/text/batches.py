@@ -11,6 +11,7 @@ import torch
 from regard.arguments import count_of, each, of_kind, whole
 from regard.errors import ArgumentError
 from regard.reprs import Described
+from regard.text.lines import tidy_target
 from regard.text.pairs import Pair
 from regard.text.tokenisers import Tokeniser
 from regard.text.vocabularies import BEGIN, END, PAD
@@ -191,7 +192,7 @@ class TranslationBatch(NamedTuple):
 
 def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPair]:
     """The ids of both sides of each pair, without BEGIN and END."""
-    return [(tokeniser.encode(pair.source), tokeniser.encode(pair.target)) for pair in pairs]
+    return [(tokeniser.encode(pair.source), tokeniser.encode_target(tidy_target(pair.target))) for pair in pairs]
 
 
 def make_sources(sources: Sequence[list[int]]) -> torch.Tensor:

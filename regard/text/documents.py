@@ -110,7 +110,7 @@ def read_labelled(path: PathLike) -> LabelledFile:
             f"(label,text)"
         )
     read = read_pairs(path, max_words=LONGEST_TEXT, columns=LABEL_AND_TEXT)
-    labelled = LabelledFile(tuple(Pair(pair.target, pair.source) for pair in read.pairs), read.report())
+    labelled = LabelledFile(tuple(Pair(tidy(pair.target), pair.source) for pair in read.pairs), read.report())
     if not 2 <= len(labelled.labels) <= MOST_CLASSES:
         raise DataError(
             f"{path} has {count_of(len(labelled.labels), 'labels', ',')}, such as "

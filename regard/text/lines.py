@@ -16,6 +16,7 @@ from regard.errors import DataError, NotFoundError
 # Typographic apostrophes, as articles and word processors write them.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+ORDINARY_SPACE = re.compile("[\t-\r\x1c-\x20\x85\u2028\u2029]+")  # white space that is not typography
 
 
 def tidy(text: str) -> str:
@@ -27,6 +28,17 @@ def tidy(text: str) -> str:
     'café au lait'
     """
     return " ".join(unicodedata.normalize("NFC", a_string("text", text)).split())
+
+
+def tidy_target(text: str) -> str:
+    r"""The text in Unicode form NFC, stripped, with the typography that a language asks for.
+
+    Each run of spaces, tabs and line ends becomes one space, as by `tidy`; no-break and other special spaces remain.
+
+    >>> tidy_target(" «\u202fQui est\tla\u0300\u202f?\u202f» \n")
+    '«\u202fQui est là\u202f?\u202f»'
+    """
+    return ORDINARY_SPACE.sub(" ", unicodedata.normalize("NFC", a_string("text", text))).strip()
 
 
 def normalise(text: str) -> str:
@@ -95,14 +107,19 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
     Lines end with "\n" or "\r\n" only, not at U+2028, U+0085 or form feeds. A byte order mark is dropped.
 
     Raises:
-        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), or has more than one invalid line
-            and more than a fifth of them invalid.
+        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), ends its lines with carriage returns
+            alone, or has more than one invalid line and more than a fifth of them invalid.
     """
     count, bad, first_bad = 0, 0, 0
     with open_bytes(path) as file:
         _refuse_binary(path, file.peek(BINARY_SNIFF)[:BINARY_SNIFF])
         for count, raw in enumerate(file, start=1):
             text = decode(raw, count)
+            if count == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
+                raise DataError(
+                    f"{path} line 1 is the whole file, since its lines end with a carriage return alone; convert it "
+                    f"with {_conversion(path, None)}"
+                )
             if text is None:
                 bad, first_bad = bad + 1, first_bad or count
             yield count, text
@@ -159,14 +176,15 @@ def _whole_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
         yield text
 
 
-def _conversion(path: PathLike, encoding: str) -> str:
-    """The command that writes the file in UTF-8 beside it.
+def _conversion(path: PathLike, encoding: str | None) -> str:
+    """The command that writes the file in UTF-8 beside it; without an encoding, with ordinary line ends.
 
     >>> _conversion("my pairs.tsv", "latin1")
     "`iconv -f latin1 -t utf-8 'my pairs.tsv' > 'my pairs.utf8.tsv'`"
     """
-    new = Path(path).with_suffix(f".utf8{Path(path).suffix}")
-    return f"`iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}`"
+    new = Path(path).with_suffix(f".{'utf8' if encoding else 'lines'}{Path(path).suffix}")
+    old, new = shlex.quote(str(path)), shlex.quote(str(new))
+    return f"`iconv -f {encoding} -t utf-8 {old} > {new}`" if encoding else f"`tr '\\r' '\\n' < {old} > {new}`"
 
 
 def _refuse_binary(path: PathLike, head: bytes) -> None:

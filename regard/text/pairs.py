@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -11,12 +11,14 @@ from typing import NamedTuple
 from regard.arguments import a_list, a_path, absent, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
-from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy
+from regard.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy, tidy_target
 from regard.text.tables import (
     DELIMITERS,
+    HALF_QUOTED,
     SOURCE_AND_TARGET,
     Columns,
     Header,
+    Quotes,
     Table,
     find_header,
     first_line,
@@ -70,10 +72,13 @@ class Fault(NamedTuple):
     number: int
 
 
-def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> tuple[Iterator[Row | Fault], str | None]:
+def rows(
+    paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET
+) -> tuple[Iterator[Row | Fault], str | None, Quotes | None]:
     """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name those of a table.
 
-    Beside them a phrase about the first line of a table that is a header, or may be one.
+    Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
+    rows that look quoted.
 
     Raises:
         ArgumentError: neither one path nor two.
@@ -86,7 +91,7 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> t
     if len(paths) == 2 and tables:
         raise NotFoundError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
     if len(paths) == 2:
-        return _parallel_rows(*paths), None
+        return _parallel_rows(*paths), None, None
     if not tables and Path(paths[0]).is_dir():
         raise NotFoundError(f"{paths[0]} is a folder; name a file inside it")
     if not tables and not Path(paths[0]).exists():
@@ -95,16 +100,17 @@ def rows(paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET) -> t
         raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     table = table_of(Path(paths[0]))
     if table.suffix not in DELIMITERS:
-        return _json_rows(table, columns), None
+        return _json_rows(table, columns), None, None
     first = first_line(table.path)
     header = find_header(table, first, columns)
-    read = _plain_rows(table.path) if header is None else _named_rows(table, header)
-    return read, on_first_line(table, first, header, columns)
+    quotes = Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
+    read = _plain_rows(table.path, quotes) if header is None else _named_rows(table, header, quotes)
+    return read, on_first_line(table, first, header, columns), quotes
 
 
-def _named_rows(table: Table, header: Header) -> Iterator[Row | Fault]:
+def _named_rows(table: Table, header: Header, quotes: Quotes | None) -> Iterator[Row | Fault]:
     file = str(table.path)
-    for number, found in table_rows(table, header):
+    for number, found in table_rows(table, header, quotes):
         if not found:
             yield Fault(NOT_UTF8 if found is None else EMPTY_LINE, file, number)
         elif isinstance(found, str):
@@ -113,8 +119,10 @@ def _named_rows(table: Table, header: Header) -> Iterator[Row | Fault]:
             yield Row(number, (file, file), found)
 
 
-def _plain_rows(path: Path) -> Iterator[Row | Fault]:
-    return _parsed_rows(path, _columns)
+def _plain_rows(path: Path, quotes: Quotes | None) -> Iterator[Row | Fault]:
+    for row in _parsed_rows(path, _columns):
+        half = isinstance(row, Row) and quotes is not None and quotes.has_half(row.number, row.sides)
+        yield Fault(HALF_QUOTED, str(path), row.number) if half else row
 
 
 def _json_rows(table: Table, columns: Columns) -> Iterator[Row | Fault]:
@@ -177,6 +185,7 @@ NUL = "with a NUL character"
 EMPTY_SIDE = "empty side"
 TOO_LONG = "too long"
 DUPLICATE = "duplicate"
+JOINED = "with a byte order mark inside"  # of files that were joined without a line end
 
 LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may be a megabyte
 
@@ -187,7 +196,8 @@ class PairFile:
     """Pairs read from files, and why other lines were dropped.
 
     `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason. `header`
-    says what was done with a first line that is a header, or may be one.
+    says what was done with a first line that is a header, or may be one; `quoted` names the rows of a `.tsv` that look
+    quoted, which are read as they are.
     """
 
     files: tuple[str, ...]
@@ -195,6 +205,7 @@ class PairFile:
     dropped: dict[str, int] = field(default_factory=dict)
     first_lines: dict[str, tuple[str, int]] = field(default_factory=dict)
     header: str | None = None
+    quoted: str | None = None
 
     @property
     def kept(self) -> int:
@@ -214,7 +225,7 @@ class PairFile:
         """
         summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {count_of(self.lines, 'lines', ',')}"
         dropped = [f"dropped {self.lines - self.kept:,} ({self.reasons()})"] if self.dropped else []
-        return "; ".join([summary, *dropped, *([self.header] if self.header else [])])
+        return "; ".join([summary, *dropped, *filter(None, (self.header, self.quoted))])
 
     def reasons(self) -> str:
         """The reasons with counts and first lines, the most frequent first."""
@@ -230,9 +241,11 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     or two plain files of any other suffix with equally many lines. The first line of a `.csv` is a header, that of a
     `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
     "pairs.csv:english,german". The path of a `.jsonl` names two keys likewise, of its objects or of the object that
-    each holds under "translation". Each side is cleaned by `tidy`. Lines are dropped, and counted, if they are empty,
-    have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words` words or
-    40 * `max_words` characters, or repeat a pair.
+    each holds under "translation". Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and
+    counted, if they are empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more
+    than `max_words` words or 40 * `max_words` characters, or repeat a pair; and if they may join halves of two pairs: a
+    column of a `.tsv` with an odd number of quotes and one at its edge, or a byte order mark inside a side. Quotes of a
+    `.tsv` are letters; the report names rows that look quoted, and how to read them so.
 
     Args:
         paths: one .tsv or .jsonl file, or a source file and its target file.
@@ -263,7 +276,7 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
     kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
-    found, header = rows(paths, columns)
+    found, header, quotes = rows(paths, columns)
     read = PairFile(tuple(str(path) for path in paths), [], header=header)
     for row in found:
         result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
@@ -273,18 +286,22 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
             read.dropped[result.reason] = read.dropped.get(result.reason, 0) + 1
             read.first_lines.setdefault(result.reason, (result.file, result.number))
     read.pairs.extend(kept)
+    read = read if quotes is None else replace(read, quoted=quotes.remark())
     if not read.pairs:
         raise _why_empty(read, columns)
     return read
 
 
 def _pair_or_fault(row: Row, max_words: int, seen: Collection[Pair]) -> Pair | Fault:
-    pair = Pair(*map(tidy, row.sides))
+    source, target = (side.lstrip("\ufeff") for side in row.sides)
+    pair = Pair(tidy(source), tidy_target(target))
     for file, side in zip(row.files, (pair.source, pair.target), strict=True):
         if "\0" in side:
             return Fault(NUL, file, row.number)
         if not side:
             return Fault(EMPTY_SIDE, file, row.number)
+        if "\ufeff" in side:
+            return Fault(JOINED, file, row.number)
         if side.count(" ") >= max_words or len(side) > LETTERS_PER_WORD * max_words:
             return Fault(TOO_LONG, file, row.number)
     return Fault(DUPLICATE, row.files[0], row.number) if pair in seen else pair
@@ -298,7 +315,8 @@ def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
     if table.suffix == ".jsonl" and (keys := _about_the_keys(table, columns)):
         return NotFoundError(f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair: {keys}")
     return DataError(
-        f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); give {FORMATS}"
+        f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); "
+        f"{read.quoted or f'give {FORMATS}'}"
     )
 
 

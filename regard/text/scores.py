@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from regard.arguments import a_list
 from regard.errors import ArgumentError
-from regard.text.lines import normalise
+from regard.text.lines import APOSTROPHES, normalise
 from regard.text.packages import needed
 
 
@@ -28,8 +28,10 @@ class Scores:
 def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     """Compare translations with one reference each: BLEU, chrF and exact matches.
 
-    BLEU and chrF are those of sacreBLEU for the whole corpus, with its default settings on the texts as given; the
-    signatures name the settings. Two texts match exactly if they are equal after `normalise`.
+    All three compare the texts after `normalise`, outputs and references alike, so that they agree on which texts are
+    equal: two texts that differ only in white space or in the form of an apostrophe are. BLEU and chrF are those of
+    sacreBLEU for the whole corpus, with its default settings; the signatures name them, and `apostrophes:straight` if
+    a text has typographic apostrophes, with which sacreBLEU alone gives another number.
 
     Raises:
         ArgumentError: no sentences, unequal numbers, or values that are not strings.
@@ -47,16 +49,19 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
         raise ArgumentError(
             f"{len(outputs)} outputs and {len(references)} references were given; give equally many, and at least one"
         )
+    typographic = any(text.translate(APOSTROPHES) != text for text in (*outputs, *references))
+    outputs, references = [normalise(text) for text in outputs], [normalise(text) for text in references]
     with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
     bleu, chrf = BLEU(force=True), CHRF()  # force: no remark on texts that look tokenised
-    matches = sum(normalise(out) == normalise(ref) for out, ref in zip(outputs, references, strict=True))
+    matches = sum(out == ref for out, ref in zip(outputs, references, strict=True))
+    note = "|apostrophes:straight" if typographic else ""
     return Scores(
         bleu=_percent(bleu.corpus_score(outputs, [references]).score),
-        bleu_signature=str(bleu.get_signature()),
+        bleu_signature=f"{bleu.get_signature()}{note}",
         chrf=_percent(chrf.corpus_score(outputs, [references]).score),
-        chrf_signature=str(chrf.get_signature()),
+        chrf_signature=f"{chrf.get_signature()}{note}",
         exact_match=matches / len(outputs),
         count=len(outputs),
     )

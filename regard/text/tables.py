@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.arguments import count_of
 from regard.errors import DataError, NotFoundError
 from regard.text.lines import numbered_lines
 
@@ -31,6 +32,7 @@ LANGUAGES = frozenset((
 ))  # fmt: skip
 
 WRONG_COLUMNS = "not as many columns as the header"
+HALF_QUOTED = "with an odd number of quotes, one at the edge of a column"
 
 
 class Columns(NamedTuple):
@@ -105,6 +107,59 @@ class Header(NamedTuple):
     right: int
 
 
+class Quotes:
+    """Counts the rows of a `.tsv` that look quoted, as csv and pandas write them; in a `.tsv` a quote is a letter.
+
+    Args:
+        table: the `.tsv`.
+        columns: its two columns.
+        header: whether its first line names them.
+    """
+
+    def __init__(self, table: Table, columns: Columns, header: bool) -> None:
+        self._table, self._columns, self._header = table, columns, header
+        self._rows = self._whole = self._certain = self._first = 0
+
+    def has_half(self, number: int, cells: Sequence[str]) -> bool:
+        """Whether a cell may be half of a quoted field that holds a line end; the row is counted."""
+        half = any(_is_half(cell) for cell in cells)
+        inside = [cell[1:-1] for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"']
+        whole = bool(inside) and all('"' not in text.replace('""', "") for text in inside)
+        certain = half or (whole and any('""' in text for text in inside))
+        self._rows, self._whole, self._certain = self._rows + 1, self._whole + whole, self._certain + certain
+        self._first = self._first or (number if whole or half else 0)
+        return half
+
+    def remark(self) -> str | None:
+        """A phrase about the rows that look quoted, with the way to read them so; None if none does.
+
+        A few rows that are quotations from the first letter to the last are no sign of a quoted file.
+        """
+        count = max(self._certain, self._whole if 2 * self._whole > self._rows else 0)
+        if not count:
+            return None
+        return (
+            f"{count:,} of {count_of(self._rows, 'rows', ',')} look quoted, as csv and pandas write rows (see line "
+            f"{self._first}), and quotes in a .tsv are read as letters; if they belong to the format, "
+            f"{_read_quoted(self._table, self._columns, self._header)}"
+        )
+
+
+def _is_half(cell: str) -> bool:
+    r"""Whether a cell begins or ends with a quote, and its quotes do not pair off.
+
+    >>> [_is_half(cell) for cell in ('"Zeile 0', 'break"', 'She said "no"', '"No," she said.', "no")]
+    [True, True, False, False, False]
+    """
+    cell = cell.strip()
+    return cell.count('"') % 2 == 1 and (cell.startswith('"') or cell.endswith('"'))
+
+
+def _read_quoted(table: Table, kinds: Columns, header: bool) -> str:
+    way = f"rename it to {table.path.with_suffix('.csv').name}, whose quotes are read"
+    return way if header else f"{way}, with the header {kinds.left[0]} TAB {kinds.right[0]} as its first line"
+
+
 def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
     """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others.
 
@@ -115,7 +170,7 @@ def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
         raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
     headers = []
     for delimiter in DELIMITERS[table.suffix]:
-        names = [name.strip().lower() for name in _cells(first, delimiter)]
+        names = [name.strip().lower() for name in _cells(table, first, delimiter)]
         wanted = wanted_columns(table, kinds)
         places = [[place for place, name in enumerate(names) if name in options] for options in wanted]
         if any(len(found) > 1 for found in places):
@@ -124,13 +179,19 @@ def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
             headers.append(Header(delimiter, len(names), places[0][0], places[1][0]))
     if headers:
         return headers[0]
+    bare = {name.strip().strip('"').lower() for name in first.split("\t")}
+    if table.suffix == ".tsv" and all(bare.intersection(options) for options in wanted_columns(table, kinds)):
+        raise DataError(
+            f"{table.path}: the header {first.strip()[:60]!r} is quoted, and quotes in a .tsv are read as letters; "
+            f"{_read_quoted(table, kinds, True)}"
+        )
     _refuse_unclear(table, first, kinds)
     return None
 
 
 def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
     """Raise unless the first line can only be a row of a `.tsv` without a header."""
-    names = max((_cells(first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
+    names = max((_cells(table, first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
     if table.names is not None:
         there = {name.strip().lower() for name in names}
         missing = [name for name in table.names if name.strip().lower() not in there]
@@ -157,7 +218,7 @@ def on_first_line(table: Table, first: str, header: Header | None, kinds: Column
     "the first line, 'source', 'target', is a header"
     """
     if header is not None:
-        return f"the first line, {_quoted(_cells(first, header.delimiter))}, is a header"
+        return f"the first line, {_quoted(_cells(table, first, header.delimiter))}, is a header"
     names = first.split("\t")
     if len(names) != 2 or not all(ONE_WORD.fullmatch(name.strip()) for name in names):
         return None
@@ -167,7 +228,9 @@ def on_first_line(table: Table, first: str, header: Header | None, kinds: Column
     )
 
 
-def table_rows(table: Table, header: Header) -> Iterator[tuple[int, tuple[str, str] | str | None]]:
+def table_rows(
+    table: Table, header: Header, quotes: Quotes | None
+) -> Iterator[tuple[int, tuple[str, str] | str | None]]:
     """The rows below a header with the numbers of their lines: the two columns, a reason against it, or None.
 
     None stands for a line that is not valid UTF-8. A quoted field of a `.csv` may hold line ends.
@@ -188,6 +251,8 @@ def table_rows(table: Table, header: Header) -> Iterator[tuple[int, tuple[str, s
             yield number, ""
         elif len(cells) != header.count:
             yield number, WRONG_COLUMNS
+        elif quotes is not None and quotes.has_half(number, cells):
+            yield number, HALF_QUOTED
         else:
             yield number, (cells[header.left], cells[header.right])
     yield from ((number, None) for number in damaged)
@@ -213,7 +278,7 @@ def _quoted_rows(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -
     def texts() -> Iterator[str]:
         for number, text in lines:
             started.append(number)
-            yield f"{text}\n"
+            yield text.replace("\r", " ") + "\n"  # one inside a line is white space, as in a .tsv
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     try:
@@ -227,8 +292,8 @@ def _quoted_rows(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -
         ) from None
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
-    if delimiter == "\t":
+def _cells(table: Table, line: str, delimiter: str) -> list[str]:
+    if table.suffix == ".tsv":
         return line.split("\t")
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True), [""])

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import accumulate, groupby
 from operator import index
 
-from regard.arguments import each, kind_of, of_kind, shown
+from regard.arguments import a_string, each, kind_of, of_kind, shown
 from regard.errors import ArgumentError, DataError
-from regard.text.lines import LONE_SURROGATES, normalise
+from regard.text.lines import LONE_SURROGATES, normalise, tidy_target
 from regard.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
@@ -16,16 +16,17 @@ __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
 LINES = re.compile(r"[^\n]*\n|[^\n]+")  # each with its line end
 
 BARE_SPACE = "\u2423"  # "␣", shown for a piece or word of spaces only
-
+SPACES = " \u00a0\u202f"
 
 IDS = "integers, as encode returns them"
 MOST_PIECES = 1 << 22  # the library allocates memory for all of them before it reads a line
 
 
 class Tokeniser:
-    """A byte-level sub-word tokeniser: decoding restores every text exactly, up to `normalise`.
+    """A byte-level sub-word tokeniser: decoding restores every text exactly, up to `normalise` of texts to read.
 
-        decode(encode(text)) == normalise(text)     for sentences
+        decode(encode(text)) == normalise(text)     for sentences that a model reads
+        decode(encode_target(text)) == text         for sentences that it writes: their typography is kept
         decode(encode(text)) == text                with verbatim=True: line ends and spaces are kept
 
     There are three kinds: "bpe" merges bytes into sub-words within words, "character" into single characters (rare ones
@@ -48,38 +49,48 @@ class Tokeniser:
         needs = "a vocabulary; Tokeniser.train and Tokeniser.from_json make one"
         self.vocabulary: Vocabulary = of_kind("vocabulary", vocabulary, Vocabulary, needs)
         self._engine = vocabulary.engine()
-        self._word_units = word_units()
+        self._word_units = word_units(vocabulary.typographic)
 
     @classmethod
     def train(
-        cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, verbatim: bool = False, trim: bool = False
-    ) -> "Tokeniser":
+        cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, targets: Iterable[str] | None = None,
+        verbatim: bool = False, trim: bool = False,
+    ) -> "Tokeniser":  # fmt: skip
         """Train a tokeniser on lines of text; the same lines give exactly the same vocabulary.
 
         Args:
-            lines: the training text (for a translator, of both sides); normalised first, unless verbatim.
+            lines: the training text (for a translator, its sources); normalised first, unless verbatim.
             vocab_size: the most pieces to learn, at least 260; a small text gives fewer, and "byte" always has 260.
             kind: "bpe", "character" or "byte".
+            targets: texts that a model learns to write, cleaned by `tidy_target` alone. A tokeniser that is trained
+                without them normalises targets too.
             verbatim: encode texts unchanged instead of normalising them.
             trim: drop the pieces that occur in these lines only as a part of longer pieces, which a model would never
                 learn; where another text has one, its parts are encoded (Sennrich et al. 2017).
 
         Raises:
-            ArgumentError: an unknown kind, a vocab_size below 260, or a single string instead of lines.
+            ArgumentError: an unknown kind, a vocab_size below 260, a single string instead of lines, or targets of a
+                verbatim tokeniser, which normalises nothing.
             DataError: lines without text.
             MissingPackageError: `tokenizers` is not installed.
         """
         if isinstance(vocab_size, int) and vocab_size > MOST_PIECES:
             raise ArgumentError(f"vocab_size is {vocab_size}; at most {MOST_PIECES} pieces are learned")
-        if isinstance(lines, str):
-            raise ArgumentError("lines is one string; give a list of lines, such as text.splitlines()")
+        for name, given in (("lines", lines), ("targets", targets)):
+            if isinstance(given, str):
+                raise ArgumentError(f"{name} is one string; give a list of lines, such as text.splitlines()")
+        if verbatim and targets is not None:
+            raise ArgumentError(
+                "targets are given and verbatim=True, which normalises no text; give all texts as lines"
+            )
         if verbatim:
             prepared = [line for text in lines for line in _whole_lines(text)]
         else:
             prepared = [f" {text}" for line in lines if (text := normalise(line))]
+            prepared += [f" {text}" for line in targets or () if (text := _encodable(tidy_target(line)))]
         if not prepared:
             raise DataError("the lines have no text; give at least one line that is not empty")
-        return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim))
+        return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None))
 
     @property
     def vocab_size(self) -> int:
@@ -97,7 +108,7 @@ class Tokeniser:
         return self.vocabulary.verbatim
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special ids.
+        """The ids of a text that a model reads, without special ids.
 
         Raises:
             ArgumentError: the text is not a string.
@@ -107,8 +118,26 @@ class Tokeniser:
         if self.verbatim:
             lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
             return self._spelled(i for line in lines for i in line.ids)
+        return self._encoded(normalise(text))
+
+    def encode_target(self, text: str) -> list[int]:
+        r"""The ids of a text that a model writes or has written, without special ids.
+
+        Nothing in it is changed, except that a tokeniser that was trained without targets normalises it, as its
+        training did.
+
+        Raises:
+            ArgumentError: the text is not a string.
+
+        >>> tokeniser = Tokeniser.train(["Who is it?"], 300, targets=["Qui est-ce\u202f?", "C’est l’été."])
+        >>> ways = (tokeniser.encode_target, tokeniser.encode)
+        >>> [tokeniser.decode(encode("L’été\u202f?")) for encode in ways]
+        ['L’été\u202f?', "L'été ?"]
+        """
+        return self._encoded(_encodable(text)) if self.vocabulary.typographic else self.encode(text)
+
+    def _encoded(self, text: str) -> list[int]:
         # A space before the first word gives it the same pieces as anywhere else in a text.
-        text = normalise(text)
         return self._spelled(self._engine.encode(f" {text}", add_special_tokens=False).ids) if text else []
 
     def _spelled(self, merged: Iterable[int]) -> list[int]:
@@ -161,7 +190,7 @@ class Tokeniser:
         """Words of ordinary ids with these bytes; an id belongs to the word that contains its first byte."""
         text = b"".join(raws).decode("utf-8", "surrogateescape")  # an invalid byte is one character
         byte_at = [0, *accumulate(len(letter.encode("utf-8", "surrogateescape")) for letter in text)]
-        units = self._word_units.pre_tokenize_str(LONE_SURROGATES.sub("\ufffd", text))
+        units = self._word_units.pre_tokenize_str(_encodable(text))
         unit_starts = [byte_at[start] for _, (start, _) in units]
         id_starts = [0, *accumulate(map(len, raws))][:-1]
         words = []
@@ -205,8 +234,13 @@ class Tokeniser:
 
 def _whole_lines(text: str) -> list[str]:
     """The lines of a text with their line ends; they are encoded separately, so no piece crosses a line end."""
-    return LINES.findall(LONE_SURROGATES.sub("\ufffd", text))
+    return LINES.findall(_encodable(text))
+
+
+def _encodable(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which UTF-8 cannot encode."""
+    return LONE_SURROGATES.sub("\ufffd", a_string("text", text))
 
 
 def _shown(raw: bytes, errors: str) -> str:
-    return raw.decode("utf-8", errors).strip(" ") or BARE_SPACE
+    return raw.decode("utf-8", errors).strip(SPACES) or BARE_SPACE

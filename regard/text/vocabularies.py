@@ -22,7 +22,17 @@ BATCH = 4_096  # texts encoded at once
 # Pieces never cross the boundaries of these units: words with inner apostrophes, marks and joiners, runs of
 # punctuation, and runs of symbols (emoji with their modifiers). Each includes the space before it.
 LETTER, REST = r"[\p{L}\p{N}]", r"[\p{L}\p{M}\p{N}\x{200C}\x{200D}]*"
-WORD_UNITS = rf" ?{LETTER}{REST}(?:'{LETTER}{REST})*| ?\p{{P}}+| ?[^\s\p{{L}}\p{{N}}\p{{P}}]+|\s+"
+
+
+def _word_units(space: str, apostrophe: str, mark_space: str) -> str:
+    word = rf"{space}?{LETTER}{REST}(?:{apostrophe}{LETTER}{REST})*"
+    return rf"{word}|{mark_space}?\p{{P}}+|{mark_space}?[^\s\p{{L}}\p{{N}}\p{{P}}]+|\s+"
+
+
+WORD_UNITS = _word_units(" ", "'", " ")
+# The same for texts with typography: a no-break space belongs to the mark after it, as in French questions.
+ANY_SPACE, ANY_APOSTROPHE = r"[ \x{A0}\x{202F}]", "['\u2019\u2018]"
+TYPOGRAPHIC_UNITS = _word_units(" ", ANY_APOSTROPHE, ANY_SPACE)
 UNITS = {"bpe": WORD_UNITS, "character": r"[\s\S]", "byte": r"[\s\S]"}
 
 
@@ -40,13 +50,15 @@ BYTE_OF = _byte_letters()
 class Vocabulary:
     """A vocabulary of byte-level byte-pair encoding: pairs of pieces to merge, in order of priority.
 
-    A dropped piece has no id: where merges give it, its two parts stand instead.
+    A dropped piece has no id: where merges give it, its two parts stand instead. A typographic vocabulary was learned
+    from targets with their typography; that of an earlier version has normalised targets.
     """
 
     kind: str
     merges: tuple[tuple[str, str], ...]
     verbatim: bool = False  # texts are encoded without normalisation
     dropped: frozenset[str] = frozenset()
+    typographic: bool = False
 
     @cached_property
     def merged(self) -> tuple[str, ...]:
@@ -78,8 +90,9 @@ class Vocabulary:
 
     @classmethod
     def learn(
-        cls, texts: Sequence[str], size: int, kind: str, verbatim: bool = False, trim: bool = False
-    ) -> "Vocabulary":
+        cls, texts: Sequence[str], size: int, kind: str, verbatim: bool = False, trim: bool = False,
+        typographic: bool = False,
+    ) -> "Vocabulary":  # fmt: skip
         """Learn merges from texts until there are `size` pieces or no pair of pieces occurs twice.
 
         With `trim`, pieces that occur in these texts only as a part of longer ones are dropped.
@@ -92,19 +105,19 @@ class Vocabulary:
                 f"vocab_size is {size}; give at least {least}, for {len(SPECIALS)} special pieces and 256 bytes"
             )
         if kind == "byte":
-            return cls(kind, (), verbatim)
+            return cls(kind, (), verbatim, typographic=typographic)
         with needed("tokenizers", "a tokeniser"):
             from tokenizers import Tokenizer as Engine
             from tokenizers import models, trainers
 
         engine = Engine(models.BPE())
-        engine.pre_tokenizer = _byte_units(kind)
+        engine.pre_tokenizer = _byte_units(kind, typographic)
         trainer = trainers.BpeTrainer(
             vocab_size=size - len(SPECIALS), min_frequency=2, initial_alphabet=sorted(BYTE_OF), show_progress=False
         )
         engine.train_from_iterator(texts, trainer)
         merges = json.loads(engine.to_str())["model"]["merges"]
-        whole = cls(kind, tuple((left, right) for left, right in merges), verbatim)
+        whole = cls(kind, tuple((left, right) for left, right in merges), verbatim, typographic=typographic)
         return replace(whole, dropped=whole.unused(texts)) if trim else whole
 
     def unused(self, texts: Sequence[str]) -> frozenset[str]:
@@ -125,13 +138,14 @@ class Vocabulary:
         ids = {piece: i for i, piece in enumerate(self.merged)}
         # Its cache of words saves a tenth of the time, but is never freed: 20 KB for each engine (tokenizers 0.23).
         engine = Engine(models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0))
-        engine.pre_tokenizer = _byte_units(self.kind)
+        engine.pre_tokenizer = _byte_units(self.kind, self.typographic)
         return engine
 
     def to_json(self) -> str:
         """The vocabulary as one line of ASCII JSON."""
         content: dict[str, Any] = {"format": FORMAT, "kind": self.kind, "specials": SPECIALS, "merges": self.merges}
         content |= {"verbatim": True} if self.verbatim else {}
+        content |= {"typographic": True} if self.typographic else {}
         content |= {"dropped": [piece for piece in self.merged if piece in self.dropped]} if self.dropped else {}
         return json.dumps(content, separators=(",", ":"))
 
@@ -148,8 +162,10 @@ class Vocabulary:
             raise CheckpointError(f"the tokeniser is not valid JSON ({error}); copy or train it again") from None
         wanted = {"format", "kind", "specials", "merges"}
         verbatim = isinstance(content, dict) and content.pop("verbatim", False)
+        typographic = isinstance(content, dict) and content.pop("typographic", False)
         dropped = content.pop("dropped", []) if isinstance(content, dict) else []
-        if not isinstance(content, dict) or set(content) != wanted or not isinstance(verbatim, bool):
+        flags = isinstance(verbatim, bool) and isinstance(typographic, bool)
+        if not isinstance(content, dict) or set(content) != wanted or not flags:
             raise _damaged(f"its keys are not {', '.join(sorted(wanted))}")
         if content["format"] != FORMAT:
             raise _damaged(f"its format is {str(content['format'])[:60]!r}, where {FORMAT!r} is read")
@@ -160,20 +176,22 @@ class Vocabulary:
         merges = _checked_merges(content["merges"])
         if content["kind"] == "byte" and merges:
             raise _damaged("its kind is 'byte' and it has merges")
-        return cls(content["kind"], merges, verbatim, _checked_dropped(dropped, merges))
+        return cls(content["kind"], merges, verbatim, _checked_dropped(dropped, merges), typographic)
 
 
-def word_units() -> "PreTokenizer":
-    """The splitter of texts into words, runs of punctuation and runs of symbols."""
+def word_units(typographic: bool = False) -> "PreTokenizer":
+    """The splitter of texts into words, runs of punctuation and runs of symbols, each with the space before it."""
     with needed("tokenizers", "a tokeniser"):
         from tokenizers import Regex, pre_tokenizers
-    return pre_tokenizers.Split(Regex(WORD_UNITS), "isolated")
+    units = _word_units(ANY_SPACE, ANY_APOSTROPHE, ANY_SPACE) if typographic else WORD_UNITS
+    return pre_tokenizers.Split(Regex(units), "isolated")
 
 
-def _byte_units(kind: str) -> "PreTokenizer":
+def _byte_units(kind: str, typographic: bool) -> "PreTokenizer":
     with needed("tokenizers", "a tokeniser"):
         from tokenizers import Regex, pre_tokenizers
-    units = pre_tokenizers.Split(Regex(UNITS[kind]), "isolated")
+    units = TYPOGRAPHIC_UNITS if typographic and kind == "bpe" else UNITS[kind]
+    units = pre_tokenizers.Split(Regex(units), "isolated")
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence([units, letters])
 

@@ -156,6 +156,12 @@ def test_a_body_that_is_no_sentence_is_explained(server, body):
     assert "4000 characters" in json.loads(answer)["error"]
 
 
+@pytest.mark.parametrize("text", ["", " \u00a0\n"])
+def test_a_blank_sentence_is_answered_with_a_sentence(server, text):
+    status, _, answer = post(server, {"text": text})
+    assert (status, json.loads(answer)["error"]) == (400, "The sentence is empty; write one of 1 to 4000 characters.")
+
+
 def test_a_body_of_a_gigabyte_is_refused_before_it_is_read(server):
     start = time.perf_counter()
     for length in (10**9, LARGEST_BODY + 1, "9" * 400):

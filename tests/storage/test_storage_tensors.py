@@ -1,5 +1,6 @@
 """A file of tensors gives back what was put in, or says why not: never anything else."""
 
+import errno
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
-from regard.storage import load_tensor_metadata, load_tensors, save_tensors
+from regard.storage import load_tensor_metadata, load_tensors, save_tensors, tensors
 from regard.storage.tensors import DTYPES
 
 OPENING = '{"__metadata__":{"regard_seal":"'
@@ -359,3 +360,15 @@ def test_every_tensor_begins_at_a_multiple_of_the_bytes_of_its_numbers(tmp_path)
     header = json.loads(path.read_bytes()[8 : 8 + length])
     for name, dtype in dtypes.items():
         assert (8 + length + header[name]["data_offsets"][0]) % dtype.itemsize == 0, name
+
+
+def test_a_file_whose_reading_fails_is_refused_with_a_sentence(tmp_path, monkeypatch):
+    save_tensors(tmp_path / "x", {"a": torch.ones(3)})
+
+    def fails(file, path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(tensors, "read_header", fails)
+    for read in (load_tensors, load_tensor_metadata):
+        with pytest.raises(CheckpointError, match=r"x cannot be read: Input/output error"):
+            read(tmp_path / "x")

@@ -35,7 +35,7 @@ def write(tmp_path):
         (b"hello\thallo", [HELLO]),  # no line end at the end
         ("a\u2028b\tc\u0085d\n", [Pair("a b", "c d")]),  # not line ends here
         ("a\x0cb\tc\x0bd\re\n", [Pair("a b", "c d e")]),  # form feed, vertical tab, lone CR
-        ("  a \u00a0  b \t c\u3000d\n", [Pair("a b", "c d")]),  # runs of white space
+        ("  a \u00a0  b \t c\u3000d\n", [Pair("a b", "c\u3000d")]),  # special spaces of targets remain
         ("cafe\u0301\tKaffee\n", [Pair("caf\u00e9", "Kaffee")]),  # NFC
         ("I 😀 👩\u200d🚀\tשלום ❤️\n", [Pair("I 😀 👩\u200d🚀", "שלום ❤️")]),  # emoji, joiners, right to left
         ("don’t\tso “nicht”\n", [Pair("don’t", "so “nicht”")]),  # typography is the tokeniser's business

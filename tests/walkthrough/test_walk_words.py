@@ -1,11 +1,13 @@
 """Texts are cut as a person cuts them, and words are found as a person names them."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError
-from regard.studies.walkthrough import LIMIT, split_words, to_text, walk
+from regard.studies.walkthrough import LIMIT, shown_walk, split_words, to_html, to_text, walk, walk_whole
 from regard.studies.walkthrough.words import find_word
 
 
@@ -69,3 +71,11 @@ def test_one_word_alone_can_be_walked_through():
 def test_a_number_that_is_not_whole_finds_no_word(number):
     with pytest.raises(ArgumentError, match=r"word is .* a whole number"):
         find_word(number, ["The", "cat"])
+
+
+def test_nothing_is_shown_where_a_step_has_no_sentence():
+    found = walk_whole("The animal was tired", model="encoder", layers=6)
+    assert any(not step.says for step in found.steps)
+    shown = json.dumps(shown_walk(found).to_json(lambda array: 0), ensure_ascii=False)
+    for text in (to_html(found), to_text(found), shown):
+        assert "␣" not in text

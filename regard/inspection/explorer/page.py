@@ -22,6 +22,7 @@ import torch.nn.functional as F
 
 from regard import __version__
 from regard.inspection.explorer.records import ShownWalk, changes_to_json, sums_of
+from regard.inspection.explorer.records import shown_sentence as _sentence
 from regard.inspection.explorer.records import shown_text as _shown
 from regard.inspection.explorer.sources import Attention, Exploration, Second
 from regard.inspection.explorer.streaming import LongHead
@@ -154,7 +155,7 @@ def to_long_answer(head: LongHead, *, title: str = "") -> dict[str, Any]:
     }  # fmt: skip
     title = title or f"One head over {head.length:,} positions"
     header = {
-        "version": __version__, "title": _shown(title, 400), "live": None, "notes": [],
+        "version": __version__, "title": _sentence(title, 400), "live": None, "notes": [],
         "words": [_shown(word) for word in head.words],
         "long": {
             "length": head.length, "rows": len(head.rows), "links": head.keys.shape[1], "side": len(head.map),
@@ -185,7 +186,7 @@ def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
                 f'<meta http-equiv="Content-Security-Policy" content="{rules}">',
                 '<meta name="viewport" content="width=device-width, initial-scale=1">',
                 '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">',
-                f"<title>{escape(_shown(title))}</title>\n<style>{style}</style>\n</head>\n<body>",
+                f"<title>{escape(_shown(title or 'Attention'))}</title>\n<style>{style}</style>\n</head>\n<body>",
                 '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
                 f'<script type="application/json" id="regard-header">{data}</script>',
                 f'<script type="text/plain" id="regard-arrays">{answer["arrays"]}</script>',
@@ -222,13 +223,13 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
         exact = sum(one.weights.numel() for one in exploration.attentions) <= EXACT
     return {
         "version": __version__,
-        "title": _shown(exploration.title, 400),
+        "title": _sentence(exploration.title, 400),
         "texts": {name: [_shown(word) for word in words] for name, words in exploration.texts.items()},
         "attentions": [_attention(one, packed, exact=exact) for one in exploration.attentions],
         "explained": {place: [_relevance(one) for one in lenses] for place, lenses in exploration.explained.items()},
         "written": exploration.written,
         "chosen": exploration.chosen,
-        "notes": [_shown(note, 400) for note in exploration.notes],
+        "notes": [_sentence(note, 400) for note in exploration.notes],
         "patterns": [one.to_json(packed.add) for one in exploration.patterns],
         "walk": None if exploration.walk is None else exploration.walk.to_json(packed.add),
         "changes": None if exploration.changes is None else changes_to_json(exploration.changes, exploration.follows),
@@ -239,7 +240,7 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
 def _second(second: Second, packed: Packed) -> dict[str, Any]:
     """What an exploration is compared with: its own header, and which words are the same."""
     matched = {name: [list(one) for one in pairs] for name, pairs in second.matched.items()}
-    return {"said": _shown(second.said, 400), "matched": matched, "header": header_of(second.exploration, packed)}
+    return {"said": _sentence(second.said, 400), "matched": matched, "header": header_of(second.exploration, packed)}
 
 
 def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]:
@@ -248,7 +249,7 @@ def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]
     return {
         "name": one.name, "rows": one.rows, "columns": one.columns, "row_title": one.row_title,
         "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links, "sampled": one.sampled,
-        "says": one.says and _shown(one.says, 400), "sums": sums_of(one.weights),
+        "says": one.says and _sentence(one.says, 400), "sums": sums_of(one.weights),
         "shape": [layers, heads, rows, columns],
         "statistics": {name: _rounded(values) for name, values in {**head_statistics(one), **one.measured}.items()},
         "thumbnails": {"shape": list(small.shape[1:]), "place": packed.add(to_bytes(small))},

@@ -37,6 +37,11 @@ def shown_text(text: str, longest: int = LONGEST) -> str:
     return f"{visible(text[:longest])}… ({len(text):,} characters)"
 
 
+def shown_sentence(text: str, longest: int) -> str:
+    """The same for a sentence; nothing for an empty one."""
+    return shown_text(text, longest) if text else ""
+
+
 def sums_of(weights: torch.Tensor) -> str:
     """A sentence about the sums of the rows where they are not all 1, or an empty text.
 
@@ -142,11 +147,11 @@ class PatternMap:
     def to_json(self, add: Add) -> dict[str, Any]:
         """JSON values; the states are added to the arrays of the page."""
         return {
-            "name": self.name, "text": shown_text(self.text, 400), "note": self.note, "tile": self.tile,
+            "name": self.name, "text": shown_sentence(self.text, 400), "note": self.note, "tile": self.tile,
             "rows": list(map(shown_text, self.rows)), "columns": list(map(shown_text, self.columns)),
             "q_len": self.q_len, "k_len": self.k_len, "q_start": self.q_start,
             "panels": [
-                {"heads": list(one.heads), "text": shown_text(one.text, 400), "pairs": one.pairs,
+                {"heads": list(one.heads), "text": shown_sentence(one.text, 400), "pairs": one.pairs,
                  "shape": list(one.states.shape), "place": add(one.states)}
                 for one in self.panels
             ],
@@ -200,7 +205,7 @@ class ShownStep:
             kept = None if counted else labels.setdefault(axis.labels, len(labels))
             axes.append({"unit": axis.unit, "size": len(axis.labels), "chosen": axis.chosen, "labels": kept})
         record: dict[str, Any] = {
-            "section": self.section, "title": self.title, "says": shown_text(self.says, 1000), "line": self.line,
+            "section": self.section, "title": self.title, "says": shown_sentence(self.says, 1000), "line": self.line,
             "formula": _elements(self.formula), "axes": axes, "scale": self.scale,
         }  # fmt: skip
         if not isinstance(self.value, torch.Tensor):
@@ -251,7 +256,7 @@ class ShownWalk:
         steps = [step.to_json(add, labels) for step in self.steps]
         return {
             "steps": steps, "labels": [list(map(shown_text, one)) for one in labels], "word": self.word,
-            "words": list(map(shown_text, self.words)), "note": shown_text(self.note, 1000),
+            "words": list(map(shown_text, self.words)), "note": shown_sentence(self.note, 1000),
             "checks": self.checks, "difference": self.difference,
         }  # fmt: skip
 

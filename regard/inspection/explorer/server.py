@@ -183,11 +183,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return
         body = _question(self._body(int(length)))
-        if body is None:
-            self._refuse(
-                HTTPStatus.BAD_REQUEST,
-                f'the body must be {{"text": "a sentence"}}, of 1 to {MOST_CHARACTERS} characters, in UTF-8',
-            )
+        if isinstance(body, str):
+            self._refuse(HTTPStatus.BAD_REQUEST, body)
             return
         try:
             with self.explorer.reading:
@@ -238,14 +235,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged: their paths contain the token."""
 
 
-def _question(body: bytes) -> dict[str, Any] | None:
-    """The object of a body that has a text, or None if it has none that can be read."""
+def _question(body: bytes) -> dict[str, Any] | str:
+    """The object of a body that has a text, or a sentence about what is wrong with it."""
+    needs = f"write one of 1 to {MOST_CHARACTERS} characters"
+    wrong = f"The request has no sentence in UTF-8; {needs}."
     try:
         question = json.loads(body)
         text = question["text"]
         text.encode()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
+        return wrong
     if not isinstance(question, dict) or not isinstance(text, str):
-        return None
-    return question if 0 < len(text) <= MOST_CHARACTERS and text.strip() else None
+        return wrong
+    if not text.strip():
+        return f"The sentence is empty; {needs}."
+    if len(text) > MOST_CHARACTERS:
+        return f"The sentence has {len(text)} characters; {needs}."
+    return question

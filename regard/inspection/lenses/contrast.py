@@ -9,7 +9,7 @@ from regard.arguments import a_list, a_string, each, of_kind, whole
 from regard.errors import ArgumentError
 from regard.inspection.watching import Span
 from regard.reprs import brief
-from regard.text import BEGIN, END, PAD, Tokeniser, normalise
+from regard.text import BEGIN, END, PAD, Tokeniser, normalise, tidy_target
 
 
 @brief
@@ -69,7 +69,7 @@ def find_contrast(
     """
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     at = find_place(tokeniser, source, target_ids, of, place)
-    word, others, ids = of, _compared(instead_of), _checked_ids(target_ids)
+    word, others, ids = of, _compared(tokeniser, instead_of), _checked_ids(target_ids)
     words = tokeniser.words(ids)
     written, first = words[at][0], words[at][1].start
     if written != word and written.lower() == word.lower() and written[:1].isupper() and not word[:1].isupper():
@@ -100,7 +100,7 @@ def find_place(
     return at
 
 
-def _compared(instead_of: Sequence[str]) -> list[str]:
+def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
     if isinstance(instead_of, str):
         instead_of = [instead_of]
     others = a_list("instead_of", instead_of, str, "the words to compare with, such as ('er', 'sie')")
@@ -111,12 +111,12 @@ def _compared(instead_of: Sequence[str]) -> list[str]:
     for other in others:
         if len(normalise(other).split()) != 1:
             raise ArgumentError(f"instead_of has {other!r}; each entry must be one word")
-    return [normalise(other) for other in others]
+    return [tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others]  # as it writes them
 
 
 def _checked_ids(target_ids: Sequence[int]) -> list[int]:
     if isinstance(target_ids, str):
-        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode(text)")
+        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
     ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
     if special := sorted({PAD, BEGIN, END} & set(ids)):
         raise ArgumentError(f"target_ids contain the special ids {special}; give only those of the text")
@@ -126,7 +126,8 @@ def _checked_ids(target_ids: Sequence[int]) -> list[int]:
 def _find_place(words: Sequence[str], word: str, place: int | None) -> int:
     """The index of a word; the same case counts before another one."""
     places = [at for at, text in enumerate(words) if text == word]
-    places = places or [at for at, text in enumerate(words) if text.lower() == word.lower()]
+    asked = normalise(word).lower()  # with either apostrophe
+    places = places or [at for at, text in enumerate(words) if normalise(text).lower() == asked]
     if not places:
         raise ArgumentError(f"the word {word!r} was not written; the written words are {' '.join(words) or 'none'}")
     if place is not None:
@@ -160,7 +161,7 @@ def _first_ids(
             raise ArgumentError(f"{other!r} is the written word itself; compare it with other words")
         if other in others[:number]:
             raise ArgumentError(f"{other!r} is named twice; name it once")
-        tail = tokeniser.encode(f"{before}{gap}{other}")
+        tail = tokeniser.encode_target(f"{before}{gap}{other}")
         text, span = tokeniser.words(tail)[-1]
         if text != other:
             raise ArgumentError(

@@ -27,7 +27,7 @@ from regard.inspection.lenses.picture import (
 from regard.inspection.quality.report import COLOURS
 from regard.studies.lenses.known import known_sentences
 from regard.studies.lenses.routes import SWAPS, Routes
-from regard.text import tidy
+from regard.text import tidy, tidy_target
 from regard.text.pronouns import PronounSentence
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def view_pronoun(
     contrasts = [known[0].contrast]
     (lens,) = explain(translator.model, translator.tokeniser, contrasts)
     (attention,) = explain(translator.model, translator.tokeniser, contrasts, "attention", head=head)
-    return PronounView(f"{tidy(sentence.source)} → {tidy(translation.text)}", lens, attention)
+    return PronounView(f"{tidy(sentence.source)} → {tidy_target(translation.text)}", lens, attention)
 
 
 def draw_pronoun(view: PronounView, path: str | Path, routes: Routes | None = None) -> None:

@@ -84,7 +84,7 @@ _CONJUNCTIONS = frozenset(link.german for link in LINKS)
 
 def written_before(tokeniser: Tokeniser, sentence: PronounSentence) -> tuple[int, ...] | None:
     """The ids of the grammar's translation before its pronoun, without BEGIN."""
-    ids = tokeniser.encode(sentence.target)
+    ids = tokeniser.encode_target(sentence.target)
     words = tokeniser.words(ids)
     place = pronoun_place([word for word, _ in words], sentence.pronoun)
     return None if place is None else tuple(ids[: words[place][1].start])

@@ -14,7 +14,7 @@ from regard.studies.lessons.estimates import Estimate
 from regard.studies.lessons.figures import INK, LINES, begin, draw_map, label_axes, scale_beside
 from regard.studies.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard.studies.lessons.words import load_transformer, rounded
-from regard.text import tidy
+from regard.text import tidy_target
 from regard.text.pronouns import (
     ARTICLE_SENTENCES,
     PronounSentence,
@@ -95,7 +95,7 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _translated(translator: Translator, lines: list[str]) -> list[str]:
-    return [tidy(translation.text) for translation in translator.translate(lines)]
+    return [tidy_target(translation.text) for translation in translator.translate(lines)]
 
 
 def _varied(translator: Translator, sentences: Sequence[PronounSentence], seed: int) -> list[dict[str, Any]]:

@@ -94,18 +94,20 @@ def read_pieces(
     opens: bool,
     closes: bool,
     follows: bool = False,
+    target: bool = False,
 ) -> Axis:
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
 
-    A context has a followed word only with `follows`.
+    A context has a followed word only with `follows`. A `target` is what a translator writes.
 
     Raises:
         ArgumentError: an empty or too long text, or a word that is not in it.
     """
     what = "context" if prefix else "text"
     tokeniser: Tokeniser = walker.values["tokeniser"]
-    check_words(tokeniser.encode(text), what)
-    parts = [*(["BEGIN"] if opens else []), f"*tokeniser.encode({what})", *(["END"] if closes else [])]
+    encode = "encode_target" if target else "encode"
+    check_words(getattr(tokeniser, encode)(text), what)
+    parts = [*(["BEGIN"] if opens else []), f"*tokeniser.{encode}({what})", *(["END"] if closes else [])]
     walker.give(what, text, f"the {what}")
     of = " of the context" if prefix else ""
     line = f"[{', '.join(parts)}]"

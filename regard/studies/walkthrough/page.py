@@ -15,7 +15,7 @@ from importlib.resources import files
 import torch
 
 from regard.arguments import count_of, of_kind
-from regard.inspection.terminal import visible
+from regard.inspection.terminal import visible_text
 from regard.studies.walkthrough.formula import formula_mathml
 from regard.studies.walkthrough.pasting import opening_code
 from regard.studies.walkthrough.steps import Axis, Step, Walk
@@ -254,4 +254,4 @@ def _digest(style: str) -> str:
 
 def _text(text: str) -> str:
     """Text of a user, with invisible characters and markup escaped."""
-    return escape(visible(text))
+    return escape(visible_text(text))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.arguments import count_of, of_kind, whole
-from regard.inspection.terminal import visible
+from regard.inspection.terminal import visible, visible_text
 from regard.studies.walkthrough.formula import formula_text
 from regard.studies.walkthrough.pasting import opening_code
 from regard.studies.walkthrough.steps import Axis, Scale, Step, Walk
@@ -90,23 +90,24 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
         yield from _wrapped(f"attends to: {' '.join(map(visible, walk.context))}", width, "bold")
     said = f"{count_of(len(walk.words), 'words')}; shown in detail: “{visible(walk.chosen)}”, word {walk.word + 1}"
     yield from _wrapped(said, width, "")
-    yield from _wrapped(visible(walk.described), width, "dim")
+    yield from _wrapped(visible_text(walk.described), width, "dim")
     for place, note in enumerate(walk.notes):
         yield []
-        yield from _wrapped(visible(note), width, "dim" if place == len(walk.notes) - 1 else "bold yellow")
+        yield from _wrapped(visible_text(note), width, "dim" if place == len(walk.notes) - 1 else "bold yellow")
     yield []
     tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
     if walk.brief:
         numbers = sum(one.value.numel() for one in tensors)
         said = (
             f"{count_of(len(tensors), 'tensors')} of weights with "
-            f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}”{visible(elsewhere(walk))} "
+            f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}”"
+            f"{visible_text(elsewhere(walk))} "
         )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
     for one in () if walk.brief else walk.given:
         sizes = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
         head = f"{one.name:<8}{sizes:<11} "
-        for place, line in enumerate(_wrapped(visible(one.described), width - len(head), "dim")):
+        for place, line in enumerate(_wrapped(visible_text(one.described), width - len(head), "dim")):
             yield [(head if not place else " " * len(head), "dim"), *line]
     yield from _pasted(walk, width)
 
@@ -130,7 +131,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
         yield [(heading, "bold"), (shape, "dim")]
     else:
         yield from ([(heading, "bold")], [(f"  {shape}", "dim")])
-    for line in _wrapped(visible(step.says), room, "") if step.says else ():
+    for line in _wrapped(visible_text(step.says), room, "") if step.says else ():
         yield [(INDENT, ""), *line]
     if step.formula:
         yield [(f"{INDENT}{formula_text(step.formula)}", "italic")]

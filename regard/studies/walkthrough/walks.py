@@ -228,7 +228,7 @@ def walk_run(
     walker.give("tokeniser", tokeniser, "the tokeniser of the model")
     walker.section = "From text to vectors"
     opens, closes = crosses or not translates, not crosses and not isinstance(model, LanguageModel)
-    readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes), None
+    readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes, target=crosses), None
     assert readers.chosen is not None
     place = readers.chosen
     h = embed_run(walker, model, readers, written=crosses)

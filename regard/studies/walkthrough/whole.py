@@ -137,9 +137,10 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     walker.give("model", model, f"the trained {saved.kind}")
     walker.give("tokeniser", tokeniser, "the tokeniser of the model")
     walker.section = "From text to vectors"
-    last = len(tokeniser.encode(a_string("text", text))) + (0 if encodes else 1)
+    encode = tokeniser.encode_target if translates else tokeniser.encode
+    last = len(encode(a_string("text", text))) + (0 if encodes else 1)
     word = max(last, 1) if word is None and not encodes else word
-    readers = read_pieces(walker, "", text, word, opens=True, closes=encodes)
+    readers = read_pieces(walker, "", text, word, opens=True, closes=encodes, target=translates)
     seen = None
     if context is not None:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True, follows=True)

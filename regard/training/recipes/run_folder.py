@@ -16,7 +16,7 @@ from regard.arguments import absent, count_of
 from regard.errors import CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
-from regard.text import Pair, read_pairs
+from regard.text import Pair, read_pairs, tidy
 from regard.text.tables import table_of
 from regard.text.terminal import printable
 from regard.text.translation_data import PRONOUNS
@@ -167,6 +167,7 @@ def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
 
 
 def _hash_of(pair: Pair) -> bytes:
+    pair = Pair(tidy(pair.source), tidy(pair.target))  # as versions that kept no special spaces read pairs
     return hashlib.sha256(f"{pair.source}\t{pair.target}".encode()).digest()[:HASH_BYTES]
 
 

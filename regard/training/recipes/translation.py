@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.decoding.loading import WORDS_FILE
+from regard.decoding.loading import WORDS_FILE, normalises_targets
 from regard.errors import ArgumentError, UnsupportedError
 from regard.models import RecurrentTranslator, TranslationTransformer
 from regard.models.kinds import TranslationModel
@@ -219,16 +219,20 @@ class TranslationTraining(Recipe):
     @cached_property
     def tokeniser(self) -> Tokeniser:
         """One vocabulary for both sides of the training pairs."""
-        if self._tokeniser is not None:
-            return self._tokeniser
-        texts = [text for pair in self.data.train for text in (pair.source, pair.target)]
+        return self._learn_pieces() if self._tokeniser is None else self._tokeniser
+
+    def _learn_pieces(self, typographic: bool = True) -> Tokeniser:
         config = self.config
-        self.remark_on_scripts(texts, config.tokeniser)
-        return Tokeniser.train(texts, config.vocab_size, config.tokeniser, trim=config.trim_vocabulary)
+        both = [text for pair in self.data.train for text in (pair.source, pair.target)]
+        self.remark_on_scripts(both, config.tokeniser)
+        lines, targets = (both[::2], both[1::2]) if typographic else (both, None)
+        return Tokeniser.train(lines, config.vocab_size, config.tokeniser, targets=targets, trim=config.trim_vocabulary)
 
     def prepare(self, begun: Path | None = None) -> Training:
         data = self.data
         self.settle(self.amount)
+        if begun is not None and self._tokeniser is None and normalises_targets(begun):
+            self._tokeniser = self._learn_pieces(typographic=False)
         config, tokeniser = self.config, self.tokeniser
         torch.manual_seed(config.seed)
         model = config.new_model(tokeniser.vocab_size)
@@ -318,12 +322,9 @@ class TranslationTask(Described):
         *,
         batch_tokens: int = TranslationTraining.Config.batch_tokens,
         label_smoothing: float = TranslationTraining.Config.label_smoothing,
-        seed: int = TranslationTraining.Config.seed,
-        world: int = 1,
-        rank: int = 0,
-        longest: int = LONGEST_PAIR,
-        together: Sequence[int] = (),
-    ) -> None:
+        seed: int = TranslationTraining.Config.seed, world: int = 1, rank: int = 0,
+        longest: int = LONGEST_PAIR, together: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         if not 0 <= label_smoothing < 1:
             raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
         pairs = encode_pairs(train, tokeniser)

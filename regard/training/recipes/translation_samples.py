@@ -11,7 +11,7 @@ from regard.decoding import Translation, Translator
 from regard.errors import RegardError
 from regard.inspection import draw_maps, look
 from regard.models import RecurrentTranslator, TranslationTransformer
-from regard.text import Pair, Tokeniser, tidy
+from regard.text import Pair, Tokeniser, tidy, tidy_target
 from regard.training.recipes.recipe import Samples
 
 SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
@@ -27,7 +27,7 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
         translations = translator.translate([pair.source for pair in shown])
         lines = []
         for pair, translation in zip(shown, translations, strict=True):
-            parts = {"source": pair.source, "should be": pair.target, "is": tidy(translation.text)}
+            parts = {"source": pair.source, "should be": pair.target, "is": tidy_target(translation.text)}
             lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
         return [*lines, *_draw(translator, translations[:1], picture)]
 
@@ -39,7 +39,7 @@ def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -
     try:
         for one in shown:
             maps = look(translator.model, translator.tokeniser, one.source, one.ids)
-            draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy(one.text)}")
+            draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy_target(one.text)}")
     except Exception as error:  # whatever a drawing library says: a picture stops no training
         return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
     return []

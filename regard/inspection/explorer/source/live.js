@@ -6,13 +6,15 @@ import {signed} from "./colours.js";
 import {choice} from "./controls.js";
 import {Source, largest} from "./data.js";
 
+const READING = "Reading…";
+
 export function liveForm(app) {
   const {live} = app.source.header;
   if (!live.read) return nothing;
   return html`<form class="live" @submit=${(event) => read(app, event)}>
     <label for="sentence">${live.label}</label>
     <input id="sentence" name="text" .value=${live.text} maxlength="4000" autocomplete="off" />
-    <button ?disabled=${app.state.busy !== ""}>Read</button>
+    <button ?disabled=${app.state.busy === READING}>Read</button>
     <span role="alert">${app.state.busy}</span>
   </form>`;
 }
@@ -35,7 +37,11 @@ export async function ask(what, question) {
 async function read(app, event) {
   event.preventDefault();
   const text = new FormData(event.target).get("text");
-  app.set({busy: "Reading…"});
+  if (!text.trim()) {
+    app.set({busy: "The sentence is empty; write one."});
+    return;
+  }
+  app.set({busy: READING});
   try {
     const answer = await ask("read", {text});
     app.state.busy = "";

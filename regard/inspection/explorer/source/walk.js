@@ -39,7 +39,7 @@ export function walkView(app) {
     <section class="panel step" tabindex="0" aria-roledescription="step"
       aria-label="Left and right arrows change the step. ${heading(step)}" @keydown=${(event) => onKey(app, event, walk, at)}>
       <h3>${step.title}</h3>
-      <p>${step.says}</p>
+      ${step.says ? html`<p>${step.says}</p>` : nothing}
       ${step.formula ? html`<div class="formula" ${drawn((element) => element.replaceChildren(mathml(step.formula)))}></div>` : nothing}
       <pre><code>${step.line}</code></pre>
       <p class="hint" data-shape>${shape(step)}</p>
