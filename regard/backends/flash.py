@@ -151,8 +151,8 @@ def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torc
         positive = call._replace(scale=abs(call.scale) or 1.0)
         dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
         return dq * _sign(call), dk, dv
-    empty_rows = log_sum_exp == -math.inf
-    if call.mask is not None or (log_sum_exp.is_cpu and empty_rows.any()):  # with 0 their weights are exp(-inf - 0) = 0
+    if call.mask is not None or (log_sum_exp.is_cpu and (log_sum_exp == -math.inf).any()):
+        empty_rows = log_sum_exp == -math.inf  # with a log-sum-exp of 0 they have weights exp(-inf - 0) = 0
         log_sum_exp, q = log_sum_exp.masked_fill(empty_rows, 0), q.masked_fill(empty_rows[..., None], 0)
         grad_log_sum_exp = None if grad_log_sum_exp is None else grad_log_sum_exp.masked_fill(empty_rows, 0)
     if grad_log_sum_exp is not None:

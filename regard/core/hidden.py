@@ -29,9 +29,8 @@ from regard.patterns.grid import four_axes
 
 ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
 PAIRS = 1 << 22  # checked at once
-# Beyond it a product with another such number could overflow; float16 and bfloat16 are multiplied in float32.
-EXTREME = {torch.float64: 2.0**511}
-EXTREME_ELSEWHERE = 2.0**63
+# Products of larger numbers could overflow; float16 and bfloat16 are multiplied in float32.
+LIMIT, LIMITS = 2.0**63, {torch.float64: 2.0**511}
 NUMBERS_KEPT = 1 << 16  # of a bias by distance; larger calls do not notice that they are computed again
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY
 _NOTHING: dict[str, torch.Tensor] = {}
@@ -111,9 +110,13 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
     if problem.empty or not len(operands.grid.keys):
         return operands
     if problem.device == "cpu":
-        if not any(map(_holds_extreme, (operands.k, operands.v))):
+        k, v, limit = operands.k, operands.v, LIMITS.get(problem.dtype, LIMIT)
+        if isinstance(k, Stored):  # int8 numbers are as large as their scales
+            k, v = (x.numbers if x.scales is None else x.scales for x in (k, v))
+        (low, high), (least, most) = k.detach().aminmax(), v.detach().aminmax()
+        if low >= -limit and high <= limit and least >= -limit and most <= limit:  # all False for NaN
             return operands
-        extreme = (_is_extreme(operands.k) | _is_extreme(operands.v))[..., 0]  # (batch, kv_heads, keys)
+        extreme = ~((k.detach().abs().amax(-1) <= limit) & (v.detach().abs().amax(-1) <= limit))
         hidden = extreme & ~_for_kv_heads(_visible(problem, operands, extreme.flatten(0, 1).any(0)), problem)
         if not hidden.any():
             return operands
@@ -128,25 +131,6 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
 def _with_zeros(operands: Operands, hidden: torch.Tensor) -> Operands:
     k, v = (_aligned_as(x, _zeroed(x, hidden)) for x in (operands.k, operands.v))
     return operands._replace(k=k, v=v)
-
-
-def _holds_extreme(x: torch.Tensor | Stored) -> bool:
-    """Whether a number is NaN, infinite, or so large that its products could overflow."""
-    least, most = _scaling(x).detach().aminmax()
-    limit = EXTREME.get(x.dtype, EXTREME_ELSEWHERE)
-    return not (-limit <= least.item() and most.item() <= limit)
-
-
-def _is_extreme(x: torch.Tensor | Stored) -> torch.Tensor:
-    """Which keys hold such a number, (batch, kv_heads, keys, 1)."""
-    return ~(_scaling(x).detach().abs().amax(-1, keepdim=True) <= EXTREME.get(x.dtype, EXTREME_ELSEWHERE))
-
-
-def _scaling(x: torch.Tensor | Stored) -> torch.Tensor:
-    """The tensor that decides how large the numbers are: of int8 numbers their scales."""
-    if isinstance(x, Stored):
-        return x.numbers if x.scales is None else x.scales
-    return x
 
 
 def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch.Tensor:

@@ -255,3 +255,23 @@ def test_a_bias_of_0_and_1_is_added_as_numbers_and_a_span_may_end_behind_the_key
     cache, padded = layer.new_cache(batch=2), p.KeySpan(0, lengths)  # the final lengths, while the cache grows
     steps = torch.cat([layer(x[:, i : i + 1], pattern=padded, cache=cache) for i in range(5)], 1)
     torch.testing.assert_close(steps, layer(x, pattern=padded))
+
+
+@pytest.mark.parametrize("pattern", [None, "causal", p.SlidingWindow(4), "causal & strided(4)"])
+def test_rows_whose_scores_all_overflow_are_empty_and_the_rows_beside_them_are_not(pattern):
+    q, k, v = (x.abs() for x in make_qkv(heads=2, kv_heads=1, q_len=16, k_len=16))
+    q, k = q * torch.tensor([1 / HUGE, HUGE]).view(2, 1, 1), k * -HUGE
+    ordinary = rg.attention(q[:, :1].double(), k.double(), v.double(), pattern=pattern, backend="reference")
+    for backend in HERE:
+        for learning in (False, True):
+            leaves = [x.clone().requires_grad_(learning) for x in (q, k, v)]
+            if not computes(backend, *leaves, pattern=pattern):
+                continue
+            detail = ask(backend, *leaves, pattern=pattern, want="log_sum_exp")
+            torch.testing.assert_close(detail.output[:, :1].double(), ordinary, atol=1e-5, rtol=1e-4)
+            assert not detail.output[:, 1].any()
+            assert detail.log_sum_exp[:, 1].eq(-math.inf).all()
+            if learning:
+                gradients = torch.autograd.grad((detail.output**2).sum(), leaves)
+                assert all(x.isfinite().all() for x in gradients)
+                assert not gradients[0][:, 1].any()

