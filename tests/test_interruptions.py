@@ -45,27 +45,30 @@ def forget() -> None:
         table.cache_clear()
 
 
-def tensors(q_len: int, k_len: int, turned: bool, dtype: torch.dtype) -> list[torch.Tensor]:
+def tensors(q_len: int, k_len: int, turned: bool, dtype: torch.dtype, seed: int = 7) -> list[torch.Tensor]:
     """q, k and v, `turned` as views of tensors whose heads and positions are exchanged."""
-    draw = partial(torch.randn, generator=torch.Generator().manual_seed(7), dtype=dtype)
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     shapes = (2, 4, q_len, 6), (2, 2, k_len, 6), (2, 2, k_len, 5)
     every = [draw(shape) for shape in shapes]
     return [x.transpose(1, 2).contiguous().transpose(1, 2) if turned else x for x in every]
 
 
 def calling(q_len: int = 11, k_len: int = 13, turned: bool = False, learns: bool = True, **options: Any) -> Run:
-    """A function that computes attention, and its gradients."""
-    dtype = options.pop("dtype", torch.float32)
-    q, k, v = tensors(q_len, k_len, turned, dtype)
+    """A function that computes attention, and its gradients, with a `hook` on the gradient of the output."""
+    dtype, hook = options.pop("dtype", torch.float32), options.pop("hook", None)
+    q, k, v = tensors(q_len, k_len, turned, dtype, options.pop("seed", 7))
     if str(options.get("mechanism", "")).startswith("lsh"):
         k = q = torch.nn.functional.normalize(q[:, :2], dim=-1)
         v = v[:, :, : q.shape[2]]
 
+    @torch.enable_grad()  # it may be called in the midst of an operation of autograd
     def call() -> list[torch.Tensor]:
         inputs = [x.detach().requires_grad_(learns) for x in (q, k, v)]
         if k is q:
             inputs[1] = inputs[0]
         output = rg.attention(*inputs, **options)
+        if hook is not None:
+            output.register_hook(hook)
         return [output, *(torch.autograd.grad(output.square().sum(), inputs) if learns else ())]
 
     return call
@@ -81,6 +84,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "streamed": {"backend": "streamed", "pattern": "causal_window(4)", "softcap": 5.0, "sink": 0.5},
     "tiled": {"backend": "tiled", "pattern": "strided(4)"},
     "tiled, apart": {"backend": "tiled", "pattern": "sliding_window(4) | global_tokens(0)", "dtype": torch.float64},
+    "tiled, biased": {"backend": "tiled", "pattern": "strided(4)", "bias": rg.bias.ALiBi()},  # without the kernel
     "fused": {"backend": "fused", "pattern": "causal & random_blocks(1, block=3, seed=2)"},
     "reference": {"backend": "reference", "pattern": "fixed(4)", "dropout": 0.1, "dropout_seed": 5},
     "decode": {"backend": "decode", "q_len": 1, "pattern": "causal", "learns": False},

@@ -178,6 +178,7 @@ def _agreed(
 ) -> Agreed:  # fmt: skip
     """The call of this process, after all processes agreed on it."""
     group = Group.of(mesh)
+    group.begin()
     device = group.device_for(q)
     try:
         refuse_keywords(name, options, ("mesh", "layout", "form", *OPTIONS), OF_CALLS)

@@ -26,6 +26,9 @@ _WORDS = 2**17  # of 8 bytes, which a checksum reads at once
 _ODD, _APART = -0x61C8864680B583EB, 0x9E3779B97F  # odd, with the bits of the golden ratio: products spread evenly
 
 
+_begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # calls that this process began, by its group
+
+
 @dataclass(frozen=True)
 class Group:
     """The processes that share a sequence, as one of them sees them."""
@@ -68,6 +71,13 @@ class Group:
                 "this process is not one of the group's; only its own processes may call attention on it"
             )
         return cls(handle, rank, dist.get_world_size(handle))
+
+    def begin(self) -> None:
+        """Count a call that this process begins; `agree` compares the numbers.
+
+        Otherwise a process whose call was interrupted would agree on its next call with the same call of the others.
+        """
+        _begun[self.handle] = _begun.get(self.handle, 0) + 1
 
     def gathered(self, header: torch.Tensor) -> torch.Tensor:
         """The headers of all processes, int64 (processes, numbers)."""
@@ -196,17 +206,27 @@ def agree(
 
     Raises:
         ArgumentError: another process makes another call; every process raises it.
+        RegardError: another process began more or fewer calls; every process raises it.
         ShapeError: the bias of a process is not for the keys of all.
     """
     numbers = [1, q_len, k_len, int(learning), seed % _MOST, _digest("\n".join(words))]
     numbers += [-1 if bias_keys is None else bias_keys, -1 if of_bias is None else _digest(of_bias)]
+    numbers.append(_begun.get(group.handle, 0))
     header = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     assert len(header) == HEADER
     every = group.gathered(header.to(device)).tolist()
     refused = [rank for rank, row in enumerate(every) if not row[0]]
     if refused:
+        _begun.pop(group.handle, None)  # all processes raise now, some before they began a call of attention
         reasons = group.gathered_lists([])
         raise ArgumentError(f"process {', '.join(map(str, refused))} refused the call: {reasons[refused[0]][0]}")
+    begun = [row[8] for row in every]
+    if min(begun) != max(begun):
+        raise RegardError(
+            f"the processes of this group began {', '.join(map(str, begun))} calls: one was interrupted, and the "
+            f"others went on, so their calls no longer meet. Make a new group on all of them, such as by new_group(), "
+            f"or start all again from the last checkpoint"
+        )
     for place, own in ((5, words), (7, [of_bias] if of_bias else [])):
         given = [rank for rank, row in enumerate(every) if row[place] >= 0]
         one = given[0] if given else 0
@@ -243,6 +263,7 @@ def _digest(text: str) -> int:
 def refuse_together(group: Group, device: torch.device, reason: BaseException) -> None:
     """Tell the others that this process refuses its call and why, so that they do not wait for it."""
     group.gathered(torch.zeros(HEADER, dtype=torch.int64, device=device))
+    _begun.pop(group.handle, None)
     if group.count > 1:
         group.gathered_lists([str(reason) or type(reason).__name__])
 

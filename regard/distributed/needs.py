@@ -18,7 +18,7 @@ from regard.patterns.ranges import Ranges, common, everything, meets, size, unio
 from regard.reprs import brief
 
 FORMS = ("auto", "ring", "gather", "state")
-HEADER = 8  # numbers of 8 bytes that each process tells every other one before a call
+HEADER = 9  # numbers of 8 bytes that each process tells every other one before a call
 ROWS = 64  # queries looked at together where the first or last one that sees a key is searched for
 NARROW = 0.5  # auto gathers if the keys that come from other processes are at most this share of a process's own
 

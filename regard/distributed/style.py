@@ -77,6 +77,7 @@ class SharedAttention(MultiHeadAttention):
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
         """This process's part (batch, length, dim) -> (batch, length, dim)."""
+        self.shared[0].begin()
         self.asked, self.refuses_alone = [], True
         if not self.agreed:
             self._agree_on_weights(x)

@@ -153,7 +153,7 @@ def regard_attention(
     sink = None if s_aux is None else s_aux.flatten()
     options = softcap, scaling, dropout, sink
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
-    if shared is not None or (forwards["running"] and shared_now() is not None):
+    if shared is not None or (forwards and shared_now() is not None):
         output = _over_processes(module, query, key, value, attention_mask, position_bias, options)
         return output.transpose(1, 2).contiguous(), None
     output = _computed_again(module, query, key, value, attention_mask, position_bias, options)

@@ -12,10 +12,11 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from weakref import ref
 
 import torch
 from torch import nn
@@ -63,17 +64,23 @@ class Sharing:
         return self  # a copied model has the same processes
 
 
+class _Given(dict[str, Any]):
+    """The keywords of a forward pass."""
+
+
 @dataclass(eq=False)
 class Shared:
     """One forward pass of a model over processes: the model whose forward began it, and the length of the sequence.
 
-    `met`: whether the processes met after the beginning, in attention or to refuse the call.
+    `met`: whether the processes met after the beginning, in attention or to refuse the call. `given`: what the forward
+    got; it exists as long as the forward runs, also if that is interrupted, when PyTorch calls no hook.
     """
 
     sharing: Sharing
     owner: nn.Module
     length: int
     met: bool = False
+    given: Callable[[], _Given | None] = _Given
 
     def refuse(self, error: RegardError) -> NoReturn:
         """Raise an error, after the other processes were told, so that they do not wait for this one."""
@@ -124,7 +131,7 @@ class Shared:
 
 
 current: ContextVar[Shared | None] = ContextVar("shared", default=None)
-forwards = {"running": 0}  # forward passes over processes, of all threads: a graph can read this and no ContextVar
+forwards: dict[int, bool] = {}  # ids of models whose forward runs, in any thread: a graph reads this, no ContextVar
 
 
 def shared_now() -> Shared | None:
@@ -134,8 +141,9 @@ def shared_now() -> Shared | None:
         UnsupportedError: one is running, and torch.compile traces it.
     """
     if not torch.compiler.is_compiling():
-        return current.get()
-    if forwards["running"]:
+        shared = current.get()
+        return None if shared is None or shared.given() is None else shared
+    if forwards:
         raise UnsupportedError(COMPILED)
     return None
 
@@ -224,9 +232,12 @@ class _Begin:
             raise UnsupportedError(COMPILED)
         if shared_now() is not None:  # a model inside of the model whose forward began
             return None
+        forwards.pop(id(model), None)  # it is there if the last forward was interrupted
         group = self.sharing.group
+        group.begin()
         names = [*inspect.signature(model.forward).parameters]
-        given = dict(zip(names, args, strict=False)) | options
+        given = _Given(zip(names, args, strict=False))
+        given.update(options)
         try:
             x = _checked(model, given, group.count)
             words = [
@@ -243,12 +254,12 @@ class _Begin:
             self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, group.device_for(x)).q_lengths
         )
         self.agreed = True
-        shared = Shared(self.sharing, model, layout.length)
+        shared = Shared(self.sharing, model, layout.length, given=ref(given))
         self._complete(given, x, layout, shared)
         if "use_cache" in names:
             given["use_cache"] = False
-        self.tokens.append(current.set(shared))
-        forwards["running"] += 1
+        forwards[id(model)] = True
+        self.tokens[:] = [current.set(shared)]
         return (), given
 
     def _complete(self, given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
@@ -289,7 +300,7 @@ class _End:
         shared = current.get()
         if shared is not None and shared.owner is model and self.tokens:
             current.reset(self.tokens.pop())
-            forwards["running"] -= 1
+            forwards.pop(id(model), None)
             if output is None and not shared.met:  # it failed, and the others wait for it in their first attention
                 shared.tell(sys.exception() or RegardError("its model failed"))
 

@@ -1,0 +1,138 @@
+"""A call of attention inside another one that uses the same plan: both give the same bits as alone."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from injections import PACKAGE
+from test_interruptions import CALLS, Run, calling, forget, same
+from torch.overrides import TorchFunctionMode
+
+from regard.functional import kept
+
+BY_KERNEL = ("native", "automatic", "tiled", "tiled, apart")  # the native kernel has tests of its own
+EVERY = 7  # functions, from one call inside to the next
+NAMES = [name for name in CALLS if name not in BY_KERNEL]
+
+
+def by_frames(call: Run, inner: Run) -> tuple[Any, list[Any]]:
+    """The result of a call, and those of another one that is made when every 7th function of regard returns."""
+    nested: list[Any] = []
+    returned = itertools.count()
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        if event == "return" and frame.f_code.co_filename.startswith(PACKAGE) and not next(returned) % EVERY:
+            sys.setprofile(None)
+            nested.append(inner())
+            sys.setprofile(profile)
+
+    sys.setprofile(profile)
+    try:
+        return call(), nested
+    finally:
+        sys.setprofile(None)
+
+
+def by_mode(call: Run, inner: Run) -> tuple[Any, list[Any]]:
+    """Likewise with another call before every 7th function of torch, in a `__torch_function__`."""
+    nested: list[Any] = []
+    called = itertools.count()
+
+    class Calling(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not next(called) % EVERY:
+                nested.append(inner())
+            return func(*args, **(kwargs or {}))
+
+    with Calling():
+        return call(), nested
+
+
+def by_signal(call: Run, inner: Run) -> tuple[Any, list[Any]]:
+    """The last of several results of a call, and those of another one that a handler of a signal makes."""
+    nested: list[Any] = []
+    busy: list[bool] = []
+
+    def handle(*_: Any) -> None:
+        if not busy:
+            busy.append(True)
+            nested.append(inner())
+            busy.clear()
+
+    expected = call()
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 2e-4, 2e-4)
+    try:
+        until = time.monotonic() + 0.2
+        while time.monotonic() < until or not nested:
+            found = call()
+            if not same(found, expected):
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return found, nested
+
+
+WAYS = {"frames": by_frames, "mode": by_mode, "signal": by_signal}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_inside_a_call_of_the_same_plan_gives_both_the_same_bits(name, way):
+    options = CALLS[name]
+    call, inner = calling(**options), calling(**options, turned=True, seed=11)
+    expected, of_inner = call(), inner()
+    call(), inner()
+    found, nested = WAYS[way](call, inner)
+    assert same(found, expected)
+    assert nested
+    assert all(same(one, of_inner) for one in nested)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if CALLS[name].get("learns", True)])
+def test_a_call_in_a_hook_of_the_backward_pass_gives_both_the_same_bits(name):
+    options, nested = CALLS[name], []
+    inner = calling(**options, turned=True, seed=11)
+    expected, of_inner = calling(**options)(), inner()
+    found = calling(**options, hook=lambda grad: nested.append(inner()))()
+    assert same(found, expected)
+    assert nested
+    assert all(same(one, of_inner) for one in nested)
+
+
+def test_plans_of_calls_in_many_threads_are_kept_and_forgotten_without_errors(monkeypatch):
+    """More plans than are kept, made and used by six threads at once."""
+    for name in ("PLANS_KEPT", "OWN_KEPT"):
+        monkeypatch.setattr(kept, name, 3)
+    monkeypatch.setattr(kept._keep, "__defaults__", (3,))
+    calls = [calling(q_len=length, k_len=length, backend="fused", learns=False) for length in range(2, 14)]
+    expected, failed = [call() for call in calls], []
+
+    def work(first: int) -> None:
+        try:
+            for step in range(60):
+                at = (first + step * (first + 1)) % len(calls)
+                assert same(calls[at](), expected[at])
+        except BaseException as error:
+            failed.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=partial(work, first)) for first in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+        forget()
+    assert not failed
