@@ -60,7 +60,7 @@ def _traced(run: Callable[[], Any], visit: Callable[[Line], None], prefix: str) 
 
     def of_frame(frame: FrameType, event: str, _: Any) -> Any:
         name = frame.f_code.co_filename
-        if not name.startswith(prefix):
+        if not name.startswith(prefix) or frame.f_code.co_name == "__del__":  # an exception cannot leave a finaliser
             return None
         if event == "line":
             place = name, frame.f_lineno

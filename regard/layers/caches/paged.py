@@ -39,10 +39,16 @@ class Pool:
         if len(self.free) < count or (self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()):
             before = self.pages
             after = before if len(self.free) >= count else max(2 * before, before + count - len(self.free))
+            planes = {
+                name: plane.new_empty(plane.shape[0], after, *plane.shape[2:]) for name, plane in self.planes.items()
+            }
             for name, plane in self.planes.items():
-                self.planes[name] = plane.new_empty(plane.shape[0], after, *plane.shape[2:])
-                self.planes[name][:, :before] = plane
-            self.free[:0] = range(after - 1, before - 1, -1)
+                planes[name][:, :before] = plane
+            more = range(after - 1, before - 1, -1)
+            self.planes, self.free[:0] = (
+                planes,
+                more,
+            )  # in one statement, so that an exception leaves none without the other
         return [Page(self, self.free.pop()) for _ in range(count)]
 
     def write(self, slots: torch.Tensor, new: dict[str, torch.Tensor]) -> None:
@@ -77,7 +83,8 @@ class Page:
         self.filled = 0  # entries that were ever written
 
     def __del__(self) -> None:
-        self.pool.free.append(self.index)
+        if hasattr(self, "index"):  # an exception may have ended its creation before
+            self.pool.free.append(self.index)
 
 
 @dataclass(frozen=True)
@@ -178,12 +185,17 @@ class PagedCache(Cache):
         new = self._stored(k, v)
         dtype = k.dtype if k.dtype == v.dtype else None
         if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
-            self._held, self._table = self._whole().joined(new), Table(((),) * self.batch)
-            return self._returned(self._held, dtype)
-        if self._held.recorded:
-            self._table, self._held = self._paged(self._held.used()), self._emptied(self.batch)
-        self._table = self._written(self._table, new)
-        return self._returned(self._whole(), dtype)
+            held, table = self._whole().joined(new), Table(((),) * self.batch)
+            returned = self._returned(held, dtype)
+        else:
+            recorded = self._held.recorded
+            before, held = (
+                (self._paged(self._held.used()), self._emptied(self.batch)) if recorded else (self._table, self._held)
+            )
+            table = self._written(before, new)
+            returned = self._returned(self._read(table), dtype)
+        self._held, self._table = held, table
+        return returned
 
     def crop(self, length: int) -> None:
         """Keep the first `length` entries and drop the rest; see `Cache.crop`."""
@@ -202,24 +214,23 @@ class PagedCache(Cache):
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,). No entry is
         copied."""
-        if self._held.recorded:
-            super().reorder(index)
-            self._table = Table(((),) * self.batch)
-            return
         check_rows(index, self.batch, "cache")
+        if self._held.recorded:
+            self._held, self._table = self._held.reordered(index), Table(((),) * len(index))
+            return
         chosen = range(len(index)) if index.is_meta else index.tolist()
         rows = self._table.rows
-        self._table = Table(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
-        self._held = self._emptied(len(index))
+        table = Table(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
+        self._held, self._table = self._emptied(len(index)), table
 
     @contextmanager
     def unless_refused(self) -> Generator[None]:
         """Undo what was appended inside the `with` block if the block raises."""
-        before = self._held, self._table
+        before = self._held, self._table, self._owner
         try:
             yield
         except BaseException:
-            self._held, self._table = before
+            self._held, self._table, self._owner = before
             raise
 
     def save(self, path: str | Path) -> None:
@@ -267,6 +278,8 @@ class PagedCache(Cache):
 
     def _whole(self) -> Held:
         """All entries, in one piece."""
-        if self._held.recorded:
-            return self._held
-        return Held(self._pool.read(self._table.rows, self._table.length), 0, self._table.length)
+        return self._held if self._held.recorded else self._read(self._table)
+
+    def _read(self, table: Table) -> Held:
+        """The entries of a table, in one piece."""
+        return Held(self._pool.read(table.rows, table.length), 0, table.length)

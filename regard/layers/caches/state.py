@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
 import torch
 
-from regard.arguments import count_of, shown, whole
+from regard.arguments import count_of, shown, whole, yes_or_no
 from regard.backends.linear.sight import Sight, visible_keys, without_hidden
 from regard.backends.linear.walk import Sums, Walk, normalised
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.layers.caches.base import check_rows, checked_device, checked_path
+from regard.layers.caches.base import Owned, check_rows, checked_device, checked_path
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism, joined
 from regard.mechanisms.features import Kernelised
@@ -142,7 +143,7 @@ def _fits(summed: Summed, mechanism: Kernelised, sizes: Mapping[str, int]) -> bo
     return fitting and dtype in (torch.float32, torch.float64)
 
 
-class RecurrentState:
+class RecurrentState(Owned):
     """Causal attention of a feature mechanism continued in constant memory: it keeps sums over keys, not the keys.
 
         S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i
@@ -158,6 +159,7 @@ class RecurrentState:
         v_dim: size of a value; head_dim by default.
         dtype: of the sums, float32 or float64; narrower ones lose keys after a few hundred.
         device: device of the sums.
+        shared: whether several layers may write to it; otherwise it belongs to the layer that writes first.
 
     Raises:
         UnsupportedError: a mechanism whose past is not a sum.
@@ -183,7 +185,9 @@ class RecurrentState:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        shared: bool = False,
     ) -> None:
+        self.shared = yes_or_no("shared", shared)
         if not isinstance(mechanism, Kernelised):
             name = str(mechanism) if isinstance(mechanism, Mechanism) else shown(mechanism)
             raise UnsupportedError(
@@ -258,9 +262,10 @@ class RecurrentState:
         wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
         with torch.autocast(q.device.type, enabled=False):
             new = Positions(*wide, live=visible_keys(problem.pattern, grid))
-            output, self._summed = add(self.mechanism, self._summed, new, problem.scale, parameters or {})
-        self._length += added
-        return output.to(q.dtype)
+            output, summed = add(self.mechanism, self._summed, new, problem.scale, parameters or {})
+            output = output.to(q.dtype)
+        self._summed, self._length = summed, start + added  # in one statement, which an exception cannot divide
+        return output
 
     def crop(self, length: int) -> None:
         """Forget everything (`length` 0) or nothing; keys cannot be removed from a sum.
@@ -280,9 +285,20 @@ class RecurrentState:
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
         check_rows(index, self.batch, "state")
-        if self._summed is not None:
-            self._summed = self._summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
-        self._sizes = {**self._sizes, "batch": len(index)}
+        summed, sizes = self._summed, {**self._sizes, "batch": len(index)}
+        if summed is not None:
+            summed = summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
+        self._summed, self._sizes = summed, sizes
+
+    @contextmanager
+    def unless_refused(self) -> Generator[None]:
+        """Undo what was added inside the `with` block if the block raises."""
+        before = self._summed, self._length, self._owner
+        try:
+            yield
+        except BaseException:
+            self._summed, self._length, self._owner = before
+            raise
 
     def save(self, path: str | Path) -> None:
         """Write the sums to one safetensors file, atomically and with checksums.
