@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from injections import PACKAGE
+from injections import HERE
 from test_interruptions import CALLS, Run, calling, forget, same
 from torch.overrides import TorchFunctionMode
 
@@ -28,7 +28,7 @@ def by_frames(call: Run, inner: Run) -> tuple[Any, list[Any]]:
     returned = itertools.count()
 
     def profile(frame: Any, event: str, _: Any) -> None:
-        if event == "return" and frame.f_code.co_filename.startswith(PACKAGE) and not next(returned) % EVERY:
+        if event == "return" and frame.f_code.co_filename.startswith(HERE) and not next(returned) % EVERY:
             sys.setprofile(None)
             nested.append(inner())
             sys.setprofile(profile)

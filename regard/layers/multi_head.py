@@ -33,6 +33,7 @@ from regard.layers.refusing import (
     refuse_moved,
     refuse_rows,
     refuse_sinks,
+    refuse_state,
     refuse_unrelated,
 )
 from regard.mechanisms import Mechanism
@@ -208,7 +209,8 @@ class MultiHeadAttention(RecordedLayer):
             bias: added to the scores, broadcastable to (batch, heads, length, keys).
             q_start: position of x's first query, an int or int64 (batch,), where key j has position j; by default the
                 length of the cache, or 0.
-            cache: x's keys and values are appended to it, and x attends to all its entries.
+            cache: x's keys and values are appended to it, and x attends to all its entries. It belongs to this layer
+                from then on. After an exception it is as before, unless its `length` says that x was appended.
 
         Returns:
             (batch, length, dim).
@@ -257,8 +259,10 @@ class MultiHeadAttention(RecordedLayer):
         kind: str | None = None,
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
+        *,
+        shared: bool = False,
     ) -> Cache | RecurrentState:
-        """An empty cache in which this layer continues `batch` texts.
+        """An empty cache in which this layer continues `batch` texts; each layer of a stack needs its own.
 
         With a causal pattern the result is that of the whole text at once. A pattern that looks ahead sees only the
         entries that the cache holds when a query is computed.
@@ -270,19 +274,23 @@ class MultiHeadAttention(RecordedLayer):
                 "dynamic".
             capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
             dtype: storage dtype, that of the weights by default; torch.bfloat16 and "int8" need less memory.
+            shared: whether other layers may write to it too; otherwise it belongs to the layer that writes first.
 
-        >>> layer = MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)")
-        >>> layer.new_cache(batch=1, kind="ring", dtype="int8")
+        >>> layers = [MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)") for _ in range(3)]
+        >>> caches, x = [layer.new_cache(batch=1) for layer in layers], torch.zeros(1, 5, 8)
+        >>> for layer, cache in zip(layers, caches):
+        ...     x = layer(x, cache=cache)
+        >>> layers[0].new_cache(batch=1, kind="ring", dtype="int8")
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
         declared, weight = self.mechanism.declared, self.to_v.weight
         check_kind(kind)
         kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
         if kind == "state":
-            self._refuse_state(capacity, dtype)
+            refuse_state(declared, capacity, dtype)
             sizes = batch, self.kv_heads, self.head_dim, self.value_dim
             dtype = torch.promote_types(weight.dtype, torch.float32)
-            return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device)
+            return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device, shared=shared)
         if (reason := self.mechanism.reason_against_caches) is not None:
             raise UnsupportedError(f"{declared}: {reason}")
         if kind == "ring" and capacity is None:
@@ -294,14 +302,8 @@ class MultiHeadAttention(RecordedLayer):
                 )
             capacity = max(1, back)
         options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
-        options |= {"dtype": weight.dtype if dtype is None else dtype, "device": weight.device}
+        options |= {"dtype": weight.dtype if dtype is None else dtype, "device": weight.device, "shared": shared}
         return new_cache(kind, batch, self.kv_heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
-
-    def _refuse_state(self, capacity: int | None, dtype: torch.dtype | str | None) -> None:
-        if not self.mechanism.declared.has_state:
-            raise UnsupportedError(f"{self.mechanism.declared} has no recurrent state; use another kind of cache")
-        if capacity is not None or dtype is not None:
-            raise ArgumentError("a state has a fixed size and the dtype of the weights; leave out capacity and dtype")
 
     def _continued(
         self,
@@ -313,19 +315,18 @@ class MultiHeadAttention(RecordedLayer):
         bias: torch.Tensor | Bias | None,
         gate: torch.Tensor | None,
     ) -> torch.Tensor:
-        if isinstance(cache, RecurrentState):
-            if bias is not None or current_recording(self) is not None:
-                raise UnsupportedError(
-                    "a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'"
-                )
-            parameters = self.mechanism.options(gate)["parameters"]
-            return self._join(
-                cache.attend(q, k, v, pattern=pattern, scale=self.options["scale"], parameters=parameters)
-            )
-        start = cache.length
+        start, summed = cache.length, isinstance(cache, RecurrentState)
+        if summed and (bias is not None or current_recording(self) is not None):
+            raise UnsupportedError("a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'")
         with cache.unless_refused():
-            keys, values = cache.append(k, v)
-            return self._join(self._attend(q, keys, values, pattern, bias, start, gate))
+            if isinstance(cache, RecurrentState):
+                options = {"scale": self.options["scale"], "parameters": self.mechanism.options(gate)["parameters"]}
+                heads = cache.attend(q, k, v, pattern=pattern, **options)
+            else:
+                heads = self._attend(q, *cache.append(k, v), pattern, bias, start, gate)
+            output = self._join(heads)
+            cache.belong_to(self)
+        return output
 
     def _join(self, heads: torch.Tensor) -> torch.Tensor:
         return self.to_output(heads.transpose(1, 2).flatten(2))  # (batch, length, dim)
@@ -378,7 +379,7 @@ class MultiHeadAttention(RecordedLayer):
     ) -> None:
         self._check_vectors("x", x, self.dim)
         refuse_both(cache, context)
-        check_cache(cache)
+        check_cache(cache, self)
         if context is not None:
             if not isinstance(context, ProjectedContext):
                 self._check_vectors("context", context, self.context_dim)

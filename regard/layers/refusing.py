@@ -51,10 +51,13 @@ def check_kind(kind: str | None) -> None:
         raise ArgumentError(f"kind is {shown(kind)}; give the name of a cache, such as 'dynamic' or 'static'")
 
 
-def check_cache(cache: object) -> None:
-    """Raise an ArgumentError unless `cache` is a Cache, a RecurrentState or None."""
-    if cache is not None and not isinstance(cache, Cache | RecurrentState):
+def check_cache(cache: object, layer: object) -> None:
+    """Raise an ArgumentError unless `cache` is None, or a Cache or RecurrentState to which this layer may write."""
+    if cache is None:
+        return
+    if not isinstance(cache, Cache | RecurrentState):
         raise ArgumentError(f"cache is {shown(cache)}; make one with new_cache(batch=...)")
+    cache.refuse_other(layer)
 
 
 def check_vectors(name: str, vectors: torch.Tensor, weight: object) -> None:
@@ -117,6 +120,14 @@ def refuse_sinks(mechanism: Mechanism, sinks: bool) -> None:
             f"{mechanism} has no sinks, since its weights are no softmax over the keys; leave out sinks=True, or use "
             f"softmax"
         )
+
+
+def refuse_state(mechanism: Mechanism, capacity: int | None, dtype: object) -> None:
+    """Refuse a recurrent state of a mechanism that has none, and a capacity or dtype for one."""
+    if not mechanism.has_state:
+        raise UnsupportedError(f"{mechanism} has no recurrent state; use another kind of cache")
+    if capacity is not None or dtype is not None:
+        raise ArgumentError("a state has a fixed size and the dtype of the weights; leave out capacity and dtype")
 
 
 def refuse_both(cache: object, context: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -181,9 +182,14 @@ class TranslationState:
         check_rows(index, self.sources.rows, "state")
         if index.tolist() == list(range(self.sources.rows)):
             return  # often the case in a beam
-        for cache in self.caches:
-            cache.reorder(index)
-        self.sources.reorder(index)
+        caches, sources = self._copies(), copy.copy(self.sources)
+        for part in (*caches, sources):
+            part.reorder(index)
+        self.caches, self.sources = caches, sources
+
+    def _copies(self) -> list[Cache | RecurrentState]:
+        """Independent caches at the same position, which replace the others after all of them were changed."""
+        return [copy.copy(cache) for cache in self.caches]
 
 
 class TranslationTransformer(TextModel):
@@ -285,12 +291,14 @@ class TranslationTransformer(TextModel):
             raise ArgumentError(
                 f"ids are {len(ids)} for {count_of(state.sources.rows, 'texts')}; give one for each text"
             )
-        place, sources = state.length, state.sources
+        place, sources, caches = state.length, state.sources, state._copies()
         options = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
         x = self._embed_from(place, ids[:, None], self.target_embedding)[:, 0]
-        for layer, context, cache in zip(self._decoder_layers(), sources.contexts, state.caches, strict=True):
+        for layer, context, cache in zip(self._decoder_layers(), sources.contexts, caches, strict=True):
             x = layer.step(x, context, cache, **options)  # (batch, dim)
-        return self._score(x)
+        scores = self._score(x)
+        state.caches = caches
+        return scores
 
     def _embed_from(
         self, start: int, ids: torch.Tensor, table: nn.Module | None = None, vectors: torch.Tensor | None = None

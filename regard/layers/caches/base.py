@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
-from regard.arguments import count_of, is_whole, plain, refuse_wrapper, shown, whole
+from regard.arguments import count_of, is_whole, plain, refuse_wrapper, shown, whole, yes_or_no
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.caches.entries import Held, check_numbers, checked_dtype, kept, read, write
@@ -73,7 +74,41 @@ def _misfit(name: str, new: torch.Size, held: torch.Size) -> str | None:
     return None
 
 
-class Cache:
+class Owned:
+    """What continues the texts of one layer, the one that wrote first; copies and files have none until a layer writes.
+
+    `shared`: several layers may write to it.
+    """
+
+    shared = False
+    _owner: weakref.ref[object] | None = None  # a layer is not kept alive by its caches
+
+    @property
+    def length(self) -> int:
+        """Number of positions so far."""
+        raise NotImplementedError(f"{type(self).__name__} does not define length")
+
+    def refuse_other(self, layer: object) -> None:
+        """Raise an ArgumentError if another layer wrote what this holds, unless it is shared."""
+        if self.shared or not self.length:
+            return
+        owner = None if self._owner is None else self._owner()
+        if owner is not None and owner is not layer:
+            raise ArgumentError(
+                f"this cache holds {count_of(self.length, 'positions')} of another layer, and each layer continues its "
+                f"own keys and values; make one for each: caches = [block.attn.new_cache(batch) for block in blocks] "
+                f"(or new_cache(..., shared=True), if several layers are meant to write to one)"
+            )
+
+    def belong_to(self, layer: object) -> None:
+        """Note the layer that has written."""
+        self._owner = weakref.ref(layer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_owner": None}
+
+
+class Cache(Owned):
     """Keys (batch, kv_heads, length, head_dim) and values (batch, kv_heads, length, v_dim) of one attention layer.
 
     Numbers are stored in `dtype`. float64 and float32 round nothing; a narrower dtype rounds each number x. In a
@@ -91,6 +126,7 @@ class Cache:
         dtype: storage dtype: torch's float64, float32, bfloat16, float16 or int8, or its name.
         device: device of the entries.
         capacity: the most entries, for the kinds that have a limit.
+        shared: whether several layers may write to it; otherwise it belongs to the layer that writes first.
     """
 
     kind = ""  # its name in `new_cache` and in files
@@ -106,7 +142,9 @@ class Cache:
         device: torch.device | str = "cpu",
         *,
         capacity: int | None = None,
+        shared: bool = False,
     ) -> None:
+        self.shared = yes_or_no("shared", shared)
         self.dtype = checked_dtype(dtype)
         self.capacity = self._checked_capacity(capacity)
         device = checked_device(device)
@@ -172,8 +210,8 @@ class Cache:
         After an error the cache is unchanged.
         """
         held = self._with(self._stored(k, v))
-        returned = self._returned(held, k.dtype if k.dtype == v.dtype else None)
-        self._held = self._kept_of(held)
+        returned, kept = self._returned(held, k.dtype if k.dtype == v.dtype else None), self._kept_of(held)
+        self._held = kept
         return returned
 
     def crop(self, length: int) -> None:
@@ -202,11 +240,11 @@ class Cache:
     @contextmanager
     def unless_refused(self) -> Generator[None]:
         """Undo what was appended inside the `with` block if the block raises."""
-        before = self._held
+        before = self._held, self._owner
         try:
             yield
         except BaseException:
-            self._held = before
+            self._held, self._owner = before
             raise
 
     def save(self, path: str | Path) -> None:

@@ -42,7 +42,8 @@ class Pool:
             grown = {x: plane.new_empty(plane.shape[0], after, *plane.shape[2:]) for x, plane in self.planes.items()}
             for name, plane in self.planes.items():
                 grown[name][:, :before] = plane
-            self.planes, self.free[:0] = grown, range(after - 1, before - 1, -1)
+            more = range(after - 1, before - 1, -1)
+            self.planes, self.free[:0] = grown, more  # in one statement: an exception leaves none without the other
         return [Page(self, self.free.pop()) for _ in range(count)]
 
     def write(self, slots: torch.Tensor, new: dict[str, torch.Tensor]) -> None:
@@ -73,11 +74,12 @@ class Page:
     __slots__ = ("filled", "index", "pool")
 
     def __init__(self, pool: Pool, index: int) -> None:
-        self.filled, self.index, self.pool = 0, index, pool  # filled: entries that were ever written
+        self.pool, self.index = pool, index
+        self.filled = 0  # entries that were ever written
 
     def __del__(self) -> None:
-        if (pool := getattr(self, "pool", None)) is not None:  # not where its making was interrupted
-            pool.free.append(self.index)
+        if hasattr(self, "pool"):  # an exception may have ended its creation before
+            self.pool.free.append(self.index)
 
 
 @dataclass(frozen=True)
@@ -178,15 +180,16 @@ class PagedCache(Cache):
         new = self._stored(k, v)
         dtype = k.dtype if k.dtype == v.dtype else None
         if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
-            held = self._whole().joined(new)
+            held, table = self._whole().joined(new), Table(((),) * self.batch)
             returned = self._returned(held, dtype)
-            self._held, self._table = held, Table(((),) * self.batch)
-            return returned
-        if self._held.recorded:
-            self._table, self._held = self._paged(self._held.used()), self._emptied(self.batch)
-        table = self._written(self._table, new)
-        returned = self._returned(self._in_pages(table), dtype)
-        self._table = table
+        else:
+            recorded = self._held.recorded
+            before, held = (
+                (self._paged(self._held.used()), self._emptied(self.batch)) if recorded else (self._table, self._held)
+            )
+            table = self._written(before, new)
+            returned = self._returned(self._read(table), dtype)
+        self._held, self._table = held, table
         return returned
 
     def crop(self, length: int) -> None:
@@ -206,11 +209,10 @@ class PagedCache(Cache):
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,). No entry is
         copied."""
+        check_rows(index, self.batch, "cache")
         if self._held.recorded:
-            check_rows(index, self.batch, "cache")
             self._held, self._table = self._held.reordered(index), Table(((),) * len(index))
             return
-        check_rows(index, self.batch, "cache")
         chosen = range(len(index)) if index.is_meta else index.tolist()
         rows = self._table.rows
         table = Table(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
@@ -219,11 +221,11 @@ class PagedCache(Cache):
     @contextmanager
     def unless_refused(self) -> Generator[None]:
         """Undo what was appended inside the `with` block if the block raises."""
-        before = self._held, self._table
+        before = self._held, self._table, self._owner
         try:
             yield
         except BaseException:
-            self._held, self._table = before
+            self._held, self._table, self._owner = before
             raise
 
     def save(self, path: str | Path) -> None:
@@ -271,7 +273,8 @@ class PagedCache(Cache):
 
     def _whole(self) -> Held:
         """All entries, in one piece."""
-        return self._held if self._held.recorded else self._in_pages(self._table)
+        return self._held if self._held.recorded else self._read(self._table)
 
-    def _in_pages(self, table: Table) -> Held:
+    def _read(self, table: Table) -> Held:
+        """The entries of a table, in one piece."""
         return Held(self._pool.read(table.rows, table.length), 0, table.length)

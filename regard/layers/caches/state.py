@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 
-from regard.arguments import count_of, shown, whole
+from regard.arguments import count_of, shown, whole, yes_or_no
 from regard.backends.linear.sight import Sight, visible_keys, without_hidden
 from regard.backends.linear.walk import Sums, Walk, normalised
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.layers.caches.base import check_rows, checked_device, checked_path
+from regard.layers.caches.base import Owned, check_rows, checked_device, checked_path
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism, joined
 from regard.mechanisms.features import Kernelised
@@ -48,14 +49,6 @@ class Summed:
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
         """These sums with `change` applied to every tensor."""
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
-
-
-class _SoFar(NamedTuple):
-    """What a state holds: its sizes, the number of positions, and the sums; None before the first position."""
-
-    sizes: dict[str, int]
-    length: int
-    summed: Summed | None
 
 
 @dataclass(frozen=True)
@@ -150,7 +143,7 @@ def _fits(summed: Summed, mechanism: Kernelised, sizes: Mapping[str, int]) -> bo
     return fitting and dtype in (torch.float32, torch.float64)
 
 
-class RecurrentState:
+class RecurrentState(Owned):
     """Causal attention of a feature mechanism continued in constant memory: it keeps sums over keys, not the keys.
 
         S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i
@@ -166,6 +159,7 @@ class RecurrentState:
         v_dim: size of a value; head_dim by default.
         dtype: of the sums, float32 or float64; narrower ones lose keys after a few hundred.
         device: device of the sums.
+        shared: whether several layers may write to it; otherwise it belongs to the layer that writes first.
 
     Raises:
         UnsupportedError: a mechanism whose past is not a sum.
@@ -191,7 +185,9 @@ class RecurrentState:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        shared: bool = False,
     ) -> None:
+        self.shared = yes_or_no("shared", shared)
         if not isinstance(mechanism, Kernelised):
             name = str(mechanism) if isinstance(mechanism, Mechanism) else shown(mechanism)
             raise UnsupportedError(
@@ -206,26 +202,24 @@ class RecurrentState:
                 f"kv_heads and head_dim are 1 or more, none is below 0, and sums are float32 or float64"
             )
         self.mechanism, self.dtype, self.device = mechanism, dtype, checked_device(device)
-        sizes = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": v_dim}
-        self._so_far = _SoFar(
-            sizes, 0, None
-        )  # changed by one assignment, so that an interruption leaves all or nothing
+        self._sizes = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": v_dim}
+        self._length = 0
+        self._summed: Summed | None = None
 
     @property
     def length(self) -> int:
         """Number of positions so far; also the position of the next one."""
-        return self._so_far.length
+        return self._length
 
     @property
     def batch(self) -> int:
         """Number of batch rows."""
-        return self._so_far.sizes["batch"]
+        return self._sizes["batch"]
 
     @property
     def nbytes(self) -> int:
         """Bytes held; constant after the first position."""
-        summed = self._so_far.summed
-        return sum(x.nbytes for x in summed.tensors.values()) if summed else 0
+        return sum(x.nbytes for x in self._summed.tensors.values()) if self._summed else 0
 
     def attend(
         self,
@@ -253,7 +247,6 @@ class RecurrentState:
         Raises:
             ShapeError: tensors that do not fit this state, or that its dtype would round.
             UnsupportedError: another pattern, or an option that the mechanism does not have.
-            ArgumentError: another call changed this state meanwhile.
 
         After an error the state is unchanged.
         """
@@ -262,22 +255,16 @@ class RecurrentState:
             q, k, v, pattern=pattern, mechanism=self.mechanism, scale=scale, parameters=parameters
         )  # it checks every argument
         self._check(q, problem)
-        before = self._so_far
-        added, start = problem.k_len, before.length
+        added, start = problem.k_len, self._length
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)
         grid = Grid(added, start + added, start, range(added), range(start, start + added), q.device)
         wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
         with torch.autocast(q.device.type, enabled=False):
             new = Positions(*wide, live=visible_keys(problem.pattern, grid))
-            output, summed = add(self.mechanism, before.summed, new, problem.scale, parameters or {})
-        output = output.to(q.dtype)
-        if self._so_far is not before:
-            raise ArgumentError(
-                f"this state was at position {start} when the call began and is at {self.length} now: another call "
-                f"changed it meanwhile, such as one in a hook or another thread; let each call end before the next one"
-            )
-        self._so_far = _SoFar(before.sizes, start + added, summed)
+            output, summed = add(self.mechanism, self._summed, new, problem.scale, parameters or {})
+            output = output.to(q.dtype)
+        self._summed, self._length = summed, start + added  # in one statement, which an exception cannot divide
         return output
 
     def crop(self, length: int) -> None:
@@ -287,21 +274,31 @@ class RecurrentState:
             UnsupportedError: any other length.
         """
         length = whole("the length to crop to", length)
-        if length not in (0, self.length):
+        if length not in (0, self._length):
             raise UnsupportedError(
-                f"crop({length}): {self.length} positions are summed up and cannot be separated; crop to 0, or keep "
+                f"crop({length}): {self._length} positions are summed up and cannot be separated; crop to 0, or keep "
                 f"copy.copy(state) at the positions to return to"
             )
         if not length:
-            self._so_far = _SoFar(self._so_far.sizes, 0, None)
+            self._length, self._summed = 0, None
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
         check_rows(index, self.batch, "state")
-        sizes, length, summed = self._so_far
+        summed, sizes = self._summed, {**self._sizes, "batch": len(index)}
         if summed is not None:
             summed = summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
-        self._so_far = _SoFar({**sizes, "batch": len(index)}, length, summed)
+        self._summed, self._sizes = summed, sizes
+
+    @contextmanager
+    def unless_refused(self) -> Generator[None]:
+        """Undo what was added inside the `with` block if the block raises."""
+        before = self._summed, self._length, self._owner
+        try:
+            yield
+        except BaseException:
+            self._summed, self._length, self._owner = before
+            raise
 
     def save(self, path: str | Path) -> None:
         """Write the sums to one safetensors file, atomically and with checksums.
@@ -309,8 +306,7 @@ class RecurrentState:
         Raises:
             CheckpointError: the file could not be written; an old file is unchanged.
         """
-        sizes, length, summed = self._so_far
-        write(checked_path(path), self.mechanism, {**sizes, "length": length}, summed)
+        write(checked_path(path), self.mechanism, {**self._sizes, "length": self._length}, self._summed)
 
     @classmethod
     def load(cls, path: str | Path, mechanism: Mechanism, device: torch.device | str = "cpu") -> Self:
@@ -320,11 +316,11 @@ class RecurrentState:
             CheckpointError: the file is missing, damaged, of another mechanism, or not a state.
         """
         state = cls(mechanism, 1, 1, 1, device=device)
-        sizes, summed = read(checked_path(path), state.mechanism)
-        if summed is not None:
-            state.dtype = summed.total.dtype
-            summed = summed.mapped(lambda x: x.to(device))
-        state._so_far = _SoFar(sizes, sizes.pop("length"), summed)
+        state._sizes, state._summed = read(checked_path(path), state.mechanism)
+        state._length = state._sizes.pop("length")
+        if state._summed is not None:
+            state.dtype = state._summed.total.dtype
+            state._summed = state._summed.mapped(lambda x: x.to(device))
         return state
 
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
@@ -336,7 +332,7 @@ class RecurrentState:
                 f"{count_of(problem.q_len, 'queries')} but {count_of(problem.k_len, 'keys')}; a "
                 f"state takes a query and a key for each position"
             )
-        for name, size in self._so_far.sizes.items():
+        for name, size in self._sizes.items():
             if getattr(problem, name) != size:
                 raise ShapeError(f"{name} is {getattr(problem, name)} in this call and {size} in this state")
         if q.device.type != self.device.type or torch.promote_types(q.dtype, self.dtype) != self.dtype:
@@ -346,5 +342,5 @@ class RecurrentState:
             )
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in {**self._so_far.sizes, "length": self.length}.items())
+        sizes = ", ".join(f"{name}={size}" for name, size in {**self._sizes, "length": self._length}.items())
         return f"RecurrentState({self.mechanism}, {sizes}, {str(self.dtype).removeprefix('torch.')})"

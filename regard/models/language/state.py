@@ -145,9 +145,9 @@ class LanguageState:
         rows = [texts.rows for texts in groups if texts.rows is not None]
         if rows and sum(map(len, rows)) < len(index):
             raise ArgumentError(f"reorder to rows {index.tolist()}: the state has no such batch rows")
-        self.groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
-        if self.next_scores is not None:
-            self.next_scores = self.next_scores[index]
+        groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
+        scores = None if self.next_scores is None else self.next_scores[index]
+        self.groups, self.next_scores = groups, scores  # in one statement, which an exception cannot divide
 
     def crop(self, length: int) -> None:
         """Crop the longest text to `length` ids and every other text by the same number; 0 drops everything.
@@ -164,8 +164,8 @@ class LanguageState:
                 f"shortest {shortest}, and each loses "
                 f"as many; give {self.length - shortest} to {self.length}, or 0"
             )
-        self.groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
-        self.next_scores = None if lost else self.next_scores
+        groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
+        self.groups, self.next_scores = groups, None if lost else self.next_scores
 
 
 def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:

@@ -1,0 +1,185 @@
+"""After an exception at any line a cache is as before the call or as after it, and can be continued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from injections import Line, at_each_line, interrupted, lines_of
+
+import regard as rg
+from regard.core.tensors import Stored
+from regard.layers.caches import RecurrentState, new_cache, paged
+from regard.mechanisms import LinearTransformer
+
+BATCH, KV_HEADS, HEAD_DIM, V_DIM = 3, 2, 5, 7
+PAST, ADDED, LENGTH = 7, 2, 13
+KINDS = ("dynamic", "static", "ring", "paged")
+MOST = 60  # lines outside of the layers
+ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch):
+    monkeypatch.setattr(paged, "PAGE", 4)
+
+
+def empty(kind: str, dtype: torch.dtype | str, layer: rg.MultiHeadAttention | None = None) -> Any:
+    options: dict[str, Any] = {"capacity": 17} if kind in ("static", "ring") else {}
+    if layer is not None:
+        return layer.new_cache(BATCH, kind, dtype=dtype, **options)
+    return new_cache(kind, BATCH, KV_HEADS, HEAD_DIM, v_dim=V_DIM, dtype=dtype, **options)
+
+
+def some_of(run: Callable[[], Any]) -> Iterator[Line]:
+    """Every line of layers and caches that `run()` executes, and some of the others."""
+    lines = lines_of(run)
+    inside = [line for line in lines if "layers" in line[0]]
+    outside = [line for line in lines if "layers" not in line[0]]
+    yield from inside
+    yield from outside[:: max(1, len(outside) // MOST)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "recorded"),
+    [
+        *product(KINDS, ("float64", "int8"), (False,)),
+        *product(KINDS, ("float64",), (True,)),
+        *product(("state",), ("float64",), (False, True)),
+    ],
+)
+def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dtype: str, recorded: bool) -> None:
+    torch.manual_seed(3)
+    mechanism = "linear_transformer" if kind == "state" else None
+    layer = rg.MultiHeadAttention(28, 4, kv_heads=2, pattern="causal", mechanism=mechanism).double()
+    x = torch.randn(BATCH, LENGTH, 28, dtype=torch.float64)
+    bound = 0.1 if dtype == "int8" else 1e-12
+    with torch.set_grad_enabled(recorded):
+        whole = layer(x).detach()
+
+        def cache_with(length: int) -> Any:
+            cache = layer.new_cache(BATCH) if kind == "state" else empty(kind, dtype, layer)
+            layer(x[:, :length], cache=cache)
+            return cache
+
+        def go_on(cache: Any) -> Callable[[], torch.Tensor]:
+            return lambda: layer(x[:, PAST : PAST + ADDED], cache=cache)
+
+        go_on(cache_with(PAST))()
+        lengths = set()
+        for number, line in enumerate(some_of(go_on(cache_with(PAST)))):
+            cache = cache_with(PAST)
+            assert interrupted(go_on(cache), line, ERRORS[number % 2]), line
+            assert cache.length in (PAST, PAST + ADDED), line
+            lengths.add(cache.length)
+            rest = layer(x[:, cache.length :], cache=cache)
+            assert (rest - whole[:, -rest.shape[1] :]).abs().max() < bound, line
+    assert PAST in lengths
+
+
+def contents(cache: Any) -> list[torch.Tensor]:
+    """What a cache holds, as tensors that can be compared."""
+    if isinstance(cache, RecurrentState):
+        sums = [] if cache._summed is None else [*cache._summed.tensors.values()]
+        return [torch.tensor([cache.length, cache.batch]), *sums]
+    parts = [x.widened(torch.float64) if isinstance(x, Stored) else x for x in (cache.keys, cache.values)]
+    return [torch.tensor([cache.length, cache.batch]), *parts]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def fresh(added: int, seed: int, recorded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (HEAD_DIM, V_DIM)
+    k, v = (torch.randn(BATCH, KV_HEADS, added, size, generator=generator, dtype=torch.float64) for size in sizes)
+    return k.requires_grad_(recorded), v.requires_grad_(recorded)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "append": lambda cache: cache.append(*fresh(6, 1)),
+    "append with gradients": lambda cache: cache.append(*fresh(6, 1, recorded=True)),
+    "crop": lambda cache: cache.crop(PAST - 1),
+    "crop to nothing": lambda cache: cache.crop(0),
+    "reorder": lambda cache: cache.reorder(torch.tensor([2, 2, 0])),
+    "reorder to more": lambda cache: cache.reorder(torch.tensor([2, 2, 0, 1, 1])),
+}
+
+
+def check_every_line(make: Callable[[], Any], change: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
+    """Stop a change at each of its lines: what is held is what was held before or is held after it, then and later."""
+    before, changed = make(), make()
+    change(changed)
+    wanted = [contents(before), contents(changed)]
+    for cache in (before, changed):
+        after(cache)
+    later = [contents(before), contents(changed)]
+    cache = make()
+    for number, line in enumerate(at_each_line(lambda: change(cache))):  # noqa: B023
+        cache = make()
+        assert interrupted(lambda: change(cache), line, ERRORS[number % 2]), line  # noqa: B023
+        state = [at for at, held in enumerate(wanted) if same(contents(cache), held)]
+        assert state, line
+        after(cache)
+        assert any(same(contents(cache), later[at]) for at in state), line
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "name", "recorded"),
+    [*product(KINDS, ("float64",), CHANGES, (False, True)), *product(KINDS, ("int8",), ("append",), (False,))],
+)
+def test_a_change_of_a_cache_that_is_stopped_at_any_line_was_made_or_was_not(
+    kind: str, dtype: str, name: str, recorded: bool
+) -> None:
+    def make() -> Any:
+        cache = empty(kind, dtype)
+        cache.append(*fresh(PAST, 0, recorded))
+        return cache
+
+    def after(cache: Any) -> None:
+        k, v = fresh(3, 2)
+        rows = torch.arange(cache.batch) % BATCH
+        cache.append(k[rows], v[rows])
+
+    check_every_line(make, CHANGES[name], after)
+
+
+def attend(state: RecurrentState, added: int, seed: int) -> None:
+    k, v = fresh(added, seed)
+    rows = torch.arange(state.batch) % BATCH
+    state.attend(k[rows], k[rows], v[rows])
+
+
+@pytest.mark.parametrize("name", ["attend", "crop to nothing", "reorder", "reorder to more"])
+def test_a_change_of_a_state_that_is_stopped_at_any_line_was_made_or_was_not(name: str) -> None:
+    def make() -> RecurrentState:
+        state = RecurrentState(LinearTransformer(), BATCH, KV_HEADS, HEAD_DIM, V_DIM, dtype=torch.float64)
+        attend(state, PAST, 0)
+        return state
+
+    change = (lambda state: attend(state, 2, 1)) if name == "attend" else CHANGES[name]
+    check_every_line(make, change, lambda state: attend(state, 3, 2))
+
+
+def test_forks_of_a_paged_cache_are_right_after_an_append_to_one_was_stopped_at_any_line() -> None:
+    def forks() -> tuple[Any, Any]:
+        cache = empty("paged", "float64")
+        cache.append(*fresh(PAST, 0))
+        return cache, cache.fork()
+
+    wanted, _ = forks()
+    wanted.append(*fresh(6, 1))
+    cache, fork = forks()
+    for line in [*at_each_line(lambda: cache.append(*fresh(6, 2)))]:  # noqa: B023
+        cache, fork = forks()
+        assert interrupted(lambda: cache.append(*fresh(6, 2)), line)  # noqa: B023
+        fork.append(*fresh(6, 1))
+        assert same(contents(fork), contents(wanted)), line
+        if cache.length == PAST:
+            cache.append(*fresh(6, 2))
+        assert torch.equal(cache.keys[:, :, PAST:], fresh(6, 2)[0]), line
+        assert same(contents(fork), contents(wanted)), line

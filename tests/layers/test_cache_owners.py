@@ -1,0 +1,178 @@
+"""A cache belongs to the layer that wrote to it first: a second layer is refused, unless sharing was asked for."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+import regard as rg
+from regard.errors import ArgumentError
+from regard.layers.caches import RecurrentState, load_cache
+
+BATCH, LENGTH, DIM, HEADS = 3, 7, 10, 2
+KINDS: dict[str, dict[str, Any]] = {
+    "dynamic": {},
+    "static": {"capacity": 29},
+    "ring": {"capacity": 29},
+    "paged": {},
+    "int8": {"dtype": "int8"},
+    "state": {},
+}
+
+
+def stack(kind: str, depth: int = 3) -> list[rg.MultiHeadAttention]:
+    torch.manual_seed(5)
+    mechanism = "linear_transformer" if kind == "state" else None
+    return [rg.MultiHeadAttention(DIM, HEADS, pattern="causal", mechanism=mechanism).double() for _ in range(depth)]
+
+
+def cache_of(layer: rg.MultiHeadAttention, kind: str, **options: Any) -> Any:
+    name = "dynamic" if kind == "int8" else kind
+    return layer.new_cache(BATCH, name, **KINDS[kind], **options)
+
+
+def inputs(length: int = LENGTH) -> torch.Tensor:
+    return torch.randn(BATCH, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_layer_is_refused_with_the_way_and_changes_nothing(kind):
+    first, second, _ = stack(kind)
+    cache, other = cache_of(first, kind), cache_of(first, kind)
+    x = inputs()
+    hidden = first(x, cache=cache)
+    first(x, cache=other)
+    with pytest.raises(
+        ArgumentError, match=r"of another layer.*caches = \[block\.attn\.new_cache\(batch\) for block in"
+    ):
+        second(hidden, cache=cache)
+    assert cache.length == LENGTH
+    assert torch.equal(first(x[:, :1], cache=cache), first(x[:, :1], cache=other))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stack_with_a_cache_for_each_layer_continues_what_it_computes_at_once(kind):
+    layers, x = stack(kind), inputs()
+    caches = [cache_of(layer, kind) for layer in layers]
+
+    def through(x: torch.Tensor, caches: list[Any]) -> torch.Tensor:
+        for layer, cache in zip(layers, caches, strict=True):
+            x = layer(x, cache=cache)
+        return x
+
+    found = torch.cat([through(part, caches) for part in x.split((3, 1, 3), 1)], 1)
+    bound = 0.05 if kind == "int8" else 1e-12
+    assert (found - through(x, [None] * 3)).abs().max() < bound
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_that_were_asked_to_share_may_write_to_one_cache(kind):
+    first, second, _ = stack(kind)
+    cache = cache_of(first, kind, shared=True)
+    for layer in (first, second, first):
+        layer(inputs(), cache=cache)
+    assert cache.length == 3 * LENGTH
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_emptied_cache_belongs_to_the_next_layer_that_writes(kind):
+    first, second, third = stack(kind)
+    cache = cache_of(first, kind)
+    first(inputs(), cache=cache)
+    cache.crop(0)
+    second(inputs(), cache=cache)
+    with pytest.raises(ArgumentError, match="of another layer"):
+        third(inputs(), cache=cache)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_belong_to_the_layer_that_continues_them(kind, tmp_path):
+    first, second, _ = stack(kind)
+    cache = cache_of(first, kind)
+    first(inputs(), cache=cache)
+    if kind == "state":
+        cache.save(tmp_path / "cache.safetensors")
+        loaded = RecurrentState.load(tmp_path / "cache.safetensors", first.mechanism.declared)
+    else:
+        cache.save(tmp_path / "cache.safetensors")
+        loaded = load_cache(tmp_path / "cache.safetensors")
+    layer, own = copy.deepcopy((first, cache))
+    wanted = first(inputs(1), cache=cache)
+    for one in (loaded, own):
+        assert torch.equal(layer(inputs(1), cache=one), wanted)
+        with pytest.raises(ArgumentError, match="of another layer"):
+            second(inputs(1), cache=one)
+    for one in (copy.copy(own), pickle.loads(pickle.dumps(own))):
+        first(inputs(1), cache=one)
+        with pytest.raises(ArgumentError, match="of another layer"):
+            layer(inputs(1), cache=one)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refused_call_gives_a_cache_no_owner(kind):
+    first, second, _ = stack(kind)
+    cache = cache_of(first, kind)
+    first(inputs(), cache=cache)
+    loose = copy.copy(cache)
+    with pytest.raises(rg.RegardError):
+        second(inputs(), cache=loose, pattern=rg.patterns.Explicit(torch.ones(7, 7).bool()))
+    with pytest.raises(rg.RegardError):
+        second(inputs(), cache=loose, bias=torch.zeros(1, 5, 1, 1, dtype=torch.float64))
+    assert torch.equal(first(inputs(1), cache=loose), first(inputs(1), cache=cache))
+
+
+def test_a_cache_does_not_keep_its_layer_alive_and_goes_to_the_next_one():
+    first, second, _ = stack("dynamic")
+    cache, gone = first.new_cache(BATCH), weakref.ref(first)
+    first(inputs(), cache=cache)
+    del first
+    gc.collect()
+    assert gone() is None
+    second(inputs(), cache=cache)
+    assert cache.length == 2 * LENGTH
+
+
+def test_reordered_and_cropped_caches_keep_their_owner():
+    first, second, _ = stack("dynamic")
+    for kind in ("dynamic", "static", "ring", "paged"):
+        cache = cache_of(first, kind)
+        first(inputs(), cache=cache)
+        cache.reorder(torch.tensor([2, 0, 1]))
+        cache.crop(5)
+        with pytest.raises(ArgumentError, match="holds 5 positions of another layer"):
+            second(inputs(), cache=cache)
+        first(inputs(), cache=cache)
+
+
+def test_wrapped_and_compiled_layers_are_the_layer_that_they_wrap():
+    layers, x = stack("dynamic"), inputs()
+    compiled = [torch.compile(layer, backend="eager") for layer in layers]
+    caches = [layer.new_cache(BATCH, "static", 29) for layer in layers]
+    wanted = x
+    for layer in layers:
+        wanted = layer(wanted)
+    found = []
+    for part, through in zip(x.split((3, 1, 3), 1), (compiled, layers, compiled), strict=True):
+        for layer, cache in zip(through, caches, strict=True):
+            part = layer(part, cache=cache)
+        found.append(part)
+    assert (torch.cat(found, 1) - wanted).abs().max() < 1e-12
+    with pytest.raises(ArgumentError, match="of another layer"):
+        compiled[1](x, cache=caches[0])
+
+
+def test_shared_is_true_or_false():
+    with pytest.raises(ArgumentError, match="shared is 1; it is True or False"):
+        stack("dynamic")[0].new_cache(BATCH, shared=1)
