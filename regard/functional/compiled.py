@@ -14,7 +14,10 @@ from operator import index
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch._functorch import config as functorch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, proxy_call
+from torch.utils.checkpoint import CheckpointPolicy
 
 from regard.arguments import real, yes_or_no
 from regard.backends import BACKENDS
@@ -41,6 +44,9 @@ _CALL = (
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
+torch.library.define(
+    "regard::new_seed", "(*, Device device, int number=0) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
+)
 _ALONE = 7  # tensors before those of the pattern
 _PATTERNS_KEPT = 16
 _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
@@ -182,10 +188,36 @@ def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | N
 def _drawn(dropout: float, seed: int | None) -> torch.Tensor | None:
     """The seed as a tensor: the graph draws one each time it runs, and its backward pass gets the same one."""
     if seed is None:
-        return torch.randint(2**62, (), device="cpu") if dropout > 0 else None
+        return _operation.new_seed(device=torch.device("cpu")) if dropout > 0 else None
     seed = checked_seed(seed)
     folded = (seed + 2**63) % 2**64 - 2**63 if abs(seed) >= 2**63 else seed  # only the lowest 64 bits are used
     return torch.full((), folded, dtype=torch.int64, device="cpu")
+
+
+@torch.library.impl("regard::new_seed", "CompositeExplicitAutograd")
+def _new_seed(*, device: torch.device, number: int = 0) -> torch.Tensor:
+    return torch.randint(2**62, (), device=device)
+
+
+@torch.library.register_fake("regard::new_seed")
+def _seed_like(*, device: torch.device, number: int = 0) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int64, device=device)
+
+
+@torch.library.register_torch_dispatch("regard::new_seed", ProxyTorchDispatchMode)
+def _recorded_seed(mode: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """The drawing of a seed in a graph, with a number, since equal operations would be merged.
+
+    A compiler that saves memory must not draw again in the backward pass: it keeps the seed or, where it may keep
+    nothing, the state of the generator.
+    """
+    graph = mode.tracer.graph
+    number = len(graph.find_nodes(op="call_function", target=function))
+    seed = proxy_call(mode, function, mode.pre_dispatch, args, {**kwargs, "number": number})
+    meta = graph.find_nodes(op="call_function", target=function)[-1].meta
+    keeps = functorch.activation_memory_budget > 0 and not meta.get("custom")  # where a region has its own budget
+    meta["recompute"] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.MUST_RECOMPUTE
+    return seed
 
 
 class Table(Bias):
