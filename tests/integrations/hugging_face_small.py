@@ -6,7 +6,6 @@ Sizes are recognised by their names; what a name does not tell is in SPECIAL, by
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,31 +22,38 @@ MAPPINGS = (
 # By the end of a setting's name: its size. The first that fits is taken.
 SIZES: tuple[tuple[str, int], ...] = (
     (r"(num|n)_(key_value|kv|query)_(heads|groups)|num_query_groups|multi_query_group_num", 2),
-    (r"(num|n)_(attention_|attn_|self_attention_|cross_attention_)?heads?(_kv)?|(encoder|decoder)_(num_)?attention_heads|n_head|.*attention_heads|num_heads", 4),
+    (r"(num|n)_(attention_|attn_|self_attention_|cross_attention_)?heads?(_kv)?|n_head|.*attention_heads|num_heads", 4),
     (r"(mamba|linear|ssm)_.*heads?", 4),
     (r"num_feat_extract_layers|.*conv.*layers", 100),
-    (r"(num|n)_(hidden_|encoder_|decoder_)?layers?|(encoder|decoder)_layers|depth|num_(decoder|encoder)_blocks|num_blocks|n_layer|.*_num_(hidden_)?layers|.*_layers", 2),
+    (r"(num|n)_(hidden_|encoder_|decoder_)?layers?|(encoder|decoder)_layers|depth|n_layer|.*_layers", 2),
+    (r"num_(decoder|encoder)_blocks|num_blocks", 2),
     (r"(attention_)?(head_dim|head_size|kv_channels|d_kv)|.*_head_dim|.*head_size", 8),
-    (r"q_lora_rank|kv_lora_rank|o_lora_rank|.*lora_rank|.*_rank|.*lora_dim", 16),
-    (r"(n|num)_(routed_|local_|shared_)?experts|moe_num_experts|n_routed_experts", 4),
-    (r"num_experts_per_tok(en)?|moe_(top)?k|top_?k|num_selected_experts|.*experts_per_tok(en)?|moe_topk", 2),
+    (r".*(lora_rank|_rank|lora_dim)", 16),
+    (r"(n|num)_(routed_|local_|shared_)?experts|moe_num_experts", 4),
+    (r"moe_(top)?k|top_?k|num_selected_experts|.*experts_per_tok(en)?", 2),
     (r"n_group|topk_group|num_groups|n_groups|mamba_n_groups|first_k_dense_replace|o_groups", 1),
     (r"sliding_window(_size)?|window_size|attention_window(_size)?|local_window_size|attention_chunk_size", 5),
-    (r"max_position_embeddings|n_positions|n_ctx|max_seq(uence)?_len(gth)?|max_target_positions|seq_length|max_.*position_embeddings|model_max_length", 128),
+    (r"max_position_embeddings|n_positions|n_ctx|max_seq(uence)?_len(gth)?|max_target_positions|seq_length", 128),
+    (r"max_.*position_embeddings|model_max_length", 128),
     (r"max_source_positions", 30),
-    (r"vocab_size|.*_vocab_size|num_tokens", VOCAB),
+    (r"vocab_size.*|.*_vocab_size|num_tokens", VOCAB),
     (r"image_size|img_size|input_size", 32),
     (r"patch_size|.*_patch_size", 8),
     (r"num_mel_bins|n_mels|num_mels|mel_bins|input_feat_per_channel|num_channels_mel", 8),
-    (r"(moe_|shared_expert_|ffn_)?(intermediate|inner|feedforward|ffn)_(size|dim)|d_ff|ffn_dim|dim_feedforward|n_inner|ffn_hidden_size|.*ffn_dim|.*(intermediate|inner)_size.*|.*ffn_hidden_size|mlp_dim|dim_ff", 64),
-    (r"hidden_sizes?|hidden_dim|d_model|n_embd|embed_dim|dim|embedding_size|.*_hidden_size|.*hidden_dim|.*embed_dim|.*_embedding_size|projection_dim|emb_dim|word_embed_proj_dim|output_dim|lru_width|.*d_model|.*proj.*_(dim|size)|text_dim|hidden_channels", 32),
-    (r"(mamba_)?(d_state|state_size)|ssm_state_size|mamba_d_state", 8),
+    (r"(moe_|shared_expert_|ffn_)?(intermediate|inner|feedforward|ffn)_(size|dim)|d_ff|ffn_dim|dim_feedforward", 64),
+    (r"n_inner|.*ffn_dim|.*(intermediate|inner)_size.*|.*ffn_hidden_size|mlp_dim|dim_ff", 64),
+    (r"hidden_sizes?|hidden_dim|d_model|n_embd|embed_dim|dim|embedding_size|.*_hidden_size|.*hidden_dim", 32),
+    (r".*embed_dim|.*_embedding_size|projection_dim|emb_dim|word_embed_proj_dim|output_dim|lru_width|.*d_model", 32),
+    (r".*proj.*_(dim|size)|text_dim|hidden_channels", 32),
+    (r"(mamba_)?(d_state|state_size)|ssm_state_size", 8),
+    (r"hidden_size_per_layer_input", 8),
     (r".*chunk_size", 8),
     (r"num_queries|num_latents|num_query_tokens|.*num_queries", 6),
-)  # fmt: skip
+)
 NEAR = re.compile(r".*(token_id|token_ids|token_index|_id|_token|idx|token)$")
 SPECIAL: dict[str, dict[str, Any]] = {
-    "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]}, "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]}, 
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "granitemoehybrid": {"mamba_d_head": 16, "layer_types": ["mamba", "attention"]},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16}, "informer": {"prediction_length": 4},
     "time_series_transformer": {"prediction_length": 4}, "autoformer": {"prediction_length": 4},
@@ -58,6 +64,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "laguna": {"num_attention_heads_per_layer": None}, "gemma3n_text": {"intermediate_size": 64},
     "gemma4_assistant": {}, "mistral_large4_text": {"kv_source_layers": None}, "falcon": {"alibi": False},
 }  # fmt: skip
+SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
 DROPPED = ("transformers_version", "architectures", "dtype", "_attn_implementation", "out_features", "out_indices",
            "stage_names", "per_layer_config")  # fmt: skip
 
@@ -106,7 +113,7 @@ def _settings(config: Any, kind: str) -> dict[str, Any]:
         given["num_key_value_heads"] = given["num_attention_heads"]
     for name in ("rope_parameters", "rope_scaling"):
         if isinstance(given.get(name), dict):
-            given[name] = _with_sections(given[name])
+            given[name] = _with_sections(given[name], kind)
     if given.get("head_dim", 0) is None:
         given["head_dim"] = 8
     if isinstance(values.get("num_heads"), list | tuple):
@@ -130,10 +137,11 @@ def _settings(config: Any, kind: str) -> dict[str, Any]:
     return given
 
 
-def _with_sections(rope: dict[str, Any]) -> dict[str, Any]:
-    """Rotary settings whose sections fit heads of eight numbers."""
-    nested = {name: _with_sections(value) if isinstance(value, dict) else value for name, value in rope.items()}
-    return nested | ({"mrope_section": [2, 1, 1]} if "mrope_section" in rope else {})
+def _with_sections(rope: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Rotary settings whose sections fit heads of eight numbers; some models have default sections in their code."""
+    nested = {name: _with_sections(value, kind) if isinstance(value, dict) else value for name, value in rope.items()}
+    sections = [1, 1, 0] if kind.startswith("glm4v_moe") else [2, 1, 1]
+    return nested | ({"mrope_section": sections} if "mrope_section" in rope or SECTIONS.search(kind) else {})
 
 
 def _smaller(name: str, value: Any) -> Any:
@@ -193,10 +201,3 @@ def _drawn(model_class: Any, kind: str) -> Any:
             elif parameter.is_floating_point() and not bool(parameter.isfinite().all()):
                 parameter.zero_()
     return model.float().eval()
-
-
-def sizes_left(kind: str) -> Iterator[tuple[str, int]]:
-    """Settings that stayed large, to see what the names do not tell."""
-    for name, value in small(kind).to_dict().items():
-        if isinstance(value, int) and not isinstance(value, bool) and value > 128:
-            yield name, value

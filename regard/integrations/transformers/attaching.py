@@ -138,9 +138,7 @@ def attach(
         calling = callers(model)
         _check_set(model, [module for name, module in calling.items() if id(_owner(model, name)) not in replaced])
         if check and new and not any(one in model.__dict__ for one in (REPLACEMENTS, SHARED)):
-            named = [dict.fromkeys(before, "eager"), {name: was.replace(NAME, "sdpa") for name, was in before.items()}]
-            own = [partial(_own_attention, configs, exchanged, model, switch, one) for one in named]
-            unchecked = check_equal(model, calling, own)
+            unchecked = check_equal(model, calling, partial(_own_attention, configs, exchanged, model, switch))
     except BaseException:
         detach(model)
         raise
@@ -170,14 +168,13 @@ def _own_attention(
     exchanged: list[PreTrainedModel],
     model: nn.Module,
     switch: Callable[[], None],
-    named: dict[int, str],
 ) -> Generator[None]:
-    """The model with its own modules inside the block, and with these implementations."""
+    """The model with its own modules and their eager attention inside the block."""
     if exchanged:
         _replaced().restore_modules(model)
     now = [config._attn_implementation for config in configs]
     for config in configs:
-        config._attn_implementation_internal = named[id(config)]
+        config._attn_implementation_internal = "eager"
     try:
         yield
     finally:

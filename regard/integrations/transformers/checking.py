@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -73,7 +73,7 @@ def models_of(module: nn.Module) -> Iterator[PreTrainedModel]:
         yield from models_of(child)
 
 
-def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Sequence[Own]) -> tuple[str, ...]:
+def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Own) -> tuple[str, ...]:
     """Raise unless the models inside of a module give the numbers of their own attention on tiny inputs.
 
     The inputs are three rows of seven ids (one padded, one with another last word), or small images or sounds. Each
@@ -82,8 +82,7 @@ def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Sequenc
     Args:
         model: an attached model, or a module that holds some.
         callers: the modules that should call regard, by name.
-        own: contexts in which the model computes its own attention: eager, and that which it had. To be equal to one is
-            enough, since the two differ in some models: eager attention adds True as 1 in Grounding DINO.
+        own: a context in which the model computes its own eager attention.
 
     Returns:
         The names of modules that were not compared, since no inputs are known that reach them.
@@ -100,13 +99,13 @@ def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Sequenc
     return tuple(left.values())
 
 
-def _compare(part: PreTrainedModel, own: Sequence[Own]) -> set[int]:
+def _compare(part: PreTrainedModel, own: Own) -> set[int]:
     """The modules that called regard while a model was compared with its own attention; empty if it cannot run."""
     with _undisturbed(part) as calls:
         inputs = expected = None
         for inputs in tiny_inputs(part):
             try:
-                with own[0]():
+                with own():
                     expected = _outputs(part, inputs)
                 break
             except Exception:
@@ -125,11 +124,8 @@ def _compare(part: PreTrainedModel, own: Sequence[Own]) -> set[int]:
             ) from error
         reached = {*calls.modules}
         differs = _difference(part, inputs, expected, found) if reached else None
-        if differs is not None:
-            with suppress(Exception), own[1]():
-                if _difference(part, inputs, _outputs(part, inputs), found) is None:
-                    return reached
-            raise UnsupportedError(differs)
+    if differs is not None:
+        raise UnsupportedError(differs)
     return reached
 
 
@@ -149,8 +145,8 @@ def _difference(
         far = _relative(ours[live], theirs[live])
         if far > most:
             return (
-                f"{name} differs from its own attention on tiny inputs: {key} by {far:.1e} of its norm, where at most "
-                f"{most:.0e} is rounding; nothing was changed; attach(model, check=False) skips this comparison"
+                f"{name} differs from its own eager attention on tiny inputs: {key} by {far:.1e} of its norm, where at "
+                f"most {most:.0e} is rounding; nothing was changed; attach(model, check=False) skips this comparison"
             )
         if theirs.shape[:2] != (ROWS, LENGTH) or len(_words(inputs)) != ROWS:
             continue

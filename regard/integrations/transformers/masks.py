@@ -37,6 +37,9 @@ NO_WEIGHTS = (
     "the model was asked for output_attentions=True, and regard's attention stores no weights; leave it out and "
     "collect them with: with observe(model, 'weights') as observed: ..."
 )
+COMPUTING: set[str] = (
+    set()
+)  # types of models whose own code computed with a mask, as `attach` sees; graphs give it numbers
 _collector: Any = getattr(output_capturing, "_active_collector", None)
 Function = Any  # of transformers: from batch row, head, query and key to True or False
 
@@ -55,6 +58,7 @@ class PatternMask(torch.Tensor):
     sizes: tuple[int, ...]  # its shape, read without the time of an operation on a subclass of Tensor
     kind: torch.dtype  # of its numbers
     refused: str | None = None  # why the code of the model may not compute with it
+    model: str | None = None  # the type of the model that made it
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
     begin: int  # the position of the first query, counted from the first key
@@ -118,6 +122,8 @@ class PatternMask(torch.Tensor):
         """
         if self.refused is not None:
             raise UnsupportedError(self.refused)
+        if self.model is not None:
+            COMPUTING.add(self.model)
         pairs = self.pairs()
         return torch.where(pairs, torch.zeros((), dtype=self.kind, device=pairs.device), torch.finfo(self.kind).min)
 
@@ -146,7 +152,7 @@ class PatternMask(torch.Tensor):
 
     def _like(self, shape: tuple[int, ...], q_start: int, dense: Callable[[], torch.Tensor]) -> PatternMask:
         other = PatternMask(self.pattern, q_start, shape, self.device, dense, self.reason, self.kind)
-        other.padding, other.refused = self.padding, self.refused
+        other.padding, other.refused, other.model = self.padding, self.refused, self.model
         return other
 
     @classmethod
@@ -248,8 +254,10 @@ def regard_mask(
         "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask,
         "use_vmap": use_vmap, "device": device,
     }  # fmt: skip
-    shared = shared_now()
+    shared, config = shared_now(), others.get("config")
     if torch.compiler.is_compiling():
+        if getattr(config, "model_type", None) in COMPUTING:
+            return theirs.eager_mask(**given, **others, dtype=dtype)
         return traced_mask(given, others | {"dtype": dtype})
     refuse_collecting()
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -268,14 +276,15 @@ def regard_mask(
         pairs = dense()
         mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown), dtype)
         mask.pairs()
-        mask.refused = _own_code(others.get("config"))
+        mask.refused, mask.model = _own_code(config), getattr(config, "model_type", None)
         mask.begin, mask.padding = int(q_offset) - kv_offset, (attention_mask, kv_offset)
         return mask
     if attention_mask is not None:
         live = padding_of({"padding_mask": attention_mask}, range(kv_offset, kv_offset + kv_length))
         pattern = joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
     mask = PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense, dtype=dtype)
-    mask.padding, mask.refused = (attention_mask, kv_offset), _own_code(others.get("config"))
+    mask.padding, mask.refused = (attention_mask, kv_offset), _own_code(config)
+    mask.model = getattr(config, "model_type", None)
     if shared is not None:
         shared.check_mask(pattern, mask.q_start, kv_length)
         mask.shared = shared

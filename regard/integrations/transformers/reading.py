@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
+from operator import and_, or_
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -84,21 +86,15 @@ def pattern_of(function: Function, keys: range) -> Pattern:
 
 
 def _read(function: Function, keys: range, within_documents: bool) -> Pattern:
+    if (window := _own_window(function)) is not None:
+        return window
     kind, held = _parts(function)
     if kind == "and":
         parts = held["mask_functions"]
-        apart = within_documents or any(_parts(part)[0] == "packed" for part in parts)
-        patterns = [_read(part, keys, apart) for part in parts]
-        whole = patterns[0]
-        for pattern in patterns[1:]:
-            whole = whole & pattern
-        return whole
+        apart = within_documents or any(_kind_of(part) == "packed" for part in parts)
+        return reduce(and_, [_read(part, keys, apart) for part in parts])
     if kind == "or":
-        patterns = [_read(part, keys, within_documents) for part in held["mask_functions"]]
-        whole = patterns[0]
-        for pattern in patterns[1:]:
-            whole = whole | pattern
-        return whole
+        return reduce(or_, [_read(part, keys, within_documents) for part in held["mask_functions"]])
     if kind == "offset":
         raise UnknownMaskError("positions that are moved by an offset of their own")
     if kind == "remap":
@@ -117,10 +113,7 @@ def _remapped(function: Function, position_ids: torch.Tensor, keys: range, withi
     kind, held = _parts(function)
     if kind in ("and", "or"):
         patterns = [_remapped(part, position_ids, keys, True) for part in held["mask_functions"]]
-        whole = patterns[0]
-        for pattern in patterns[1:]:
-            whole = whole & pattern if kind == "and" else whole | pattern
-        return whole
+        return reduce(and_ if kind == "and" else or_, patterns)
     if kind in ("causal", "full", "back", "around"):
         return _READERS[kind](held, keys)
     if kind == "chunk":
@@ -130,9 +123,59 @@ def _remapped(function: Function, position_ids: torch.Tensor, keys: range, withi
     raise UnknownMaskError(f"{_name(function)} within packed documents")
 
 
+# The names that windows of a model's own code hold, and how far back and ahead they may reach for a size w.
+HELD = ("is_causal", "sliding_window")
+REACHES: tuple[Callable[[int], tuple[int, int]], ...] = (
+    lambda w: (w - 1, 0),
+    lambda w: ((w + 1) // 2 - 1, w // 2),  # T5Gemma 2
+    lambda w: (w - 1, w - 1),
+    lambda w: (w, w),
+    lambda w: (w // 2, w // 2),
+)
+
+
+def _own_window(function: Function) -> Pattern | None:
+    """The window of a mask function of a model's own code that holds a size and nothing else; None for others."""
+    code = getattr(function, "__code__", None)
+    if code is None or "sliding_window" not in code.co_freevars or not {*code.co_freevars} <= {*HELD}:
+        return None
+    held = dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True))
+    size, causal = held["sliding_window"], held.get("is_causal")
+    if _kind_of(function) is not None or type(size) is not int or type(causal) not in (bool, type(None)):
+        return None
+    name = code, causal
+    if name not in _reaches:
+        _reaches[name] = next((reach for reach in REACHES if _reaches_so(function, causal, reach)), None)
+    reach = _reaches[name]
+    return None if reach is None else Diagonals(*reach(size))
+
+
+_reaches: dict[Any, Callable[[int], tuple[int, int]] | None] = {}
+
+
+def _reaches_so(function: Function, causal: Any, reach: Callable[[int], tuple[int, int]]) -> bool:
+    """Whether a window reaches so for any size: it is made anew with small sizes and compared pair by pair."""
+    code, at = function.__code__, torch.arange(12)
+    for size in range(1, 8):
+        values = {"sliding_window": size, "is_causal": causal}
+        cells = tuple(CellType(values[one]) for one in code.co_freevars)
+        small = FunctionType(code, function.__globals__, code.co_name, function.__defaults__, cells)
+        try:
+            pairs = small(at[:1], at[:1], at[:, None], at[None])
+        except (TypeError, ValueError, RuntimeError):
+            return False
+        if not isinstance(pairs, torch.Tensor) or not torch.equal(pairs, Diagonals(*reach(size)).dense(12, 12)):
+            return False
+    return True
+
+
+def _kind_of(function: Function) -> str | None:
+    return _kinds().get(getattr(function, "__code__", None))
+
+
 def _parts(function: Function) -> tuple[str, dict[str, Any]]:
     """The kind of a mask function, and what it holds."""
-    kind = _kinds().get(getattr(function, "__code__", None))
+    kind = _kind_of(function)
     if kind is None:
         raise UnknownMaskError(_name(function))
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
