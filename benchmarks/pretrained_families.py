@@ -1,10 +1,13 @@
 """Compares models of transformers' families through regard with their own attention, and writes the table of families.
 
 python benchmarks/pretrained_families.py [NAME ...]
+python benchmarks/pretrained_families.py --every [I/N]
 
 The models are tiny, random and made from configs (tests/integrations/hugging_face_families.py); what is compared is in
 tests/integrations/hugging_face_checks.py. Writes results/pretrained_families_cpu/, of which the page of families in the
 documentation is made. With names, only these families are compared and nothing is written.
+With --every, each architecture that transformers can build small is compared, which takes minutes; a part of them is
+added to what the report has. See tests/integrations/hugging_face_sweep.py.
 """
 
 import json
@@ -19,6 +22,7 @@ import transformers
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "integrations")]
 import hugging_face_checks as checks  # noqa: E402
+import hugging_face_sweep as sweep  # noqa: E402
 from hugging_face_families import BY_NAME  # noqa: E402
 
 OUT = HERE / "results" / "pretrained_families_cpu"
@@ -36,21 +40,51 @@ def main(names: list[str]) -> int:
         rows.append(row)
         print(f"{name}: {row['status']}" + (f", but {'; '.join(wrong)}" if wrong else ""), flush=True)
     if not names and not faults:
-        OUT.mkdir(parents=True, exist_ok=True)
         report = {
-            "command": "python benchmarks/pretrained_families.py",
-            "date": date.today().isoformat(),
-            "versions": {
-                "python": platform.python_version(), "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            },
+            **described("python benchmarks/pretrained_families.py"),
             "tolerances": {"logits": checks.TOLERANCE, "gradients": checks.GRADIENTS},
             "sizes": {"rows": checks.ROWS, "length": checks.LENGTH, "new tokens": checks.NEW},
             "families": rows,
         }  # fmt: skip
-        (OUT / "families.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write(OUT / "families.json", report)
     return int(bool(faults))
 
 
+def every(part: int, parts: int) -> int:
+    """Compare a part of all architectures; the exit code is 1 if one is wrong."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity(50)
+    known = sweep.architectures()
+    rows, wrong = {}, 0
+    for kind in known[part - 1 :: parts]:
+        rows[kind] = sweep.row(kind)
+        wrong += rows[kind]["status"] == sweep.WRONG
+        print(f"{kind}: {rows[kind]['status']}", flush=True)
+    rows = (sweep.committed() if parts > 1 and sweep.REPORT.exists() else {}) | rows
+    listed = [rows[kind] for kind in known if kind in rows]
+    write(sweep.REPORT, {**described("python benchmarks/pretrained_families.py --every"), "architectures": listed})
+    return int(bool(wrong))
+
+
+def described(command: str) -> dict[str, object]:
+    """What a report was made with."""
+    return {
+        "command": command,
+        "date": date.today().isoformat(),
+        "versions": {
+            "python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__,
+        },
+    }  # fmt: skip
+
+
+def write(path: Path, report: dict[str, object]) -> None:
+    """Write a report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--every"]:
+        part, _, parts = (sys.argv[2] if len(sys.argv) > 2 else "1/1").partition("/")
+        sys.exit(every(int(part), int(parts)))
     sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,7 @@ from regard.integrations.transformers import (
     observe,
     regard_mask,
 )
-from regard.integrations.transformers.attending import _warned
+from regard.integrations.transformers.attending import warned
 from regard.patterns import Explicit
 
 IDS = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1, 2, 3]])
@@ -104,7 +104,7 @@ def test_a_function_of_the_model_is_used_as_it_is_and_said_once():
     assert torch.equal(dense_of(mask)[0, 0], torch.ones(8, 8).tril().bool() & (torch.arange(8) != 2))
 
     model = attach(BY_NAME["Llama"].model())
-    _warned.kinds.clear()
+    warned.kinds.clear()
 
     def run():
         hidden = torch.randn(1, 8, 32)
@@ -118,18 +118,24 @@ def test_a_function_of_the_model_is_used_as_it_is_and_said_once():
     run()  # said once: a second warning would be an error
 
 
-def test_a_mask_behaves_like_a_tensor():
+def test_a_mask_behaves_like_eagers_mask_and_stays_a_pattern_where_it_is_cut():
     mask = mask_of(WINDOW, LEFT)
+    numbers = theirs.eager_mask(2, 8, 8, mask_function=WINDOW, attention_mask=LEFT)
     assert isinstance(mask, torch.Tensor)
-    assert (mask.shape, mask.dtype, mask.dim(), mask.device.type) == ((2, 1, 8, 8), torch.bool, 4, "cpu")
+    assert (mask.shape, mask.dtype, mask.dim(), mask.device.type) == ((2, 1, 8, 8), torch.float32, 4, "cpu")
     assert isinstance(mask[:, :, :, :5], PatternMask)
     assert mask[..., :5].shape == (2, 1, 8, 5)
-    assert isinstance(mask.to("cpu"), PatternMask)
+    assert isinstance(mask[:, :, slice(-3, None), :], PatternMask)
+    assert isinstance(mask.to("cpu", torch.float32), PatternMask)
     assert not mask.written
-    assert torch.equal(mask[..., :5].pairs(), mask.pairs()[..., :5])
-    assert torch.equal(~mask, ~mask.pairs())
-    assert torch.equal(mask[1], mask.pairs()[1])
-    assert torch.equal(pickle.loads(pickle.dumps(mask)), mask.pairs())
+    for part in (mask, mask[..., :5], mask[:, :, 3:], mask[:, :, -1:, :5]):
+        assert torch.equal(part.pairs(), dense_of(part))
+    assert torch.equal(mask[:, :, 3:, :6].pairs(), mask.pairs()[:, :, 3:, :6])
+    assert torch.equal(mask[1], numbers[1])
+    assert torch.equal(mask + 1.5, numbers + 1.5)
+    assert torch.equal(torch.cat([mask, mask], -1), torch.cat([numbers, numbers], -1))
+    assert torch.equal(mask != 0, numbers != 0)
+    assert torch.equal(pickle.loads(pickle.dumps(mask)), numbers)
     assert isinstance(copy.deepcopy(mask), PatternMask)
     assert "q_start=0" in repr(mask)
 

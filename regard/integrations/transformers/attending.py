@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from regard.core.call import Call, is_transformed
 from regard.core.plan import AttentionDetail
@@ -21,19 +19,18 @@ from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
 from regard.functional.kept import computing
 from regard.integrations.torch import meaning
-from regard.integrations.transformers.masks import PatternMask
+from regard.integrations.transformers.masks import NO_WEIGHTS, PatternMask, refuse_collecting
+from regard.integrations.transformers.reading import TracedMask, UnreadMaskWarning
 from regard.integrations.transformers.sharing import forwards, shared_now
-from regard.integrations.transformers.tracing import TracedMask, UnreadMaskWarning
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
 
-__all__ = ["CHANGE", "UnreadMaskWarning", "attended", "attention_modules", "regard_attention"]
+__all__ = ["CHANGE", "UnreadMaskWarning", "attended", "regard_attention"]
 
 # Keywords of a call that would change its result, and which regard has no name for.
 REFUSED = {
     "cache": "a paged cache of continuous batching",
     "head_mask": "heads that are scaled after the softmax",
-    "indices": "keys that an indexer chose for each query",
     "block_indices": "blocks of keys that an indexer chose for each query",
     "sinks": "sinks under another name than s_aux",
 }
@@ -99,17 +96,12 @@ CHANGE = "_regard_change"
 
 
 @dataclass
-class _Warned:
+class Warned:
     kinds: set[type] = field(default_factory=set)
 
 
-# How the projections of queries, or of all three together, are called.
-PROJECTION = re.compile(
-    r"(q|query|q_lin|q_proj|wq|in_proj|qkv|qkv_proj|Wqkv|c_attn|query_key_value|q_a_proj|query_proj|to_q|att_proj_qkv)"
-)
-
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
-_warned = _Warned()
+warned = Warned()
 
 
 def regard_attention(
@@ -125,6 +117,7 @@ def regard_attention(
     position_bias: torch.Tensor | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    indices: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The attention function that is registered with transformers' AttentionInterface.
@@ -135,9 +128,10 @@ def regard_attention(
         key, value: (batch, kv_heads, k_len, dim), with the cache's entries.
         attention_mask: a `PatternMask`, a tensor of pairs that broadcasts to (batch, heads, q_len, k_len), or None.
         scaling, dropout, softcap: as `attention`'s scale, dropout and softcap.
-        is_causal: what None as a mask means; the module's own attribute by default.
+        is_causal: whether None as a mask means a causal one; by default nothing is masked, as in eager attention.
         position_bias: added to the scores (T5).
         s_aux: one score for each head in the softmax's denominator (sinks).
+        indices: keys that an indexer chose for each query, (batch, q_len, count); -1 for none (DeepSeek-V3.2).
         others: what changes no result; what would change it is refused.
 
     Returns:
@@ -148,6 +142,8 @@ def regard_attention(
     """
     if not UNCOMPUTED.isdisjoint(others):
         _refuse_uncomputed(module, others)
+    if indices is not None:
+        attention_mask = _of_indices(module, indices, query, key, attention_mask)
     if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
         query = query.expand(key.shape[0], *query.shape[1:])
     sink = None if s_aux is None else s_aux.flatten()
@@ -177,10 +173,23 @@ def _refuse_uncomputed(module: nn.Module, others: Mapping[str, Any]) -> None:
                 f"compute; set attn_implementation='eager' for this model"
             )
     if others.get("output_attentions"):
+        raise UnsupportedError(NO_WEIGHTS)
+
+
+def _of_indices(
+    module: nn.Module, indices: torch.Tensor, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """The mask of the pairs that both the mask and an indexer allow, as numbers that are added."""
+    if CHANGE in module.__dict__ or shared_now() is not None or isinstance(mask, TracedMask):
         raise UnsupportedError(
-            f"{type(module).__name__} was asked for output_attentions=True, and regard's attention stores no weights; "
-            f"leave it out and collect them with: with observe(model, 'weights') as observed: ..."
+            f"{type(module).__name__} attends to keys that an indexer chose for each query, which is computed in one "
+            f"process, uncompiled and without replace_attention; or set attn_implementation='eager' for this model"
         )
+    batch, q_len, k_len = k.shape[0], q.shape[2], k.shape[2]
+    chosen = torch.zeros(batch, 1, q_len, k_len + 1, dtype=torch.bool, device=k.device)
+    chosen.scatter_(-1, torch.where(indices < 0, k_len, indices.long()).expand(batch, q_len, -1)[:, None], True)
+    added = torch.zeros(chosen.shape, dtype=q.dtype, device=k.device).masked_fill(~chosen, -torch.inf)[..., :k_len]
+    return added if mask is None else added + mask[..., :k_len].to(q.dtype)
 
 
 def _over_processes(
@@ -263,24 +272,27 @@ def _asked(
     q_len, k_len = query.shape[2], key.shape[2]
     bias = None if position_bias is None else position_bias[..., :k_len]
     if isinstance(mask, TracedMask):
+        if isinstance(k_len, int) and isinstance(mask.shape[-1], int) and mask.shape[-1] != k_len:
+            raise ShapeError(_other_length(module, mask.shape[2:], q_len, k_len))
         return Asked(mask.pattern, mask.q_start, bias)
     if isinstance(mask, PatternMask):
-        if mask.sizes[2:] != (q_len, k_len):
-            raise ShapeError(
-                f"{type(module).__name__} was given a mask for {mask.sizes[2]} queries and {mask.sizes[3]} keys beside "
-                f"{q_len} queries and {k_len} keys; the mask was made for another layer or cache"
-            )
+        for_all = mask.sizes[2] == 1 and not mask.pattern.compares_positions  # one row of keys for all queries
+        if mask.sizes[3] != k_len or (mask.sizes[2] != q_len and not for_all):
+            raise ShapeError(_other_length(module, mask.sizes[2:], q_len, k_len))
         if mask.reason is not None:
             _warn(module, mask.reason)
         return Asked(mask.pattern, mask.q_start, bias, mask=mask, plans=mask.plans)
     if mask is None:
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        if causal and q_len > 1:  # the first query meets the first key, as in PyTorch's own function
+        if not torch.compiler.is_compiling():
+            refuse_collecting()
+        if is_causal and q_len > 1:  # the first query meets the first key, as in PyTorch's own function
             return Asked(Causal(), 0, bias, said={"no mask": "causal"})
         return Asked(Full(), k_len - q_len, bias)
     mask = mask[..., :k_len]
     if torch.compiler.is_compiling():
         return Asked(Full(), k_len - q_len, _summed(bias, _as_bias(mask, query.dtype)))
+    if mask.is_floating_point() and not mask.requires_grad:  # transformers writes masked pairs as the least number
+        mask = mask.masked_fill(mask < torch.finfo(mask.dtype).min / 2, -torch.inf)
     pattern, added = meaning(mask, q_len, k_len)
     start = 0 if pattern == Causal() else k_len - q_len
     said = {
@@ -289,10 +301,17 @@ def _asked(
     return Asked(pattern, start, _summed(bias, None if added is None else added.to(query.dtype)), said=said)
 
 
+def _other_length(module: nn.Module, sizes: Any, q_len: int, k_len: int) -> str:
+    return (
+        f"{type(module).__name__} was given a mask for {sizes[0]} queries and {sizes[1]} keys beside {q_len} queries "
+        f"and {k_len} keys; the mask was made for another layer or cache"
+    )
+
+
 def _as_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A mask as numbers that are added: inside torch.compile a pattern cannot hold a tensor."""
     if mask.dtype != torch.bool:
-        return mask.to(dtype)
+        return mask.masked_fill(mask < torch.finfo(mask.dtype).min / 2, -torch.inf).to(dtype)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
@@ -302,9 +321,9 @@ def _summed(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tenso
 
 def _warn(module: nn.Module, reason: str) -> None:
     """Say once for each class of modules that its mask was not recognised."""
-    if type(module) in _warned.kinds:
+    if type(module) in warned.kinds:
         return
-    _warned.kinds.add(type(module))
+    warned.kinds.add(type(module))
     warnings.warn(
         f"{type(module).__name__}: {reason} is not known to regard, so the exact dense mask is used, which stores "
         f"every pair; explain(model, inputs) shows where",
@@ -351,15 +370,3 @@ def _looked_up_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: As
         if compute is None and (compute := computing(asked.call(q, k, v))) is not None:
             plans[look] = compute
     return output
-
-
-def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that compute attention, by name: those with projections of queries or keys of their own."""
-    found = {}
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        children = [child for child, _ in module.named_children()]
-        projects = any(PROJECTION.fullmatch(child) for child in children)
-        if projects and re.search(r"Attention|Attn", kind) and not isinstance(module, PreTrainedModel):
-            found[name] = module
-    return found

@@ -17,7 +17,7 @@ from regard.arguments import count_of, kind_of, whole
 from regard.errors import ArgumentError
 from regard.inspection.quality.comparing import median_seconds
 from regard.integrations.transformers.attaching import REPLACEMENTS, models_inside
-from regard.integrations.transformers.attending import attention_modules
+from regard.integrations.transformers.checking import attention_modules
 from regard.integrations.transformers.surgery import Replacement
 from regard.integrations.transformers.watching import taken_calls
 from regard.reprs import brief

@@ -19,8 +19,8 @@ from regard.inspection.explorer.sources import MOST_EXPLAINED, MOST_REREAD
 from regard.inspection.lenses.erasing import Changed
 from regard.inspection.watching import Span, in_eval_mode, merge
 from regard.integrations.transformers.attaching import attached, models_inside
-from regard.integrations.transformers.attending import attention_modules
 from regard.integrations.transformers.changing import PretrainedText, pretrained_with_word, pretrained_without_each
+from regard.integrations.transformers.checking import attention_modules
 from regard.integrations.transformers.watching import Observed, ObservedCall, layer_names, observe
 from regard.integrations.transformers.words import spans_of
 

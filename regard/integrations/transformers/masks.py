@@ -2,39 +2,63 @@
 
 transformers composes a mask from functions of positions. `regard_mask` reads these functions back and returns a
 `PatternMask`, a tensor that holds a pattern and stores no pairs. An unknown function gives the exact dense mask.
+
+To the code of a model such a mask is the mask of eager attention, whose numbers are added to scores: 0 where a query
+may look at a key, the most negative number elsewhere. So whatever a model computes with it gives eager's numbers.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 from transformers import masking_utils as theirs
+from transformers.utils import output_capturing
 
 from regard.errors import UnsupportedError
-from regard.integrations.transformers.reading import UnknownMaskError, joined, padding_of, pattern_of, read_once
+from regard.integrations.transformers.reading import (
+    UnknownMaskError,
+    joined,
+    padding_of,
+    pattern_of,
+    read_once,
+    traced_mask,
+)
 from regard.integrations.transformers.sharing import Shared, shared_now
-from regard.integrations.transformers.tracing import traced_mask
 from regard.patterns import Explicit, Pattern
 
-__all__ = ["PatternMask", "regard_mask"]
+__all__ = ["LOOKUP", "NO_WEIGHTS", "PatternMask", "refuse_collecting", "regard_mask"]
 
+LOOKUP = "ALL_ATTENTION_FUNCTIONS"  # what a module reads that calls registered attention
+NO_WEIGHTS = (
+    "the model was asked for output_attentions=True, and regard's attention stores no weights; leave it out and "
+    "collect them with: with observe(model, 'weights') as observed: ..."
+)
+COMPUTING: set[str] = (
+    set()
+)  # types of models whose own code computed with a mask, as `attach` sees; graphs give it numbers
+_collector: Any = getattr(output_capturing, "_active_collector", None)
 Function = Any  # of transformers: from batch row, head, query and key to True or False
 
 
 class PatternMask(torch.Tensor):
-    """A boolean mask (batch, 1, q_len, k_len) that holds a pattern instead of pairs.
+    """A mask of numbers (batch, 1, q_len, k_len) that holds a pattern instead of pairs.
 
-    Models hand it on like any other mask. An operation that needs its pairs writes them out once, and `written` then
-    says so. Cutting its last axis, and moving it to its own device and dtype, keep the pattern.
+    Models hand it on like any other mask: 0 for allowed pairs, the most negative number for others. An operation that
+    needs its pairs writes them out once, and `written` then says so. Cutting its rows and its last axis, and moving it
+    to its own device and dtype, keep the pattern.
     """
 
     pattern: Pattern
     q_start: int
     reason: str | None  # why it could not be read, if the pattern is Explicit for this reason
     sizes: tuple[int, ...]  # its shape, read without the time of an operation on a subclass of Tensor
+    kind: torch.dtype  # of its numbers
+    refused: str | None = None  # why the code of the model may not compute with it
+    model: str | None = None  # the type of the model that made it
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
     begin: int  # the position of the first query, counted from the first key
@@ -52,8 +76,9 @@ class PatternMask(torch.Tensor):
         device: torch.device,
         dense: Callable[[], torch.Tensor],
         reason: str | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> PatternMask:
-        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
     def __init__(
         self,
@@ -63,8 +88,9 @@ class PatternMask(torch.Tensor):
         device: torch.device,
         dense: Callable[[], torch.Tensor],
         reason: str | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.pattern, self.q_start, self.reason, self.plans = pattern, q_start, reason, {}
+        self.pattern, self.q_start, self.reason, self.plans, self.kind = pattern, q_start, reason, {}, dtype
         self.sizes, self._dense, self._pairs = shape, dense, None
         self.begin, self.padding, self.dropped = q_start, (None, 0), range(0)
 
@@ -83,20 +109,34 @@ class PatternMask(torch.Tensor):
         return first[0] if len(set(first)) == 1 else first
 
     def pairs(self) -> torch.Tensor:
-        """The mask as an ordinary tensor; the same one in every call."""
+        """The allowed pairs as an ordinary tensor of booleans; the same one in every call."""
         if self._pairs is None:
             self._pairs = self._dense()
         return self._pairs
 
-    def cut(self, keys: int) -> PatternMask:
-        """The mask of the first keys alone."""
-        if keys >= self.shape[-1]:
+    def numbers(self) -> torch.Tensor:
+        """The mask as eager attention adds it.
+
+        Raises:
+            UnsupportedError: the model computes attention in its own code, so regard would never be called.
+        """
+        if self.refused is not None:
+            raise UnsupportedError(self.refused)
+        if self.model is not None:
+            COMPUTING.add(self.model)
+        pairs = self.pairs()
+        return torch.where(pairs, torch.zeros((), dtype=self.kind, device=pairs.device), torch.finfo(self.kind).min)
+
+    def cut(self, keys: int, first: int = 0) -> PatternMask:
+        """The mask of the first keys alone, without the first queries."""
+        if keys >= self.sizes[-1] and not first:
             return self
-        shape = (*self.shape[:-1], keys)
-        cut = PatternMask(self.pattern, self.q_start, shape, self.device, lambda: self.pairs()[..., :keys], self.reason)
-        cut.begin, cut.padding = self.begin, self.padding
+        keys, rows = min(keys, self.sizes[-1]), self.sizes[2] - first
+        cut = self._like((*self.sizes[:2], rows, keys), self.q_start + first, lambda: self.pairs()[..., first:, :keys])
+        cut.begin, cut.dropped = self.begin + first, self.dropped
         if isinstance(self.pattern, Explicit):
-            cut.pattern = Explicit(self.pattern.mask[..., :keys])
+            cut.pattern = Explicit(self.pattern.mask[..., -rows:, :keys])
+            cut.q_start = self.q_start
         return cut
 
     def without(self, dropped: range) -> PatternMask:
@@ -106,21 +146,20 @@ class PatternMask(torch.Tensor):
             pairs = self.pairs()
             return torch.cat((pairs[..., : dropped.start], pairs[..., dropped.stop :]), -1)
 
-        shape = (*self.sizes[:-1], self.sizes[-1] - len(dropped))
-        kept = PatternMask(self.pattern, self.q_start - len(dropped), shape, self.device, dense, self.reason)
-        kept.begin, kept.padding, kept.dropped = self.begin - len(dropped), self.padding, dropped
+        kept = self._like((*self.sizes[:-1], self.sizes[-1] - len(dropped)), self.q_start - len(dropped), dense)
+        kept.begin, kept.dropped = self.begin - len(dropped), dropped
         return kept
+
+    def _like(self, shape: tuple[int, ...], q_start: int, dense: Callable[[], torch.Tensor]) -> PatternMask:
+        other = PatternMask(self.pattern, q_start, shape, self.device, dense, self.reason, self.kind)
+        other.padding, other.refused, other.model = self.padding, self.refused, self.model
+        return other
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ATTRIBUTES:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        if func in _SUMS:
-            raise UnsupportedError(
-                "the model's own code adds this mask to its scores, so it does not call registered attention and "
-                "regard would not be asked; load it without attn_implementation='regard' and give it to attach(model)"
-            )
         mask = args[0] if args else None
         if isinstance(mask, PatternMask) and (kept := _kept(func, mask, args[1:], kwargs or {})) is not None:
             return kept
@@ -134,14 +173,14 @@ class PatternMask(torch.Tensor):
         return f"PatternMask({self.pattern}, q_start={self.q_start}, {tuple(self.shape)})"
 
     def __reduce_ex__(self, proto: Any) -> Any:
-        return self.pairs().__reduce_ex__(proto)
+        return self.numbers().__reduce_ex__(proto)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PatternMask:
         return self
 
 
 def _written(values: Any) -> Any:
-    return tree_map(lambda x: x.pairs() if isinstance(x, PatternMask) else x, values)
+    return tree_map(lambda x: x.numbers() if isinstance(x, PatternMask) else x, values)
 
 
 # What code reads from a mask without needing its pairs.
@@ -154,14 +193,8 @@ _ATTRIBUTES = {
     torch.Tensor.is_floating_point, torch.Tensor.element_size, torch.Tensor.get_device, torch.is_tensor,
     torch.is_floating_point, torch.numel, torch.Tensor.is_complex, torch.is_complex,
 }  # fmt: skip
-_SAME = {
-    torch.Tensor.detach, torch.detach, torch.Tensor.contiguous, torch.Tensor.bool, torch.Tensor.requires_grad_,
-}  # fmt: skip
-_SUMS = {
-    torch.add, torch.Tensor.add, torch.Tensor.add_, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__,
-}  # fmt: skip
+_SAME = {torch.Tensor.detach, torch.detach, torch.Tensor.contiguous, torch.Tensor.requires_grad_}
 _WHOLE = slice(None)
-NEVER_CALL = ("longformer", "led")  # models that take a part of the mask instead of adding it
 
 
 def _kept(func: Any, mask: PatternMask, args: tuple[Any, ...], options: dict[str, Any]) -> PatternMask | None:
@@ -174,16 +207,16 @@ def _kept(func: Any, mask: PatternMask, args: tuple[Any, ...], options: dict[str
         dtypes = [x for x in given if isinstance(x, torch.dtype)]
         strange = [x for x in given if not isinstance(x, str | torch.device | torch.dtype | bool | None)]
         same = all(x.type == mask.device.type and x.index in (None, mask.device.index) for x in devices)
-        return mask if same and not strange and all(x == torch.bool for x in dtypes) else None
+        return mask if same and not strange and all(x == mask.kind for x in dtypes) else None
     if func is torch.Tensor.__getitem__:
         index = args[0] if isinstance(args[0], tuple) else (args[0],)
-        if len(index) > 1 and index[0] is ...:
-            index = (_WHOLE,) * (mask.dim() - len(index) + 1) + index[1:]
-        last = index[-1]
-        whole = len(index) == mask.dim() and all(isinstance(one, slice) and one == _WHOLE for one in index[:-1])
-        if whole and isinstance(last, slice) and last.start in (None, 0) and last.step in (None, 1):
-            stop = mask.shape[-1] if last.stop is None else last.stop
-            return mask.cut(stop) if isinstance(stop, int) and stop >= 0 else None
+        if index and index[0] is ...:
+            index = (_WHOLE,) * (5 - len(index)) + index[1:]
+        index += (_WHOLE,) * (4 - len(index))
+        if all(isinstance(one, slice) and one.step in (None, 1) for one in index):
+            rows, keys = (part.indices(size) for part, size in zip(index[2:], mask.sizes[2:], strict=True))
+            whole = index[:2] == (_WHOLE, _WHOLE) and rows[1] == mask.sizes[2] > rows[0] and not keys[0]
+            return mask.cut(keys[1], rows[0]) if whole else None
     return None
 
 
@@ -197,6 +230,7 @@ def regard_mask(
     attention_mask: torch.Tensor | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
     **others: Any,
 ) -> torch.Tensor | None:
     """The mask function that is registered with transformers' AttentionMaskInterface.
@@ -206,25 +240,26 @@ def regard_mask(
         mask_function: what the model composed; see `transformers.masking_utils`.
         attention_mask: live keys, (batch, length), or None.
         use_vmap: whether mask_function takes one pair at a time.
-        device: where the mask would be.
+        device, dtype: where the mask would be, and the dtype of its numbers.
 
     Returns:
-        A `PatternMask`. Inside torch.compile a `TracedMask`, or the tensor or None that PyTorch's own attention would
-        get where the graph cannot know the mask.
+        A `PatternMask`. Inside torch.compile a `TracedMask`, or the tensor or None that eager attention would get
+        where the graph cannot know the mask.
+
+    Raises:
+        UnsupportedError: the model was asked for output_attentions=True.
     """
     given: dict[str, Any] = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
         "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask,
         "use_vmap": use_vmap, "device": device,
     }  # fmt: skip
-    if (kind := getattr(others.get("config"), "model_type", None)) in NEVER_CALL:
-        raise UnsupportedError(
-            f"a {kind} model never calls registered attention, and would read this mask wrongly; load it without "
-            f"attn_implementation='regard' and give it to attach(model), which says what can be done"
-        )
-    shared = shared_now()
+    shared, config = shared_now(), others.get("config")
     if torch.compiler.is_compiling():
-        return traced_mask(given, others)
+        if getattr(config, "model_type", None) in COMPUTING:
+            return theirs.eager_mask(**given, **others, dtype=dtype)
+        return traced_mask(given, others | {"dtype": dtype})
+    refuse_collecting()
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 
     def dense() -> torch.Tensor:
@@ -239,16 +274,37 @@ def regard_mask(
         if shared is not None:
             shared.refuse(UnsupportedError(f"{unknown} is not known to regard, so it is not computed over processes"))
         pairs = dense()
-        mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown))
+        mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown), dtype)
         mask.pairs()
+        mask.refused, mask.model = _own_code(config), getattr(config, "model_type", None)
         mask.begin, mask.padding = int(q_offset) - kv_offset, (attention_mask, kv_offset)
         return mask
     if attention_mask is not None:
         live = padding_of({"padding_mask": attention_mask}, range(kv_offset, kv_offset + kv_length))
         pattern = joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
-    mask = PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense)
-    mask.padding = (attention_mask, kv_offset)
+    mask = PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense, dtype=dtype)
+    mask.padding, mask.refused = (attention_mask, kv_offset), _own_code(config)
+    mask.model = getattr(config, "model_type", None)
     if shared is not None:
         shared.check_mask(pattern, mask.q_start, kv_length)
         mask.shared = shared
     return mask
+
+
+def _own_code(config: Any) -> str | None:
+    """Why a model may not compute with its mask: none of its modules calls registered attention. None if some do."""
+    code = sys.modules.get(type(config).__module__.replace(".configuration_", ".modeling_"))
+    if code is None or config is None or hasattr(code, LOOKUP) or ".modeling_" not in code.__name__:
+        return None
+    return (
+        f"the code of a {config.model_type} model computes with this mask itself and never calls registered attention, "
+        f"so regard would not be called; load it without attn_implementation='regard' and give it to attach(model), "
+        f"which says what can be done"
+    )
+
+
+def refuse_collecting() -> None:
+    """Raise if the running forward pass of a model collects the weights of its attention."""
+    collected = None if _collector is None else _collector.get()
+    if collected is not None and any(key.endswith("attentions") for key in collected):
+        raise UnsupportedError(NO_WEIGHTS)

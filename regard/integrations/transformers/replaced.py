@@ -1,4 +1,4 @@
-"""Attention modules of Longformer, LED and BigBird, computed by regard with the same results.
+"""Attention modules of Longformer, LED, BigBird and Falcon, computed by regard with the same results.
 
 These models never call registered attention. Their modules are replaced one by one: the class of a module changes, its
 weights stay where they are.
@@ -20,6 +20,7 @@ from transformers.models.big_bird.modeling_big_bird import (
     BigBirdBlockSparseAttention,
     BigBirdSelfAttention,
 )
+from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
@@ -278,6 +279,32 @@ class RegardBigBirdAttention(BigBirdAttention):
         replace_modules(self)
 
 
+class RegardFalconAttention(FalconAttention):
+    """Falcon's attention with rotary positions, which drops no weights in training either."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        alibi: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None = None,
+        layer_past: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """attention_mask: as registered attention gets it."""
+        _refuse_weights(self, output_attentions)
+        assert position_embeddings is not None
+        q, k, v = (one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states)))
+        q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
+        if layer_past is not None:
+            k, v = layer_past.update(k, v, self.layer_idx)
+        output, _ = regard_attention(self, q, k, v, attention_mask, is_causal=attention_mask is None)
+        return self.dense(output.flatten(2)), None
+
+
 REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     LongformerSelfAttention: RegardLongformerSelfAttention,
     LEDEncoderSelfAttention: RegardLEDEncoderSelfAttention,
@@ -285,6 +312,7 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     BigBirdBlockSparseAttention: RegardBigBirdBlockSparseAttention,
     BigBirdSelfAttention: RegardBigBirdSelfAttention,
     BigBirdAttention: RegardBigBirdAttention,
+    FalconAttention: RegardFalconAttention,
 }
 
 

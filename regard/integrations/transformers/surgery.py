@@ -32,8 +32,8 @@ from regard.integrations.transformers.origins import (
     packed,
     unmovable,
 )
+from regard.integrations.transformers.reading import TracedMask
 from regard.integrations.transformers.tables import Tables, tables_of
-from regard.integrations.transformers.tracing import TracedMask
 from regard.integrations.transformers.watching import layer_names
 from regard.integrations.transformers.window_cache import check_kept, mask_of_kept, window_cache
 from regard.mechanisms import Mechanism

@@ -16,7 +16,9 @@ from regard.arguments import a_list, count_of, is_whole, kind_of, shown, suggest
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import TopKeysFound, Want, checked_wants
 from regard.errors import ArgumentError, RegardError
-from regard.integrations.transformers.attending import Asked, Watcher, attention_modules, watchers
+from regard.integrations.transformers.attaching import outside_of
+from regard.integrations.transformers.attending import Asked, Watcher, watchers
+from regard.integrations.transformers.checking import attention_modules, mixing_modules
 from regard.reprs import Described, brief
 
 __all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "observe"]
@@ -54,12 +56,14 @@ class Explained:
     Args:
         model: the class of the model.
         calls: the calls in order.
-        silent: attention modules that never called regard.
+        silent: modules that mix positions and never called regard.
+        outside: of those that `attach` knew of, the reason by name.
     """
 
     model: str
     calls: tuple[ExplainedCall, ...]
     silent: tuple[str, ...] = ()
+    outside: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         head = f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"
@@ -69,8 +73,11 @@ class Explained:
         rows += [_row(names, call) for names, call in _merged(self.calls)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        if self.silent:
-            lines.append(f"never called regard: {', '.join(self.silent)}")
+        for reason in dict.fromkeys(self.outside.values()):
+            names = [name for name, why in self.outside.items() if why == reason]
+            lines.append(f"outside: {_one_name(names)} ({reason})")
+        if silent := [name for name in self.silent if name not in self.outside]:
+            lines.append(f"never called regard: {', '.join(silent)}")
         return "\n".join((head, *lines))
 
 
@@ -165,7 +172,7 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
 
     Returns:
         A record that prints as a table: pattern, backend, share of pairs computed, whether a mask was stored pair by
-        pair and why, options, and attention modules that never called regard.
+        pair and why, options, and modules that never called regard.
 
     Raises:
         RegardError: the model called regard nowhere.
@@ -179,8 +186,10 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     """
     taken = taken_calls(model, inputs)
     called = {name for name, _, _ in taken}
-    silent = tuple(name for name in attention_modules(model) if name not in called)
-    return Explained(type(model).__name__, tuple(_explained(*one) for one in taken), silent)
+    silent = tuple(
+        name for name in mixing_modules(model) if not any(one == name or one.startswith(f"{name}.") for one in called)
+    )
+    return Explained(type(model).__name__, tuple(_explained(*one) for one in taken), silent, outside_of(model))
 
 
 def taken_calls(model: nn.Module, inputs: Any) -> list[tuple[str, Asked, Plan]]:
@@ -202,6 +211,8 @@ def _check_model(model: object) -> None:
 def _run(model: nn.Module, inputs: Any) -> None:
     if isinstance(inputs, torch.Tensor):
         model(inputs)
+    elif isinstance(model, nn.Sequential):  # of sentence-transformers, which hands on one mapping
+        model(dict(inputs))
     elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
         model(**inputs)
     else:

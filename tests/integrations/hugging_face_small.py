@@ -1,0 +1,203 @@
+"""Builds a small random model of any architecture of transformers, from the defaults of its config.
+
+Sizes are recognised by their names; what a name does not tell is in SPECIAL, by the type of the model.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+VOCAB, LARGEST = 99, 30_000_000  # parameters of the largest model that is built
+# The mappings from which the class of a model is taken, the first that has one.
+MAPPINGS = (
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_IMAGE_TEXT_TO_TEXT", "MODEL_FOR_MULTIMODAL_LM",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ", "MODEL", "MODEL_FOR_MASKED_LM", "MODEL_FOR_CTC", "MODEL_FOR_PRETRAINING",
+)  # fmt: skip
+# By the end of a setting's name: its size. The first that fits is taken.
+SIZES: tuple[tuple[str, int], ...] = (
+    (r"(num|n)_(key_value|kv|query)_(heads|groups)|num_query_groups|multi_query_group_num", 2),
+    (r"(num|n)_(attention_|attn_|self_attention_|cross_attention_)?heads?(_kv)?|n_head|.*attention_heads|num_heads", 4),
+    (r"(mamba|linear|ssm)_.*heads?", 4),
+    (r"num_feat_extract_layers|.*conv.*layers", 100),
+    (r"(num|n)_(hidden_|encoder_|decoder_)?layers?|(encoder|decoder)_layers|depth|n_layer|.*_layers", 2),
+    (r"num_(decoder|encoder)_blocks|num_blocks", 2),
+    (r"(attention_)?(head_dim|head_size|kv_channels|d_kv)|.*_head_dim|.*head_size", 8),
+    (r".*(lora_rank|_rank|lora_dim)", 16),
+    (r"(n|num)_(routed_|local_|shared_)?experts|moe_num_experts", 4),
+    (r"moe_(top)?k|top_?k|num_selected_experts|.*experts_per_tok(en)?", 2),
+    (r"n_group|topk_group|num_groups|n_groups|mamba_n_groups|first_k_dense_replace|o_groups", 1),
+    (r"sliding_window(_size)?|window_size|attention_window(_size)?|local_window_size|attention_chunk_size", 5),
+    (r"max_position_embeddings|n_positions|n_ctx|max_seq(uence)?_len(gth)?|max_target_positions|seq_length", 128),
+    (r"max_.*position_embeddings|model_max_length", 128),
+    (r"max_source_positions", 30),
+    (r"vocab_size.*|.*_vocab_size|num_tokens", VOCAB),
+    (r"image_size|img_size|input_size", 32),
+    (r"patch_size|.*_patch_size", 8),
+    (r"num_mel_bins|n_mels|num_mels|mel_bins|input_feat_per_channel|num_channels_mel", 8),
+    (r"(moe_|shared_expert_|ffn_)?(intermediate|inner|feedforward|ffn)_(size|dim)|d_ff|ffn_dim|dim_feedforward", 64),
+    (r"n_inner|.*ffn_dim|.*(intermediate|inner)_size.*|.*ffn_hidden_size|mlp_dim|dim_ff", 64),
+    (r"hidden_sizes?|hidden_dim|d_model|n_embd|embed_dim|dim|embedding_size|.*_hidden_size|.*hidden_dim", 32),
+    (r".*embed_dim|.*_embedding_size|projection_dim|emb_dim|word_embed_proj_dim|output_dim|lru_width|.*d_model", 32),
+    (r".*proj.*_(dim|size)|text_dim|hidden_channels", 32),
+    (r"(mamba_)?(d_state|state_size)|ssm_state_size", 8),
+    (r"hidden_size_per_layer_input", 8),
+    (r".*chunk_size", 8),
+    (r"num_queries|num_latents|num_query_tokens|.*num_queries", 6),
+)
+NEAR = re.compile(r".*(token_id|token_ids|token_index|_id|_token|idx|token)$")
+SPECIAL: dict[str, dict[str, Any]] = {
+    "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]}, 
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "granitemoehybrid": {"mamba_d_head": 16, "layer_types": ["mamba", "attention"]},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16}, "informer": {"prediction_length": 4},
+    "time_series_transformer": {"prediction_length": 4}, "autoformer": {"prediction_length": 4},
+    "longformer": {"attention_window": [4, 4]}, "led": {"attention_window": [4, 4]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "reformer": {"is_decoder": True},
+    "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": 2}, "glm5_next_text": {"num_key_value_heads": 4},
+    "esmc": {"num_key_value_heads": 4}, "bridgetower_vision_model": {"hidden_size": 128},
+    "laguna": {"num_attention_heads_per_layer": None}, "gemma3n_text": {"intermediate_size": 64},
+    "gemma4_assistant": {}, "mistral_large4_text": {"kv_source_layers": None}, "falcon": {"alibi": False},
+}  # fmt: skip
+SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
+DROPPED = ("transformers_version", "architectures", "dtype", "_attn_implementation", "out_features", "out_indices",
+           "stage_names", "per_layer_config")  # fmt: skip
+
+
+def types() -> list[str]:
+    """The types of models that transformers lists."""
+    return sorted(CONFIG_MAPPING_NAMES)
+
+
+def classes_of(kind: str) -> list[Any]:
+    """The classes of a type of model, in the order in which they are tried."""
+    found = []
+    for mapping in MAPPINGS:
+        names = getattr(modeling_auto, f"{mapping}_MAPPING_NAMES").get(kind)
+        if names:
+            found.append(getattr(transformers, names if isinstance(names, str) else names[0], None))
+    return list(dict.fromkeys(one for one in found if one is not None))
+
+
+def small(kind: str) -> Any:
+    """The shrunken config of a type of model."""
+    config_class = CONFIG_MAPPING[kind]
+    return _shrunk(config_class, kind)
+
+
+def _shrunk(config_class: Any, kind: str, extra: dict[str, Any] | None = None) -> Any:
+    default = config_class()
+    given = _settings(default, kind)
+    given.update(SPECIAL.get(kind, {}))
+    return config_class(**given)
+
+
+def _settings(config: Any, kind: str) -> dict[str, Any]:
+    values = config.to_dict()
+    subs = set(getattr(config, "sub_configs", {}) or {})
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in subs and getattr(config, name, None) is not None:
+            given[name] = _settings(getattr(config, name), getattr(getattr(config, name), "model_type", ""))
+            given[name].update(SPECIAL.get(given[name].get("model_type", ""), {}))
+        else:
+            given[name] = _smaller(name, value)
+    for name in DROPPED:
+        given.pop(name, None)
+    if isinstance(given.get("kv_lora_rank"), int) and "num_attention_heads" in given:
+        given["num_key_value_heads"] = given["num_attention_heads"]
+    for name in ("rope_parameters", "rope_scaling"):
+        if isinstance(given.get(name), dict):
+            given[name] = _with_sections(given[name], kind)
+    if given.get("head_dim", 0) is None:
+        given["head_dim"] = 8
+    if isinstance(values.get("num_heads"), list | tuple):
+        given |= {name: values[name] for name in ("embed_dim",) if name in values}
+    layers = next(
+        (given[n] for n in ("num_hidden_layers", "num_layers", "n_layer") if isinstance(given.get(n), int)), 2
+    )
+    for name in ("layer_types", "layers_block_type", "mlp_layer_types", "block_types", "hybrid_override_pattern"):
+        value = values.get(name)
+        if isinstance(value, list) and value:
+            kinds = list(dict.fromkeys(value))
+            chosen = (kinds * layers)[: max(layers, len(kinds))]
+            given[name] = chosen
+            layers = max(layers, len(chosen))
+    for name in ("num_hidden_layers", "num_layers", "n_layer"):
+        if isinstance(given.get(name), int):
+            given[name] = layers
+    for name in ("mlp_layer_types",):
+        if isinstance(given.get(name), list):
+            given[name] = (given[name] * layers)[:layers]
+    return given
+
+
+def _with_sections(rope: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Rotary settings whose sections fit heads of eight numbers; some models have default sections in their code."""
+    nested = {name: _with_sections(value, kind) if isinstance(value, dict) else value for name, value in rope.items()}
+    sections = [1, 1, 0] if kind.startswith("glm4v_moe") else [2, 1, 1]
+    return nested | ({"mrope_section": sections} if "mrope_section" in rope or SECTIONS.search(kind) else {})
+
+
+def _smaller(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or value is None or isinstance(value, str | float):
+        return value
+    if isinstance(value, int):
+        if NEAR.fullmatch(name):
+            return value if value < VOCAB else 3 + value % 7
+        for pattern, size in SIZES:
+            if re.fullmatch(pattern, name):
+                return min(value, size) if value > 0 else value
+        return value
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+    ):
+        if NEAR.fullmatch(name):
+            return [one if one < VOCAB else 3 + one % 7 for one in value]
+        return value
+    return value
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(one.numel() for one in model.parameters())
+
+
+def built(kind: str) -> Any:
+    """A small model with random weights in eval mode, of the first class that can be made.
+
+    Raises:
+        ValueError: there is no class, or a model stays large; other errors are those of the last class.
+    """
+    error: Exception = ValueError("transformers lists no class of models for it")
+    for model_class in classes_of(kind):
+        try:
+            return _drawn(model_class, kind)
+        except Exception as raised:
+            error = raised
+    raise error
+
+
+def _drawn(model_class: Any, kind: str) -> Any:
+    with torch.device("meta"):
+        size = parameters(model_class(small(kind)))
+    if size > LARGEST:
+        raise ValueError(f"it keeps {size:,} parameters")
+    torch.manual_seed(0)
+    model = model_class(small(kind))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2 and parameter.is_floating_point():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+            elif "sink" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            elif parameter.is_floating_point() and not bool(parameter.isfinite().all()):
+                parameter.zero_()
+    return model.float().eval()
