@@ -163,6 +163,7 @@ def test_q_start_edited_after_the_call_changes_no_gradient(backend):
 
 HUGE = 1e30
 VALUES = torch.tensor([[[[1.0], [2.0], [4.0]]]])
+CAPPED = 1 / (2 + math.exp(2 * 0.0625))
 # keys of a call whose queries are HUGE, options, and the weights of its keys
 OVERFLOWING = {
     "one of three": ([-HUGE, 1.0, 2.0], {}, [0.0, 0.0, 1.0]),
@@ -171,6 +172,7 @@ OVERFLOWING = {
     "every score of a causal row": ([-HUGE] * 3, {"pattern": "causal"}, [0.0] * 3),
     "every score, beside a bias": ([-HUGE] * 3, {"bias": torch.zeros(3)}, [0.0] * 3),
     "every score, by a bias": ([-1e8] * 3, {"bias": torch.full((3,), -3.4e38)}, [0.0] * 3),
+    "every score, before a softcap": ([-HUGE, -HUGE, HUGE], {"softcap": 0.0625}, [CAPPED, CAPPED, 1 - 2 * CAPPED]),
     "every score, beside a sink": ([-HUGE] * 3, {"sink": 0.5}, [0.0] * 3),
 }
 
@@ -191,7 +193,7 @@ def test_a_score_that_overflows_to_minus_infinity_has_the_weight_0_and_a_row_of_
             assert torch.equal(output, detail.output)
             assert output[0, 0, 1].item() == pytest.approx(float(torch.tensor(weights) @ VALUES[0, 0]))
             assert detail.weights[0, 0, 1].tolist() == pytest.approx(weights)
-            assert detail.entropy[0, 0, 1].item() == pytest.approx(math.log(2) if 0.5 in weights else 0)
+            assert detail.entropy[0, 0, 1].item() == pytest.approx(-sum(w * math.log(w) for w in weights if w))
             assert detail.top_keys.weights[0, 0, 1].tolist() == pytest.approx(sorted(weights)[:0:-1])
             if empty:
                 assert detail.log_sum_exp[0, 0].tolist() == pytest.approx([sink] * 2)
