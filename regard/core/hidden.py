@@ -104,15 +104,15 @@ def prepare(problem: Problem, place: Place, call: Call) -> Operands:
 def without_masked(problem: Problem, operands: Operands) -> Operands:
     """The operands with zeros for extreme keys and values that the bias, or bias and pattern together, hide.
 
-    Elsewhere than on the CPU no number is read: all keys that a bias hides are zeroed, and a bias by distance is
-    taken without the pattern.
+    Where no number can be read, all keys that a bias hides are zeroed, and a bias by distance is taken without the
+    pattern.
     """
     if problem.empty or not len(operands.grid.keys):
         return operands
-    if problem.device == "cpu":
-        k, v, limit = operands.k, operands.v, LIMITS.get(problem.dtype, LIMIT)
-        if isinstance(k, Stored):  # int8 numbers are as large as their scales
-            k, v = (x.numbers if x.scales is None else x.scales for x in (k, v))
+    k, v, limit = operands.k, operands.v, LIMITS.get(problem.dtype, LIMIT)
+    if isinstance(k, Stored):  # int8 numbers are as large as their scales
+        k, v = (x.numbers if x.scales is None else x.scales for x in (k, v))
+    if _can_be_read(k) and _can_be_read(v):
         (low, high), (least, most) = k.detach().aminmax(), v.detach().aminmax()
         if low >= -limit and high <= limit and least >= -limit and most <= limit:  # all False for NaN
             return operands
@@ -230,19 +230,22 @@ def masks_pairs(problem: Problem, keys: range) -> bool:
 
 
 def looks_sound(result: Result) -> bool:
-    """Whether the output is finite, as the backend found or by its sum; always True where it cannot be read.
-
-    That is inside vmap and make_fx, and on devices where reading would block, all but the CPU.
-    """
+    """Whether the output is finite, as the backend found or by its sum; always True where it cannot be read."""
     if result.sound is not None:
         return result.sound
     output = result.output
-    if not output.is_cpu or torch._C._get_dispatch_mode(_PROXY) is not None:
-        return True
-    if torch._C._functorch.is_functorch_wrapped_tensor(output) and _is_batched(output):
+    if not _can_be_read(output):
         return True
     total = output.sum(dtype=torch.float32) if output.dtype.itemsize == 2 else output.sum()
     return math.isfinite(total.item())
+
+
+def _can_be_read(x: Any) -> bool:
+    """Whether the numbers of a tensor can be read: not inside vmap and make_fx, nor on devices where reading would
+    block, all but the CPU."""
+    if not x.is_cpu or torch._C._get_dispatch_mode(_PROXY) is not None:
+        return False
+    return not (torch._C._functorch.is_functorch_wrapped_tensor(x) and _is_batched(x))
 
 
 def _is_batched(x: torch.Tensor) -> bool:

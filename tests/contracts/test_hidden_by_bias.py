@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -263,13 +263,26 @@ def test_a_bias_of_nan_reaches_only_the_queries_that_may_look_there():
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_on_other_devices_keys_that_a_bias_hides_are_zeroed_without_reading_a_number(name):
+def test_where_no_number_can_be_read_keys_that_a_bias_hides_are_zeroed(name, monkeypatch):
     options, _, hidden = HIDDEN[name]
     hidden = AT < 3 if name == "bias by distance, and pattern" else hidden  # without the pattern
     for start in ({}, {"q_start": torch.full((2,), options.get("q_start", 4))}):
         call = Call(*make_qkv(), **{**options, **start})
         problem = call.problem()
         operands = prepare(problem, place_of(problem, reachable_keys(problem), call.q_start, call.q.device), call)
-        found = without_masked(replace(problem, device="elsewhere"), operands)
+        monkeypatch.setattr("regard.core.hidden._can_be_read", lambda x: False)
+        found = without_masked(problem, operands)
         for before, after in ((operands.k, found.k), (operands.v, found.v)):
             assert torch.equal(after, before.masked_fill(hidden.expand(2, 3, 11)[..., None], 0))
+
+
+def test_a_call_with_a_bias_inside_vmap_of_a_derivative_reads_no_number():
+    q, k, v = make_qkv(dtype=torch.float64)
+    bias = torch.zeros(11, dtype=torch.float64).index_fill(0, torch.tensor([2]), -math.inf)
+    spoilt = k.index_fill(2, torch.tensor([2]), math.nan)
+
+    def slope(keys: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: torch.func.jvp(lambda one: rg.attention(one, keys, v, bias=bias), (x,), (x,))[1]
+
+    found = torch.func.vmap(slope(spoilt))(torch.stack([q, 2 * q]))
+    torch.testing.assert_close(found, torch.stack([slope(k)(q), slope(k)(2 * q)]))
