@@ -34,6 +34,11 @@ def keep_half_written_structs(patch: pytest.MonkeyPatch) -> None:
     keep_half_written_structs(patch)
 
 
+def look_at_the_output_alone(patch: pytest.MonkeyPatch) -> None:
+    """Keys that a bias hides are looked for only if the output is not finite."""
+    patch.setattr("regard.core.hidden.without_masked", lambda problem, operands: operands)
+
+
 FAULTS = {
     "1 a call that stops half way poisons the next": Fault(
         keep_half_written_structs,
@@ -42,6 +47,10 @@ FAULTS = {
     "2 a call inside a call": Fault(
         keep_half_written_structs,
         "tests/native/test_native_interrupted.py::test_a_call_inside_a_call_changes_neither[forward]",
+    ),
+    "3 NaN gradients through a key that a bias masks": Fault(
+        look_at_the_output_alone,
+        "tests/contracts/test_hidden_by_bias.py::test_in_half_types_a_key_hidden_by_a_bias_changes_no_bit",
     ),
 }
 
