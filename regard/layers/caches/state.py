@@ -257,12 +257,11 @@ class RecurrentState:
 
         After an error the state is unchanged.
         """
-        pattern = "causal" if pattern is None else pattern
+        before, pattern = self._so_far, "causal" if pattern is None else pattern
         problem = make_problem(
             q, k, v, pattern=pattern, mechanism=self.mechanism, scale=scale, parameters=parameters
         )  # it checks every argument
         self._check(q, problem)
-        before = self._so_far
         added, start = problem.k_len, before.length
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)
