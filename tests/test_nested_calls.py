@@ -17,9 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from regard.functional import kept
 
-BY_KERNEL = ("native", "automatic", "tiled", "tiled, apart")  # the native kernel has tests of its own
 EVERY = 7  # functions, from one call inside to the next
-NAMES = [name for name in CALLS if name not in BY_KERNEL]
+NAMES = list(CALLS)
 
 
 def by_frames(call: Run, inner: Run) -> tuple[Any, list[Any]]:

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from weakref import ref
 
@@ -80,7 +80,7 @@ class Shared:
     owner: nn.Module
     length: int
     met: bool = False
-    given: Callable[[], _Given | None] = _Given
+    given: Callable[[], _Given | None] = field(default=_Given, repr=False)
 
     def refuse(self, error: RegardError) -> NoReturn:
         """Raise an error, after the other processes were told, so that they do not wait for this one."""

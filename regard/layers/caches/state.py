@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 
@@ -49,6 +49,14 @@ class Summed:
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
         """These sums with `change` applied to every tensor."""
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
+
+
+class _SoFar(NamedTuple):
+    """What a state holds: its sizes, the number of positions, and the sums; None before the first position."""
+
+    sizes: dict[str, int]
+    length: int
+    summed: Summed | None
 
 
 @dataclass(frozen=True)
@@ -202,24 +210,24 @@ class RecurrentState(Owned):
                 f"kv_heads and head_dim are 1 or more, none is below 0, and sums are float32 or float64"
             )
         self.mechanism, self.dtype, self.device = mechanism, dtype, checked_device(device)
-        self._sizes = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": v_dim}
-        self._length = 0
-        self._summed: Summed | None = None
+        sizes = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": v_dim}
+        self._so_far = _SoFar(sizes, 0, None)  # changed by one assignment: an interruption leaves all or nothing
 
     @property
     def length(self) -> int:
         """Number of positions so far; also the position of the next one."""
-        return self._length
+        return self._so_far.length
 
     @property
     def batch(self) -> int:
         """Number of batch rows."""
-        return self._sizes["batch"]
+        return self._so_far.sizes["batch"]
 
     @property
     def nbytes(self) -> int:
         """Bytes held; constant after the first position."""
-        return sum(x.nbytes for x in self._summed.tensors.values()) if self._summed else 0
+        summed = self._so_far.summed
+        return sum(x.nbytes for x in summed.tensors.values()) if summed else 0
 
     def attend(
         self,
@@ -247,24 +255,30 @@ class RecurrentState(Owned):
         Raises:
             ShapeError: tensors that do not fit this state, or that its dtype would round.
             UnsupportedError: another pattern, or an option that the mechanism does not have.
+            ArgumentError: another call changed this state meanwhile.
 
         After an error the state is unchanged.
         """
-        pattern = "causal" if pattern is None else pattern
+        before, pattern = self._so_far, "causal" if pattern is None else pattern
         problem = make_problem(
             q, k, v, pattern=pattern, mechanism=self.mechanism, scale=scale, parameters=parameters
         )  # it checks every argument
         self._check(q, problem)
-        added, start = problem.k_len, self._length
+        added, start = problem.k_len, before.length
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)
         grid = Grid(added, start + added, start, range(added), range(start, start + added), q.device)
         wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
         with torch.autocast(q.device.type, enabled=False):
             new = Positions(*wide, live=visible_keys(problem.pattern, grid))
-            output, summed = add(self.mechanism, self._summed, new, problem.scale, parameters or {})
-            output = output.to(q.dtype)
-        self._summed, self._length = summed, start + added  # in one statement, which an exception cannot divide
+            output, summed = add(self.mechanism, before.summed, new, problem.scale, parameters or {})
+        output = output.to(q.dtype)
+        if self._so_far is not before:
+            raise ArgumentError(
+                f"this state was at position {start} when the call began and is at {self.length} now: another call "
+                f"changed it meanwhile, such as one in a hook or another thread; let each call end before the next one"
+            )
+        self._so_far = _SoFar(before.sizes, start + added, summed)
         return output
 
     def crop(self, length: int) -> None:
@@ -274,30 +288,30 @@ class RecurrentState(Owned):
             UnsupportedError: any other length.
         """
         length = whole("the length to crop to", length)
-        if length not in (0, self._length):
+        if length not in (0, self.length):
             raise UnsupportedError(
-                f"crop({length}): {self._length} positions are summed up and cannot be separated; crop to 0, or keep "
+                f"crop({length}): {self.length} positions are summed up and cannot be separated; crop to 0, or keep "
                 f"copy.copy(state) at the positions to return to"
             )
         if not length:
-            self._length, self._summed = 0, None
+            self._so_far = _SoFar(self._so_far.sizes, 0, None)
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
         check_rows(index, self.batch, "state")
-        summed, sizes = self._summed, {**self._sizes, "batch": len(index)}
+        sizes, length, summed = self._so_far
         if summed is not None:
             summed = summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
-        self._summed, self._sizes = summed, sizes
+        self._so_far = _SoFar({**sizes, "batch": len(index)}, length, summed)
 
     @contextmanager
     def unless_refused(self) -> Generator[None]:
         """Undo what was added inside the `with` block if the block raises."""
-        before = self._summed, self._length, self._owner
+        before = self._so_far, self._owner
         try:
             yield
         except BaseException:
-            self._summed, self._length, self._owner = before
+            self._so_far, self._owner = before
             raise
 
     def save(self, path: str | Path) -> None:
@@ -306,7 +320,8 @@ class RecurrentState(Owned):
         Raises:
             CheckpointError: the file could not be written; an old file is unchanged.
         """
-        write(checked_path(path), self.mechanism, {**self._sizes, "length": self._length}, self._summed)
+        sizes, length, summed = self._so_far
+        write(checked_path(path), self.mechanism, {**sizes, "length": length}, summed)
 
     @classmethod
     def load(cls, path: str | Path, mechanism: Mechanism, device: torch.device | str = "cpu") -> Self:
@@ -316,11 +331,11 @@ class RecurrentState(Owned):
             CheckpointError: the file is missing, damaged, of another mechanism, or not a state.
         """
         state = cls(mechanism, 1, 1, 1, device=device)
-        state._sizes, state._summed = read(checked_path(path), state.mechanism)
-        state._length = state._sizes.pop("length")
-        if state._summed is not None:
-            state.dtype = state._summed.total.dtype
-            state._summed = state._summed.mapped(lambda x: x.to(device))
+        sizes, summed = read(checked_path(path), state.mechanism)
+        if summed is not None:
+            state.dtype = summed.total.dtype
+            summed = summed.mapped(lambda x: x.to(device))
+        state._so_far = _SoFar(sizes, sizes.pop("length"), summed)
         return state
 
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
@@ -332,7 +347,7 @@ class RecurrentState(Owned):
                 f"{count_of(problem.q_len, 'queries')} but {count_of(problem.k_len, 'keys')}; a "
                 f"state takes a query and a key for each position"
             )
-        for name, size in self._sizes.items():
+        for name, size in self._so_far.sizes.items():
             if getattr(problem, name) != size:
                 raise ShapeError(f"{name} is {getattr(problem, name)} in this call and {size} in this state")
         if q.device.type != self.device.type or torch.promote_types(q.dtype, self.dtype) != self.dtype:
@@ -342,5 +357,5 @@ class RecurrentState(Owned):
             )
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in {**self._sizes, "length": self._length}.items())
+        sizes = ", ".join(f"{name}={size}" for name, size in {**self._so_far.sizes, "length": self.length}.items())
         return f"RecurrentState({self.mechanism}, {sizes}, {str(self.dtype).removeprefix('torch.')})"
