@@ -40,7 +40,7 @@ def evaluate(
 
     torchrun divides sentences, or batches of text, among its processes, of which the first one prints.
     """
-    check_search(normalisation)
+    check_search(normalisation, beam)
     search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
     with sharing() as share:
         first = share is None or share.rank == 0

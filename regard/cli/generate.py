@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.console import out, out_json, say
-from regard.cli.hints import say_if_unfinished
+from regard.cli.hints import TrainedLength, say_if_unfinished
 from regard.cli.lines import INPUT, OUT, wants_file, write_lines
 from regard.cli.options import (
     Alpha,
@@ -33,6 +34,8 @@ from regard.errors import ArgumentError
 from regard.text import read_lines
 from regard.text.seen_words import UnknownWords
 from regard.text.terminal import one_line, printable_lines
+
+Written = list[list[Generation]]
 
 
 def generate(
@@ -60,7 +63,11 @@ def generate(
         Generator.generate, "max_tokens"
     ),
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help=r"End before this text; may be repeated. \n is a line end, \t a tab, \\ a backslash.",
+        ),
     ] = None,
     beam: Beam = default(Generator.generate, "beam"),
     normalisation: Normalisation = default(Generator.generate, "normalisation"),
@@ -72,7 +79,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Continue each prompt, showing its text as it is written."""
-    check_search(normalisation)
+    check_search(normalisation, beam)
     draws: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     given = {name: value for name, value in draws.items() if value is not None}
     if beam > 1 and given:
@@ -80,7 +87,7 @@ def generate(
         raise ArgumentError(
             f"--beam {beam} searches for the most probable text and samples nothing; leave out {names} or --beam"
         )
-    options: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop or [], "beam": beam}
+    options: dict[str, Any] = {"max_tokens": max_tokens, "stop": list(map(_unescaped, stop or [])), "beam": beam}
     options |= {"cache": cache_kind, "cache_dtype": cache_dtype}
     options |= {"normalisation": normalisation, "alpha": alpha, "sampling": None if beam > 1 else Sampling(**given)}
     if wants_file(source, result, prompts or []):
@@ -88,7 +95,7 @@ def generate(
         return
     generator = Generator.load(run)
     say_if_unfinished(run)
-    unknown = UnknownWords(generator.words, "continuation")
+    unknown, trained = UnknownWords(generator.words, "continuation"), TrainedLength(run)
     by_hand = not prompts and sys.stdin.isatty()
     if by_hand:
         say("one prompt per line; end with Ctrl-D")
@@ -96,12 +103,14 @@ def generate(
         options["first_row"] = row  # each line draws for itself, as it would among the others
         if remark := unknown.remark(prompt):
             say(remark)
+        trained.say_of(1 + len(generator.tokeniser.encode(prompt)))  # before the model writes, which may take long
         if as_json:
             ((found,),) = generator.generate([prompt], **options)
             out_json(json.dumps(_record(found, options), ensure_ascii=False))
         else:
             read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))  # as the model sees the prompt
-            _show(read, lambda tell, prompt=prompt: generator.generate([prompt], on_text=tell, **options))
+            ((found,),) = _show(read, lambda tell, prompt=prompt: generator.generate([prompt], on_text=tell, **options))
+        trained.say_of(_length(found))
 
 
 def _file(run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool) -> None:
@@ -109,7 +118,7 @@ def _file(run: Path, source: Path | None, result: Path | None, options: dict[str
     assert source is not None
     assert result is not None
     load = cache(Generator.load)  # not before a line is to be continued
-    unknown = cache(lambda: UnknownWords(load(run).words, "continuation"))
+    unknown, trained = cache(lambda: UnknownWords(load(run).words, "continuation")), TrainedLength(run)
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
         written = []
@@ -118,6 +127,7 @@ def _file(run: Path, source: Path | None, result: Path | None, options: dict[str
             if remark := unknown().remark(prompt):
                 say(remark)
             ((found,),) = generator.generate([prompt], first_row=row, **options)
+            trained.say_of(_length(found))
             if as_json:
                 written.append(json.dumps(_record(found, options), ensure_ascii=False))
             else:
@@ -128,7 +138,20 @@ def _file(run: Path, source: Path | None, result: Path | None, options: dict[str
     write_lines(run, source, result, compute, {"command": "generate", "json": as_json, **options})
 
 
-def _show(prompt: str, generate: Callable[[OnText], object]) -> None:
+def _unescaped(text: str) -> str:
+    r"""The text with the line ends, tabs and backslashes that a shell passes on as two characters.
+
+    >>> _unescaped(r"a\n\t\\n")
+    'a\n\t\\n'
+    """
+    return re.sub(r"\\[nt\\]", lambda found: {"n": "\n", "t": "\t", "\\": "\\"}[found[0][1]], text)
+
+
+def _length(found: Generation) -> int:
+    return 1 + len(found.prompt_ids) + len(found.ids)  # with BEGIN
+
+
+def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
     """The prompt and what follows, piece by piece, closed by a line end; nothing where nothing could be written."""
     clean = printable_lines if sys.stdout.isatty() else str
     waiting = [prompt]
@@ -139,8 +162,9 @@ def _show(prompt: str, generate: Callable[[OnText], object]) -> None:
         waiting.clear()
 
     try:
-        generate(tell)
+        written = generate(tell)
         tell(0, 0, "")  # a text may have no words
+        return written
     finally:
         if not waiting:
             out("")

@@ -6,12 +6,16 @@ import shlex
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regard.arguments import count_of
 from regard.cli.commands import in_quotes
 from regard.cli.console import say
 from regard.errors import RegardError
 from regard.models.storage import read_checkpoints
+
+if TYPE_CHECKING:
+    from regard.decoding.translator import Ends
 
 FAR, LONG = 3, 40  # a sentence is far too long from so many times the longest known one on, and from so many words on
 
@@ -60,6 +64,38 @@ def say_if_unfinished(run: Path) -> None:
     """Say so when the model of an unfinished training is used."""
     if (remark := remark_on_training(run)) is not None:
         say(remark)
+
+
+def say_of(ends: Ends) -> None:
+    """Say how many translations are empty or have no end."""
+    if (remark := ends.remark()) is not None:
+        say(remark)
+
+
+class TrainedLength:
+    """Compares the length of texts with the blocks that a language model was trained on; says once if one is longer.
+
+    Args:
+        run: the folder of the run; other folders do not hold the size of the blocks.
+    """
+
+    def __init__(self, run: Path) -> None:
+        from regard.training.recipes.run_folder import read_settings
+
+        try:
+            block = (read_settings(run) or {}).get("block")
+        except (RegardError, OSError):  # a remark is not worth an error
+            block = None
+        self.block = block if isinstance(block, int) else None
+
+    def say_of(self, ids: int) -> None:
+        """Say so if a text of so many ids is longer than a block."""
+        if self.block is not None and ids > self.block:
+            say(
+                f"the text has {ids:,} ids, and this model was trained on {self.block:,} at once; what it writes after "
+                f"the first {self.block:,} may make no sense"
+            )
+            self.block = None
 
 
 class Lengths:

@@ -42,6 +42,9 @@ CacheDtype = Annotated[
 ]
 
 
+WIDE_BEAM = 100  # from here on, a search is announced as slow
+
+
 def default(function: Callable[..., Any], name: str) -> Any:
     """The default of an argument, so that a command has that of the function that it calls.
 
@@ -60,9 +63,19 @@ def default_note(function: Callable[..., Any], name: str) -> str:
     return f"[default: {_shown(default(function, name))}]"
 
 
-def check_search(normalisation: str) -> None:
-    """Raise an ArgumentError, before any work, if there is no such normalisation."""
+def check_search(normalisation: str, beam: int) -> None:
+    """Raise an ArgumentError, before any work, for a search that does not exist; say if it will take long."""
+    from regard.cli.console import say
     from regard.decoding import NORMALISATIONS  # imports the models, which commands without a search do not need
+    from regard.decoding.beam import WIDEST
+
+    if beam > WIDEST:
+        raise ArgumentError(f"--beam is {beam}; it is a whole number from 1 to {WIDEST:,}")
+    if beam > WIDE_BEAM:
+        say(
+            f"--beam {beam} keeps {beam:,} hypotheses at each step, which may take {beam:,} times as long as --beam 1, "
+            f"and as much memory; 4 to 12 are usual"
+        )
 
     if normalisation not in NORMALISATIONS:
         raise ArgumentError(

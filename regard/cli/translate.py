@@ -16,7 +16,7 @@ import typer
 
 from regard.arguments import suggest
 from regard.cli.console import check_picture_name, out_data, out_encoding, out_json, out_lines, out_width, say
-from regard.cli.hints import Lengths, remarks_at_start
+from regard.cli.hints import Lengths, remarks_at_start, say_of
 from regard.cli.lines import INPUT, OUT, wants_file, write_lines
 from regard.cli.options import (
     Alpha,
@@ -32,6 +32,7 @@ from regard.cli.options import (
 )
 from regard.cli.why import Instead, Place, asked_why, draw_why, show_why
 from regard.decoding import Translation, Translator
+from regard.decoding.translator import Ends
 from regard.errors import ArgumentError
 from regard.inspection import LENSES, draw_maps, look, relevance, terminal_map
 from regard.inspection.maps import KINDS, check_attends
@@ -84,7 +85,7 @@ def translate(
     as_json: Json = False,
 ) -> None:
     """Translate in the order of the lines, saying each translation as soon as its batch is done."""
-    check_search(normalisation)
+    check_search(normalisation, beam)
     sentences = sentences or []
     search: dict[str, Any] = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
     search |= {"cache": cache_kind, "cache_dtype": cache_dtype}
@@ -108,11 +109,13 @@ def translate(
     for remark in remarks_at_start(run, sentences):
         say(remark)
     lines = sentences or read_lines(sys.stdin.buffer)
-    unknown, lengths = UnknownWords(translator.words, "translation"), Lengths(run)
+    unknown, lengths, ends = UnknownWords(translator.words, "translation"), Lengths(run), Ends()
     for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
         for remark in filter(None, map(lengths.remark, chunk)):
             say(remark)
-        for translation in translator.translate(chunk, **search):
+        translations = translator.translate(chunk, **search)
+        ends.add(translations)
+        for translation in translations:
             if remark := unknown.remark(translation.source):
                 say(remark)
             explained = None if reason is None else reason.answer(translator, translation)
@@ -129,6 +132,10 @@ def translate(
                 draw_why(explained, translation, picture)
             elif picture is not None:
                 _draw(translator, translation, picture)
+        if by_hand:
+            say_of(ends)
+            ends = Ends()
+    say_of(ends)
 
 
 def _file(run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool) -> None:
@@ -137,6 +144,7 @@ def _file(run: Path, source: Path | None, result: Path | None, search: dict[str,
     assert result is not None
     load = cache(Translator.load)  # not before a line is to be translated
     remarking = cache(lambda: (UnknownWords(load(run).words, "translation"), Lengths(run)))
+    ends = Ends()
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
         unknown, lengths = remarking()
@@ -144,11 +152,13 @@ def _file(run: Path, source: Path | None, result: Path | None, search: dict[str,
             for remark in filter(None, (lengths.remark(line), unknown.remark(line))):
                 say(remark)
         found = load(run).translate(list(lines), **search)
+        ends.add(found)
         if as_json:
             return [json.dumps(_record(one), ensure_ascii=False) for one in found]
         return [one_line(tidy_target(one.text)) for one in found]
 
     write_lines(run, source, result, compute, {"command": "translate", "json": as_json, **search})
+    say_of(ends)
 
 
 def _record(translation: Translation) -> dict[str, Any]:

@@ -37,6 +37,8 @@ from regard.text.pronouns import PRONOUNS, pronoun_of
 from regard.text.seen_words import SeenWords
 
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
+MANY_WORDS = 60  # from here on, explaining them is announced as slow
+
 Change = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
 
 
@@ -74,6 +76,11 @@ def view(
     _check(text, second, export, pictures)
     check_goes_with_why(why, {"--instead": instead, "--place": place})
     opened = open_run(run, why, words_instead(instead), place)
+    if (words := len(text.split())) >= MANY_WORDS and (export is not None or not any(pictures.values())):
+        say(
+            f"the text has {words} words, which are read again many times to explain what is written; this may take "
+            f"minutes. --png draws the attention alone, in seconds"
+        )
     general = opened.without_question()
     other = general if with_run is None else open_run(with_run)
     if other.label != opened.label:

@@ -85,7 +85,7 @@ def check_filters(temperature: float, top_k: int | None, top_p: float | None, mi
         raise ArgumentError(f"temperature is {temperature}; give 0 for the most likely id, or a number above 0")
     top_k = plain("top_k", top_k)
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-        raise ArgumentError(f"top_k is {top_k}; give 1 or more, or None for all ids")
+        raise ArgumentError(f"top_k is {top_k}; give 1 or more, or leave it out to draw from all ids")
     if top_p is not None and not 0 < top_p <= 1:
         raise ArgumentError(f"top_p is {top_p}; give a probability above 0, at most 1")
     if min_p is not None and not 0 <= min_p <= 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import a_list, of_kind, shown, whole
+from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.decoding.beam import beam_search
 from regard.decoding.generate import greedy_search
 from regard.decoding.loading import check_together, load_with_tokeniser, seen_words_of
@@ -41,6 +41,38 @@ class Translation:
     score: float
     finished: bool
     unknown_words: tuple[str, ...] | None = None
+
+
+class Ends:
+    """Counts translations that are empty, and those that reached the limit of their length without an end."""
+
+    def __init__(self, translations: Iterable[Translation] = ()) -> None:
+        self.count = self.empty = 0
+        self.limits: list[int] = []  # ids of each translation without an end
+        self.add(translations)
+
+    def add(self, translations: Iterable[Translation]) -> None:
+        """Count more translations; those of empty sources are left out."""
+        for one in translations:
+            if one.source_ids:
+                self.count, self.empty = self.count + 1, self.empty + (not one.text.strip())
+                self.limits += [] if one.finished else [len(one.ids)]
+
+    def remark(self) -> str | None:
+        """A sentence about them; None if all translations have words and an end.
+
+        >>> Ends([Translation("a b", "", (5, 6), (), 0.0, 0.0, True)] * 2).remark()
+        '2 of 2 translations are empty'
+        """
+        parts = []
+        whole = f"of {count_of(self.count, 'translations', ',')}"
+        if self.empty:
+            parts.append(f"{self.empty:,} {whole} {'is' if self.empty == 1 else 'are'} empty")
+        if self.limits:
+            least, most = min(self.limits), max(self.limits)
+            limit = f"limit of {most:,} ids" if least == most else f"limits of {least:,} to {most:,} ids"
+            parts.append(f"{len(self.limits):,} {whole} reached the {limit} without an end")
+        return "; ".join(parts) or None
 
 
 @runtime_checkable
@@ -163,7 +195,10 @@ class Translator(Described):
 @brief
 @dataclass(frozen=True)
 class Evaluation:
-    """Quality of translations, perplexity of the references, and the settings of the search."""
+    """Quality of translations, perplexity of the references, and the settings of the search.
+
+    Its JSON also counts translations that are `empty`, and those that are `unfinished`: at the limit of their length.
+    """
 
     scores: Scores
     perplexity: float
@@ -172,7 +207,9 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """The measures and settings, without the translations, as JSON values."""
-        return {**self.scores.to_dict(), "perplexity": self.perplexity, "settings": self.settings}
+        ends = Ends(self.translations)
+        counts = {"empty": ends.empty, "unfinished": len(ends.limits)}
+        return {**self.scores.to_dict(), "perplexity": self.perplexity, **counts, "settings": self.settings}
 
 
 def evaluate(

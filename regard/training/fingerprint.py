@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from regard.training.config import TrainingConfig
 
 # How long to train, what is kept and where it is computed; everything else decides the weights.
 MAY_CHANGE = ("steps", "minutes", "patience", "keep", "skip_non_finite", "parallel")
+DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
 
 
 def fingerprint(
@@ -118,6 +120,8 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
             for key in dict.fromkeys([*before, *now])
             for phrase in differences(before.get(key, "absent"), now.get(key, "absent"), f"{name}.{key}".lstrip("."))
         ]
+    if all(isinstance(value, str) and DIGEST.fullmatch(value) for value in (before, now)):
+        return [f"{name} was another"]
     return [f"{name} was {_short(before)}, now {_short(now)}"]
 
 

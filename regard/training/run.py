@@ -328,7 +328,9 @@ class Run:
         before = read_training(checkpoint)
         now = self.identity.fingerprint
         if changed := differences(completed(before["fingerprint"], now, self.model), now):
-            if others := [phrase.removeprefix("data.") for phrase in changed if phrase.startswith(OF_DATA)]:
+            plain = {f"{name} was another": "its texts have changed" for name in ("data.ids", "data.hash")}
+            others = [plain.get(one, one.removeprefix("data.")) for one in changed if one.startswith(OF_DATA)]
+            if others:
                 raise OccupiedError(
                     f"{self.folder} was begun with other data ({'; '.join(others)}); name the files that it was begun "
                     f"with, unchanged, or choose another folder"

@@ -10,6 +10,7 @@ from typing import Any
 
 from regard.arguments import count_of
 from regard.decoding import Evaluation, Translator, evaluate
+from regard.decoding.translator import Ends
 from regard.inspection import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
 from regard.inspection.maps import has_encoder_weights
 from regard.models import TranslationTransformer
@@ -116,6 +117,7 @@ class RunScores:
         return [
             f"{count_of(scores.count, 'sentences')} of {self.name}, {search}",
             *self._trained_on(),
+            *(f"  {remark}" for remark in [Ends(self.evaluation.translations).remark()] if remark),
             *(f"  {key:<12} {value}" for key, value in values.items()),
             *(self.pronouns.lines() if self.pronouns else []),
         ]

@@ -34,6 +34,7 @@ from regard.training.recipes.run_folder import (
     SETTINGS_FILE,
     Samples,
     Tell,
+    changed_data,
     draw_run,
     read_settings,
     show_each,
@@ -96,13 +97,19 @@ class Training:
             RegardError: as for `train`.
         """
         resumed = read_checkpoints(folder) is not None
-        result = train(
-            self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
-            model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
-            cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
-            on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned, resumed=resumed),
-            on_validation=show_each(self.samples, self.tell) if samples and self.samples else None,
-        )  # fmt: skip
+        try:
+            result = train(
+                self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
+                model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
+                cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
+                on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned, resumed=resumed),
+                on_validation=show_each(self.samples, self.tell) if samples and self.samples else None,
+            )  # fmt: skip
+        except OccupiedError as error:
+            changed = changed_data(folder, asdict(self.config)) if "other data" in str(error) else None
+            if changed is None:
+                raise
+            raise OccupiedError(f"{error}. {changed}") from error
         if not share_of_work()["rank"]:
             draw_run(folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True)
         return result

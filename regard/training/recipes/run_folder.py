@@ -77,9 +77,39 @@ def write_run(
     trained = b"".join(sorted({_hash_of(pair) for pair in learned}))
     files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if learned else {})
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    replace_file(run / SETTINGS_FILE, render_sealed({"settings": settings, "files": hashes}))
+    content = {"settings": settings, "files": hashes, "data": _marks(settings)}
+    replace_file(run / SETTINGS_FILE, render_sealed(content))
     for name, data in files.items():
         replace_file(run / name, data)
+
+
+def changed_data(run: Path, settings: Mapping[str, Any]) -> str | None:
+    """A phrase about the data files that are not those that a run was begun with; None if it does not say which.
+
+    Args:
+        run: the folder.
+        settings: those of now; they may name the files at another place.
+    """
+    before, now = read_sealed(run / SETTINGS_FILE).get("data"), _marks(settings)
+    if not isinstance(before, list) or len(before) != len(now):
+        return None
+    changed = [
+        f"{new[0]} has changed: it had {count_of(old[2], 'bytes', ',')} and has {new[2]:,} now"
+        for old, new in zip(before, now, strict=True)
+        if old[1] != new[1]
+    ]
+    return "; ".join(changed) or None
+
+
+def _marks(settings: Mapping[str, Any]) -> list[list[Any]]:
+    """The name, SHA-256 and size of each file of data, in the order of the settings."""
+    marks = []
+    for path in [path for name in MAY_MOVE for path in settings.get(name) or ()]:
+        file = table_of(Path(path)).path
+        if path != PRONOUNS and file.is_file():
+            with file.open("rb") as opened:
+                marks.append([str(path), hashlib.file_digest(opened, "sha256").hexdigest(), file.stat().st_size])
+    return marks
 
 
 def read_settings(run: Path) -> dict[str, Any] | None:
