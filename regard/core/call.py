@@ -189,8 +189,11 @@ class Call(NamedTuple):
         changed: dict[str, Any] = {
             name: in_memory(name, x) for name, x in self._asdict().items() if isinstance(x, torch.Tensor)
         }
-        if self.parameters:
-            changed["parameters"] = {name: in_memory(f"parameter {name!r}", x) for name, x in self.parameters.items()}
+        if self.parameters is not None:
+            changed["parameters"] = {
+                name: in_memory(f"parameter {name!r}", x) if isinstance(x, torch.Tensor) else x
+                for name, x in named_parameters(self.parameters).items()
+            }
         return self._replace(**changed)
 
     def as_planned(self) -> Call:
