@@ -74,7 +74,7 @@ def uncompiled(
     @wraps(function)
     def call(*args: Given.args, **options: Given.kwargs) -> Found:
         if torch.compiler.is_compiling():
-            name = getattr(function, "__name__", "this")
+            name = getattr(function, "__qualname__", "this")
             raise UnsupportedError(
                 f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
             )
