@@ -81,9 +81,9 @@ def test_pytorchs_dynamic_quantisation_replaces_it_once_it_is_a_linear_layer_as_
     for types in ({nn.Linear}, {Projection}):
         assert all(type(one) is Projection for one in quantize(layer, types).children() if hasattr(one, "weight"))
     expected = layer(x)
-    for module in layer.modules():
-        if type(module) is Projection:
-            module.__class__ = nn.Linear
+    for one in layer.modules():
+        if type(one) is Projection:
+            one.__class__ = nn.Linear
     quantised = quantize(layer, {nn.Linear})
     assert isinstance(quantised.to_q, torch.ao.nn.quantized.dynamic.Linear)
     with torch.no_grad():
