@@ -4,9 +4,11 @@
     from regard import patterns as p
     out = rg.attention(q, k, v, pattern=p.Causal() & p.CausalWindow(512))
 
-Names load when they are first used, so that `import regard` and `regard --help` cost nothing.
+Names load when they are first used, so that `import regard` and `regard --help` cost nothing. `torch.export.load` needs
+`import regard.functional`, which `import regard` does if torch is imported already.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -114,3 +116,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *_ROOMS, "__version__"])
+
+
+if "torch" in sys.modules:  # so that torch.export.load finds the operation of a saved program
+    import_module("regard.functional")

@@ -222,6 +222,12 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_symbolic(value: Any) -> bool:
+    """Is it a size of a program that torch.export traces? It stands for a whole number that is not known yet."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.SymInt
+
+
 def whole(name: str, number: object, least: int | None = None) -> int:
     """The number as a Python int, if it is a whole one of at least `least` that fits 64 bits.
 
@@ -230,6 +236,8 @@ def whole(name: str, number: object, least: int | None = None) -> int:
     3
     """
     found = plain(name, number)
+    if is_symbolic(found):
+        return found
     if not is_whole(found) or (least is not None and found < least):
         rule = "a whole number" if least is None else f"a whole number, {least} or more"
         raise ArgumentError(f"{name} is {shown(found)}; it needs {rule}")

@@ -145,7 +145,7 @@ class Rotary:
         check_positions(positions)
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
             raise ShapeError(f"Rotary rotates heads (batch, heads, length, head_dim), not {shown(x)}")
-        if positions.shape[-1:] != x.shape[2:3] or tuple(positions.shape[:-1]) not in ((), (1,), (len(x),)):
+        if positions.shape[-1:] != x.shape[2:3] or tuple(positions.shape[:-1]) not in ((), (1,), (x.shape[0],)):
             raise ShapeError(
                 f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
                 f"(batch, length)"
@@ -163,7 +163,7 @@ class Rotary:
         The cosines of the last few starts and lengths are kept: all layers of a model rotate to the same positions.
         """
         dims, length = self._dims_of(x), x.shape[2]
-        if length > LENGTH_KEPT or _makes_other_tensors():
+        if _makes_other_tensors() or length > LENGTH_KEPT:
             return self.rotate(x, start + torch.arange(length, device=x.device))
         wide = torch.promote_types(x.dtype, torch.float32)
         return self._turned(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.exc import Unsupported
 from torch._functorch import config
 from torch.autograd import graph
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -90,3 +93,32 @@ def test_equal_calls_in_one_graph_draw_different_seeds():
 
     one, other = torch.compile(function, fullgraph=True, backend="aot_eager_decomp_partition")(x)
     assert not torch.equal(one, other)
+
+
+STEPPING = rg.MultiHeadAttention(dim=6, heads=2, head_dim=4, pattern="causal", positions="rotary").eval()
+
+
+def in_steps(layer, kind: str, **options: int) -> torch.Tensor:
+    """The output of seven vectors in three calls with a cache."""
+    cache, x = STEPPING.new_cache(1, kind, **options), torch.arange(42.0).view(1, 7, 6).sin()
+    return torch.cat([layer(x[:, start:stop], cache=cache) for start, stop in ((0, 3), (3, 4), (4, 7))], 1)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_one_graph_continues_a_static_cache(mode):
+    with mode():
+        found = in_steps(torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "static", capacity=11)
+        torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
+
+
+@torch.no_grad()
+def test_pages_are_taken_and_freed_outside_of_every_graph(monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    found = in_steps(torch.compile(STEPPING, backend="aot_eager"), "paged")
+    torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
+    torch._dynamo.reset()
+    with pytest.raises(Unsupported, match=r"PagedCache\.append is not compiled"):
+        in_steps(torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "paged")
+    gc.collect()
+    assert not unraisable

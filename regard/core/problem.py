@@ -8,7 +8,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import count_of, is_whole, kind_of, plain, real, refuse_wrapper, shown
+from regard.arguments import count_of, is_symbolic, is_whole, kind_of, plain, real, refuse_wrapper, shown
 from regard.bias import Bias
 from regard.core.result import Want
 from regard.core.tensors import Outline, Stored, refuse_layout
@@ -183,6 +183,8 @@ def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tens
         if q_start.is_nested or q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
             raise ShapeError(f"q_start is {shown(q_start)}; it needs int64 of shape (batch,) = ({batch},), or a number")
         refuse_wrapper("q_start", q_start)
+        return q_start
+    if is_symbolic(q_start):
         return q_start
     if not is_whole(q_start) or abs(q_start) > FARTHEST:
         raise ArgumentError(

@@ -69,11 +69,11 @@ def uncompiled(
     `recorded` takes its place while make_fx records; without it the function is refused there.
     """
     apart: list[Callable[Given, Found]] = []
+    name = getattr(function, "__qualname__", "this")
 
     @wraps(function)
     def call(*args: Given.args, **options: Given.kwargs) -> Found:
         if torch.compiler.is_compiling():
-            name = getattr(function, "__name__", "this")
             raise UnsupportedError(
                 f"{name} is not compiled, only attention itself is; call it outside torch.compile, where it works"
             )

@@ -200,7 +200,10 @@ class _Answer:
 
 
 def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern, torch.Tensor | None]:
-    """The pattern and the bias that a mask stands for; the pattern is Causal, KeyMask or Explicit where it is one."""
+    """The pattern and the bias that a mask stands for; the pattern is Causal, KeyMask or Explicit where it is one.
+
+    In a graph of torch.compile or torch.export numbers are not known: those of a mask stay a bias.
+    """
     if mask is None:
         return Full(), None
     if any(given not in (1, size) for given, size in zip(mask.shape[2:], (q_len, k_len), strict=True)):
@@ -211,17 +214,18 @@ def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern,
     live = mask if mask.dtype == torch.bool else _live(mask)
     if live is None:
         return Full(), mask
+    known = not torch.compiler.is_compiling()
     alike = all(live.shape[axis] == 1 or not live.stride(axis) for axis in (1, 2))  # for all heads and queries
-    if alike or (live.shape[2] == 1 and torch.equal(live, live[:, :1].expand_as(live))):
+    if alike or (known and live.shape[2] == 1 and torch.equal(live, live[:, :1].expand_as(live))):
         return KeyMask(live[:, 0, 0].expand(-1, k_len)), None
-    if live.shape == (1, 1, q_len, k_len) and torch.equal(live[0, 0], torch.ones_like(live[0, 0]).tril()):
+    if known and live.shape == (1, 1, q_len, k_len) and torch.equal(live[0, 0], torch.ones_like(live[0, 0]).tril()):
         return Causal(), None
     return Explicit(live.expand(-1, -1, q_len, k_len)), None
 
 
 def _live(mask: torch.Tensor) -> torch.Tensor | None:
     """Where a mask of numbers adds 0, if it adds -inf everywhere else and needs no gradient; None otherwise."""
-    if mask.requires_grad:
+    if mask.requires_grad or torch.compiler.is_compiling():
         return None
     live = mask == 0
     return live if bool((live | (mask == -torch.inf)).all()) else None

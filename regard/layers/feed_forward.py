@@ -21,7 +21,12 @@ BLOCK = 64  # output columns per block, fast for so few rows
 class Projection(nn.Linear):
     """`x Wᵀ + b`, as `torch.nn.Linear`, and fast for a few rows too.
 
-    Tools that match the exact type `torch.nn.Linear`, such as torch's dynamic quantisation, must be given this type.
+    Tools that replace modules of the exact type `torch.nn.Linear`, such as `torch.ao.quantization.quantize_dynamic`,
+    leave it as it is and do not say so. It differs in speed alone, so make it that type first:
+
+        for module in model.modules():
+            if type(module) is Projection:
+                module.__class__ = torch.nn.Linear
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

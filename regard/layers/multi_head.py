@@ -227,7 +227,7 @@ class MultiHeadAttention(RecordedLayer):
         q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)
         if context is None:
             first_key = cache.length if cache is not None else 0
-            q_start = first_key if q_start is None else checked_q_start(q_start, len(x))
+            q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
             q, gate = self._rotated(q, q_start), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, first_key, q)
             if cache is not None:
@@ -237,7 +237,7 @@ class MultiHeadAttention(RecordedLayer):
         else:
             refuse_unrelated(combined, q_start, turned=self.positions is not None)
             if q_start is not None:
-                q = self._rotated(q, checked_q_start(q_start, len(x)))
+                q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
         return self._join(self._attend(q, k, v, combined, bias, q_start, gate))
@@ -383,9 +383,9 @@ class MultiHeadAttention(RecordedLayer):
         if context is not None:
             if not isinstance(context, ProjectedContext):
                 self._check_vectors("context", context, self.context_dim)
-            rows = context.keys.shape[0] if isinstance(context, ProjectedContext) else len(context)
-            if rows != len(x):
-                raise ShapeError(f"axis 'batch' is {len(x)} in x {tuple(x.shape)} but {rows} in the context")
+            rows = context.keys.shape[0] if isinstance(context, ProjectedContext) else context.shape[0]
+            if rows != x.shape[0]:
+                raise ShapeError(f"axis 'batch' is {x.shape[0]} in x {tuple(x.shape)} but {rows} in the context")
 
     def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
         check_vectors(name, vectors, getattr(self.to_v, "weight", None))

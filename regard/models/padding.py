@@ -29,7 +29,7 @@ class Aligned:
         if self.start is None or x is None:
             return x
         places = torch.arange(x.shape[1], device=x.device) + self.start[:, None]  # (batch, length)
-        rows = torch.arange(len(x), device=x.device)[:, None]
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
         return x[rows, places.clamp(max=x.shape[1] - 1)]
 
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ class Aligned:
         if self.start is None:
             return x
         places = torch.arange(x.shape[1], device=x.device) - self.start[:, None]  # (batch, length)
-        rows = torch.arange(len(x), device=x.device)[:, None]
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
         return x[rows, places.clamp(min=0)]
 
 

@@ -199,14 +199,14 @@ class KeySpan(Pattern):
 
     @property
     def batch_rows(self) -> int:
-        return max((len(end) for end in self._tensors().values()), default=1)
+        return max((end.shape[0] for end in self._tensors().values()), default=1)
 
     def for_row(self, row: int) -> Pattern:
         return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.varies_by_row else self
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for name, tensor in self._tensors().items():
-            if len(tensor) not in (1, batch):
+            if tensor.shape[0] not in (1, batch):
                 raise ShapeError(
                     f"KeySpan's {name} holds {count_of(len(tensor), 'numbers')} but the batch has "
                     f"{count_of(batch, 'rows')}; give one for each"

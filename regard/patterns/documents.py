@@ -49,7 +49,7 @@ class SameDocument(Pattern):
             raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs (length,) or (batch, length)")
         refuse_wrapper("SameDocument's ids", ids)
         ids = ids.detach().to(torch.int64, copy=True)
-        object.__setattr__(self, "ids", ids[0] if ids.dim() == 2 and len(ids) == 1 else ids)
+        object.__setattr__(self, "ids", ids[0] if ids.dim() == 2 and ids.shape[0] == 1 else ids)
         object.__setattr__(self, "serial", new_serial())
 
     @property
@@ -75,7 +75,7 @@ class SameDocument(Pattern):
                 f"call has {count_of(k_len, 'keys')}; "
                 f"give an id for every key"
             )
-        if self.varies_by_row and batch and len(self.ids) != batch:
+        if self.varies_by_row and batch and self.ids.shape[0] != batch:
             raise ShapeError(f"SameDocument's ids have {count_of(len(self.ids), 'rows')} but the batch has {batch}")
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ class SameDocument(Pattern):
         if not self.varies_by_row:
             return ids[inside], known
         inside = inside[(None,) * (4 - inside.dim())]
-        rows = torch.arange(len(ids), device=ids.device).view(-1, 1, 1, 1)
+        rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
         return ids[rows, inside], known
 
     def is_one(self, queries: range, k_len: int) -> bool:

@@ -51,11 +51,11 @@ class KeyMask(Pattern):
                 f"KeyMask's mask is {given}; it needs booleans, True = may look: mask.bool() if 1 means may look, "
                 f"or ~mask if True means padding"
             )
-        if mask.dim() not in (1, 2) or (mask.dim() == 2 and not len(mask)):
+        if mask.dim() not in (1, 2) or (mask.dim() == 2 and not mask.shape[0]):
             raise ShapeError(f"KeyMask's mask has shape {tuple(mask.shape)}; it needs (k_len,) or (batch, k_len)")
         refuse_wrapper("KeyMask's mask", mask)
         mask = mask.detach().clone()
-        object.__setattr__(self, "mask", mask[0] if mask.dim() == 2 and len(mask) == 1 else mask)
+        object.__setattr__(self, "mask", mask[0] if mask.dim() == 2 and mask.shape[0] == 1 else mask)
         object.__setattr__(self, "serial", new_serial())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
@@ -67,7 +67,7 @@ class KeyMask(Pattern):
         if not self.varies_by_row:
             return mask[inside] & known
         inside = inside[(None,) * (4 - inside.dim())]
-        rows = torch.arange(len(mask), device=mask.device).view(-1, 1, 1, 1)
+        rows = torch.arange(mask.shape[0], device=mask.device).view(-1, 1, 1, 1)
         return mask[rows, inside] & known
 
     @property
@@ -87,7 +87,7 @@ class KeyMask(Pattern):
                 f"KeyMask's mask is for {count_of(self.mask.shape[-1], 'keys')} and the call has {k_len}; give a "
                 f"boolean for every key, those of a cache included"
             )
-        if self.varies_by_row and batch and len(self.mask) != batch:
+        if self.varies_by_row and batch and self.mask.shape[0] != batch:
             raise ShapeError(f"KeyMask's mask has {count_of(len(self.mask), 'rows')} but the batch has {batch}")
 
     def as_span(self) -> KeySpan | None:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from regard.layers import Projection, project
+from regard.layers import MultiHeadAttention, Projection, project
 from regard.layers import feed_forward as module
 
 ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
@@ -71,3 +72,20 @@ def test_one_bias_for_all_is_added_for_any_number_of_rows():
     for rows in (1, 4, 7, 20):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(project(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore::UserWarning:torch.ao")  # torch's own
+def test_pytorchs_dynamic_quantisation_replaces_it_once_it_is_a_linear_layer_as_its_docstring_says():
+    quantize = torch.ao.quantization.quantize_dynamic
+    layer, x = MultiHeadAttention(dim=64, heads=4, pattern="causal").eval(), torch.randn(2, 7, 64)
+    for types in ({nn.Linear}, {Projection}):
+        assert all(type(one) is Projection for one in quantize(layer, types).children() if hasattr(one, "weight"))
+    expected = layer(x)
+    for one in layer.modules():
+        if type(one) is Projection:
+            one.__class__ = nn.Linear
+    quantised = quantize(layer, {nn.Linear})
+    assert isinstance(quantised.to_q, torch.ao.nn.quantized.dynamic.Linear)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), expected)
+        torch.testing.assert_close(quantised(x), expected, atol=0.05, rtol=0)

@@ -150,7 +150,7 @@ class Cache(Owned):
         device = checked_device(device)
         batch, kv_heads, head_dim = whole("batch", batch), whole("kv_heads", kv_heads), whole("head_dim", head_dim)
         dims = {"k": head_dim, "v": head_dim if v_dim is None else whole("v_dim", v_dim)}
-        if min(batch, kv_heads - 1, *dims.values()) < 0:
+        if any(size < 0 for size in (batch, kv_heads - 1, *dims.values())):
             raise ArgumentError(
                 f"batch {batch}, kv_heads {kv_heads}, head_dim {head_dim}, v_dim {v_dim}: kv_heads is 1 or more, "
                 f"none is below 0"

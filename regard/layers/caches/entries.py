@@ -116,7 +116,9 @@ class Held:
     @property
     def fixed(self) -> bool:
         """Whether free slots may not be written, because autograd or inference mode forbids it."""
-        return self.recorded or (self.planes["k"].is_inference() and not torch.is_inference_mode_enabled())
+        if self.recorded or torch.compiler.is_compiling():  # a compiler knows no inference tensors
+            return self.recorded
+        return self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
 
     def used(self) -> dict[str, torch.Tensor]:
         """Views of the slots in use of every plane."""

@@ -13,6 +13,7 @@ import torch
 
 from regard.arguments import count_of, whole
 from regard.errors import ArgumentError
+from regard.functional.compiled import uncompiled
 from regard.layers.caches.base import Cache, Entries, check_rows, checked_path
 from regard.layers.caches.entries import Held, read, write
 from regard.storage import load_tensor_metadata
@@ -27,7 +28,8 @@ class Pool:
     """
 
     def __init__(self, planes: dict[str, torch.Tensor]) -> None:
-        self.planes, self.free = planes, list[int]()
+        self.planes = planes
+        self.free: list[int] = []
 
     @property
     def pages(self) -> int:
@@ -175,6 +177,7 @@ class PagedCache(Cache):
         """An independent cache with the same entries, which shares their pages; nothing is copied."""
         return copy.copy(self)
 
+    @uncompiled  # a compiler would make pages of its own, and free them
     def append(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Entries, Entries]:
         """Append entries, and return all keys and values; see `Cache.append`."""
         new = self._stored(k, v)
