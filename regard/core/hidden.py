@@ -328,7 +328,7 @@ def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
 
 def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result:
     """The result with NaN in the outputs and statistics of the touched queries."""
-    write = _times_nan if problem.forward_mode else _WithNaN.apply
+    write = _WithNaN.apply
     filled = lambda x, at: None if x is None else write(x, at)  # noqa: E731
     rows, chosen = touched[..., None], None
     if (asked := asked_for(WeightsOf, problem.want)) is not None:
@@ -346,11 +346,6 @@ def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result
         chosen_weights=filled(result.chosen_weights, chosen),
         sink=filled(result.sink, touched),
     )
-
-
-def _times_nan(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """NaN at some places, and in the tangents there, by an operation that has forward-mode derivatives."""
-    return x * torch.where(places, math.nan, torch.ones_like(x))
 
 
 class _WithNaN(torch.autograd.Function):
