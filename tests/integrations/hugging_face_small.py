@@ -52,7 +52,7 @@ SIZES: tuple[tuple[str, int], ...] = (
 )
 NEAR = re.compile(r".*(token_id|token_ids|token_index|_id|_token|idx|token)$")
 SPECIAL: dict[str, dict[str, Any]] = {
-    "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]}, 
+    "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "granitemoehybrid": {"mamba_d_head": 16, "layer_types": ["mamba", "attention"]},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16}, "informer": {"prediction_length": 4},
