@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,7 +24,7 @@ def families() -> str:
     for row in report()["families"]:
         head = f"| {row['name']} | {row['attention']} | {row['status']} |"
         if "reason" in row:
-            why = row["reason"].partition("regard would never be asked: ")[2].partition(";")[0]
+            why = row["reason"].partition("regard would never be ")[2].partition(": ")[2].partition(";")[0]
             lines.append(f"{head} {why} | | |")
             continue
         ways = row["tokens"]
@@ -51,6 +52,48 @@ def compared() -> str:
         f"called regard. As a control, "
         f"the padding is ignored on purpose: the smallest difference then is {dropped:.1f}. "
         f"torch {found['versions']['torch']}, transformers {found['versions']['transformers']}."
+    )
+
+
+@cache
+def swept() -> dict[str, Any]:
+    """The committed report of every architecture."""
+    return json.loads((RESULTS / "pretrained_families_cpu" / "architectures.json").read_text(encoding="utf-8"))
+
+
+def architectures() -> str:
+    """A row for each architecture that could be built: what happened, and the reasons."""
+    lines = ["| architecture | built as | result | what stays outside, or why |", "|---|---|---|---|"]
+    for row in swept()["architectures"]:
+        if row["status"] != "not built":
+            why = "; ".join(row.get("outside", ())) if "reason" not in row else _cause(row["reason"])
+            lines.append(f"| {row['type']} | {row['class']} | {row['status']} | {why} |")
+    return "\n".join(lines)
+
+
+def _cause(reason: str) -> str:
+    """Why a model is refused, without its name and the way out."""
+    for before in ("regard would never be called: ", "has no attention layer that regard could compute"):
+        if before in reason:
+            start = "" if before.endswith(": ") else "no attention layer"
+            return start + reason.partition(before)[2].rpartition("; ")[0]
+    return reason.partition("; nothing was changed")[0]
+
+
+def architectures_compared() -> str:
+    """How many architectures were compared, with what result."""
+    found = swept()
+    counts = Counter(row["status"] for row in found["architectures"])
+    far = max(row.get("far", 0.0) for row in found["architectures"])
+    return (
+        f"transformers {found['versions']['transformers']} lists {len(found['architectures'])} architectures. "
+        f"{counts['not built']} could not be built small, since their configs do not fit together or a package is "
+        f"missing. Of the others {counts['equal']} give the numbers of their eager attention, and "
+        f"{counts['equal, parts outside']} more do so with parts that stay outside; {counts['refused']} are refused; "
+        f"{counts['not compared']} are attached and were not compared, because no generic inputs fit them. The "
+        f"largest difference is {far:.0e} of the norm of an output; at most 1e-4 counts as equal. Each model got four "
+        f"rows of fourteen ids, one of them padded and one with another last word, or images or sounds. "
+        f"torch {found['versions']['torch']}."
     )
 
 
@@ -110,6 +153,8 @@ def atom_erased() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "families-table": families,
     "families-compared": compared,
+    "architectures-table": architectures,
+    "architectures-compared": architectures_compared,
     "atom-table": atom_table,
     "atom-verdict": atom_verdict,
     "atom-windows": atom_windows,

@@ -224,7 +224,8 @@ def _refusal(model: nn.Module, outside: dict[str, str]) -> str:
     if not silent:
         layers = f" (its layers are {'; '.join(reasons)})" if reasons else ""
         return f"{name} has no attention layer that regard could compute{layers}; it stays as it is"
-    why = "; ".join(reason.partition(": ")[2] for reason in reasons if reason.partition(":")[0] in silent)
+    causes = [reason.partition(": ")[2] for reason in reasons if reason.partition(":")[0] in silent]
+    why = "; ".join(dict.fromkeys(causes))
     sentence = f"{name} does not call registered attention ({', '.join(silent)})"
     if any(replaceable(one) for one in models_inside(model)):
         return (

@@ -46,6 +46,8 @@ MIXERS = re.compile(
     r"(Mamba\w*Mixer|MambaLayer|GatedDeltaNet|DeltaAttention|LightningAttention|LinearAttention|RecurrentBlock|"
     r"ShortConv|ShortConvolution|RwkvSelfAttention|FourierTransform|FalconH1Mixer|BambaMixer|mLSTMLayer)$"
 )
+# Names of attention, without parts of it and without gates.
+ATTENDS = re.compile(r"(?<!Gated)(Attention|Attn)(?!\w*(Projection|Output|Norm|Mask|Gate|MLP|Bias|Residual|Layer))")
 KINDS = 4096  # classes whose code was read
 
 Own = Callable[[], AbstractContextManager[None]]
@@ -332,12 +334,17 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def mixing_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that carry numbers from one position to another, by name: attention, and what stands in its place."""
-    found = attention_modules(model)
+    found, named = attention_modules(model), {}
     for name, module in model.named_modules():
-        mixes = isinstance(module, nn.MultiheadAttention) or MIXERS.search(type(module).__name__)
-        if mixes and not isinstance(module, PreTrainedModel):
+        if isinstance(module, PreTrainedModel):
+            continue
+        if isinstance(module, nn.MultiheadAttention) or MIXERS.search(type(module).__name__):
             found[name] = module
-    inside = {name for name in found for outer in found if name.startswith(f"{outer}.")}
+        if ATTENDS.search(type(module).__name__) and next(module.parameters(), None) is not None:
+            named[name] = module
+    holders = {one[: dot.start()] for one in named for dot in re.finditer(r"\.", one)}
+    found |= {name: module for name, module in named.items() if name not in holders}  # innermost, whatever it projects
+    inside = {one for one in found if any(one[: dot.start()] in found for dot in re.finditer(r"\.", one))}
     return {name: module for name, module in model.named_modules() if name in found and name not in inside}
 
 

@@ -1,0 +1,290 @@
+"""`attach` computes, part by part and in wrappers, what eager attention computes, or refuses with a true reason."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+import hugging_face_checks as checks
+import hugging_face_sweep as sweep
+import torch
+import transformers as tf
+from hugging_face_families import BY_NAME, IMAGE, SIZES, TRANSLATOR
+from hugging_face_small import built
+from torch import nn
+
+import regard as rg
+from regard.integrations.transformers import attach, checking, detach, explain, masks, observe
+from regard.integrations.transformers import reading as read
+
+IDS = torch.randint(3, 98, (2, 9), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+    tf.logging.set_verbosity_error()
+
+
+def needs(kind):
+    if kind not in sweep.small.types():
+        pytest.skip(f"this version of transformers has no {kind}")
+
+
+WHOLE = ("deepseek_v4", "deepseek_v32", "glm_moe_dsa", "hy_v4", "falcon", "bridgetower", "qwen2_vl", "gemma4_text")
+PARTS = {
+    "qwen3_next": "Qwen3NextGatedDeltaNet: a recurrent or linear layer, which has no softmax",
+    "minimax": "MiniMaxLightningAttention: a recurrent or linear layer, which has no softmax",
+    "longt5": "LongT5LocalAttention: its windows are blocks in its own code",
+    "pegasus_x": "PegasusXGlobalLocalAttention: its windows are blocks in its own code",
+    "aria": "AriaCrossAttention: its attention is written out in its own code",
+    "jamba": "JambaMambaMixer: a recurrent or linear layer, which has no softmax",
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_an_architecture_gives_the_numbers_of_eager_attention(kind):
+    needs(kind)
+    row = sweep.row(kind)
+    assert row["status"] in (sweep.EQUAL, sweep.PARTLY), row
+    assert row["far"] <= 1e-5
+    assert row["calls"] > 0
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_part_that_regard_cannot_compute_stays_and_is_named_with_its_reason(kind):
+    needs(kind)
+    row = sweep.row(kind)
+    assert row["status"] == sweep.PARTLY, row
+    assert any(PARTS[kind] in reason for reason in row["outside"])
+
+
+def test_outside_names_the_modules_and_explain_lists_them():
+    needs("qwen3_next")
+    model = attach(built("qwen3_next"))
+    linear = [name for name, one in model.named_modules() if type(one).__name__ == "Qwen3NextGatedDeltaNet"]
+    assert linear
+    assert [*model.outside] == linear
+    explained = explain(model, IDS)
+    assert list(explained.silent) == linear
+    assert "outside: model.layers.0.linear_attn (Qwen3NextGatedDeltaNet: a recurrent or linear layer" in repr(explained)
+    assert len(explained.calls) == model.config.num_hidden_layers - len(linear)
+    assert "outside" not in detach(model).__dict__
+
+
+def test_the_audio_of_gemma_4_stays_and_its_text_is_computed():
+    needs("gemma4_audio")
+    model = built("gemma4")
+    model.model.audio_tower = tower = built("gemma4_audio")
+    attach(model)
+    assert tower.config._attn_implementation != "regard"
+    assert model.model.language_model.config._attn_implementation == "regard"
+    assert all(name.startswith("model.audio_tower") for name in model.outside)
+    assert len(model.outside) == 2
+
+
+@pytest.mark.parametrize("kind", ["mamba", "falcon_mamba", "mamba2", "fnet", "resnet"])
+def test_a_model_without_attention_is_refused(kind):
+    model = built(kind)
+    with pytest.raises(rg.UnsupportedError, match="has no attention layer that regard could compute"):
+        attach(model)
+    assert model.config._attn_implementation != "regard"
+
+
+@pytest.mark.parametrize(("alibi", "name"), [(True, "falcon-rw"), (False, "falcon-7b"), (False, "falcon-40b")])
+def test_falcon_is_refused_for_alibi_alone(alibi, name):
+    config = tf.FalconConfig(
+        vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=alibi, num_kv_heads=2,
+        new_decoder_architecture=name == "falcon-40b", initializer_range=0.2, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model = tf.FalconForCausalLM(config).eval()
+    if alibi:
+        with pytest.raises(rg.UnsupportedError, match="adds ALiBi"):
+            attach(model)
+        return
+    live = torch.ones(2, 9, dtype=torch.long)
+    live[0, :3] = 0
+    given = {"max_new_tokens": 5, "do_sample": False, "attention_mask": live, "pad_token_id": 0}
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected, words = model(IDS, attention_mask=live).logits, model.generate(IDS, **given)
+        attach(model)
+        found = model(IDS, attention_mask=live).logits
+        assert checks.farthest(found, expected, live.bool()) <= 1e-5
+        assert torch.equal(model.generate(IDS, **given), words)
+    assert explain(model, IDS).silent == ()
+    assert explain(model, IDS).calls[0].pattern == "causal"
+    detach(model)
+    assert {type(layer.self_attention).__name__ for layer in model.transformer.h} == {"FalconAttention"}
+
+
+@pytest.mark.parametrize("left_out", ["attention_mask", "mask_function"])
+def test_a_model_that_would_give_other_numbers_is_refused_and_stays_as_it_was(left_out):
+    """What is left out is the mask of padding, or the window of five ids."""
+    model = BY_NAME["Mistral"].model().train()
+    with checks.dropped(left_out), pytest.raises(rg.UnsupportedError, match="differs from its own eager attention"):
+        attach(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert not {"outside", "unchecked", "_regard_before", "_regard_hooks"} & model.__dict__.keys()
+    with checks.dropped(left_out):
+        assert attach(model, check=False).config._attn_implementation == "regard"
+
+
+def test_the_comparison_leaves_modes_generators_gradients_and_observers_as_they_were():
+    model = BY_NAME["Llama"].model().train()
+    model.model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    model.lm_head.weight.grad = torch.ones_like(model.lm_head.weight)
+    other = attach(BY_NAME["GPT-2"].model())
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with observe(other, "entropy") as observed:
+        attach(model)
+        other(IDS)
+    assert len(observed.calls) == 3
+    assert torch.equal(torch.rand(3), expected)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(model.lm_head.weight.grad, torch.ones_like(model.lm_head.weight))
+    assert model.unchecked == ()
+
+
+def test_a_model_that_changes_itself_for_short_inputs_is_given_back():
+    """BigBird exchanges its attention for full attention there."""
+    model = BY_NAME["BigBird"].model()
+    kinds = {name: type(one) for name, one in model.named_modules()}
+    with pytest.raises(rg.UnsupportedError, match="replace=True"):
+        attach(model)
+    attach(model, replace=True)
+    assert model.encoder.attention_type == "block_sparse"
+    assert {name: type(one) for name, one in detach(model).named_modules()} == kinds
+
+
+class Lora(nn.Module):
+    """Holds a model as peft does: `wrapper.base_model.model`."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = nn.Module()
+        self.base_model.model = model
+
+    def forward(self, *given, **keywords):
+        return self.base_model.model(*given, **keywords)
+
+
+class Sentences(nn.Module):
+    """Holds a model as the first part of a SentenceTransformer does, which hands on one mapping."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.auto_model = model
+
+    def forward(self, features):
+        features["vectors"] = self.auto_model(**features).last_hidden_state.mean(1)
+        return features
+
+
+def test_a_wrapper_is_opened():
+    for wrapper, given in (
+        (Lora(BY_NAME["Llama"].model()), lambda: IDS),
+        (nn.Sequential(Sentences(BY_NAME["BERT"].model())), lambda: {"input_ids": IDS}),
+    ):
+        inner = next(checking.models_of(wrapper))
+        with torch.no_grad():
+            expected = wrapper(given())
+            assert attach(wrapper) is wrapper
+            found = wrapper(given())
+        assert inner.config._attn_implementation == "regard"
+        assert (wrapper.outside, wrapper.unchecked) == ({}, ())
+        name = "vectors" if isinstance(found, dict) and "vectors" in found else "logits"
+        assert float((found[name] - expected[name]).abs().max()) <= 1e-5
+        assert len(explain(wrapper, given()).calls) == len(checking.attention_modules(wrapper))
+        assert detach(wrapper) is wrapper
+        assert inner.config._attn_implementation == "sdpa"
+    with pytest.raises(rg.ArgumentError, match="a module that holds one"):
+        attach(nn.Linear(2, 2))
+
+
+LLAMA = {**SIZES, "num_key_value_heads": 4}
+ASKED = {
+    "GPT-2": lambda: BY_NAME["GPT-2"].model(), "OPT": lambda: BY_NAME["OPT"].model(),
+    "GPTBigCode": lambda: BY_NAME["GPTBigCode"].model(), "StableLM": lambda: BY_NAME["StableLM"].model(),
+    "Persimmon": lambda: tf.PersimmonModel(tf.PersimmonConfig(**SIZES)), "BERT": lambda: BY_NAME["BERT"].model(),
+    "BART": lambda: tf.BartModel(tf.BartConfig(**TRANSLATOR)), "SigLIP": lambda: BY_NAME["SigLIP text"].model(),
+    "YOLOS": lambda: tf.YolosModel(tf.YolosConfig(**{**IMAGE, "image_size": [32, 32]}, num_detection_tokens=3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_output_attentions_is_refused_by_every_model_with_one_sentence(name):
+    model = ASKED[name]().eval()
+    given = {"pixel_values": torch.randn(1, 3, 32, 32)} if name == "YOLOS" else {"input_ids": IDS}
+    attach(model)
+    with torch.no_grad():
+        with pytest.raises(
+            rg.UnsupportedError, match=r"stores no weights; leave it out and collect them with.*observe"
+        ):
+            model(**given, output_attentions=True)
+        model(**given, output_attentions=False)
+        detach(model)
+        model.set_attn_implementation("eager")
+        output = model(**given, output_attentions=True)
+        assert len(output["decoder_attentions" if name == "BART" else "attentions"]) > 0
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "Llama", "StableLm"])
+def test_a_model_that_was_loaded_by_name_refuses_output_attentions(kind):
+    config = getattr(tf, f"{kind}Config")(**(LLAMA if kind != "GPT2" else {"n_embd": 32, "n_layer": 1, "n_head": 4}))
+    model = getattr(tf, f"{kind}Model")._from_config(config, attn_implementation="regard").eval()
+    with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="stores no weights"):
+        model(IDS, output_attentions=True)
+
+
+def test_a_model_that_adds_a_mask_in_its_own_code_is_refused_if_it_was_loaded_by_name():
+    config = tf.BloomConfig(vocab_size=99, hidden_size=32, n_layer=1, n_head=4)
+    model = tf.BloomModel._from_config(config, attn_implementation="regard").eval()
+    with pytest.raises(rg.UnsupportedError, match="a bloom model computes with this mask itself"):
+        model(IDS)
+
+
+def test_the_two_sided_window_of_t5gemma_2_is_a_window_and_the_model_compiles_in_one_graph():
+    needs("t5gemma2")
+    model = attach(built("t5gemma2"))
+    given = {"input_ids": IDS, "decoder_input_ids": IDS[:, :5], "use_cache": False}
+    explained = explain(model, given)
+    assert explained.calls[0].pattern == "sliding_window(4)"
+    assert all(call.dense is None for call in explained.calls)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = model(**given).logits
+        with pytest.warns(rg.integrations.transformers.UnreadMaskWarning):
+            found = torch.compile(model, fullgraph=True, backend="eager")(**given).logits
+    assert float((found - expected).abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_windows_of_a_models_own_code_are_read_and_others_are_not(size):
+    def around(sliding_window):
+        return lambda batch, head, q, k: (q - k).abs() < sliding_window
+
+    def strange(sliding_window):
+        return lambda batch, head, q, k: ((q - k).abs() < sliding_window) & (k != 3)
+
+    at = torch.arange(9)
+    pattern = read.pattern_of(around(size), range(9))
+    assert torch.equal(pattern.dense(9, 9), around(size)(0, 0, at[:, None], at[None]))
+    with pytest.raises(read.UnknownMaskError):
+        read.pattern_of(strange(size), range(9))
+
+
+def test_a_graph_gets_numbers_where_the_code_of_a_model_computes_with_its_mask():
+    """DeepSeek-V4 lengthens a mask only if it is a tensor."""
+    needs("deepseek_v4")
+    masks.COMPUTING.discard("deepseek_v4")
+    model = attach(built("deepseek_v4"))
+    assert "deepseek_v4" in masks.COMPUTING
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = model(IDS, use_cache=False).logits
+        found = torch.compile(model, backend="eager")(IDS, use_cache=False).logits
+    assert float((found - expected).abs().max()) <= 1e-5
