@@ -178,6 +178,7 @@ def test_explain_shows_windows_and_the_share_of_pairs():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an old name of transformers
 def test_a_model_of_peft_is_opened():
     peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
     adapted = peft.LoraConfig(target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
