@@ -175,3 +175,17 @@ def test_explain_shows_windows_and_the_share_of_pairs():
     assert "model.layers.{0..2}.self_attn" in table
     assert "4 heads over 2" in table
     assert len(table.splitlines()) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an old name of transformers
+def test_a_model_of_peft_is_opened():
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+    adapted = peft.LoraConfig(target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    model = peft.get_peft_model(BY_NAME["Llama"].model(), adapted).eval()
+    ids = torch.randint(3, 99, (2, 9))
+    with torch.no_grad():
+        expected = model(ids).logits
+        found = attach(model)(ids).logits
+    assert float((found - expected).abs().max()) <= 1e-5
+    assert (model.outside, model.unchecked, len(explain(model, {"input_ids": ids}).calls)) == ({}, (), 3)
