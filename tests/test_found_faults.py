@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -59,6 +60,25 @@ def read_float64_beside_other_queries(patch: pytest.MonkeyPatch) -> None:
 def let_every_layer_append(patch: pytest.MonkeyPatch) -> None:
     """A cache has no owner."""
     patch.setattr("regard.layers.caches.base.Owned.refuse_other", lambda self, layer: None)
+
+
+def make_masks_of_booleans(patch: pytest.MonkeyPatch) -> None:
+    """A model that computes with its mask gets True and False instead of eager attention's numbers."""
+    from regard.integrations.transformers import masks
+
+    def made(cls: Any, pattern: Any, q_start: int, shape: Any, device: Any, *others: Any, **options: Any) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+
+    patch.setattr(masks.PatternMask, "__new__", staticmethod(made))
+    patch.setattr(masks.PatternMask, "numbers", lambda self: self.pairs())
+
+
+def attach_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """No module is outside, and nothing is compared with eager attention."""
+    from regard.integrations.transformers import attaching
+
+    patch.setattr(attaching, "check_equal", lambda model, callers, own: ())
+    patch.setattr(attaching, "outside_of", lambda model, exchanged=None: {})
 
 
 def draw_a_compiled_seed_again(patch: pytest.MonkeyPatch) -> None:
@@ -125,6 +145,20 @@ FAULTS = {
     "7 one cache for several layers": Fault(
         let_every_layer_append,
         "tests/layers/test_cache_owners.py::test_a_second_layer_is_refused_with_the_way_and_changes_nothing",
+    ),
+    "8 a model's arithmetic on a mask": Fault(
+        make_masks_of_booleans,
+        "tests/integrations/test_transformers_attaching.py::"
+        "test_an_architecture_gives_the_numbers_of_eager_attention[deepseek_v4]",
+    ),
+    "9 other numbers than eager attention's": Fault(
+        attach_without_a_look,
+        "tests/integrations/test_transformers_attaching.py::"
+        "test_a_model_that_would_give_other_numbers_is_refused_and_stays_as_it_was[attention_mask]",
+    ),
+    "9 a model without attention is attached": Fault(
+        attach_without_a_look,
+        "tests/integrations/test_transformers_attaching.py::test_a_model_without_attention_is_refused[mamba]",
     ),
     "10 processes that differ in a number pass the agreement": Fault(
         agree_on_types_alone,
