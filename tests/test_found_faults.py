@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from regard.functional import kept
+
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
@@ -185,6 +187,8 @@ def outcomes() -> dict[str, str]:
     for name, (plant, test) in FAULTS.items():
         ends = []
         for planted in (False, True):
+            for plans in (kept._plans, kept._steps, kept._calls, kept._own):
+                plans.clear()
             with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
                 if planted:
                     plant(patch)
