@@ -35,14 +35,18 @@ def run(data):
     return folder
 
 
+def said(answer):
+    """The remarks of a command, but that this model, which learned for two steps, does not end its translations."""
+    return [line for line in answer.stderr.decode().splitlines() if "without an end" not in line]
+
+
 def last_line(answer):
-    return answer.stderr.decode().strip().splitlines()[-1]
+    return said(answer)[-1]
 
 
 def test_unknown_words_are_named_once_and_in_the_record(run):
     answer = regard("translate", run, "Bird, the zebra sang.", "A zebra", "the Street elephants", "--json")
-    said = answer.stderr.decode().splitlines()
-    assert said == [
+    assert said(answer) == [
         "not in the training of this model: zebra; the translation of such words is a guess",
         "not in the training of this model: A; the translation of such words is a guess",
         "not in the training of this model: Street, elephants; the translation of such words is a guess",
@@ -52,7 +56,7 @@ def test_unknown_words_are_named_once_and_in_the_record(run):
 
 
 def test_a_sentence_of_known_words_and_lines_of_standard_input_say_nothing_more(run):
-    assert regard("translate", run, "The bird sang.").stderr == b""
+    assert said(regard("translate", run, "The bird sang.")) == []
     answer = regard("translate", run, stdin=b"the bird\n\n" + " ".join(f"w{n}" for n in range(20)).encode() + b"\n")
     assert answer.stdout.count(b"\n") == 3
     assert "w0, w1, " in last_line(answer)
@@ -101,7 +105,7 @@ def test_a_model_without_the_list_cannot_know(run, tmp_path):
     files = {TOKENISER_FILE: saved.extra_files[TOKENISER_FILE]}
     TranslationTransformer.from_saved(saved, "run").save(tmp_path / "old", files)
     answer = regard("translate", tmp_path / "old", "the zebra", "--json")
-    assert (answer.stderr, json.loads(answer.stdout)["unknown_words"]) == (b"", None)
+    assert (said(answer), json.loads(answer.stdout)["unknown_words"]) == ([], None)
 
 
 def test_a_damaged_list_is_one_sentence(run, tmp_path):
