@@ -14,6 +14,7 @@ import transformers as tf
 from hugging_face_families import BY_NAME
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import masking_utils as theirs
+from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.transformers import (
@@ -302,6 +303,6 @@ def test_a_quantised_cache_hands_over_what_it_dequantised():
             switch()
             cache = tf.DynamicCache(config=model.config)
             cache.layers = [Rounded() for _ in range(3)]
-            model(ids[:, :6], past_key_values=cache)
-            outputs.append(model(ids[:, 6:], past_key_values=cache).logits)
+            model(ids[:, :6], **{CACHE: cache})
+            outputs.append(model(ids[:, 6:], **{CACHE: cache}).logits)
     assert float((outputs[0] - outputs[1]).abs().max()) <= 1e-5
