@@ -84,7 +84,8 @@ def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dt
 def contents(cache: Any) -> list[torch.Tensor]:
     """What a cache holds, as tensors that can be compared."""
     if isinstance(cache, RecurrentState):
-        sums = [] if cache._summed is None else [*cache._summed.tensors.values()]
+        summed = cache._so_far.summed
+        sums = [] if summed is None else [*summed.tensors.values()]
         return [torch.tensor([cache.length, cache.batch]), *sums]
     parts = [x.widened(torch.float64) if isinstance(x, Stored) else x for x in (cache.keys, cache.values)]
     return [torch.tensor([cache.length, cache.batch]), *parts]
