@@ -11,6 +11,7 @@ again and leaves the others, so that a row that a busy machine disturbed can be 
 
 import argparse
 import gc
+import inspect
 import json
 import os
 import platform
@@ -37,6 +38,10 @@ BASE: dict[str, Any] = {
     "max_position_embeddings": 32768,
 }  # fmt: skip
 GROUPED = {"num_key_value_heads": 2, "head_dim": 64}
+
+
+# The keyword of a model for a cache, which transformers 5.24 renamed.
+CACHE = "cache" if "cache" in inspect.signature(tf.LlamaModel.forward).parameters else "past_key_values"
 
 
 def mistral(layers: int) -> Any:
@@ -191,7 +196,7 @@ def decode(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], f
                         mask[padded, : 100 * (padded + 1)] = 0
                 start = clock()
                 outputs[name] = model(
-                    input_ids=torch.full((row.batch, 1), 5 + step), past_key_values=cache, attention_mask=mask,
+                    input_ids=torch.full((row.batch, 1), 5 + step), attention_mask=mask, **{CACHE: cache},
                     position_ids=torch.full((row.batch, 1), at),
                 ).last_hidden_state  # fmt: skip
                 times[name].append(clock() - start)

@@ -57,12 +57,12 @@ def measured(way: str, rounds: int) -> dict[str, list[float]]:
     with torch.set_grad_enabled(way == "gradients"):
         if way == "step":
             for name, model in models.items():
-                model(torch.ones(1, 40, dtype=torch.long), past_key_values=caches[name])
+                model(torch.ones(1, 40, dtype=torch.long), None, None, caches[name])
         for at in range(rounds + 20):
             for name, model in models.items():
                 took[name].clear()
                 if way == "step":
-                    model(torch.ones(1, 1, dtype=torch.long), past_key_values=caches[name])
+                    model(torch.ones(1, 1, dtype=torch.long), None, None, caches[name])
                 else:
                     model(torch.ones(1, 16, dtype=torch.long), use_cache=False)
                 if at >= 20:  # the first rounds plan

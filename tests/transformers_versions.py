@@ -1,10 +1,13 @@
-"""Skips tests of features that the oldest supported versions of transformers do not have."""
+"""What differs between the supported versions of transformers."""
 
 from __future__ import annotations
 
 import pytest
 import transformers
 from packaging.version import Version
+
+# The keyword of a model, and of `generate`, for a cache.
+CACHE = "cache" if Version(transformers.__version__) >= Version("5.24") else "past_key_values"
 
 
 def needs_t5() -> None:

@@ -156,10 +156,12 @@ def decoder_of_transformers(model: Any) -> Decoder:
     one = torch.full((1, 1), 4)
 
     def begin(context: int) -> tuple[Callable[[], object], int]:
-        cache = model(torch.full((1, context), 4), use_cache=True).past_key_values
+        output = model(torch.full((1, context), 4), use_cache=True)
+        # Versions of transformers name it past_key_values or cache, in outputs as in calls.
+        name, cache = next((name, one) for name, one in output.items() if hasattr(one, "get_seq_length"))
         tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
         held = sum(x.numel() * x.element_size() for x in tensors)
-        return lambda: model(one, past_key_values=cache, use_cache=True), held
+        return lambda: model(one, **{name: cache}, use_cache=True), held
 
     return begin
 

@@ -232,7 +232,7 @@ def is_recorded() -> bool:
     """
     if forward_ad._current_level >= 0:
         return False
-    if torch._C._dispatch_tls_is_dispatch_key_included(_BEFORE):
+    if torch._C._dispatch_tls_local_include_set().has(_BEFORE):
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and any(map(torch._C._get_dispatch_mode, _RECORDING))
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers as tf
 from hugging_face_families import ENCODES, GENERATES, HEARS, REFUSED, REPLACED, SEES, TRANSLATES, VOCAB, WORKS, Family
+from transformers_versions import CACHE
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers import attach, detach, explain, regard_mask
@@ -139,8 +140,8 @@ def chunked(family: Family, model: Any, padding: str = "left") -> float:
 
     def in_chunks() -> torch.Tensor:
         cache = tf.DynamicCache(config=model.config)
-        model(input_ids=inputs["input_ids"][:, :8], attention_mask=mask[:, :8], past_key_values=cache)
-        return model(input_ids=inputs["input_ids"][:, 8:], attention_mask=mask, past_key_values=cache).logits
+        model(input_ids=inputs["input_ids"][:, :8], attention_mask=mask[:, :8], **{CACHE: cache})
+        return model(input_ids=inputs["input_ids"][:, 8:], attention_mask=mask, **{CACHE: cache}).logits
 
     expected, found = both(family, model, in_chunks)
     return farthest(found, expected, None if live is None else live[:, 8:])

@@ -11,6 +11,7 @@ import torch
 import transformers as tf
 from hugging_face_families import BY_NAME, VOCAB
 from torch._dynamo.testing import CompileCounterWithBackend
+from transformers_versions import CACHE
 
 import regard as rg
 from regard import patterns as p
@@ -116,9 +117,9 @@ def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live
     for run in (model, compiled(model)):
         cache = tf.StaticCache(model.config, max_cache_len=32)
         with torch.no_grad():
-            model(IDS[:, :20], attention_mask=LEFT[:, :20], past_key_values=cache)
+            model(IDS[:, :20], attention_mask=LEFT[:, :20], **{CACHE: cache})
             found.append([
-                run(IDS[:, at : at + 1], attention_mask=LEFT[:, : at + 1], past_key_values=cache,
+                run(IDS[:, at : at + 1], attention_mask=LEFT[:, : at + 1], **{CACHE: cache},
                     position_ids=torch.full((3, 1), at)).logits
                 for at in range(20, 24)
             ])  # fmt: skip

@@ -11,6 +11,7 @@ import hugging_face_sweep as sweep
 import torch
 import transformers as tf
 from hugging_face_families import BY_NAME, FAMILIES, REFUSED, SIZES
+from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.transformers import attach, detach, explain
@@ -163,6 +164,29 @@ def test_big_birds_blocks(length):
     if length > 14:
         with pytest.raises(rg.UnsupportedError, match="random blocks"):
             model.train()(ids)
+
+
+@pytest.mark.parametrize("kind", ["BigBird", "Falcon", "LED"])
+def test_a_model_with_replaced_modules_reads_its_cache(kind):
+    """Its keyword differs between versions of transformers, and an unknown keyword is no reason to forget the keys."""
+    if kind == "BigBird":
+        model = tf.BigBirdForCausalLM(
+            tf.BigBirdConfig(**SIZES, is_decoder=True, attention_type="original_full", initializer_range=0.3)
+        )
+    elif kind == "Falcon":
+        sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.3}
+        model = tf.FalconForCausalLM(tf.FalconConfig(vocab_size=99, hidden_size=32, alibi=False, **sizes))
+    else:
+        model = BY_NAME["LED"].model()
+    model, ids = model.eval(), torch.randint(3, 99, (2, 13))
+    given, name = ({"input_ids": ids}, "decoder_input_ids") if kind == "LED" else ({}, "input_ids")
+    outputs = []
+    for ours in (False, True):
+        model = attach(model, replace=True) if ours else model
+        with torch.no_grad():
+            cache = model(**given, **{name: ids[:, :7]}, use_cache=True)[CACHE]
+            outputs.append(model(**given, **{name: ids[:, 7:], CACHE: cache}).logits)
+    assert checks.farthest(*outputs) <= checks.TOLERANCE
 
 
 def test_explain_shows_windows_and_the_share_of_pairs():

@@ -14,6 +14,7 @@ import transformers as tf
 from hugging_face_families import BY_NAME
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import masking_utils as theirs
+from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.transformers import (
@@ -25,7 +26,7 @@ from regard.integrations.transformers import (
     observe,
     regard_mask,
 )
-from regard.integrations.transformers.attending import warned
+from regard.integrations.transformers.attending import regard_attention, warned
 from regard.patterns import Explicit
 
 IDS = torch.tensor([[0, 0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 1, 1, 2, 3]])
@@ -302,6 +303,20 @@ def test_a_quantised_cache_hands_over_what_it_dequantised():
             switch()
             cache = tf.DynamicCache(config=model.config)
             cache.layers = [Rounded() for _ in range(3)]
-            model(ids[:, :6], past_key_values=cache)
-            outputs.append(model(ids[:, 6:], past_key_values=cache).logits)
+            model(ids[:, :6], **{CACHE: cache})
+            outputs.append(model(ids[:, 6:], **{CACHE: cache}).logits)
     assert float((outputs[0] - outputs[1]).abs().max()) <= 1e-5
+
+
+def test_a_mask_that_hides_nothing_serves_any_number_of_queries_and_another_mask_does_not():
+    """BridgeTower of transformers 5.17 gives text queries the mask that it made for image queries."""
+    q, k, v = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)
+    for mask_function, fits in ((theirs.bidirectional_mask_function, True), (CAUSAL, False)):
+        mask = regard_mask(2, 11, 11, mask_function=mask_function)
+        if fits:
+            found, _ = regard_attention(torch.nn.Module(), q, k, v, mask)
+            expected = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+            assert float((found - expected).abs().max()) <= 1e-5
+        else:
+            with pytest.raises(rg.ShapeError, match="11 queries and 11 keys beside 5 queries"):
+                regard_attention(torch.nn.Module(), q, k, v, mask)

@@ -10,6 +10,7 @@ import hugging_face_checks as checks
 import torch
 import transformers as tf
 from hugging_face_families import BY_NAME, VOCAB
+from transformers_versions import CACHE
 
 from regard.integrations.transformers import attach, explain, observe
 
@@ -47,7 +48,7 @@ def test_a_quantised_cache_gives_the_logits_of_eager_attention_and_rounds():
     def run(cache):
         for start in (0, 8, 14):  # the second part is quantised, the third reads what was stored
             part = slice(start, {0: 8, 8: 14, 14: 20}[start])
-            logits = model(IDS[:, part], attention_mask=LIVE[:, : part.stop], past_key_values=cache).logits
+            logits = model(IDS[:, part], attention_mask=LIVE[:, : part.stop], **{CACHE: cache}).logits
         return logits
 
     expected, found = checks.both(family, model, lambda: run(quantised(model)))
@@ -62,7 +63,7 @@ def test_generating_with_a_quantised_cache(name):
     family = BY_NAME[name]
     model = family.model()
     given = {"attention_mask": LIVE, "max_new_tokens": 12, "do_sample": False}
-    expected, found = checks.both(family, model, lambda: model.generate(IDS, past_key_values=quantised(model), **given))
+    expected, found = checks.both(family, model, lambda: model.generate(IDS, **{CACHE: quantised(model)}, **given))
     assert torch.equal(expected, found)
     assert found.shape == (3, 32)
 

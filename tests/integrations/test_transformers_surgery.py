@@ -10,6 +10,7 @@ import hugging_face_checks as checks
 import torch
 import transformers as tf
 from hugging_face_families import BY_NAME, SIZES, VOCAB
+from transformers_versions import CACHE
 
 import regard as rg
 from regard import mechanisms as m
@@ -293,9 +294,9 @@ def test_calls_whose_positions_are_unknown_are_refused():
     with pytest.raises(rg.UnsupportedError, match="packs several documents"):
         output(model, position_ids=packed, use_cache=False)
     cache = tf.DynamicCache(config=model.config)
-    output(model, IDS[:, :20], past_key_values=cache)
+    output(model, IDS[:, :20], **{CACHE: cache})
     with pytest.raises(rg.UnsupportedError, match="from which positions count"):
-        output(model, IDS[:, 20:], past_key_values=cache, attention_mask=torch.ones(3, 1, 4, 24).bool())
+        output(model, IDS[:, 20:], **{CACHE: cache}, attention_mask=torch.ones(3, 1, 4, 24).bool())
 
 
 def test_packed_documents_take_a_window():

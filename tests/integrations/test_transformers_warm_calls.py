@@ -10,6 +10,7 @@ import sys
 
 import torch
 import transformers as tf
+from transformers_versions import CACHE
 
 from regard.backends.native.library import load
 from regard.integrations.transformers import attach
@@ -53,8 +54,8 @@ def test_a_warm_call_runs_few_functions(way, most):
     if way == "decoding":
         cache = tf.DynamicCache()
         with torch.no_grad():
-            model(torch.randint(3, 99, (1, 40)), past_key_values=cache)
-            found = functions_of_a_call(model, lambda: model(torch.tensor([[5]]), past_key_values=cache))
+            model(torch.randint(3, 99, (1, 40)), **{CACHE: cache})
+            found = functions_of_a_call(model, lambda: model(torch.tensor([[5]]), **{CACHE: cache}))
     else:
         ids = torch.randint(3, 99, (1, 16))
         with torch.set_grad_enabled(way == "gradients"):

@@ -9,6 +9,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 import torch
 import transformers as tf
 from hugging_face_families import BY_NAME
+from transformers_versions import CACHE
 
 import regard as rg
 from regard import patterns as p
@@ -36,7 +37,7 @@ def logits(model, cache, padding, parts):
     found, at = [], 0
     for size in parts:
         mask = live(padding, at + size) if any(padding) else None
-        found.append(model(IDS[:, at : at + size], attention_mask=mask, past_key_values=cache).logits)
+        found.append(model(IDS[:, at : at + size], attention_mask=mask, **{CACHE: cache}).logits)
         at += size
     return torch.cat(found, 1)
 
@@ -82,7 +83,7 @@ def test_generate_writes_the_same_tokens(options):
         expected = model.generate(IDS[:, :12], **given)
         torch.manual_seed(0)
         cache = replacement.new_cache(given["attention_mask"])
-        assert torch.equal(model.generate(IDS[:, :12], past_key_values=cache, **given), expected)
+        assert torch.equal(model.generate(IDS[:, :12], **{CACHE: cache}, **given), expected)
     assert max(entries(cache)) <= 3 + 2 + 6
 
 
@@ -107,7 +108,7 @@ def test_a_cache_of_an_inference_block_is_used_outside_of_it():
         with torch.inference_mode():
             logits(model, cache, (0, 0, 0), (9, *[1] * 9))
         with torch.no_grad():
-            found = model(IDS[:, 18:19], past_key_values=cache).logits
+            found = model(IDS[:, 18:19], **{CACHE: cache}).logits
             expected = model(IDS[:, :19]).logits[:, -1:]
     assert float((found - expected).abs().max()) <= 1e-5
 
@@ -132,7 +133,7 @@ def test_what_a_cache_cannot_keep_is_refused():
             cache.layers[0].crop(-1)
         holes = torch.ones(3, 12, dtype=torch.long).index_fill(1, torch.tensor([9]), 0)
         with torch.no_grad(), pytest.raises(rg.UnsupportedError, match="positions are not known"):
-            model(IDS[:, :1], attention_mask=holes, past_key_values=cache)
+            model(IDS[:, :1], attention_mask=holes, **{CACHE: cache})
     attach(model)
     with pytest.raises(rg.ShapeError, match="another layer or cache"):  # the pattern is gone, the cache is not
         logits(model, cache, (0, 0, 0), (1,))

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import transformers as tf
 from torch import nn
+from transformers_versions import CACHE
 
 from regard.distributed import Layout, part
 from regard.distributed.group import Group
@@ -224,7 +225,7 @@ def called(what: str) -> None:
     elif what == "a mask of pairs":
         model(ids, attention_mask=torch.ones(2, 1, 13, 13, dtype=torch.bool))
     elif what == "a cache":
-        model(ids, past_key_values=tf.DynamicCache(config=model.config))
+        model(ids, **{CACHE: tf.DynamicCache(config=model.config)})
     elif what == "use_cache":
         model(ids, use_cache=True)
     elif what == "generate":

@@ -276,8 +276,7 @@ def _asked(
             raise ShapeError(_other_length(module, mask.shape[2:], q_len, k_len))
         return Asked(mask.pattern, mask.q_start, bias)
     if isinstance(mask, PatternMask):
-        for_all = mask.sizes[2] == 1 and not mask.pattern.compares_positions  # one row of keys for all queries
-        if mask.sizes[3] != k_len or (mask.sizes[2] != q_len and not for_all):
+        if mask.sizes[3] != k_len or (mask.sizes[2] != q_len and not _for_any_queries(mask)):
             raise ShapeError(_other_length(module, mask.sizes[2:], q_len, k_len))
         if mask.reason is not None:
             _warn(module, mask.reason)
@@ -299,6 +298,11 @@ def _asked(
         f"a mask {(*mask.shape,)} of {str(mask.dtype).removeprefix('torch.')}": "bias" if added is mask else "pattern"
     }
     return Asked(pattern, start, _summed(bias, None if added is None else added.to(query.dtype)), said=said)
+
+
+def _for_any_queries(mask: PatternMask) -> bool:
+    """Whether a mask is one row of keys for all queries, or hides nothing."""
+    return mask.pattern == Full() or (mask.sizes[2] == 1 and not mask.pattern.compares_positions)
 
 
 def _other_length(module: nn.Module, sizes: Any, q_len: int, k_len: int) -> str:

@@ -18,6 +18,7 @@ from regard.errors import ArgumentError
 from regard.inspection.quality.comparing import median_seconds
 from regard.integrations.transformers.attaching import REPLACEMENTS, models_inside
 from regard.integrations.transformers.checking import attention_modules
+from regard.integrations.transformers.replaced import given_cache
 from regard.integrations.transformers.surgery import Replacement
 from regard.integrations.transformers.watching import taken_calls
 from regard.reprs import brief
@@ -318,7 +319,8 @@ def _cache_bytes(model: PreTrainedModel, batch: Mapping[str, Any]) -> float | No
     """Bytes of the keys and values that a model keeps after a batch; None for a model without a cache."""
     if not model.can_generate() or not all(hasattr(part.config, "use_cache") for part in models_inside(model)[:1]):
         return None
-    cache = getattr(model(**{**batch, "use_cache": True}), "past_key_values", None)
+    output = model(**{**batch, "use_cache": True})
+    cache = given_cache(*(output if isinstance(output, tuple) else output.values()))
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", None)
     if layers is None:
         return None

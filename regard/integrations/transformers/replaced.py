@@ -31,7 +31,7 @@ from regard.patterns import KeyMask, KeySpan, Pattern, SlidingWindow
 from regard.patterns.base import Pattern as Base
 from regard.patterns.ranges import Segments, union
 
-__all__ = ["replace_modules", "restore_modules"]
+__all__ = ["given_cache", "replace_modules", "restore_modules"]
 
 
 @dataclass(frozen=True)
@@ -155,15 +155,17 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         attention_mask: torch.Tensor | None = None,
         output_attentions: bool = False,
+        past_key_values: Any = None,
     ) -> tuple[torch.Tensor, None, Any]:
         """attention_mask: as registered attention gets it."""
         _refuse_weights(self, output_attentions)
         crossing = key_value_states is not None
         seen = hidden_states if key_value_states is None else key_value_states
-        cache, kept = _cache_of(past_key_values, crossing, self.layer_idx)
+        past = given_cache(cache, past_key_values)
+        cache, kept = _cache_of(past, crossing, self.layer_idx)
         q = _heads(self.q_proj(hidden_states), self.num_heads)
         if kept:
             k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
@@ -171,13 +173,18 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
             k, v = (_heads(layer(seen), self.num_heads) for layer in (self.k_proj, self.v_proj))
             if cache is not None:
                 k, v = cache.update(k, v, self.layer_idx)
-                if crossing and cache is not past_key_values:
-                    past_key_values.is_updated[self.layer_idx] = True
+                if crossing and cache is not past:
+                    past.is_updated[self.layer_idx] = True
         dropout = (self.dropout or 0.0) if self.training else 0.0
         output, _ = regard_attention(
             self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, is_causal=False
         )
-        return self.out_proj(output.flatten(2)), None, past_key_values
+        return self.out_proj(output.flatten(2)), None, past
+
+
+def given_cache(*given: Any) -> Any:
+    """The cache among the values of a call or an output, which versions of transformers name differently."""
+    return next((one for one in given if hasattr(one, "get_seq_length")), None)
 
 
 def _cache_of(past: Any, crossing: bool, layer: Any) -> tuple[Any, bool]:
@@ -251,20 +258,21 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """attention_mask: as registered attention gets it."""
         _refuse_weights(self, others.get("output_attentions"))
         crossing = encoder_hidden_states is not None
+        cache = given_cache(cache, *others.values())
         seen = encoder_hidden_states if encoder_hidden_states is not None else hidden_states
         q = _heads(self.query(hidden_states), self.num_attention_heads)
-        if crossing and past_key_values is not None and past_key_values.get_seq_length(self.layer_idx) > 0:
-            k, v = (getattr(past_key_values.layers[self.layer_idx], name) for name in ("keys", "values"))
+        if crossing and cache is not None and cache.get_seq_length(self.layer_idx) > 0:
+            k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
         else:
             k, v = (_heads(layer(seen), self.num_attention_heads) for layer in (self.key, self.value))
-            if past_key_values is not None:
-                k, v = past_key_values.update(k, v, self.layer_idx)
+            if cache is not None:
+                k, v = cache.update(k, v, self.layer_idx)
         mask = encoder_attention_mask if crossing else attention_mask
         dropout = self.dropout.p if self.training else 0.0
         output, _ = regard_attention(self, q, k, v, mask, dropout=dropout, is_causal=False)
@@ -299,8 +307,8 @@ class RegardFalconAttention(FalconAttention):
         assert position_embeddings is not None
         q, k, v = (one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states)))
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
-        if layer_past is not None:
-            k, v = layer_past.update(k, v, self.layer_idx)
+        if (cache := given_cache(layer_past, *others.values())) is not None:
+            k, v = cache.update(k, v, self.layer_idx)
         output, _ = regard_attention(self, q, k, v, attention_mask, is_causal=attention_mask is None)
         return self.dense(output.flatten(2)), None
 

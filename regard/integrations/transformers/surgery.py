@@ -225,7 +225,8 @@ class Replacement:
     def new_cache(self, attention_mask: torch.Tensor | None = None) -> DynamicCache:
         """An empty cache that keeps, in replaced layers, only the keys that the pattern may still look at.
 
-        Give it to the model, or to `generate`, as past_key_values. Other layers get the model's own kind.
+        Give it to the model, or to `generate`, as cache=, or before transformers 5.24 as past_key_values=. Other
+        layers get the model's own kind.
 
         Args:
             attention_mask: the mask of the prompt, (batch, length), where rows are padded on the left.
