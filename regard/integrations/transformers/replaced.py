@@ -151,7 +151,7 @@ class RegardLEDEncoderSelfAttention(_Windowed, LEDEncoderSelfAttention):
 class RegardLEDDecoderAttention(LEDDecoderAttention):
     """The attention of LED's decoder to itself and to the encoder's outputs; as BART's."""
 
-    def forward(
+    def forward(  # ty: ignore[incompatible-method-override]  # transformers 5.24 calls past_key_values cache
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
