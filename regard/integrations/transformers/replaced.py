@@ -252,7 +252,7 @@ def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
 class RegardBigBirdSelfAttention(BigBirdSelfAttention):
     """BigBird's full attention, which it also uses for short inputs; the same as BERT's."""
 
-    def forward(
+    def forward(  # ty: ignore[incompatible-method-override]  # as above
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
