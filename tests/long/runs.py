@@ -33,7 +33,7 @@ EVERY = (
     _tests("memory", "peak memory is linear where it is documented so", "tests/contracts/test_memory.py",
            "tests/test_planned_memory.py", "tests/mechanisms/test_scores_memory.py"),
     _tests("compiled", "compiled and exported calls are right at unseen lengths", "tests/test_compiled.py",
-           "-m|slow|tests/test_compiled.py"),
+           "-m|slow|tests/test_compiled.py", "-m|slow|tests/test_compiled_layers.py"),
     _tests("processes", "two and four processes equal one", "tests/several_processes",
            "-m|slow|tests/several_processes"),
     _tests("offsets", "offsets beyond 2**31 are right", "tests/native/test_native_far.py"),

@@ -81,9 +81,10 @@ def describe(into: CTensor, x: torch.Tensor) -> None:
     """Write address, strides, dtype and extent of a tensor (batch, heads, rows, dim) with a dense last axis."""
     into.data = x.data_ptr()
     strides, (batch, heads, rows, _) = x.stride(), x.shape
-    into.batch = strides[0] if batch > 1 else 0  # the stride of an axis of one number may be any
-    into.head, into.row = strides[1] if heads > 1 else 0, strides[2] if rows > 1 else 0
-    into.size = sum(stride * (size - 1) for stride, size in zip(strides, x.shape, strict=True)) + 1
+    size = into.size = sum(stride * (size - 1) for stride, size in zip(strides, x.shape, strict=True)) + 1
+    # The stride of an axis of one number may be any; with that of the whole tensor a second number lies outside.
+    into.batch = strides[0] if batch > 1 else size
+    into.head, into.row = strides[1] if heads > 1 else size, strides[2] if rows > 1 else size
     into.type = TYPES[x.dtype]
 
 
