@@ -23,6 +23,7 @@ from transformers import masking_utils as theirs
 
 from regard.errors import UnsupportedError
 from regard.patterns import Causal, CausalWindow, Diagonals, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
+from regard.reprs import Described
 
 __all__ = [
     "TracedMask",
@@ -290,7 +291,7 @@ class UnreadMaskWarning(UserWarning):
     """A mask was not recognised, so the exact dense mask is used."""
 
 
-class TracedMask:
+class TracedMask(Described):
     """A mask (batch, 1, q_len, k_len) in a graph that is being traced; it holds a pattern and no pairs.
 
     first_key: the position of the first key, which is above 0 where a cache dropped keys.

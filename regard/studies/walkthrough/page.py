@@ -15,7 +15,7 @@ from importlib.resources import files
 import torch
 
 from regard.arguments import count_of, of_kind
-from regard.inspection.terminal import visible_text
+from regard.inspection.terminal import visible, visible_text
 from regard.studies.walkthrough.formula import formula_mathml
 from regard.studies.walkthrough.pasting import opening_code
 from regard.studies.walkthrough.steps import Axis, Step, Walk
@@ -80,7 +80,7 @@ def _opening(walk: Walk) -> Iterator[str]:
     if walk.context:
         yield "<p>They attend to:</p>"
         yield _word_list("The context", Axis("words", walk.context))
-    chosen = f"Word {walk.word + 1}, “<bdi>{_text(walk.chosen)}</bdi>”, is"
+    chosen = f"Word {walk.word + 1}, “<bdi>{_word(walk.chosen)}</bdi>”, is"
     if walk.brief:
         yield f"<p>{chosen} followed through every layer; open a part to see its steps. The attention weights are "
         yield f"those of all words, other numbers those of this word{_text(elsewhere(walk))}; JSON contains all. "
@@ -134,7 +134,7 @@ def _opened(walk: Walk, section: str) -> str:
 def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
     brief = walk.brief and not (step.scale == "weights" and step.axes[-1].unit == "words")
     word = whose(step) if brief else None
-    of = "" if word is None else f"; of “<bdi>{_text(word)}</bdi>”"
+    of = "" if word is None else f"; of “<bdi>{_word(word)}</bdi>”"
     name = f"step-{number.replace('.', '-')}"
     yield f'<article class="step" aria-labelledby="{name}">\n<div>'
     yield f'<h3 id="{name}"><small>{number}</small>{_text(step.title)}</h3>'
@@ -188,7 +188,7 @@ def _heads(axis: Axis, columns: list[int | Gap]) -> Iterator[str]:
 
 def _head(axis: Axis, place: int, scope: str) -> str:
     chosen = ' class="chosen"' if place == axis.chosen else ""
-    label = _text(axis.labels[place])
+    label = _word(axis.labels[place])
     if axis.unit != "words":
         return f'<th scope="{scope}"{chosen}>{label}</th>'
     return f'<th scope="{scope}"{chosen}>{place + 1} <bdi title="{label}">{label}</bdi></th>'
@@ -214,7 +214,7 @@ def _legend(step: Step, deepest: float) -> Iterator[str]:
 def _word_list(label: str, axis: Axis) -> str:
     items = (
         f"<li{' class=chosen aria-current=true' if place == axis.chosen else ''}><small>{place + axis.first}</small> "
-        f"<bdi>{_text(word)}</bdi></li>"
+        f"<bdi>{_word(word)}</bdi></li>"
         for place, word in enumerate(axis.labels)
     )
     return f'<ol class="words" aria-label="{_text(label)}">{"".join(items)}</ol>'
@@ -255,3 +255,8 @@ def _digest(style: str) -> str:
 def _text(text: str) -> str:
     """Text of a user, with invisible characters and markup escaped."""
     return escape(visible_text(text))
+
+
+def _word(text: str) -> str:
+    """A word likewise; an empty one is shown as a sign."""
+    return escape(visible(text))
