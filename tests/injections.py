@@ -71,7 +71,18 @@ def _is_of(frame: FrameType, prefix: str) -> bool:
     return frame.f_code.co_filename.startswith(prefix) and frame.f_code.co_name != "__del__"
 
 
+def _with_trace(run: Callable[[], Any], trace: Any) -> None:
+    """Call `run()` under a trace function, and restore the one before."""
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+
+
 def _counted(run: Callable[[], Any], at: int, act: Callable[[], Any], prefix: str) -> int:
+    """Call `run()`, and `act` before instruction number `at`; how many instructions were executed until then."""
     count = 0
 
     def of_frame(frame: FrameType, event: str, _: Any) -> Any:
@@ -86,12 +97,7 @@ def _counted(run: Callable[[], Any], at: int, act: Callable[[], Any], prefix: st
                 act()
         return of_frame
 
-    before = sys.gettrace()
-    sys.settrace(of_frame)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
+    _with_trace(run, of_frame)
     return count
 
 
@@ -108,9 +114,4 @@ def _traced(run: Callable[[], Any], visit: Callable[[Line], None], prefix: str) 
             visit((*place, counts[place] - 1))
         return of_frame
 
-    before = sys.gettrace()
-    sys.settrace(of_frame)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
+    _with_trace(run, of_frame)
