@@ -13,7 +13,7 @@ export GOMP_SPINCOUNT ?= 20000
 # seconds, and takes 11 without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo setup test test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel clean
+.PHONY: demo setup test test-library test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -23,6 +23,9 @@ setup: $(BUILT)               ## only make the environment, in .venv, with the c
 
 test: $(BUILT) $(WEIGHTS)                ## the test suite and the examples in the documentation
 	$(BIN)/pytest -n 2
+
+test-library: $(BUILT) $(WEIGHTS)        ## the tests of the library alone
+	$(BIN)/pytest -n 2 tests/regard regard
 
 test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes, and the runs of docs/reliability.md
 	$(BIN)/python -m tests.long all
@@ -43,12 +46,12 @@ test-floors: $(READY)         ## the suite with the oldest versions that pyproje
 
 # The arithmetic also without the vector instructions of this processor; the suite comes last. FlexAttention on a CPU is
 # made of PyTorch's operations, which the other files meet.
-ELSEWHERE := tests/contracts tests/backends tests/caches --ignore tests/backends/test_flex.py
+ELSEWHERE := tests/regard/contracts tests/regard/backends tests/regard/caches --ignore tests/regard/backends/test_flex.py
 
 check: $(BUILT) $(WEIGHTS)               ## what CI runs: format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/ty check regard
+	$(BIN)/ty check regard regard_lab
 	$(BIN)/python tests/machines.py --only plain -n 2 $(ELSEWHERE)
 	$(BIN)/pytest -n 2
 
@@ -65,16 +68,16 @@ figures: $(READY) $(WEIGHTS)             ## make anew the pages, figures and com
 	$(BIN)/python -m docs.making
 
 explorer:                     ## build the script and style of the explorer from their sources; needs node, nothing else does
-	cd regard/inspection/explorer/source && npm ci --no-audit --no-fund && node build.mjs
+	cd regard_lab/seeing/explorer/source && npm ci --no-audit --no-fund && node build.mjs
 
 # Without them the tests of pages are skipped, so what cannot be installed is named and fails nothing.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
-AXE := regard/inspection/explorer/source/node_modules/axe-core/axe.min.js
+AXE := regard_lab/seeing/explorer/source/node_modules/axe-core/axe.min.js
 pages:                        ## install what the tests of pages need: Chromium with apt-get, as root, and axe-core with npm
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
 	  { timeout 60 apt-get -qq update && timeout 240 apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 \
 	  || echo "Chromium cannot be installed: the tests that open pages in a browser are skipped"
-	@test -e $(AXE) || (cd regard/inspection/explorer/source && timeout 120 npm ci --no-audit --no-fund --ignore-scripts --silent) \
+	@test -e $(AXE) || (cd regard_lab/seeing/explorer/source && timeout 120 npm ci --no-audit --no-fund --ignore-scripts --silent) \
 	  || echo "axe-core cannot be installed: the tests of accessibility are skipped"
 
 PATTERNS := overhead plain cliffs strided window window-backward memory decode statistics big-bird

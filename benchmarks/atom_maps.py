@@ -6,8 +6,8 @@ It then gives layers windows and erases heads and layers by replace_attention, a
 one module; here each gets a copy of its own, so that each can have its own pattern.
 
 Needs transformers and the files of rxnmapper (pip install --no-deps rxnmapper). The reactions, whose maps are certain,
-are in tests/integrations/atom_maps.py. Writes results/atom_maps_cpu/, of which a page of the documentation and a lesson
-are made (python benchmarks/lesson_reports.py answer_head).
+are in tests/regard/integrations/atom_maps.py. Writes results/atom_maps_cpu/, of which a page of the documentation and
+a lesson are made (python benchmarks/lesson_reports.py answer_head).
 """
 
 import json
@@ -20,12 +20,12 @@ import torch
 import transformers
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "integrations"))
+sys.path.insert(0, str(HERE.parent / "tests" / "regard" / "integrations"))
 import atom_maps as maps  # noqa: E402
 
 from regard import patterns as p  # noqa: E402
 from regard.integrations.transformers import attach, detach, observe, replace_attention  # noqa: E402
-from regard.studies.bench.results import environment  # noqa: E402
+from regard_lab.bench.results import environment  # noqa: E402
 
 OUT = HERE / "results" / "atom_maps_cpu"
 WINDOWS = (2, 4, 8, 16, 32)

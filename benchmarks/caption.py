@@ -3,7 +3,7 @@
 python benchmarks/caption.py [--run runs/caption] [--steps 3000]
 
 About four minutes of CPU time. A stopped training continues when the command is repeated. It writes the figures to
-`regard/studies/lessons/reports/caption.json` and the weights, in float16, beside them. A second denoiser is trained in
+`regard_lab/lessons/reports/caption.json` and the weights, in float16, beside them. A second denoiser is trained in
 the same way without cross-attention, for comparison.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from regard.storage.tensors import save_tensors
-from regard.studies.lessons.captions import (
+from regard_lab.lessons.captions import (
     PARTS,
     Caption,
     changed,
@@ -27,9 +27,9 @@ from regard.studies.lessons.captions import (
     trained_scenes,
     word_numbers,
 )
-from regard.studies.lessons.denoiser import Denoiser, noisy, sample
-from regard.studies.lessons.report import REPORTS, write_report
-from regard.training import TrainingConfig, train
+from regard_lab.lessons.denoiser import Denoiser, noisy, sample
+from regard_lab.lessons.report import REPORTS, write_report
+from regard_lab.training import TrainingConfig, train
 
 BATCH = 32
 SILENT = 0.1  # share of pictures whose caption is withheld in training

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from regard.cli.demo import SETTINGS
+from regard_lab.cli.demo import SETTINGS
 
 RESULTS = Path(__file__).parent / "results"
 PROCESSORS = ("avx2", "default")  # values of ATEN_CPU_CAPABILITY; default: no vector instructions

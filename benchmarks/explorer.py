@@ -26,14 +26,14 @@ from typing import Any
 import torch
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "regard_lab")]
 from explorer.browsing import chromium  # noqa: E402
 from explorer.making import weights  # noqa: E402
 
-from regard.inspection import show  # noqa: E402
-from regard.inspection.explorer import stream_head  # noqa: E402
 from regard.patterns import Causal  # noqa: E402
-from regard.studies.bench.results import environment, package_version  # noqa: E402
+from regard_lab.bench.results import environment, package_version  # noqa: E402
+from regard_lab.seeing import show  # noqa: E402
+from regard_lab.seeing.explorer import stream_head  # noqa: E402
 
 OUT = HERE / "results" / "explorer_cpu_202611.md"
 LONG = 100_000

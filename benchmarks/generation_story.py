@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.arguments import count_of
-from regard.studies.lessons.report import REPORTS, Report
+from regard_lab.lessons.report import REPORTS, Report
 
 FOLDER = Path(__file__).parent / "results" / "kv_heads_cpu"
 KEPT = ("seed", "kv_heads", "kv_bytes", "kv_bytes_before", "before", "converted", "uptrained", "control")

@@ -26,12 +26,12 @@ import torch
 from behaviour.text import code_texts, texts
 from kv_heads import bits, held_out, letters_of, trained
 
-from regard.conversion import with_kv_heads
-from regard.conversion.own_models import turned
-from regard.models import LanguageConfig, LanguageModel
-from regard.studies.bench.results import environment
-from regard.text import Tokeniser
-from regard.training.recipes.language import LanguageTask
+from regard_lab.bench.results import environment
+from regard_lab.conversion import with_kv_heads
+from regard_lab.conversion.own_models import turned
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.text import Tokeniser
+from regard_lab.training.recipes.language import LanguageTask
 
 FOLDER = Path(__file__).parent / "results" / "kv_alignment_cpu"
 SHAPES: dict[str, dict[str, Any]] = {

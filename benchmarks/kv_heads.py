@@ -25,12 +25,12 @@ import torch
 from behaviour.text import texts
 
 from regard.arguments import count_of
-from regard.conversion import load_converted
-from regard.models import LanguageConfig, LanguageModel
-from regard.studies.bench.results import environment
-from regard.text import Tokeniser
-from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.recipes.language import LanguageTask
+from regard_lab.bench.results import environment
+from regard_lab.conversion import load_converted
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.text import Tokeniser
+from regard_lab.training import TrainingConfig, TrainingResult, train
+from regard_lab.training.recipes.language import LanguageTask
 
 FOLDER = Path(__file__).parent / "results" / "kv_heads_cpu"
 MOST = 0.5  # more than this share of the lost bits counts as most of them

@@ -29,13 +29,13 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.decoding import greedy_search
-from regard.models import RecurrentTranslator, TranslationTransformer
-from regard.models.recurrent import RecurrentConfig
-from regard.models.translation_transformer import TranslationConfig
-from regard.studies.lessons.report import write_report
-from regard.text import BEGIN, END, PAD
-from regard.text.batches import pad
+from regard_lab.decoding import greedy_search
+from regard_lab.lessons.report import write_report
+from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.models.recurrent import RecurrentConfig
+from regard_lab.models.translation_transformer import TranslationConfig
+from regard_lab.text import BEGIN, END, PAD
+from regard_lab.text.batches import pad
 
 MODELS = ("none", "bahdanau", "luong-general", "transformer")
 SYMBOLS, FIRST = 20, 4  # ids 0 to 3 are special

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.arguments import count_of
-from regard.studies.bench.complexity.measuring import EFFORTS
-from regard.studies.bench.complexity.report import read_row
-from regard.studies.bench.complexity.rows import ROWS
-from regard.studies.lessons.report import Report, store_report
+from regard_lab.bench.complexity.measuring import EFFORTS
+from regard_lab.bench.complexity.report import read_row
+from regard_lab.bench.complexity.rows import ROWS
+from regard_lab.lessons.report import Report, store_report
 
 RESULTS = Path(__file__).parent / "results"
 

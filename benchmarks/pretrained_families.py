@@ -3,11 +3,11 @@
 python benchmarks/pretrained_families.py [NAME ...]
 python benchmarks/pretrained_families.py --every [I/N]
 
-The models are tiny, random and made from configs (tests/integrations/hugging_face_families.py); what is compared is in
-tests/integrations/hugging_face_checks.py. Writes results/pretrained_families_cpu/, of which the page of families in the
-documentation is made. With names, only these families are compared and nothing is written.
+The models are tiny, random and made from configs (hugging_face_families.py in tests/regard/integrations);
+what is compared is in hugging_face_checks.py there. Writes results/pretrained_families_cpu/, of which the page of
+families in the documentation is made. With names, only these families are compared and nothing is written.
 With --every, each architecture that transformers can build small is compared, which takes minutes; a part of them is
-added to what the report has. See tests/integrations/hugging_face_sweep.py.
+added to what the report has. See tests/regard/integrations/hugging_face_sweep.py.
 """
 
 import json
@@ -20,7 +20,7 @@ import torch
 import transformers
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "integrations")]
+sys.path[:0] = [str(HERE.parent / "tests"), str(HERE.parent / "tests" / "regard" / "integrations")]
 import hugging_face_checks as checks  # noqa: E402
 import hugging_face_sweep as sweep  # noqa: E402
 from hugging_face_families import BY_NAME  # noqa: E402

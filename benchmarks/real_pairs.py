@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from regard.decoding import Translator, evaluate
-from regard.text import read_pairs, score
-from regard.training.recipes import TranslationTraining
+from regard_lab.decoding import Translator, evaluate
+from regard_lab.text import read_pairs, score
+from regard_lab.training.recipes import TranslationTraining
 
 RESULTS = Path(__file__).parent / "results" / "real_pairs_cpu"
 # What the defaults are compared with: settings that were found by hand for 20,000 pairs, before there was a choice.

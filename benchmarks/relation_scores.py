@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from benchmarks.library_text import Document
-from regard.inspection.english import ALL, BACK, PIECES, SPECIAL, piece_links, relations_in
-from regard.inspection.relations import (
+from regard_lab.seeing.english import ALL, BACK, PIECES, SPECIAL, piece_links, relations_in
+from regard_lab.seeing.relations import (
     Link,
     Looks,
     RelationScore,
@@ -20,9 +20,9 @@ from regard.inspection.relations import (
     random_labels,
     score_relation,
 )
-from regard.inspection.texts import TextMaps, TextModel, look_text
-from regard.inspection.watching import merge
-from regard.text import Tokeniser
+from regard_lab.seeing.texts import TextMaps, TextModel, look_text
+from regard_lab.seeing.watching import merge
+from regard_lab.text import Tokeniser
 
 FEWEST_LINKS, FEWEST_DOCUMENTS = 50, 10  # in the test texts; relations with fewer are not scored
 

@@ -21,13 +21,13 @@ import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
-from regard.models import LanguageConfig, LanguageModel
-from regard.models.encoder import EncoderConfig, TextEncoder
-from regard.studies.lessons.report import REPORTS, write_report
-from regard.text import Tokeniser
-from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.recipes import LanguageTask, MaskedWordTask
-from regard.training.record import Validated
+from regard_lab.lessons.report import REPORTS, write_report
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.models.encoder import EncoderConfig, TextEncoder
+from regard_lab.text import Tokeniser
+from regard_lab.training import TrainingConfig, TrainingResult, train
+from regard_lab.training.recipes import LanguageTask, MaskedWordTask
+from regard_lab.training.record import Validated
 
 HERE = Path(__file__).parent / "results" / "relations_cpu"
 KINDS = ("causal", "encoder")

@@ -23,12 +23,12 @@ from typing import Any
 
 import torch
 
-from regard.models.encoder import EncoderConfig, TextEncoder
-from regard.studies.bench.results import environment
-from regard.text import Pair, Tokeniser
-from regard.text.pronouns import SENSES, make_split
-from regard.training import TrainingConfig, TrainingResult, train
-from regard.training.recipes import ClassificationTask, MaskedWordTask
+from regard_lab.bench.results import environment
+from regard_lab.models.encoder import EncoderConfig, TextEncoder
+from regard_lab.text import Pair, Tokeniser
+from regard_lab.text.pronouns import SENSES, make_split
+from regard_lab.training import TrainingConfig, TrainingResult, train
+from regard_lab.training.recipes import ClassificationTask, MaskedWordTask
 
 FOLDER = Path(__file__).parent / "results" / "transfer_cpu"
 

@@ -21,12 +21,12 @@ import torch
 import transformers
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "decoding"))
+sys.path.insert(0, str(HERE.parent / "tests" / "regard_lab" / "decoding"))
 from hugging_face_models import marian  # noqa: E402
 
-from regard.decoding import SpecialIds, beam_search, greedy_search  # noqa: E402
 from regard.layers import project  # noqa: E402
-from regard.text import PAD  # noqa: E402
+from regard_lab.decoding import SpecialIds, beam_search, greedy_search  # noqa: E402
+from regard_lab.text import PAD  # noqa: E402
 
 NEVER = (0, 1, 2, 3)  # END too, so that both write equally many ids
 FULL = {"vocab": 58_101, "dim": 512, "heads": 8, "layers": 6, "hidden": 2048, "places": 512}  # as opus-mt-en-de

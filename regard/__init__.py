@@ -4,7 +4,7 @@
     from regard import patterns as p
     out = rg.attention(q, k, v, pattern=p.Causal() & p.CausalWindow(512))
 
-Names load when they are first used, so that `import regard` and `regard --help` cost nothing. `torch.export.load` needs
+Names load when they are first used, so that `import regard` costs nothing. `torch.export.load` needs
 `import regard.functional`, which `import regard` does if torch is imported already.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from regard.layers import MultiHeadAttention, record_attention
     from regard.layers.caches import GrowingCache
 
-# Where each public name lives; the rooms below it (patterns, models, text, ...) are imported by their own names.
+# Where each public name lives; the rooms below it (patterns, layers, ...) are imported by their own names.
 _HOMES = {
     "regard.functional": ("attention", "plan_attention", "attention_detail", "merge_attention"),
     "regard.core.result": ("top_keys", "weights_of"),
@@ -60,14 +60,7 @@ _ROOMS = (
     "bias",
     "positions",
     "layers",
-    "models",
-    "text",
-    "decoding",
-    "training",
-    "conversion",
-    "inspection",
     "distributed",
-    "studies",
 )
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.behaviour.experiment import Experiment, Record
 from regard.storage.files import replace_file
-from regard.studies.bench.results import environment
+from regard_lab.bench.results import environment
 
 FILE = "behaviour.json"
 

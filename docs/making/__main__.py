@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
             if not check:
                 figure.write()
     if not is_help_fresh():
-        stale.append("regard/cli/help.json")
+        stale.append("regard_lab/cli/help.json")
         if not check:
             write_help()
     for name in stale:

@@ -128,7 +128,7 @@ ARTICLES: dict[str, tuple[Section, ...]] = {
             "train translation --data pronouns --mechanism \"performer(features=64)\" --out runs/performer",
         )),
         Section("Multi-query and grouped-query", ("grouped", "generation")),
-        Section("Self-attention: LSTMN", ("recurrent",), (), "lstmn", "Models: reference/regard.models.md"),
+        Section("Self-attention: LSTMN", ("recurrent",), (), "lstmn", "Models: reference/regard_lab.models.md"),
         Section("Self-attention: Transformer", ("encoder", "decoder"), (WHOLE, WALK)),
         Section("Transformer encoder: six layers, two sub-layers", ("encoder",), (SIX_LAYERS,), "six_layers"),
         Section("Positional encoding: equivariance", ("positions: Without positions",)),

@@ -14,11 +14,11 @@ import typer.main
 from docs.making.article_sections import ARTICLES, Section
 from docs.making.lessons import needs_run, shown, taught
 from docs.making.worked_examples import NUMBERS, RESULTS
-from regard.cli.app import app
 from regard.errors import ArgumentError
-from regard.studies.lessons import LESSONS
-from regard.training.recipes import TranslationTraining
-from regard.training.recipes.choosing import fitting_minutes
+from regard_lab.cli.app import app
+from regard_lab.lessons import LESSONS
+from regard_lab.training.recipes import TranslationTraining
+from regard_lab.training.recipes.choosing import fitting_minutes
 
 MANY = 10**9  # characters, for which a training takes as long as any without a budget
 TRAINED = "every_model_cpu_202611.md"  # the training of each translator by its defaults

@@ -43,7 +43,7 @@ def blocks(page: str) -> list[Block]:
 def mentioned(page: str) -> list[list[str]]:
     """The words of each `regard` command within a line of text, without brackets and dots.
 
-    >>> mentioned("See `regard bench [NAME] [--quick]`, `regard train ...` and `regard.studies.bench`.")
+    >>> mentioned("See `regard bench [NAME] [--quick]`, `regard train ...` and `regard_lab.bench`.")
     [['bench', 'NAME', '--quick'], ['train']]
     """
     commands = re.findall(r"(?<!`)`regard ([^`\n]+)`", page)

@@ -1,4 +1,4 @@
-"""The help of every command, written to `regard/cli/help.json`, so that `--help` imports no command."""
+"""The help of every command, written to `regard_lab/cli/help.json`, so that `--help` imports no command."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from regard.cli.app import app
-from regard.cli.commands import HELP_FILE, Unloaded
+from regard_lab.cli.app import app
+from regard_lab.cli.commands import HELP_FILE, Unloaded
 
 
 def made_help() -> str:

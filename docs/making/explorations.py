@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from docs.making.figures import DOCS
-from regard.cli.view import open_run
-from regard.inspection.explorer import Exploration, Page, page_of, stream_head, to_answer, to_long_answer
 from regard.patterns import Causal
+from regard_lab.cli.view import open_run
+from regard_lab.seeing.explorer import Exploration, Page, page_of, stream_head, to_answer, to_long_answer
 
 RECORDS = DOCS / "assets" / "explorations"
 SENTENCE = "The animal didn't cross the street because it was too tired."
@@ -53,10 +53,11 @@ def _pronoun(run: Path) -> Exploration:
 
 def _reaction() -> Exploration:
     """All weights of RXNMapper on one reaction."""
-    sys.path.insert(0, str(DOCS.parent / "tests" / "integrations"))
+    sys.path.insert(0, str(DOCS.parent / "tests" / "regard" / "integrations"))
     import atom_maps as maps
 
-    from regard.integrations.transformers import attach, explore_observed, observe
+    from regard.integrations.transformers import attach, observe
+    from regard_lab.seeing.transformers import explore_observed
 
     tokens = maps.tokens_of(REACTION, maps.vocabulary())
     model = attach(maps.load())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from regard.studies.lessons.taught import MEASURED
+from regard_lab.lessons.taught import MEASURED
 
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?e[-+]?\d+|[-−]?\d+\.\d+")  # 1.5, -0.25, 3.5e-17; whole numbers are text
 TINY = 1e-12  # numbers below it are rounding errors of 0

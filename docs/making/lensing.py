@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 
 from docs.making.measured import RESULTS
-from regard.studies.lenses import LensReport
-from regard.studies.lenses.report import lens_table, routes_table
+from regard_lab.seeing.lens_study import LensReport
+from regard_lab.seeing.lens_study.report import lens_table, routes_table
 
 
 @cache

@@ -16,7 +16,7 @@ from docs.making.figures import DOCS, TIMES, Figure, written
 from docs.making.freshness import timed, with_times
 from docs.making.thumbnails import SMALL, thumbnails
 from regard.errors import ArgumentError
-from regard.studies.lessons import LESSONS, Claim, Settings, Table, Taught, to_markdown
+from regard_lab.lessons import LESSONS, Claim, Settings, Table, Taught, to_markdown
 
 HEAD = """# Lessons
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from regard.studies.bench import Results
-from regard.studies.bench.complexity import ROWS, Table, read_row
-from regard.studies.bench.complexity.measuring import EFFORTS
+from regard_lab.bench import Results
+from regard_lab.bench.complexity import ROWS, Table, read_row
+from regard_lab.bench.complexity.measuring import EFFORTS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BENCHES = {"attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms"}

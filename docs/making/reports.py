@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from docs.making.measured import RESULTS
-from regard.studies.bench import Results
-from regard.studies.bench import report as bench_report
-from regard.studies.bench.complexity import Table
-from regard.studies.bench.complexity import report as complexity_report
-from regard.studies.comparison import report as comparison_report
-from regard.studies.comparison.measures import Measures
-from regard.studies.lenses import LensReport
+from regard_lab.bench import Results
+from regard_lab.bench import report as bench_report
+from regard_lab.bench.complexity import Table
+from regard_lab.bench.complexity import report as complexity_report
+from regard_lab.seeing.lens_study import LensReport
+from regard_lab.training.comparison import report as comparison_report
+from regard_lab.training.comparison.measures import Measures
 
 FROM_DOCS = PurePosixPath("../benchmarks/results")
 BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu")

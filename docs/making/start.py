@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from docs.making.figures import DOCS
-from regard.decoding import Translator
-from regard.inspection import relevance
+from regard_lab.decoding import Translator
+from regard_lab.seeing import relevance
 
 RECORD = DOCS / "assets" / "start.json"
 NOUNS, ENDINGS = ("animal", "dog", "cat"), ("too tired", "congested")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from regard.studies.walkthrough import Walk, to_html, walk
+from regard_lab.lessons.walkthrough import Walk, to_html, walk
 
 SENTENCE = "Life is short, eat dessert first"
 
@@ -33,7 +33,7 @@ def steps_table() -> str:
 
 
 def in_latex(formula: str) -> str:
-    """A formula in the notation of `regard.studies.walkthrough.formula` as LaTeX.
+    """A formula in the notation of `regard_lab.lessons.walkthrough.formula` as LaTeX.
 
     >>> in_latex("α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}")
     'α_{ij} = \\\\frac{\\\\exp(s_{ij})}{\\\\sum_l \\\\exp(s_{il})}'

@@ -11,11 +11,11 @@ import torch
 
 import regard as rg
 from docs.making.measured import RESULTS
-from regard.models.layers import Residual
-from regard.models.recurrent import LongShortTermMemoryNetwork
-from regard.models.recurrent.translator import BidirectionalEncoder
-from regard.models.translation_transformer import TranslationConfig, TranslationTransformer
 from regard.patterns import parse
+from regard_lab.models.layers import Residual
+from regard_lab.models.recurrent import LongShortTermMemoryNetwork
+from regard_lab.models.recurrent.translator import BidirectionalEncoder
+from regard_lab.models.translation_transformer import TranslationConfig, TranslationTransformer
 
 SENTENCE = "Life is short, eat dessert first"
 SEED, DIM, QUERY_DIM, VALUE_DIM = 123, 16, 24, 28

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from regard.distributed.layout import Layout, joined, part
-from regard.distributed.lines import SharedWork, share_lines, sharing
 
 if TYPE_CHECKING:  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
     from regard.distributed.api import SharedDetail, attention, attention_detail
@@ -25,7 +24,6 @@ __all__ = [
     "Layout",
     "Machine",
     "SharedDetail",
-    "SharedWork",
     "TensorParallel",
     "Traffic",
     "joined",
@@ -34,8 +32,6 @@ __all__ = [
     "part",
     "save_checkpoint",
     "shard_model",
-    "share_lines",
-    "sharing",
     "tensor_parallel_plan",
 ]
 

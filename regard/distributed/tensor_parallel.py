@@ -27,7 +27,6 @@ from regard.functional import attention
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
 from regard.layers.mechanism import LayerMechanism
 from regard.layers.recording import current_recording
-from regard.models.layers import DecoderLayer
 
 _made = WeakTensorKeyDictionary()  # the DTensor of each parameter that still exists, so that tied ones stay one
 
@@ -102,7 +101,7 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
     `clip_grad_norm_` and optimisers take either only DTensors or none.
 
     Args:
-        model: a model of `regard.models`, or any module with MultiHeadAttention or FeedForward layers inside.
+        model: a model of `regard_lab.models`, or any module with MultiHeadAttention or FeedForward layers inside.
 
     Returns:
         A `TensorParallel` for each of these layers, by its name, and a `KeptWhole` for every other module with weights.
@@ -158,7 +157,7 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module
     """Divide the weights of a model by FSDP2: each layer fetches its weights while it computes, and drops them again.
 
     `fully_shard` is called for each module of a ModuleList and then for the model, after `parallelize_module` if both
-    are used. A model of `regard.models` can then be called, and so can those of the methods `encode`, `start`,
+    are used. A model of `regard_lab.models` can then be called, and so can those of the methods `encode`, `start`,
     `step`, `extend` and `vectors` that it has; all processes call them together, each with its rows of the batch.
 
     Args:
@@ -174,8 +173,9 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module
     of_kind("model", model, nn.Module, "a module")
     of_kind("mesh", mesh, DeviceMesh, "a DeviceMesh")
     for layer in [layer for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one]:
-        if isinstance(layer, DecoderLayer):  # its context is projected once, before the first step
-            _sharded(layer.cross_attention, mesh, options, ("project_context",))
+        cross = getattr(layer, "cross_attention", None)
+        if isinstance(cross, MultiHeadAttention):  # its context is projected once, before the first step
+            _sharded(cross, mesh, options, ("project_context",))
         _sharded(layer, mesh, options, ("step",))
     return _sharded(model, mesh, options, ("encode", "start", "step", "extend", "vectors"))
 

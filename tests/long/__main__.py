@@ -38,7 +38,9 @@ def minutes(text: str) -> float:
 def main(words: list[str] | None = None) -> int:
     """0 if nothing was wrong, 1 if something was, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.long", description=described, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.long",
+        description=described,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="*", help="the runs; all of them with `all`; without a name they are listed")
     parser.add_argument("--cases", type=int, help="how many cases instead of as many as the goal asks for")

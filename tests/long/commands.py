@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from regard.cli import main
-from regard.cli.app import app
-from regard.text.terminal import printable
+from regard_lab.cli import main
+from regard_lab.cli.app import app
+from regard_lab.text.terminal import printable
 
 from .command_places import BASES, PLACES, inputs
 from .found import Found

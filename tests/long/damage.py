@@ -18,18 +18,18 @@ from typing import Any
 
 import torch
 
-from regard.decoding import Translator
 from regard.errors import RegardError
-from regard.models.storage import load_model, read_checkpoints
 from regard.storage import load_tensors
 from regard.storage.sealed_json import parse_json, read_sealed, render_sealed
 from regard.storage.tensors import SEAL_LENGTH
-from regard.training import read_log, read_run
-from regard.training.checkpoint import read_training
-from regard.training.explanation import _sessions
-from regard.training.log import Log
-from regard.training.recipes import TranslationTraining
-from regard.training.recipes.run_folder import count_trained, read_settings, read_test
+from regard_lab.decoding import Translator
+from regard_lab.models.storage import load_model, read_checkpoints
+from regard_lab.training import read_log, read_run
+from regard_lab.training.checkpoint import read_training
+from regard_lab.training.explanation import _sessions
+from regard_lab.training.log import Log
+from regard_lab.training.recipes import TranslationTraining
+from regard_lab.training.recipes.run_folder import count_trained, read_settings, read_test
 
 from .found import Found
 

@@ -25,11 +25,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.errors import CheckpointError, RegardError
-from regard.models.storage import load_model
+from regard_lab.models.storage import load_model
 
 from .found import Found
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "training"))
 from toy_training import log_without_times, seals, train_toy
 
 KINDS = ("file limit", "full disk", "write", "fsync", "rename", "replace", "memory")

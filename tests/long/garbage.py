@@ -21,7 +21,7 @@ import torch
 import regard as rg
 from regard.errors import RegardError
 from regard.patterns import Pattern, parse
-from tests.fuzz.meanings import LEAVES, TENSORS, Places, build, plain_leaf
+from tests.regard.fuzz.meanings import LEAVES, TENSORS, Places, build, plain_leaf
 
 from .found import Found
 

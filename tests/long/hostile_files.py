@@ -17,17 +17,17 @@ from typing import Any
 
 import torch
 
-from regard.conversion import convert_kv_heads
-from regard.decoding import Generator, Translator
 from regard.layers.caches import load_cache, new_cache
-from regard.models import LanguageConfig, LanguageModel, TranslationTransformer, load_model
-from regard.models.translation_transformer import TranslationConfig
 from regard.storage import load_tensors, save_tensors
 from regard.storage.sealed_json import read_sealed, render_sealed
-from regard.text import Tokeniser
-from regard.training import read_log, read_run
-from regard.training.averaging import average_checkpoints
-from regard.training.recipes.run_folder import read_settings, read_test
+from regard_lab.conversion import convert_kv_heads
+from regard_lab.decoding import Generator, Translator
+from regard_lab.models import LanguageConfig, LanguageModel, TranslationTransformer, load_model
+from regard_lab.models.translation_transformer import TranslationConfig
+from regard_lab.text import Tokeniser
+from regard_lab.training import read_log, read_run
+from regard_lab.training.averaging import average_checkpoints
+from regard_lab.training.recipes.run_folder import read_settings, read_test
 
 LINES = ["The animal sleeps.", "It was late.", "Das Tier schläft."]
 WEIGHTS, CONFIG = "weights.safetensors", "config.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .found import Found
 
-SCRIPT = Path(__file__).parents[1] / "training" / "kill_trainers.py"
+SCRIPT = Path(__file__).parents[1] / "regard_lab" / "training" / "kill_trainers.py"
 
 
 def work(numbers: Sequence[int], folder: Path) -> Found:

@@ -1,4 +1,4 @@
-"""Random calls against formulas in float64, counted: `tests.fuzz`, a seed for each case."""
+"""Random calls against formulas in float64, counted: `tests.regard.fuzz`, a seed for each case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tests.fuzz.running import case_of, judged
+from tests.regard.fuzz.running import case_of, judged
 
 from .found import Found
 

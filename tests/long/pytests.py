@@ -26,49 +26,47 @@ CHECKED = re.compile(r"^(\d+) calls checked$", re.MULTILINE)
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 PLUGIN = ["-p", "tests.long.plugin"]
 
+
+def _of(side: str, names: str) -> list[str]:
+    """Paths below a side's folder; a name without a folder's "/" or an ending is a folder, `|` begins other words."""
+    return [f"tests/{side}/{name}" for name in names.split()]
+
+
 # Tests of properties by hypothesis; each case runs all of them with another seed.
 PROPERTIES = (
-    "tests/patterns/test_pattern_laws.py", "tests/patterns/test_pattern_structure.py",
-    "tests/patterns/test_same_document.py", "tests/patterns/test_written_apart.py", "tests/contracts/test_laws.py",
-    "tests/backends/test_schedule_of_patterns.py", "tests/caches/test_cache_machine.py",
-    "tests/layers/test_layer_caches.py", "tests/layers/test_multi_head.py", "tests/models/test_language_model.py",
-    "tests/models/test_language_state.py", "tests/models/test_translation_steps.py", "tests/decoding/test_filters.py",
-    "tests/decoding/test_stops.py", "tests/text/test_tokenisers.py", "tests/text/test_batches.py",
-    "tests/text/test_documents.py", "tests/text/test_splits.py", "tests/conversion/test_conversion_heads.py",
-)  # fmt: skip
+    *_of("regard", "patterns/test_pattern_laws.py patterns/test_pattern_structure.py patterns/test_same_document.py"),
+    *_of("regard", "patterns/test_written_apart.py contracts/test_laws.py backends/test_schedule_of_patterns.py"),
+    *_of("regard", "caches/test_cache_machine.py layers/test_layer_caches.py layers/test_multi_head.py"),
+    *_of("regard_lab", "models/test_language_model.py models/test_language_state.py models/test_translation_steps.py"),
+    *_of("regard_lab", "decoding/test_filters.py decoding/test_stops.py text/test_tokenisers.py text/test_batches.py"),
+    *_of("regard_lab", "text/test_documents.py text/test_splits.py conversion/test_conversion_heads.py"),
+)
 # What is run in random order: folders that take seconds, and do not start processes.
 SHUFFLED = (
-    "tests/patterns", "tests/bias", "tests/positions", "tests/caches", "tests/storage", "tests/decoding",
-    "tests/mechanisms", "tests/text", "tests/test_call.py", "tests/test_planned.py", "tests/test_numbers.py",
-)  # fmt: skip
+    *_of("regard", "patterns bias positions caches storage mechanisms test_call.py test_planned.py test_numbers.py"),
+    *_of("regard_lab", "decoding text"),
+)
 # Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
-LAW_FILES = (
-    "tests/contracts/test_laws.py", "tests/patterns/test_pattern_laws.py", "tests/contracts/test_mechanism_laws.py",
-)  # fmt: skip
+LAW_FILES = _of("regard", "contracts/test_laws.py patterns/test_pattern_laws.py contracts/test_mechanism_laws.py")
 EACH_LAW = 1_000  # examples
-# Every part of the suite, for memory that holds NaN; `regard` are the examples of docstrings.
+# Every part of the suite, for memory that holds NaN; `regard` and `regard_lab` are the examples of docstrings.
 FOLDERS = (
-    *(f"tests/{name}"
-      for name in ("patterns", "storage", "bias", "positions", "mechanisms", "layers", "decoding", "text", "models",
-                   "inspection", "conversion", "training", "backends", "bench", "caches", "cli", "contracts", "docs",
-                   "explorer", "fuzz", "integrations", "lenses", "lessons", "long", "native", "several_processes",
-                   "walkthrough")),
-    "tests/test_*.py", "regard",
+    *sorted({one.parent.relative_to(ROOT).as_posix() for one in ROOT.glob("tests/*/*/test_*.py")}),
+    *_of("regard", "test_*.py"), *_of("regard_lab", "test_*.py"), "regard", "regard_lab",
 )  # fmt: skip
 # Slow tests that no other run has; those of the grid take minutes for each length.
 SLOW = (
-    "tests/backends/test_flex.py", "tests/backends/test_second_pass.py",
-    "tests/contracts/test_fixed_laws.py", "tests/contracts/test_sinks.py", "tests/contracts/test_statistics.py",
-    "tests/mechanisms/test_lsh_fast.py", "tests/mechanisms/test_performer.py",
-    "tests/mechanisms/test_random_feature.py", "tests/integrations/test_transformers_families.py",
-    "tests/models/test_language_state.py", "tests/native/test_native_sanitized.py",
-    "tests/native/test_native_shipping.py", "tests/native/test_native_trained.py",
-    "tests/native/test_shipping_without_compiler.py", "tests/conversion/test_folder_memory.py",
-    "tests/storage/test_storage_files.py", "tests/storage/test_storage_tensors.py", "tests/training/test_kill.py",
-    "tests/training/test_workers.py", "tests/cli/test_training_runs.py", "tests/fuzz/test_fuzz.py",
-    "tests/contracts/test_grid.py|-k|long_calls",
-    *(f"tests/contracts/test_grid.py|-k|whole_product and lengths{number}" for number in range(7)),
-)  # fmt: skip
+    *_of("regard", "backends/test_flex.py backends/test_second_pass.py contracts/test_fixed_laws.py"),
+    *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh_fast.py"),
+    *_of("regard", "mechanisms/test_performer.py mechanisms/test_random_feature.py"),
+    *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
+    *_of("regard", "native/test_native_shipping.py native/test_shipping_without_compiler.py"),
+    *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
+    *_of("regard_lab", "models/test_language_state.py native/test_native_trained.py conversion/test_folder_memory.py"),
+    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_runs.py"),
+    "tests/regard/contracts/test_grid.py|-k|long_calls",
+    *(f"tests/regard/contracts/test_grid.py|-k|whole_product and lengths{number}" for number in range(7)),
+)
 
 
 def pytest_counted(
@@ -155,7 +153,7 @@ def machine(numbers: Sequence[int], folder: Path) -> Found:
     found = Found()
     for number in numbers:
         options = ["--hypothesis-profile=long", f"--hypothesis-seed={1000 + number}"]
-        path = "tests/caches/test_cache_machine.py"
+        path = "tests/regard/caches/test_cache_machine.py"
         printed = pytest_counted([*options, *PLUGIN, path], found, f"seed {1000 + number}")
         found.count("steps", sum(map(int, STEPS.findall(printed))))
     return found

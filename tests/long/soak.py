@@ -57,11 +57,11 @@ def one_round(folder: Path) -> tuple[str, ...]:
     import torch
 
     import regard as rg
-    from regard.decoding import Generator, Translator
-    from regard.inspection import look
-    from regard.inspection.explorer import explore_translation, to_page
     from regard.layers.caches import load_cache, new_cache
-    from regard.training.recipes import TranslationTraining
+    from regard_lab.decoding import Generator, Translator
+    from regard_lab.seeing import look
+    from regard_lab.seeing.explorer import explore_translation, to_page
+    from regard_lab.training.recipes import TranslationTraining
 
     from .hostile_files import language
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from regard.distributed.lines import sharing
 from regard.errors import ArgumentError, DataError
-from regard.text import read_lines
-from regard.training.recipes.recipe import share_of_work
+from regard_lab.decoding.lines import sharing
+from regard_lab.text import read_lines
+from regard_lab.training.recipes.recipe import share_of_work
 from tests.long import commands
 from tests.long.commands import Invocation
 from tests.long.found import Found

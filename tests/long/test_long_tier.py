@@ -62,15 +62,16 @@ def test_each_run_belongs_to_a_goal_and_its_function_and_tests_are_there():
 
 def test_every_part_of_the_suite_is_run_in_poisoned_memory():
     parts = set(pytests.FOLDERS)
-    assert {path.as_posix() for path in places("*/**/test_*.py")} == {one for one in parts if "/test_" not in one} - {
-        "regard"
+    assert {path.as_posix() for path in places("*/*/**/test_*.py")} == {one for one in parts if "/test_" not in one} - {
+        "regard",
+        "regard_lab",
     }
-    assert {"tests/test_*.py", "regard"} <= parts
+    assert {"tests/regard/test_*.py", "tests/regard_lab/test_*.py", "regard", "regard_lab"} <= parts
 
 
 def places(pattern: str) -> set[Path]:
     """The folders of tests that hold such files."""
-    return {Path(*path.relative_to(ROOT).parts[:2]) for path in (ROOT / "tests").glob(pattern)}
+    return {Path(*path.relative_to(ROOT).parts[:3]) for path in (ROOT / "tests").glob(pattern)}
 
 
 def test_every_slow_test_is_in_a_run():
@@ -270,7 +271,17 @@ def test_orders_differ_by_their_seed_and_steps_are_counted(tmp_path):
     (tmp_path / "test_order.py").write_text(
         "import pytest\n@pytest.mark.parametrize('n', range(30))\ndef test_it(n): print('at', n)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.long.plugin", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "tests.long.plugin",
+        "-p",
+        "no:cacheprovider",
+    ]
     orders = [
         subprocess.run(
             [*command, f"--shuffle={seed}", "--rootdir", str(tmp_path), str(tmp_path)],

@@ -36,7 +36,7 @@ def judge_one(folder):
 def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(tmp_path):
     """In a process of its own, as the tool runs; in a fork of this one pytest has ended with signal 11."""
     code = (
-        f"from pathlib import Path; from tests.long.test_mutants import judge_one; judge_one(Path({str(tmp_path)!r}))"
+        f"from pathlib import Path\nfrom tests.long.test_mutants import judge_one\njudge_one(Path({str(tmp_path)!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def test_the_test_that_an_answer_names_is_there(said):
 def test_mutants_with_equal_results_do_not_count_against_the_tests():
     (goal,) = (goal for goal in GOALS if goal.name == "Mutants")
     equal = "mutant 70, regard/bias.py:166: (-distances).clamp_min -> -distances.clamp_max (survived: 14 tests passed)"
-    other = "mutant 1, regard/cli/demo.py:59: a -> b (survived: 2 tests passed)"
+    other = "mutant 1, regard_lab/cli/demo.py:59: a -> b (survived: 2 tests passed)"
     assert is_equal(equal)
     assert not is_equal(other)
     assert answer(other).startswith("a number or a line of the demo")

@@ -7,7 +7,7 @@ pattern or mechanism, `compare_attention` measures what that changed. Needs pip 
 
 from __future__ import annotations
 
-from regard.text.packages import needed
+from regard.packages import needed
 
 with needed("transformers", "regard.integrations.transformers", "transformers"):
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -15,12 +15,6 @@ with needed("transformers", "regard.integrations.transformers", "transformers"):
 from regard.integrations.transformers.attaching import NAME, attach, detach, load_folder
 from regard.integrations.transformers.attending import UnreadMaskWarning, regard_attention
 from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
-from regard.integrations.transformers.exploring import (
-    change_pretrained,
-    explore_observed,
-    explore_pretrained,
-    serve_pretrained,
-)
 from regard.integrations.transformers.masks import PatternMask, regard_mask
 from regard.integrations.transformers.sharing import part_of_batch
 from regard.integrations.transformers.surgery import Replacement, replace_attention
@@ -33,10 +27,6 @@ __all__ = [
     "observe",
     "replace_attention",
     "compare_attention",
-    "explore_observed",
-    "explore_pretrained",
-    "serve_pretrained",
-    "change_pretrained",
     "load_folder",
     "part_of_batch",
     "AttentionComparison",

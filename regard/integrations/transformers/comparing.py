@@ -15,13 +15,13 @@ from transformers import PreTrainedModel
 
 from regard.arguments import count_of, kind_of, whole
 from regard.errors import ArgumentError
-from regard.inspection.quality.comparing import median_seconds
 from regard.integrations.transformers.attaching import REPLACEMENTS, models_inside
 from regard.integrations.transformers.checking import attention_modules
 from regard.integrations.transformers.replaced import given_cache
 from regard.integrations.transformers.surgery import Replacement
 from regard.integrations.transformers.watching import taken_calls
 from regard.reprs import brief
+from regard.timing import median_seconds
 
 __all__ = ["AttentionComparison", "compare_attention"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .copies import pytest_in_fork
+from .copies import ROOT, pytest_in_fork
 
 # Files that test the rooms where mutants are planted, in one process; what runs in processes of its own is not seen.
 TESTS: dict[str, str] = {
@@ -48,7 +48,8 @@ TESTS: dict[str, str] = {
 # Examples in docstrings; a folder is recorded as one file is.
 EXAMPLES = (
     "regard/patterns", "regard/core", "regard/backends", "regard/layers", "regard/mechanisms", "regard/bias.py",
-    "regard/positions.py", "regard/training", "regard/storage", "regard/decoding", "regard/conversion", "regard/cli",
+    "regard/positions.py", "regard_lab/training", "regard/storage", "regard_lab/decoding",
+    "regard_lab/conversion", "regard_lab/cli",
 )  # fmt: skip
 LONGEST = 8.0  # seconds of CPU: a longer test is not used for mutants
 
@@ -109,7 +110,14 @@ def record(copy: Path, path: str, seconds: float, log: Path) -> dict[str, Any]:
 def test_files() -> list[str]:
     """The files of TESTS, one of each folder in turn, so that an early part of the list already holds every room."""
     lists = [
-        [f"tests/{folder}/test_{name}.py".replace("/./", "/") for name in names.split()]
+        [
+            next(
+                f"tests/{side}/{folder}/test_{name}.py".replace("/./", "/")
+                for side in ("regard", "regard_lab")
+                if (ROOT / f"tests/{side}/{folder}/test_{name}.py").exists()
+            )
+            for name in names.split()
+        ]
         for folder, names in TESTS.items()
     ]
     return [names[at] for at in range(max(map(len, lists))) for names in lists if at < len(names)] + [*EXAMPLES]

@@ -31,7 +31,17 @@ HEAVY = (
 )
 IDLE = 40.0  # seconds without any CPU time, as of a command that a mutant made wait for ever
 LONGEST_STEP = 0.1  # seconds of idleness counted between two looks at a child; the rest is this process's own waiting
-COPIED = ("regard", "tests", "docs", "benchmarks", "pyproject.toml", "DESIGN.md", "CONTRIBUTING.md", "README.md")
+COPIED = (
+    "regard",
+    "regard_lab",
+    "tests",
+    "docs",
+    "benchmarks",
+    "pyproject.toml",
+    "DESIGN.md",
+    "CONTRIBUTING.md",
+    "README.md",
+)
 
 
 def copy_of_all(folder: Path) -> Path:
@@ -94,7 +104,7 @@ def _settle(copy: Path, seconds: float, log: Path) -> None:
     os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     sys.dont_write_bytecode = True
     sys.path[:] = [str(copy)] + [one for one in sys.path if Path(one or ".").resolve() != ROOT]
-    for name in [name for name in sys.modules if name.split(".")[0] in ("regard", "tests", "docs")]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("regard", "regard_lab", "tests", "docs")]:
         del sys.modules[name]
 
 

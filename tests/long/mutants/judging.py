@@ -31,11 +31,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "caches": ("regard/layers/caches",),
     "layers": ("regard/layers", "regard/bias.py", "regard/positions.py"),
     "mechanisms": ("regard/mechanisms",),
-    "training": ("regard/training",),
-    "storage": ("regard/storage", "regard/models/storage.py"),
-    "decoding": ("regard/decoding",),
-    "conversion": ("regard/conversion",),
-    "commands": ("regard/cli",),
+    "training": ("regard_lab/training",),
+    "storage": ("regard/storage", "regard_lab/models/storage.py"),
+    "decoding": ("regard_lab/decoding",),
+    "conversion": ("regard_lab/conversion",),
+    "commands": ("regard_lab/cli",),
 }
 LEFT_OUT = ("drawing.py", "report.py", "/build.py", "/flex/", "reprs.py", "hints.py", "explanation.py", "record.py")
 BUDGET = 12.0  # seconds of CPU that the tests of one mutant took when they were recorded

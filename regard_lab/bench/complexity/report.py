@@ -1,0 +1,280 @@
+"""The table as text, Markdown and a picture: fitted exponents beside the promised ones, and crossovers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from regard.arguments import count_of
+from regard.packages import needed
+from regard.reprs import brief
+from regard.storage.files import replace_file
+from regard_lab.bench.complexity.measuring import EFFORTS, Table
+from regard_lab.bench.complexity.rows import ROWS, Growth, Row, slope
+from regard_lab.bench.report import seconds
+
+NEAR = 0.15  # the largest difference of exponents with which a promise is kept
+LARGE = 4 * 2**20  # memory below this number of bytes is not used for a fit
+Points = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted exponent and the promised one, over the same lengths.
+
+    Args:
+        found: the fitted exponent; None with fewer than two lengths.
+        promised: the exponent that the same fit gives for the promised growth.
+        lengths: the lengths of the fit.
+    """
+
+    found: float | None
+    promised: float | None
+    lengths: tuple[int, ...]
+
+    @property
+    def near(self) -> bool:
+        """Whether the exponents differ by at most 0.15."""
+        return self.found is not None and self.promised is not None and abs(self.found - self.promised) <= NEAR
+
+    @property
+    def near_or_below(self) -> bool:
+        """Whether it grows at most as promised, with 0.15 of tolerance."""
+        return self.found is not None and self.promised is not None and self.found <= self.promised + NEAR
+
+    @classmethod
+    def of(cls, points: Points, key: str, least: float, growth: Growth) -> Fit:
+        """The fit over the points whose `key` is at least `least`."""
+        lengths, values = _counted(points, key, least)
+        if len(lengths) < 2:
+            return cls(None, None, tuple(lengths))
+        return cls(slope(lengths, values), growth.exponent(lengths), tuple(lengths))
+
+
+@brief
+@dataclass(frozen=True)
+class Reading:
+    """The evaluation of a row: fits of time and memory, remarks, and the length from which it is cheaper than exact."""
+
+    time: Fit
+    memory: Fit
+    remarks: tuple[str, ...]
+    crossover: str
+
+
+def read_row(row: Row, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
+    """Evaluate the record of a row.
+
+    Args:
+        row: the declaration.
+        record: its measurements.
+        exact: the record of the row it is compared with, if measured.
+        trusted: times below this number of seconds are not used for the fit.
+    """
+    times, memory = record["times"], record["memory"]
+    time_fit = Fit.of(times, "median", trusted, row.growth)
+    memory_fit = Fit.of(memory, "bytes", LARGE, row.memory)
+    remarks = [*_why_time(time_fit, times, trusted), *_why_memory(memory_fit, memory)]
+    remarks += [record[name] for name in ("reason", "ended", "memory_reason") if name in record]
+    crossing = "" if not row.exact or exact is None else crossover(times, exact["times"])
+    return Reading(time_fit, memory_fit, tuple(remarks), crossing)
+
+
+def _counted(points: Points, key: str, least: float) -> tuple[list[int], list[float]]:
+    counted = [point for point in points if point[key] >= least]
+    return [point["length"] for point in counted], [point[key] for point in counted]
+
+
+def _why_time(fit: Fit, times: Points, trusted: float) -> list[str]:
+    """Remarks on a missed promise: the exponent of time is that of the operations minus that of their rate."""
+    said = [f"{len(fit.lengths)} lengths take {1e3 * trusted:g} ms or more"] if len(fit.lengths) < 3 else []
+    if fit.found is None or fit.near:
+        return said
+    counted = [point for point in times if point["length"] in fit.lengths]
+    operations = slope(fit.lengths, [point["operations"] for point in counted])
+    first, last = (point["operations"] / point["median"] / 1e9 for point in (counted[0], counted[-1]))
+    words = f"its operations grow as n^{operations:.2f}, and run at {first:.3g} to {last:.3g} GFLOP/s"
+    ends = slope(fit.lengths[-2:], [point["median"] for point in counted[-2:]])
+    return [*said, f"{words} from n={fit.lengths[0]:,} to {fit.lengths[-1]:,}; the last two lengths show n^{ends:.2f}"]
+
+
+def _why_memory(fit: Fit, memory: Points) -> list[str]:
+    if fit.near or not memory:
+        return []
+    if fit.found is None:
+        most = max(point["bytes"] for point in memory) / 2**20
+        return [f"it needs {most:.1f} MiB at the longest, too little to measure its growth"]
+    first, last = (point for point in memory if point["length"] in (fit.lengths[0], fit.lengths[-1]))
+    each = (point["bytes"] / point["length"] for point in (first, last))
+    return [f"memory per position: {next(each):,.0f} bytes at n={first['length']:,}, {next(each):,.0f} at the longest"]
+
+
+def crossover(times: Points, exact: Points) -> str:
+    """The length from which a row is cheaper than exact attention, interpolated between two measured lengths."""
+    mine, theirs = ({point["length"]: point["median"] for point in points} for points in (times, exact))
+    common = sorted(mine.keys() & theirs.keys())
+    if not common:
+        return "no length in common"
+    slower = [mine[n] >= theirs[n] for n in common]
+    if slower[-1]:
+        return f"not up to {common[-1]:,}"
+    if not any(slower):
+        return f"cheaper from {common[0]:,} on"
+    at = max(index for index, answer in enumerate(slower) if answer)
+    below, above = common[at], common[at + 1]
+    low, high = (math.log(mine[n] / theirs[n]) for n in (below, above))
+    return f"{below * (above / below) ** (low / (low - high)):,.0f}"
+
+
+PICTURE = "complexity.png"
+GROUPS = {"classic": "layers", "patterns": "patterns", "mechanisms": "mechanisms"}
+EXACT = "softmax"
+# Okabe and Ito's colours, distinguishable with all kinds of colour vision, and a different marker for each.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C510A")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def draw_table(table: Table, folder: Path) -> Path | None:
+    """Draw `complexity.png`; None if no row has two lengths.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    measured = {name: row for name, row in table.rows.items() if name in ROWS and len(row["times"]) > 1}
+    groups = [group for group in GROUPS if any(ROWS[name].group == group for name in measured)]
+    if not groups:
+        return None
+    with needed("matplotlib", "a picture"):
+        import matplotlib
+        from matplotlib.figure import Figure
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(4.6 * len(groups), 9.6), facecolor="white", layout="constrained")
+        panels = figure.subplots(2, len(groups), sharex=True, sharey="row", squeeze=False)
+        for column, group in enumerate(groups):
+            names = [name for name in measured if ROWS[name].group == group and name != EXACT]
+            _draw(panels[0, column], names, measured, "times", "median", 1.0)
+            _draw(panels[1, column], names, measured, "memory", "bytes", 2.0**20)
+            panels[0, column].set_title(GROUPS[group])
+            panels[1, column].set_xlabel("length n")
+            panels[1, column].legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+        panels[0, 0].set_ylabel("seconds of CPU time, 1 thread, forward")
+        panels[1, 0].set_ylabel("MiB beside the tensors")
+        picture = BytesIO()
+        figure.savefig(picture, format="png", dpi=120, metadata={"Software": None})
+    replace_file(folder / PICTURE, picture.getvalue())
+    return folder / PICTURE
+
+
+def _draw(axes: Any, names: list[str], measured: dict[str, Any], points: str, key: str, unit: float) -> None:
+    styles = [("black", "")] + list(zip(COLOURS, MARKS, strict=True))
+    for name, (colour, mark) in zip([EXACT, *names], styles, strict=False):
+        drawn = measured.get(name, {}).get(points, [])
+        lengths, values = [point["length"] for point in drawn], [point[key] / unit for point in drawn]
+        width = 2.4 if name == EXACT else 1.3
+        axes.plot(lengths, values, color=colour, marker=mark, markersize=4, linewidth=width, label=ROWS[name].title)
+    axes.set(xscale="log", yscale="log")
+    axes.grid(alpha=0.3)
+
+
+FILE = "complexity.md"
+HEAD = ("layer", "promised", "sequential", "path", "time exponent", "memory exponent", "cheaper than exact from")
+
+
+def describe_table(table: Table) -> list[str]:
+    """Format the table as lines of text."""
+    rows = [HEAD, *(_cells(ROWS[name], reading) for name, reading in _readings(table).items())]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, "", summary(table), *_remarks(table)]
+
+
+def write_table(table: Table, folder: Path) -> None:
+    """Write `complexity.md`: the table, remarks, every measurement, and how it was measured."""
+    replace_file(folder / FILE, render_markdown(table).encode())
+
+
+def render_markdown(table: Table) -> str:
+    """The report as a page of Markdown."""
+    here, effort = table.environment, EFFORTS[table.quick]
+    lines = [
+        "# Time and memory by length", "",
+        "How the cost of each layer grows with the length n of a text, compared with what its paper promises. An",
+        "exponent of 2 means that a text twice as long costs 4 times as much. Exponents are fitted to the logarithms",
+        "of the measured medians. The promised exponent is in brackets; it is fitted to the same lengths.", "",
+        summary(table), "", _line(HEAD), _line(("---",) * len(HEAD)),
+        *(_line(_cells(ROWS[name], reading)) for name, reading in _readings(table).items()), "",
+        "## Remarks", "",
+        *(f"- {remark}" for remark in _remarks(table)), "",
+        "## Every measurement", "", "| layer | n | CPU time | memory |", "| --- | --- | --- | --- |",
+        *_points(table), "",
+        "## How it was measured", "",
+        f"- Command: `{table.command}`",
+        "- One text and one head of 64 numbers, forward; CPU time on 1 thread",
+        f"- Times below {1e3 * effort.trusted:g} ms and memory below {LARGE // 2**20} MiB are not used for a fit",
+        "- Memory is the peak of a separate process beside the layer's tensors",
+        f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
+        f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
+    ]  # fmt: skip
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def summary(table: Table) -> str:
+    """How many rows keep their promise."""
+    readings = _readings(table)
+    near = sum(reading.time.near for reading in readings.values())
+    fitted = [reading.memory for reading in readings.values() if reading.memory.found is not None]
+    kept = sum(fit.near_or_below for fit in fitted)
+    time = f"The exponent of time is within 0.15 of the promised one in {near} of {len(readings)} rows."
+    return f"{time} That of memory is within 0.15 of it, or below, in {kept} of {len(fitted)}." if fitted else time
+
+
+def _readings(table: Table) -> dict[str, Reading]:
+    trusted = EFFORTS[table.quick].trusted
+    measured = {name: table.rows[name] for name in ROWS if name in table.rows}
+    return {
+        name: read_row(ROWS[name], record, table.rows.get(ROWS[name].exact), trusted)
+        for name, record in measured.items()
+    }
+
+
+def _cells(row: Row, reading: Reading) -> tuple[str, ...]:
+    return (
+        row.title, row.cost, row.sequential, row.path, _exponents(reading.time), _exponents(reading.memory),
+        reading.crossover,
+    )  # fmt: skip
+
+
+def _exponents(fit: Fit) -> str:
+    """The fitted exponent, with the promised one in brackets.
+
+    >>> _exponents(Fit(1.03, 1.0, (4, 8)))
+    '1.03 (1.00)'
+    """
+    return "" if fit.found is None else f"{fit.found:.2f} ({fit.promised:.2f})"
+
+
+def _remarks(table: Table) -> list[str]:
+    """Remarks and corrections for each row."""
+    return [
+        f"{ROWS[name].title}: {'; '.join([*reading.remarks, *filter(None, [ROWS[name].correction])])}."
+        for name, reading in _readings(table).items()
+        if reading.remarks or ROWS[name].correction
+    ]
+
+
+def _points(table: Table) -> list[str]:
+    lines = []
+    for name in table.rows:
+        held = {point["length"]: f"{point['bytes'] / 2**20:.1f} MiB" for point in table.rows[name]["memory"]}
+        for point in table.rows[name]["times"]:
+            n = point["length"]
+            lines.append(_line((ROWS[name].title, f"{n:,}", seconds(point["median"]), held.get(n, ""))))
+    return lines
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,274 @@
+"""The rows of the table: what each row computes at a given length, and the growth that its paper promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from regard.functional import attention, plan_attention
+from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
+from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.reprs import brief
+from regard.testing import make_qkv
+from regard_lab.bench.work import BIG_BIRD
+
+
+@brief
+@dataclass(frozen=True)
+class Growth:
+    """How a cost grows with the length n: `text` for reports, and the function."""
+
+    text: str
+    of: Callable[[int], float]
+
+    def exponent(self, lengths: Sequence[int]) -> float:
+        """The exponent that a fit over these lengths gives for exactly this growth.
+
+        >>> N_LOG_N.exponent([4096, 16384]) > N.exponent([4096, 16384]) == 1.0
+        True
+        """
+        return slope(lengths, [self.of(n) for n in lengths])
+
+
+N = Growth("n", float)
+N_LOG_N = Growth("n·log n", lambda n: n * math.log(n))
+N_ROOT_N = Growth("n·sqrt(n)", lambda n: n**1.5)
+N_SQUARED = Growth("n²", lambda n: float(n) ** 2)
+
+
+def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """The exponent of the best power law: least squares of log value over log length.
+
+    >>> slope([10, 100, 1000], [5.0, 500.0, 50000.0])
+    2.0
+    """
+    x, y = ([math.log(value) for value in each] for each in (lengths, values))
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    rise = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
+    return round(rise / sum((a - middle_x) ** 2 for a in x), 12)
+
+
+@brief
+@dataclass(frozen=True)
+class Call:
+    """A forward pass at one length, ready to run.
+
+    Args:
+        run: computes the output.
+        operations: number of floating-point operations, by a formula or by the plan.
+        expected: computes the same by another backend, if there is one; it may need quadratic memory.
+    """
+
+    run: Callable[[], torch.Tensor]
+    operations: float
+    expected: Callable[[], torch.Tensor] | None = None
+
+
+@brief
+@dataclass(frozen=True)
+class Row:
+    """A layer or mechanism, its promised cost, and how it is computed.
+
+    Args:
+        name: its name on the command line.
+        title: its name in reports.
+        group: the panel of the figure.
+        cost: the promised cost, such as `n·w·d`.
+        growth: growth of the time with the length n.
+        sequential: number of sequential operations.
+        path: longest path between two positions.
+        prepare: makes the call for a length.
+        source: the paper with the promise.
+        memory: growth of the memory.
+        exact: the row of exact attention for comparison; "" for that row itself.
+        correction: a remark on a common mistake in popular articles.
+        longest: the largest length, if memory limits it.
+    """
+
+    name: str
+    title: str
+    group: str
+    cost: str
+    growth: Growth
+    sequential: str
+    path: str
+    prepare: Callable[[int], Call]
+    source: str
+    memory: Growth = N
+    exact: str = "softmax"
+    correction: str = ""
+    longest: int | None = None
+
+
+DIM = 64
+Prepare = Callable[[int], Call]
+
+
+def attending(
+    pattern: Callable[[int], Pattern],
+    mechanism: Callable[[int], Mechanism] = lambda n: Softmax(),
+    *,
+    shares_keys: bool = False,
+) -> Prepare:
+    """regard's attention with a pattern and mechanism for each length, on the backend that the plan chooses."""
+
+    def prepare(n: int) -> Call:
+        q, k, v = _tensors(n)
+        chosen = mechanism(n)
+        learned = chosen.new_parameters(generator=torch.Generator().manual_seed(0))
+        run = partial(
+            attention, q, q if shares_keys else k, v, pattern=pattern(n), mechanism=chosen,
+            parameters={name: x.detach() for name, x in learned.items()},
+        )  # fmt: skip
+        plan = plan_attention(*run.args, **run.keywords)
+        return Call(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
+
+    return prepare
+
+
+def written_out(n: int) -> Call:
+    """Softmax attention written out as its formula, with all weights in memory."""
+    q, k, v = _tensors(n)
+    return Call(lambda: (q @ k.mT * DIM**-0.5).softmax(-1) @ v, 4.0 * n * n * DIM, partial(attention, q, k, v))
+
+
+def recurrent(n: int) -> Call:
+    """A gated recurrent unit: two products with (dim, 3 dim) per position."""
+    torch.manual_seed(0)
+    layer = nn.GRU(DIM, DIM, batch_first=True)
+    return Call(_without_gradients(layer, _text(n), 0), 12.0 * n * DIM**2)
+
+
+def convolution(width: int) -> Prepare:
+    """A convolution over `width` neighbours: `width` products with (dim, dim) per position."""
+
+    def prepare(n: int) -> Call:
+        torch.manual_seed(0)
+        layer = nn.Conv1d(DIM, DIM, width, padding=width // 2)
+        return Call(_without_gradients(layer, _text(n).mT.contiguous()), 2.0 * width * n * DIM**2)
+
+    return prepare
+
+
+def root(n: int) -> int:
+    """The stride of the Sparse Transformer: close to the square root of the length."""
+    return max(1, math.isqrt(n))
+
+
+def _tensors(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return make_qkv(batch=1, heads=1, kv_heads=1, q_len=n, k_len=n, head_dim=DIM, v_dim=DIM)
+
+
+def _text(n: int) -> torch.Tensor:
+    return torch.randn(1, n, DIM, generator=torch.Generator().manual_seed(0))
+
+
+def _without_gradients(layer: nn.Module, x: torch.Tensor, part: int | None = None) -> Callable[[], torch.Tensor]:
+    """A function that calls the layer; `part` is the index of the output in a returned tuple."""
+
+    @torch.no_grad()
+    def run() -> torch.Tensor:
+        answer = layer(x)
+        return answer if part is None else answer[part]
+
+    return run
+
+
+VASWANI = "Vaswani et al. 2017, table 1"
+CHILD = "Child et al. 2019, section 4"
+LINEAR = "Katharopoulos et al. 2020, section 3.2"
+NOT_LINEAR = "often listed as O(n); its paper states n·sqrt(n), for a stride that grows with sqrt(n), as here"
+HASHING = (
+    "often listed as O(n); its paper states n·log n, for sorting, without the hashing: with n / 32 buckets hashing "
+    "takes n²·d / 32 operations per round; with two hashes whose product has that many buckets, as here, "
+    "n·sqrt(n / 32)·2·d"
+)
+
+
+def factors(n: int) -> tuple[int, int]:
+    """Two even numbers whose product is about n / 32, so that chunks of 64 are twice the mean size of a bucket."""
+    first = max(2, 2 * round(math.sqrt(n / 32) / 2))
+    return first, max(2, 2 * round(n / 32 / first / 2))
+
+
+_CLASSIC = (
+    Row(
+        "written-out", "self-attention, every weight in memory", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)",
+        written_out, VASWANI, memory=N_SQUARED, longest=128**2,
+    ),
+    Row(
+        "softmax", "self-attention", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)", attending(lambda n: Full()),
+        VASWANI, exact="",
+    ),
+    Row(
+        "causal", "self-attention, causal", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)",
+        attending(lambda n: Causal()), VASWANI, exact="",
+    ),
+    Row("gru", "recurrent (GRU)", "classic", "n·d²", N, "O(n)", "O(n)", recurrent, VASWANI),
+    Row("conv-3", "convolution, k = 3", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(3), VASWANI),
+    Row("conv-7", "convolution, k = 7", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(7), VASWANI),
+)  # fmt: skip
+
+_PATTERNS = (
+    Row(
+        "window", "window, w = 256", "patterns", "n·w·d", N, "O(1)", "O(n/w)", attending(lambda n: SlidingWindow(256)),
+        "Beltagy et al. 2020, section 3.1",
+    ),
+    Row(
+        "global", "global tokens, g = 64", "patterns", "n·g·d", N, "O(1)", "O(1)",
+        attending(lambda n: GlobalTokens(range(64))), "Beltagy et al. 2020, section 3.1",
+    ),
+    Row(
+        "random", "random blocks, r = 3 of 64", "patterns", "n·r·d", N, "O(1)", "O(log n)",
+        attending(lambda n: RandomBlocks(3, block=64, seed=0)), "Zaheer et al. 2020, section 2",
+    ),
+    Row(
+        "big-bird", "BigBird, w = 192, g = 128, r = 3 of 64", "patterns", "n·(w + g + r)·d", N, "O(1)", "O(1)",
+        attending(lambda n: BIG_BIRD), "Zaheer et al. 2020, section 2",
+    ),
+    Row(
+        "strided", "Sparse Transformer, strided, causal", "patterns", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
+        attending(lambda n: Causal() & Strided(root(n))), CHILD, exact="causal", correction=NOT_LINEAR,
+    ),
+    Row(
+        "fixed", "Sparse Transformer, fixed, c = 8, causal", "patterns", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
+        attending(lambda n: Causal() & Fixed(root(n), summary=8)), CHILD, exact="causal", correction=NOT_LINEAR,
+    ),
+)  # fmt: skip
+
+_MECHANISMS = (
+    Row(
+        "reformer", "Reformer, chunks of 64, 2 rounds", "mechanisms", "n·log n·d", N_LOG_N, "O(log n)", "O(1)",
+        attending(lambda n: Full(), lambda n: LSH(chunk=64, buckets=factors(n), rounds=2), shares_keys=True),
+        "Kitaev et al. 2020, table 1", correction=HASHING,
+    ),
+    Row(
+        "linformer", "Linformer, rank 64", "mechanisms", "n·rank·d", N, "O(1)", "O(1)",
+        attending(lambda n: Full(), lambda n: Linformer(n, rank=64)), "Wang et al. 2020, table 1",
+    ),
+    Row(
+        "linear", "linear, elu + 1", "mechanisms", "n·d²", N, "O(1)", "O(1)",
+        attending(lambda n: Full(), lambda n: LinearTransformer()), LINEAR,
+    ),
+    Row(
+        "linear-causal", "linear, elu + 1, causal", "mechanisms", "n·d²", N, "O(log n)", "O(1)",
+        attending(lambda n: Causal(), lambda n: LinearTransformer()), LINEAR, exact="causal",
+    ),
+    Row(
+        "performer", "Performer, m = 128, causal", "mechanisms", "n·m·d", N, "O(log n)", "O(1)",
+        attending(lambda n: Causal(), lambda n: Performer(features=128)), "Choromanski et al. 2021, section 2.4",
+        exact="causal",
+    ),
+    Row(
+        "random-feature", "random features, m = 64, causal", "mechanisms", "n·m·d", N, "O(log n)", "O(1)",
+        attending(lambda n: Causal(), lambda n: RandomFeature(features=64)), "Peng et al. 2021, section 3",
+        exact="causal",
+    ),
+)  # fmt: skip
+
+ROWS: dict[str, Row] = {row.name: row for row in (*_CLASSIC, *_PATTERNS, *_MECHANISMS)}

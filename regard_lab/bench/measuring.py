@@ -1,0 +1,201 @@
+"""Measures time and memory of calls.
+
+Times are taken in turns, so that other load on the machine affects every contender alike. Memory is what one call needs
+beside its inputs, its output included, measured in a separate process: on the CPU the peak that the operating system
+reports during the call less the value before it, on CUDA what PyTorch's allocator reports.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from regard.errors import RegardError, UnsupportedError
+from regard_lab.bench.case import Contender, Contest
+from regard_lab.bench.judging import answered
+from regard_lab.bench.work import Work, make_tensors
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often to measure.
+
+    Calls are measured in `rounds` rounds, those of more than `slow` seconds only in `slow_rounds`. Calls shorter than
+    `shortest` seconds are repeated within a round.
+    """
+
+    rounds: int = 9
+    slow_rounds: int = 3
+    slow: float = 1.0
+    shortest: float = 0.005
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one call, one sample per round.
+
+    >>> Times((0.3, 0.1, 0.2)).to_dict()
+    {'median': 0.2, 'low': 0.1, 'high': 0.3, 'samples': [0.3, 0.1, 0.2]}
+    """
+
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    def to_dict(self) -> dict[str, float | list[float]]:
+        """Median, extremes and every sample, in seconds."""
+        samples = list(self.samples)
+        return {"median": self.median, "low": min(samples), "high": max(samples), "samples": samples}
+
+
+def take_turns(calls: Mapping[str, Callable[[], object]], clock: Clock, pace: Pace) -> dict[str, Times]:
+    """Measure calls in turns: every round measures each call once, starting with another call each time.
+
+    Two calls before the rounds warm up and estimate the duration.
+    """
+    long = {name: _trial(call, clock) for name, call in calls.items()}
+    repeats = {name: max(1, round(pace.shortest / max(seconds, 1e-7))) for name, seconds in long.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    with _no_collection():
+        for number in range(pace.rounds):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                if long[name] > pace.slow and number not in _spread(pace.slow_rounds, pace.rounds):
+                    continue
+                samples[name].append(_sample(calls[name], repeats[name], clock))
+    return {name: Times(tuple(times)) for name, times in samples.items()}
+
+
+@contextmanager
+def threads(number: int) -> Generator[None]:
+    """Set the number of torch's threads within the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _trial(call: Callable[[], object], clock: Clock) -> float:
+    call()
+    began = clock()
+    call()
+    return clock() - began
+
+
+def _sample(call: Callable[[], object], repeats: int, clock: Clock) -> float:
+    began = clock()
+    for _ in range(repeats):
+        call()
+    return (clock() - began) / repeats
+
+
+def _spread(few: int, rounds: int) -> set[int]:
+    """The rounds in which slow calls are measured."""
+    few = min(few, rounds)
+    return {(2 * at + 1) * rounds // (2 * few) for at in range(few)}
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+PROGRAM = "import sys; from regard_lab.bench.measuring import answer_parent; answer_parent(sys.argv[1])"
+SMALL = 1024  # long enough for every contender's windows
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def measure_apart(case: str, label: str, contender: str, *, quick: bool, device: str) -> int:
+    """Measure the peak memory of a contender in bytes, in a separate process.
+
+    Raises:
+        RegardError: the process failed; the message has the last line of its error output.
+    """
+    asked = json.dumps({"case": case, "label": label, "contender": contender, "quick": quick, "device": device})
+    done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RegardError(f"the memory of {contender} was not measured: {words[-1]}")
+    return int(done.stdout.split()[-1])
+
+
+def measure_here(contest: Contest, contender: Contender) -> int:
+    """Measure the peak memory of a contender beside its tensors in bytes, in this process.
+
+    Raises:
+        UnsupportedError: the operating system does not report it.
+    """
+    work = contender.works_on(contest.work)
+    tensors = make_tensors(work)
+    attend = contender.prepare(work, tensors)
+    _load(contender, work)
+    if contender.compiles:
+        answered(work, attend, tensors)
+    if work.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        answered(work, attend, tensors)
+        return torch.cuda.max_memory_allocated() - before
+    return peak_of(lambda: answered(work, attend, tensors))
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """The peak memory of this process during a call minus its memory before, in bytes.
+
+    Raises:
+        UnsupportedError: the operating system does not report it.
+    """
+    if not RESET.exists():
+        raise UnsupportedError(f"the peak of memory is read from {STATUS}, which this system does not have")
+    ctypes.CDLL(None).malloc_trim(0)  # return freed memory to the system, so that it counts when it is allocated again
+    RESET.write_text("5")
+    before = _status("VmRSS")
+    call()
+    return _status("VmHWM") - before
+
+
+def _load(contender: Contender, work: Work) -> None:
+    """Run a small work first, so that libraries loaded at the first call are not counted."""
+    small = replace(work, q_len=min(SMALL, work.q_len), k_len=min(SMALL, work.k_len))
+    tensors = make_tensors(small)
+    answered(small, contender.prepare(small, tensors), tensors)
+
+
+def _status(name: str) -> int:
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return 1024 * int(line.split()[1])
+
+
+def answer_parent(asked: str) -> None:
+    """The main function of the separate process."""
+    from regard_lab.bench.cases import find_contest
+
+    wanted = json.loads(asked)
+    contest = find_contest(wanted["case"], wanted["label"], quick=wanted["quick"], device=wanted["device"])
+    contender = next(one for one in contest.contenders if one.name == wanted["contender"])
+    torch.set_num_threads(1)
+    sys.stdout.write(f"{measure_here(contest, contender)}\n")

@@ -1,0 +1,249 @@
+"""Runs cases: each contender is checked, then timed in turns, then its memory is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from regard.arguments import count_of, suggest
+from regard.errors import ArgumentError, OccupiedError, RegardError, UnsupportedError
+from regard.storage.ownership import check_ours
+from regard.storage.sealed_json import read_sealed_or_older
+from regard_lab.bench.case import Case, Contender, Contest
+from regard_lab.bench.cases import cases_on, contests_of
+from regard_lab.bench.judging import answered, judge
+from regard_lab.bench.measuring import Pace, Times, measure_apart, take_turns, threads
+from regard_lab.bench.report import draw_curves, write_report
+from regard_lab.bench.results import KEYS, Results, environment
+from regard_lab.bench.work import make_tensors
+
+Record = dict[str, Any]
+Tell = Callable[[str], None]
+PACES = {
+    False: (Pace(), Pace(rounds=7)),  # of CPU time and of wall time
+    True: (Pace(rounds=7, shortest=0.002), Pace(rounds=3, shortest=0.002)),
+}
+
+
+def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
+    """Check, time and measure the memory of all contenders of a contest; return the record for JSON.
+
+    The record of a contender has a "status": measured, missing (a package), refused (it cannot compute this), left
+    out (of a quick run), failed or wrong; all except "measured" have a "reason".
+    """
+    device = contest.work.device
+    with threads(1):
+        answers = {one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders}
+        fit = [one for one in contest.contenders if answers[one.name]["status"] == "measured"]
+        calls = {one.name: _call(contest, one) for one in fit} if contest.timed else {}
+        if calls and device == "cpu":
+            tell(f"{case.name}, {contest.label}: CPU time on 1 thread")
+            _note(answers, "cpu", take_turns(calls, time.process_time, PACES[quick][0]))
+    if calls and device == "cpu":
+        tell(f"{case.name}, {contest.label}: wall time on {count_of(torch.get_num_threads(), 'threads')}")
+        _note(answers, "wall", take_turns(calls, time.perf_counter, PACES[quick][1]))
+    elif calls:
+        tell(f"{case.name}, {contest.label}: time on {device}")
+        _note(answers, device, take_turns(calls, finished, PACES[quick][0]))
+    calls.clear()
+    for name in contest.memory:
+        if answers[name]["status"] == "measured":
+            tell(f"{case.name}, {contest.label}: memory of {name}")
+            answers[name] |= _memory(case, contest, name, quick)
+    promises = [_kept(promise, answers, contest.work.tensor_bytes) for promise in contest.promises]
+    return {
+        "label": contest.label,
+        "work": str(contest.work),
+        "family": contest.work.family,
+        "length": max(contest.work.q_len, contest.work.k_len),
+        "ours": contest.contenders[0].name,
+        "contenders": answers,
+        "promises": promises,
+    }
+
+
+def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, tell: Tell) -> Record:
+    """The record of a contender before it is timed: whether it can run here, and whether its results are right."""
+    if (absent := _absent(contest, contender, quick)) is not None:
+        return absent
+    tell(f"{case.name}, {contest.label}: checking {contender.name}")
+    try:
+        verdict = judge(contest, contender)
+        plan = None if contender.plan is None else _plan_name(contest, contender)
+    except NotImplementedError as error:
+        return {"status": "refused", "reason": _first_line(error)}
+    except Exception as error:
+        return {"status": "failed", "reason": f"{type(error).__name__}: {_first_line(error)}"}
+    record: Record = {"errors": verdict.errors} | ({} if plan is None else {"backend": plan})
+    if not verdict.right:
+        return record | {"status": "wrong", "reason": f"errors relative to the rounding bound: {verdict}"}
+    notes = ["checked without dropout, since it uses other random numbers"] if _unchecked(contest, contender) else []
+    notes += ["it computes other pairs than regard and is checked on those"] if contender.own_pattern else []
+    return record | {"status": "measured", "notes": notes}
+
+
+def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | None:
+    device = contest.work.device
+    if contender.device and contender.device != device:
+        return {"status": "refused", "reason": f"it runs only on {contender.device}, and this is {device}"}
+    if contender.package and find_spec(contender.package) is None:
+        return {"status": "missing", "reason": f"the package {contender.package} is not installed"}
+    if quick and contender.compiles:
+        return {"status": "left out", "reason": "its compilation takes tens of seconds, too long for a quick run"}
+    return None
+
+
+def _unchecked(contest: Contest, contender: Contender) -> bool:
+    return contender.own_dropout and contest.work.dropout > 0
+
+
+def _plan_name(contest: Contest, contender: Contender) -> str:
+    work = contender.works_on(contest.work)
+    assert contender.plan is not None
+    return contender.plan(work, make_tensors(work)).backend
+
+
+def _call(contest: Contest, contender: Contender) -> Callable[[], object]:
+    work = contender.works_on(contest.work)
+    tensors = make_tensors(work)
+    attend = contender.prepare(work, tensors)
+    return (lambda: answered(work, attend, tensors)) if work.backward else attend
+
+
+def finished() -> float:
+    """The time at which the GPU has computed all calls so far, in seconds."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _note(answers: dict[str, Record], clock: str, times: dict[str, Times]) -> None:
+    for name, measured in times.items():
+        answers[name][clock] = measured.to_dict()
+
+
+def _memory(case: Case, contest: Contest, name: str, quick: bool) -> Record:
+    try:
+        return {"memory_bytes": measure_apart(case.name, contest.label, name, quick=quick, device=contest.work.device)}
+    except (RegardError, UnsupportedError) as error:
+        return {"memory_reason": str(error)}
+
+
+def _kept(promise: Any, answers: dict[str, Record], tensor_bytes: int) -> Record:
+    number = promise.found(answers, tensor_bytes)
+    kept = None if number is None else promise.kept(number)
+    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.say(number)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+FILES = ("bench.json", "complexity.json")  # the two kinds of results; one folder may hold both
+R = TypeVar("R", bound=Results)
+
+
+def run_bench(
+    names: Iterable[str] = (),
+    *,
+    quick: bool = False,
+    out: Path | None = None,
+    resume: bool = False,
+    device: str = "cpu",
+    tell: Callable[[str], None] = lambda line: None,
+) -> Results:
+    """Measure cases; after each, write `bench.json`, `bench.md` and a curve for each case with several lengths.
+
+    Args:
+        names: names of cases of the device, keys of `cases_on(device)`; all by default.
+        quick: smaller sizes, fewer rounds, and no contender that compiles.
+        out: the folder of the results; None to write nothing.
+        resume: continue the results in `out`.
+        device: "cpu" or "cuda".
+        tell: called with a message before each step.
+
+    Returns:
+        The results, with `resume` including those measured before.
+
+    Raises:
+        ArgumentError: an unknown case, or results that were measured in another environment.
+        UnsupportedError: the device is not available.
+        DataError: there is nothing to resume.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ArgumentError(f"device {device!r} is not supported; there are cpu and cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError("device 'cuda' is not available: PyTorch finds no CUDA device")
+    cases = cases_on(device)
+    chosen = _chosen(names, cases)
+    named = [] if set(chosen) == set(cases) else chosen
+    command = ["regard bench", *named, *(["--device cuda"] if device == "cuda" else [])]
+    results = begin(Results, out, quick=quick, resume=resume, device=device, command=command, tell=tell)
+    for name in chosen:
+        if name in results.cases:
+            tell(f"{name}: measured before")
+            continue
+        case = cases[name]
+        contests = [hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick)]
+        results.cases[name] = {"title": case.title, "contests": contests}
+        if out is not None:
+            results.save(out)
+            write_report(results, out)
+            draw_curves(name, results.cases[name], out)
+    return results
+
+
+def _chosen(names: Iterable[str], cases: dict[str, Case]) -> list[str]:
+    chosen = list(names) or list(cases)
+    for name in chosen:
+        if name not in cases:
+            raise ArgumentError(f"no case is called {name!r}; {suggest(name, cases)}")
+    return chosen
+
+
+def begin(
+    results: type[R],
+    out: Path | None,
+    *,
+    quick: bool,
+    resume: bool,
+    device: str,
+    command: Iterable[str],
+    tell: Callable[[str], None] = lambda line: None,
+) -> R:
+    """Create results, or load those to continue.
+
+    Args:
+        results: their class.
+        out: their folder.
+        quick: whether this is a quick run.
+        resume: continue the results in the folder.
+        device: "cpu" or "cuda".
+        command: the command line that repeats the measurement.
+        tell: called with a message if the resumed file has no seal.
+
+    Raises:
+        ArgumentError: results that were measured in another environment, or no folder is given.
+        DataError: there is nothing to resume.
+        OccupiedError: `out` is a file, or a folder with other files than results.
+        CheckpointError: damaged results.
+    """
+    here = environment(device)
+    if resume:
+        if out is None:
+            raise ArgumentError("--resume needs the folder of the results, --out FOLDER")
+        earlier = results.load(out)
+        earlier.check_continues(here, quick)
+        if not earlier.is_sealed:
+            tell(f"{out / earlier.file} was written by a version without seals, so damage cannot be detected")
+        return earlier
+    if out is not None and out.exists() and not out.is_dir():
+        raise OccupiedError(f"{out} is a file; results need a folder")
+    if out is not None:
+        readers = {file: lambda path: read_sealed_or_older(path, KEYS, KEYS) for file in FILES}
+        check_ours(out, readers, "benchmark results")
+    return results(here, quick, " ".join([*command, *(["--quick"] if quick else [])]))

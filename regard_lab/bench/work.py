@@ -1,0 +1,227 @@
+"""One attention call to be measured, as a value: its pattern, sizes and options, and the tensors made from it.
+
+Every measured pattern also has a formula on positions i and j, written as in its paper. The formula is what contenders
+are checked against, and what FlexAttention computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.arguments import a_string, count_of, of_kind, real, whole
+from regard.errors import ArgumentError
+from regard.mechanisms import Mechanism
+from regard.patterns import Causal, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.reprs import brief
+from regard.testing import make_qkv
+
+Formula = Callable[[Any, Any], Any]
+
+BLOCK = 64
+FULL, CAUSAL = Full(), Causal()
+WINDOW, SMALL_WINDOW = SlidingWindow(512), SlidingWindow(64)
+STRIDED = Causal() & Strided(64)
+DRAWN = RandomBlocks(3, block=BLOCK, seed=0)
+BIG_BIRD = SlidingWindow(192) | GlobalTokens(range(128)) | DRAWN
+
+_FORMULAS: dict[Pattern, Formula] = {
+    FULL: lambda i, j: i + j >= 0,
+    CAUSAL: lambda i, j: j <= i,
+    WINDOW: lambda i, j: abs(i - j) <= 256,
+    SMALL_WINDOW: lambda i, j: abs(i - j) <= 32,
+    STRIDED: lambda i, j: (j <= i) & ((i - j < 64) | ((i - j) % 64 == 0)),
+}
+
+
+def formula(pattern: Pattern, length: int) -> Formula:
+    """A function that returns which positions j each position i may look at, in a square call of `length`.
+
+    Random blocks have no formula: they are read from the pattern as a table of blocks.
+
+    Raises:
+        ArgumentError: a pattern that no case measures.
+    """
+    if pattern in _FORMULAS:
+        return _FORMULAS[pattern]
+    if pattern != BIG_BIRD:
+        raise ArgumentError(f"no formula is known for {pattern}; add it to regard_lab.bench.work")
+    places = torch.arange(0, length, BLOCK)
+    table = DRAWN.allows(places[:, None], places)  # (query blocks, key blocks)
+    return lambda i, j: (abs(i - j) <= 96) | (i < 128) | (j < 128) | table.to(i.device)[i // BLOCK, j // BLOCK]
+
+
+def allowed_pairs(pattern: Pattern, rows: list[int], q_len: int, k_len: int) -> NDArray[np.bool_]:
+    """Which keys some queries may look at, (rows, k_len); the last query is aligned with the last key.
+
+    >>> allowed_pairs(CAUSAL, [0, 1], 2, 3).astype(int).tolist()
+    [[1, 1, 0], [1, 1, 1]]
+    """
+    i = torch.tensor(rows)[:, None] + (k_len - q_len)
+    return formula(pattern, k_len)(i, torch.arange(k_len)).expand(len(rows), k_len).numpy()
+
+
+SIZES = {
+    "q_len": 0,
+    "k_len": 0,
+    "heads": 1,
+    "kv_heads": 0,
+    "head_dim": 1,
+    "v_dim": 0,
+    "batch": 0,
+}  # the minimum of each
+BYTES = {"float32": 4, "bfloat16": 2}  # of a number
+
+
+@brief
+@dataclass(frozen=True)
+class Work:
+    """One attention call to be measured.
+
+    Args:
+        q_len: number of queries.
+        k_len: number of keys; q_len by default.
+        heads: number of query heads.
+        kv_heads: number of key/value heads; heads by default.
+        head_dim: size of queries and keys.
+        v_dim: size of values; head_dim by default.
+        batch: number of texts.
+        pattern: which pairs are allowed.
+        backward: compute gradients of q, k and v (and of a learned bias) too.
+        layout: memory layout, one of `regard.testing.LAYOUTS`.
+        dropout: share of the weights dropped.
+        learned_bias: add a bias for each head and pair that requires a gradient.
+        cache_dtype: the dtype of k and v in a cache, if not that of q.
+        dtype: the dtype of the tensors, "float32" or "bfloat16".
+        mechanism: the mechanism; None for softmax.
+        device: "cpu" or "cuda".
+
+    >>> print(Work(1024, heads=2, backward=True))
+    1,024 queries by 1,024 keys, 1 x 2 heads, head_dim 64, full, forward + backward
+    """
+
+    q_len: int
+    k_len: int = 0
+    heads: int = 8
+    kv_heads: int = 0
+    head_dim: int = 64
+    v_dim: int = 0
+    batch: int = 1
+    pattern: Pattern = FULL
+    backward: bool = False
+    layout: str = "contiguous"
+    dropout: float = 0.0
+    learned_bias: bool = False
+    cache_dtype: str | None = None
+    dtype: str = "float32"
+    mechanism: Mechanism | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, least in SIZES.items():
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        object.__setattr__(self, "dropout", real("dropout", self.dropout))
+        if a_string("dtype", self.dtype) not in BYTES:
+            raise ArgumentError(f"dtype {self.dtype!r} is not measured; there are {', '.join(BYTES)}")
+        of_kind("pattern", self.pattern, Pattern, "a pattern, such as Causal()")
+        of_kind("mechanism", self.mechanism, (Mechanism, type(None)), "a mechanism, or None for softmax")
+        for name, same in (("k_len", self.q_len), ("kv_heads", self.heads), ("v_dim", self.head_dim)):
+            if not getattr(self, name):
+                object.__setattr__(self, name, same)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the dot products."""
+        return self.head_dim**-0.5
+
+    @property
+    def group(self) -> int:
+        """The number of query heads that share a key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether queries and keys are the same vectors."""
+        return self.mechanism is not None and self.mechanism.shares_keys
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of q, k, v and the output."""
+        queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
+        keys = self.kv_heads * self.k_len * (self.head_dim + self.v_dim)
+        return BYTES[self.dtype] * self.batch * (queries + keys)
+
+    def as_long_as(self, length: int) -> Work:
+        """The same work with `length` queries and keys."""
+        return replace(self, q_len=length, k_len=length)
+
+    @property
+    def family(self) -> str:
+        """A description without the lengths; works of one family are points of one curve."""
+        heads = f"{count_of(self.heads, 'heads')}" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
+        dims = f"head_dim {self.head_dim}" + (f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else "")
+        words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
+        words += [] if self.mechanism is None else [str(self.mechanism)]
+        words += [self.dtype] if self.dtype != "float32" else []
+        words += [self.layout] if self.layout != "contiguous" else []
+        words += [f"dropout {self.dropout}"] if self.dropout else []
+        words += ["a learned bias"] if self.learned_bias else []
+        words += [f"a cache in {self.cache_dtype}"] if self.cache_dtype else []
+        return ", ".join([*words, "forward + backward" if self.backward else "forward"])
+
+    def __str__(self) -> str:
+        return f"{count_of(self.q_len, 'queries', ',')} by {count_of(self.k_len, 'keys', ',')}, {self.family}"
+
+
+@brief
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a work, the same for every contender.
+
+    q is (batch, heads, q_len, head_dim), k and v have kv_heads, `grad` is the gradient of the output, `bias` the
+    learned bias if any, and `parameters` are those of the mechanism by name. All have the work's dtype; with a narrower
+    cache, q, k and v are rounded to its dtype, so that every contender gets the same values.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    grad: torch.Tensor
+    bias: torch.Tensor | None = None
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def leaves(self) -> dict[str, torch.Tensor]:
+        """The tensors that require gradients, by the name of the gradient; keys that are the queries count once."""
+        named = {"dq": self.q, "dk": None if self.k is self.q else self.k, "dv": self.v, "dbias": self.bias}
+        named |= {f"d{name}": x for name, x in self.parameters.items()}
+        return {name: x for name, x in named.items() if x is not None and x.requires_grad}
+
+
+def make_tensors(work: Work, seed: int = 0) -> Tensors:
+    """Make the tensors of a work from a seed.
+
+    >>> make_tensors(Work(4, heads=2)).q.shape
+    torch.Size([1, 2, 4, 64])
+    """
+    of_kind("work", work, Work, "a Work")
+    seed = whole("seed", seed)
+    q, k, v = make_qkv(
+        batch=work.batch, heads=work.heads, kv_heads=work.kv_heads, q_len=work.q_len, k_len=work.k_len,
+        head_dim=work.head_dim, v_dim=work.v_dim, seed=seed, layout=work.layout, dtype=getattr(torch, work.dtype),
+    )  # fmt: skip
+    if work.cache_dtype is not None:
+        q, k, v = (x.to(getattr(torch, work.cache_dtype)).float() for x in (q, k, v))
+    generator = torch.Generator().manual_seed(seed + 1)
+    grad = torch.randn(work.batch, work.heads, work.q_len, work.v_dim, generator=generator)
+    bias = torch.randn(1, work.heads, work.q_len, work.k_len, generator=generator) if work.learned_bias else None
+    q, k, v = (x.to(work.device).requires_grad_(work.backward) for x in (q, k, v))
+    bias = None if bias is None else bias.to(work.device).requires_grad_(work.backward)
+    learned = {} if work.mechanism is None else work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
+    parameters = {name: x.detach().to(work.device).requires_grad_(work.backward) for name, x in learned.items()}
+    return Tensors(q, q if work.shares_keys else k, v, grad.to(work.device, q.dtype), bias, parameters)

@@ -1,0 +1,258 @@
+"""Output of the commands: answers on standard output, remarks on standard error, progress with Rich on a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import ArgumentError, CheckpointError, RegardError
+from regard_lab.text.plain import has, plain, plain_json
+from regard_lab.text.terminal import one_line, printable, printable_json, printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class StoppedError(RegardError):
+    """A command that was interrupted after it had kept what was done.
+
+    Args:
+        sentence: what is kept.
+        go_on: the command that goes on, which is printed on a line of its own.
+    """
+
+    def __init__(self, sentence: str, go_on: str | None = None) -> None:
+        super().__init__(sentence)
+        self.go_on = go_on
+
+
+@contextmanager
+def keeping(what: Callable[[], str | None], go_on: Sequence[str | Path] = ()) -> Generator[None]:
+    """Inside the block, Ctrl-C ends the command with a sentence about what is kept; with one word where nothing is.
+
+    Args:
+        what: returns what is kept, or None.
+        go_on: the words of the command that goes on.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (kept := what()) is None:
+            raise
+        raise StoppedError(f"interrupted; {kept}", shlex.join(map(str, go_on)) or None) from None
+
+
+def out(line: str) -> None:
+    """Write one line of an answer to standard output; control characters are shown as escapes."""
+    _write(printable(line))
+
+
+def out_lines(text: str) -> None:
+    """Write an answer of several lines; control characters are shown as escapes."""
+    _write(printable_lines(text))
+
+
+def out_text(text: str, indent: str = "") -> None:
+    """Write sentences, broken into lines that fit the terminal."""
+    width = out_width()
+    for line in [text] if width is None else wrap(text, max(width - len(indent), 20)) or [""]:
+        out(indent + line)
+
+
+def out_json(text: str) -> None:
+    """Write an answer of JSON; control characters are written as JSON escapes."""
+    _write(plain_json(printable_json(text), out_encoding()))
+
+
+def out_data(line: str) -> None:
+    """Write a line that programs read: unchanged into a pipe or file, as `out` does on a terminal."""
+    remark_escapes(line)
+    _write(printable(line) if sys.stdout.isatty() else one_line(line))
+
+
+def remark_escapes(text: str) -> None:
+    """Say once that standard output cannot hold all characters of a text, and that escapes are written for them."""
+    encoding = out_encoding()
+    if encoding not in _REMARKED and not has(encoding, text):
+        _REMARKED.add(encoding)
+        say(
+            f"standard output is written in {encoding}, which lacks some characters of the text; they are written as "
+            f"escapes such as \\xfc (PYTHONIOENCODING=utf-8 writes all)"
+        )
+
+
+_REMARKED: set[str] = set()  # encodings
+
+
+def writable(text: str) -> str:
+    """Lines of a text as standard output can show them, for drawing programs that measure their width."""
+    return plain(printable_lines(text), out_encoding())
+
+
+def out_encoding() -> str:
+    """The encoding of standard output."""
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def answers(width: int) -> Console:
+    """A Rich console on standard output, which shows words as they stand; `width` characters wide where none is known.
+
+    Pass it text from `writable`.
+    """
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=out_width() or width, markup=False, emoji=False, highlight=False)
+
+
+def out_width() -> int | None:
+    """How many characters fit a line of standard output: of the terminal or as COLUMNS says; None for no limit."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return None
+    return max(shutil.get_terminal_size().columns, 1)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def say(line: str) -> None:
+    """Write one remark to standard error."""
+    sys.stderr.write(_with_short_words(printable(line)) + "\n")
+    sys.stderr.flush()
+
+
+def _with_short_words(text: str) -> str:
+    """The text with words of 300 characters and more cut: an error quotes what was typed, however long it is."""
+    return _LONG_WORD.sub(lambda found: f"{found[0][:80]}...", text)
+
+
+_LONG_WORD = re.compile(r"\S{300,}")
+
+
+class PrintableStream:
+    """Standard error with control characters shown as escapes, for messages that Typer writes."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str, /) -> int:
+        self.stream.write(_with_short_words(printable_lines(text)))
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class NamedStream:
+    """Standard output, whose errors say that it is what could not be written, as on a full disk."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str, /) -> int:
+        with _naming_output():
+            return self.stream.write(text)
+
+    def flush(self) -> None:
+        with _naming_output():
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def _naming_output() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error  # a broken pipe stays one
+
+
+def has_terminal() -> bool:
+    """Is standard error a terminal?"""
+    return sys.stderr.isatty()
+
+
+def terminal() -> Console:
+    """A Rich console on standard error; pass it text from `printable`."""
+    from rich.console import Console
+
+    return Console(file=getattr(sys.stderr, "stream", sys.stderr), highlight=False)
+
+
+@contextmanager
+def counting(what: str, total: int) -> Generator[Any]:
+    """A context that gives a function to be called with how many more are done: a bar on a terminal, else None."""
+    if not has_terminal() or total < 50:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=terminal(), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.advance(task, done)
+
+
+def check_picture_name(path: Path, ending: str = ".png") -> None:
+    """Raise before any work if a picture cannot be written there."""
+    if path.suffix.lower() != ending:
+        raise ArgumentError(
+            f"the picture {path} is drawn as {ending[1:].upper()}; give it a name that ends in {ending}"
+        )
+    _check_place(path, "picture")
+
+
+def check_page_name(path: Path) -> None:
+    """Raise before any work if a page cannot be written there."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
+    _check_place(path, "page")
+
+
+def _check_place(path: Path, what: str) -> None:
+    """Raise unless a file of this name can be made; nothing is left there."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ArgumentError(f"the {what} {path} cannot be written: its folder does not exist, or it is a folder")
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise CheckpointError(
+            f"the {what} {path} cannot be written: no file can be made in {path.parent} ({error.strerror}); choose "
+            f"another folder"
+        ) from error
+
+
+def duration(seconds: float) -> str:
+    """Seconds as minutes and seconds, or hours.
+
+    >>> duration(75), duration(7300)
+    ('1:15', '2:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shortened(number: float) -> str:
+    """A number as an error shows it, however many digits it has.
+
+    >>> shortened(512), shortened(10**30)
+    ('512', '1e+30')
+    """
+    return str(number) if abs(number) < 10**20 else f"{number:.3g}" if abs(number) < 10**300 else "far too large"

@@ -1,0 +1,229 @@
+"""Options that several commands share, and options made from the fields of a Config: name, type, default and help."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
+from functools import wraps
+from pathlib import Path
+from types import GenericAlias, NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from regard.arguments import suggest
+from regard.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training run or of a saved model.")]
+Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
+Normalisation = Annotated[
+    str, typer.Option(metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search.")
+]
+Alpha = Annotated[float, typer.Option(help="The exponent of gnmt normalisation.")]
+Cache = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        metavar="KIND",
+        help="Kind of cache: dynamic, static, ring, paged or state. [default: the model's own choice]",
+    ),
+]
+CacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE", help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]"
+    ),
+]
+
+
+WIDE_BEAM = 100  # from here on, a search is announced as slow
+
+
+def default(function: Callable[..., Any], name: str) -> Any:
+    """The default of an argument, so that a command has that of the function that it calls.
+
+    >>> default(sorted, "reverse")
+    False
+    """
+    return inspect.signature(function).parameters[name].default
+
+
+def default_note(function: Callable[..., Any], name: str) -> str:
+    """The end of an option's help, where None stands for the default of the function that is called.
+
+    >>> default_note(sorted, "reverse")
+    '[default: no]'
+    """
+    return f"[default: {_shown(default(function, name))}]"
+
+
+def check_search(normalisation: str, beam: int) -> None:
+    """Raise an ArgumentError, before any work, for a search that does not exist; say if it will take long."""
+    from regard_lab.cli.console import say
+    from regard_lab.decoding import NORMALISATIONS  # imports the models, which commands without a search do not need
+    from regard_lab.decoding.beam import WIDEST
+
+    if beam > WIDEST:
+        raise ArgumentError(f"--beam is {beam}; it is a whole number from 1 to {WIDEST:,}")
+    if beam > WIDE_BEAM:
+        say(
+            f"--beam {beam} keeps {beam:,} hypotheses at each step, which may take {beam:,} times as long as --beam 1, "
+            f"and as much memory; 4 to 12 are usual"
+        )
+
+    if normalisation not in NORMALISATIONS:
+        raise ArgumentError(
+            f"--normalisation {normalisation!r} does not exist; {suggest(normalisation, NORMALISATIONS)}"
+        )
+
+
+def with_settings(
+    config: type[DataclassInstance], variants: Mapping[str, Mapping[str, Any]] | None = None
+) -> Callable[..., Any]:
+    """Give a command the settings of a Config as options, in the place of its parameter `given`.
+
+    All may be left out. The command is called with `given` as a dict of those that were set, which a Config takes.
+
+    Args:
+        config: a frozen dataclass whose fields are made by `setting`, with a sentence for each in its docstring.
+        variants: defaults that differ from the Config's, by the words that say where.
+    """
+    own_fields = {field.name: field for field in fields_in_order(config)}
+    options = {name: option(config, field, variants or {}) for name, field in own_fields.items()}
+    hints_of_config = get_type_hints(config)
+
+    def made(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**values: Any) -> None:
+            chosen = {name: value for name in options if (value := values.pop(name)) not in (None, [])}
+            for name, value in chosen.items():
+                if own_fields[name].metadata.get("listed"):
+                    chosen[name] = numbered(value) if int in get_args(hints_of_config[name]) else listed(value)
+            given = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
+            try:
+                command(**values, given=given)
+            except ArgumentError as error:
+                raise ArgumentError(named_as_option(str(error), own_fields)) from error
+
+        hints = get_type_hints(command, include_extras=True)
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            if parameter.name == "given":
+                parameters += [
+                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+                    for name, kind in options.items()
+                ]
+            else:
+                annotation = hints[parameter.name]
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation))
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # ty: ignore[missing-attribute]
+        return run
+
+    return made
+
+
+def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
+    """The message with a setting at its beginning written as the option that sets it.
+
+    >>> from dataclasses import field
+    >>> named_as_option("learning_rate is -1; it must be above 0", {"learning_rate": field()})
+    '--learning-rate is -1; it must be above 0'
+    """
+    found = re.match(r"(?:encoder_|decoder_|cross_)?(\w+)(?= (?:is|has) )", message)
+    if found is None or found[1] not in known:
+        return message
+    flag = known[found[1]].metadata.get("option", f"--{found[1].replace('_', '-')}").split("/")[0]
+    return flag + message[found.end() :]
+
+
+def option(config: type[DataclassInstance], field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> Any:
+    """One field as an option. Without it the value is None, so that a command knows which settings were given."""
+    name, metadata = field.name, field.metadata
+    kind = option_type(get_type_hints(config)[name], bool(metadata.get("listed")))
+    flag = f"--{name.replace('_', '-')}"
+    names = [metadata["option"]] if "option" in metadata else [flag] if kind is bool else []
+    help_text = " ".join(filter(None, (sentence_of(config, name), default_text(field, variants))))
+    metavar = metadata.get("metavar", "NAME" if kind is str else None)
+    more: dict[str, Any] = {"metavar": metavar, "min": metadata.get("least")}
+    return _left_out(kind, typer.Option(*names, help=help_text, show_default=False, **more))
+
+
+def _left_out(kind: Any, info: Any) -> Any:
+    """The annotation of an option that may be left out."""
+    return Annotated[kind | None, info]
+
+
+def option_type(kind: Any, is_listed: bool) -> Any:
+    """The type of an option from that of its field, without None; a tuple is a repeated option.
+
+    >>> option_type(int | None, False), option_type(tuple[str, ...], False), option_type(tuple[int, ...], True)
+    (<class 'int'>, list[str], <class 'str'>)
+    """
+    if is_listed:
+        return str
+    if get_origin(kind) is tuple:
+        return GenericAlias(list, get_args(kind)[:1])
+    return next((one for one in get_args(kind) if one is not NoneType), kind)
+
+
+def fields_in_order(config: type[DataclassInstance]) -> list[Field[Any]]:
+    """The fields that are options: the data first, then those of the class itself, then those of its bases."""
+    known = {field.name: field for field in fields(config) if field.metadata.get("is_option")}
+    names = ["data", "valid", *(name for kind in config.__mro__ for name in vars(kind).get("__annotations__", ()))]
+    return [known[name] for name in dict.fromkeys(names) if name in known]
+
+
+def sentence_of(config: type[DataclassInstance], name: str) -> str:
+    """What the docstring of a Config, or of its nearest base that has the field there, says about it under Args.
+
+    Raises:
+        LookupError: none says anything.
+    """
+    for kind in config.__mro__:
+        _, _, arguments = (inspect.cleandoc(kind.__doc__ or "")).partition("Args:\n")
+        if said := re.search(rf"^    {name}: (.*(?:\n        .*)*)", arguments, re.MULTILINE):
+            words = re.sub(r"\s+", " ", said[1])
+            return words[0].upper() + words[1:]
+    raise LookupError(f"{config.__qualname__} has no sentence about {name}; write one under Args")
+
+
+def default_text(field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> str:
+    """The default in brackets, and the variants of it; nothing for what is off, empty or required."""
+    value = field.metadata.get("shown", field.default)
+    if value is MISSING or value is None or value == () or (value is False and "option" not in field.metadata):
+        return ""
+    others = [f"{_shown(own[field.name])} {words}" for words, own in variants.items() if field.name in own]
+    return f"[default: {'; '.join([_shown(value), *others])}]"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def listed(text: str | None) -> list[str]:
+    """Names from a list with commas.
+
+    >>> listed("none, bahdanau"), listed(None)
+    (['none', 'bahdanau'], [])
+    """
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def numbered(text: str | None) -> list[int]:
+    """Numbers from a list with commas.
+
+    Raises:
+        ArgumentError: something else.
+    """
+    if strange := [part for part in listed(text) if not part.isdecimal() or int(part) < 1]:
+        raise ArgumentError(f"{strange[0]!r} of {text!r} is not a number of heads; write them as 8,2,1")
+    return [int(part) for part in listed(text)]

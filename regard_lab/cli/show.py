@@ -1,0 +1,94 @@
+"""`regard show`: a pattern drawn."""
+
+from __future__ import annotations
+
+import json
+from inspect import getdoc
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError
+from regard.patterns import Pattern, parse
+from regard.patterns.arguments import runs, words
+from regard.patterns.drawing import draw, learned
+from regard.patterns.registry import usage
+from regard_lab.cli.console import check_picture_name, out, out_json, out_lines, out_text, out_width
+from regard_lab.cli.options import Json, default
+
+
+def show(
+    pattern: Annotated[
+        str | None, typer.Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'.")
+    ] = None,
+    length: Annotated[int, typer.Option(min=1, help="Number of queries, and of keys by default.")] = 16,
+    keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
+    layers: Annotated[
+        int, typer.Option(min=1, help="Also show from which positions a stack of this many layers learns.")
+    ] = default(draw, "layers"),
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead of the terminal.")
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List all patterns instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Draw in the terminal, into a PNG, or as JSON rows of 0 and 1; for a stack of layers, say how far it reaches."""
+    if list_all:
+        _list(pattern, as_json)
+        return
+    if pattern is None:
+        raise ArgumentError("name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them")
+    wanted, k_len = parse(pattern), length if keys is None else keys
+    if png is not None:
+        from regard_lab.seeing import draw_pattern  # imports the models, which no other drawing needs
+
+        check_picture_name(png)
+        draw_pattern(wanted, length, k_len, png, layers=layers)
+    if as_json:
+        out_json(json.dumps(_record(wanted, length, k_len, png, layers)))
+        return
+    if png is None:
+        out_lines(draw(wanted, length, k_len, layers=layers, width=out_width()))
+        out_text("each row is a query, each column a key")
+    else:
+        out(f"{wanted} drawn in {png}")
+    if layers > 1:
+        out_text(f"{layers} layers reach {wanted.reach(layers)}")
+        out_text(f"the last query learns from {_spans(wanted, k_len, layers)}")
+
+
+def _list(pattern: str | None, as_json: bool) -> None:
+    """Print each pattern with its arguments and the first sentence of its documentation."""
+    if pattern is not None:
+        raise ArgumentError(f"--list prints all patterns; leave it out to draw {pattern!r}")
+    kinds = {name: Pattern.registry.kinds[name] for name in Pattern.registry.names()}
+    listed = {usage(kind): " ".join((getdoc(kind) or "").split("\n\n")[0].split()) for kind in kinds.values()}
+    if as_json:
+        out_json(json.dumps(listed, ensure_ascii=False))
+        return
+    for call, sentence in listed.items():
+        out(call)
+        out_text(sentence, indent="    ")
+    out_text("Join patterns with & (both), | (either) and ~ (not), and group them with parentheses.")
+
+
+def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: int) -> dict[str, Any]:
+    record: dict[str, Any] = {"pattern": str(pattern), "q_len": q_len, "k_len": k_len}
+    record["count"] = pattern.count(q_len, k_len)
+    if layers > 1:
+        reach = pattern.reach(layers)
+        record |= {"layers": layers, "reach": {"back": reach.back, "ahead": reach.ahead}}
+    if png is not None:
+        return record | {"png": str(png)}
+    record["allowed"] = pattern.dense(q_len, k_len).int().tolist()
+    if layers > 1:
+        record["learned"] = learned(pattern, q_len, k_len, layers).int().tolist()
+    return record
+
+
+def _spans(pattern: Pattern, k_len: int, layers: int) -> str:
+    """The positions that the last query learns from, as the spans of a text."""
+    positions = learned(pattern, 1, k_len, layers)[0].nonzero().flatten().tolist()
+    return f"{len(positions)} of {count_of(k_len, 'positions')}: {words(runs(positions))}"

@@ -1,0 +1,308 @@
+"""`regard view`: a sentence and a trained model in the explorer, as a local page or as a file."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError, RegardError
+from regard.packages import needed
+from regard_lab.cli.console import check_page_name, check_picture_name, out, say
+from regard_lab.cli.hints import say_if_unfinished
+from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
+from regard_lab.cli.options import Run
+from regard_lab.cli.why import Instead, Place, check_goes_with_why, words_instead
+from regard_lab.conversion.folders import is_hugging_face
+from regard_lab.decoding import Translation, Translator
+from regard_lab.decoding.loading import load_with_tokeniser
+from regard_lab.lessons.walkthrough import shown_walk, walk_whole_run
+from regard_lab.models import LanguageModel, TextEncoder
+from regard_lab.seeing import draw_attention, draw_maps, look
+from regard_lab.seeing.explorer import Exploration, compared, explore_text, explore_translation, to_page
+from regard_lab.seeing.explorer.page import walk_to_answer
+from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
+from regard_lab.seeing.explorer.server import Ask, ExplorerServer
+from regard_lab.seeing.lenses.erasing import LONGEST_WORD, Changed, text_with_word, with_word
+from regard_lab.seeing.maps import check_attends
+from regard_lab.text import Tokeniser, tidy, tidy_target
+from regard_lab.text.pronouns import PRONOUNS, pronoun_of
+from regard_lab.text.seen_words import SeenWords
+
+Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
+MANY_WORDS = 60  # from here on, explaining them is announced as slow
+
+Change = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
+
+
+@quiet_interrupts()  # nothing is lost: files are written whole
+def view(
+    run: Run,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence to translate, or a text to read.")],
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write a page that needs no network, instead of serving it."),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the attention weights, instead of serving the page."),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Draw them as vector graphics, instead of serving the page."),
+    ] = None,
+    why: Annotated[str | None, typer.Option(metavar="WORD", help="The written word that is shown first.")] = None,
+    instead: Instead = None,
+    place: Place = None,
+    with_run: Annotated[
+        Path | None,
+        typer.Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion."),
+    ] = None,
+    second: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Compare with another sentence, of this run or that of --with.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--open", help="Open the local page in a browser.")] = False,
+) -> None:
+    """Explore the attention of a trained model, and what each word that it wrote depends on."""
+    pictures = {".png": png, ".svg": svg}
+    _check(text, second, export, pictures)
+    check_goes_with_why(why, {"--instead": instead, "--place": place})
+    opened = open_run(run, why, words_instead(instead), place)
+    if (words := len(text.split())) >= MANY_WORDS and (export is not None or not any(pictures.values())):
+        say(
+            f"the text has {words} words, which are read again many times to explain what is written; this may take "
+            f"minutes. --png draws the attention alone, in seconds"
+        )
+    general = opened.without_question()
+    other = general if with_run is None else open_run(with_run)
+    if other.label != opened.label:
+        raise ArgumentError(f"{run} and {with_run} cannot be compared: one translates, and the other does not")
+
+    def read(text: str, first: OpenedRun = opened) -> Exploration:
+        exploration = first.read(text, None)
+        if with_run is None and second is None:
+            return exploration
+        said = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
+        return compared(exploration, other.read(second or text, None if second else exploration), said)
+
+    drawn = [path for path in pictures.values() if path is not None]
+    for path in drawn:
+        _draw(opened, text, path)
+    exploration = read(text) if export is not None or not drawn else None
+    if export is not None and exploration is not None:
+        to_page(replace(exploration, walk=opened.walk(text))).save(export)
+        say(f"the page is {export}; it needs no network")
+    elif exploration is not None:
+        server = ExplorerServer(
+            exploration, partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
+        )
+        _serve(server, browser)
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run that reads texts, and what a page may ask about them."""
+
+    run: Path
+    label: str
+    read: Reading
+    translator: Translator | None
+    change: Change | None = None
+
+    def without_question(self) -> OpenedRun:
+        """The run for other texts, in which the word of --why may not occur."""
+        return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
+
+    def walk(self, text: str) -> ShownWalk:
+        """Every step of the computation, or the reason why it cannot be shown."""
+        try:
+            if is_hugging_face(self.run):
+                return ShownWalk((), note="Walk-throughs of Hugging Face models are not supported.")
+            if self.translator is None:
+                return shown_walk(walk_whole_run(self.run, text))
+            (translation,) = self.translator.translate([text])
+            tokeniser, note = self.translator.tokeniser, ""
+            place = _reading_place(translation, tokeniser)
+            if tokeniser.encode_target(translation.text) != list(translation.ids):
+                place, note = (
+                    None,
+                    "When the translation is split into sub-words again, they differ from those that the model wrote; "
+                    "the steps use the new ones. ",
+                )
+            walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
+            return replace(walk, note=note + walk.note)
+        except RegardError as error:
+            return ShownWalk((), note=f"No walk-through can be shown: {error}.")
+
+    def asks(self) -> dict[str, Ask]:
+        """What the local page may ask for, by its name."""
+        asks: dict[str, Ask] = {"walk": lambda body: walk_to_answer(self.walk(body["text"]))}
+        if self.change is not None:
+            asks["change"] = lambda body: changed_to_json(self._change(body))
+        return asks
+
+    def _change(self, body: Mapping[str, Any]) -> Changed:
+        """What the model does with one word replaced; a word that does not occur in the training data is refused."""
+        word = body.get("word", "")
+        if isinstance(word, str):
+            _check_word(word, None if self.translator is None else self.translator.words)
+        assert self.change is not None
+        return self.change(body["text"], body.get("place", -1), word)
+
+
+def _check_word(word: str, seen: SeenWords | None) -> None:
+    """Refuse a word that is too long, or that does not occur in the training data."""
+    if len(word) > LONGEST_WORD:
+        raise ArgumentError(f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}")
+    if seen is None or not (unknown := seen.unknown(word)):
+        return
+    near = get_close_matches(unknown[0].lower(), sorted(seen.words), n=3)
+    known = f"like it are {', '.join(near)}" if near else f"it knows {count_of(len(seen.words), 'words', ',')}"
+    raise ArgumentError(
+        f"the model does not know the word {unknown[0]!r}, which does not occur in its training data; {known}"
+    )
+
+
+def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
+    """A training run, a saved model or a Hugging Face folder, ready to read texts.
+
+    Args:
+        run: its folder.
+        why, others, place: for translations: the written word that is shown first, what it is compared with, and which
+            of the written words it is if it occurs more than once.
+    """
+    if is_hugging_face(run):
+        _check_no_why(why, run, "model of Hugging Face")
+        reading, change = _reading_pretrained(run)
+        return OpenedRun(run, "Text", reading, None, change)
+    saved, tokeniser = load_with_tokeniser(run)
+    say_if_unfinished(run)
+    if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
+        _check_no_why(why, run, saved.kind)
+        kind = LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder
+        model = kind.from_saved(saved, str(run))
+        change = partial(text_with_word, model, tokeniser) if isinstance(model, LanguageModel) else None
+        return OpenedRun(run, "Text", _reading_text(model, tokeniser), None, change)
+    translator = Translator.load(run)
+    check_attends(translator.model)  # before any work
+    asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
+    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, partial(_swapped, translator))
+
+
+def _swapped(translator: Translator, text: str, place: int, word: str) -> Changed:
+    """The translation with another word in the place of one."""
+    (translation,) = translator.translate([text])
+    return with_word(translator.model, translator.tokeniser, text, translation.ids, place, word)
+
+
+def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
+    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
+    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
+        return None
+    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
+    return starts[0] + 1 if starts else None
+
+
+def _check_no_why(why: str | None, run: Path, kind: str) -> None:
+    if why is not None:
+        raise ArgumentError(f"--why is for translations, and {run} holds a {kind}; leave it out")
+
+
+def _check(
+    text: str,
+    second: str | None,
+    export: Path | None,
+    pictures: Mapping[str, Path | None],
+) -> None:
+    if not text.strip():
+        raise ArgumentError("the TEXT is empty; give a sentence")
+    if second is not None and not second.strip():
+        raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
+    if export is not None:
+        check_page_name(export)
+    for ending, path in pictures.items():
+        if path is not None:
+            check_picture_name(path, ending)
+
+
+def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
+    """Translates a sentence and explains each word; the word that is shown first is that of --why, or a German pronoun.
+
+    With an exploration of another run, its translation is read instead: then both runs have the same words before them.
+    """
+
+    def read(text: str, like: Exploration | None) -> Exploration:
+        (translation,) = translator.translate([text])
+        if not translation.ids:
+            raise ArgumentError(
+                f"the translation of {tidy(text)!r} is empty, so there is nothing to show; give another"
+            )
+        written, ids, notes = translation.text, translation.ids, ()
+        if like is not None and like.written_text and like.written_text != written:
+            notes = (f"This run would write: {tidy_target(written)}",)
+            written, ids = like.written_text, tuple(translator.tokeniser.encode_target(like.written_text))
+        found = explore_translation(
+            translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy_target(written)}",
+            **(asked or _pronoun(written, translator.tokeniser, ids)),
+        )  # fmt: skip
+        return replace(found, notes=(*found.notes, *notes), written_text=written)
+
+    return read
+
+
+def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:
+    """The question about the pronoun of a German sentence, if it has one: what it stands for is not obvious."""
+    pronoun = pronoun_of(text)
+    words = [word.lower() for word, _ in tokeniser.words(list(ids))]  # "sie-sie" is two words of it
+    if pronoun is None or words.count(pronoun) != 1:
+        return {}
+    return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}
+
+
+def _reading_text(model: LanguageModel | TextEncoder, tokeniser: Tokeniser) -> Reading:
+    return lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))
+
+
+def _reading_pretrained(folder: Path) -> tuple[Reading, Change]:
+    with needed("transformers", "a Hugging Face folder", "transformers"):
+        from regard.integrations.transformers import load_folder
+        from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
+    model, tokenizer = load_folder(folder)
+
+    def read(text: str, like: Exploration | None) -> Exploration:
+        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True)
+
+    return read, partial(change_pretrained, model, tokenizer)
+
+
+def _draw(opened: OpenedRun, text: str, path: Path) -> None:
+    translator = opened.translator
+    if translator is None:
+        draw_attention(opened.read(text, None), path, title=tidy(text))
+    else:
+        (translation,) = translator.translate([text])
+        maps = look(translator.model, translator.tokeniser, text, translation.ids)
+        draw_maps(maps, path, title=f"{tidy(text)} → {tidy_target(translation.text)}")
+    say(f"the attention is drawn in {path}")
+
+
+def _serve(server: ExplorerServer, browser: bool) -> None:
+    heed_interrupts()
+    try:
+        with server:
+            out(server.url)
+            say("the page is served to this machine until Ctrl-C ends it")
+            if browser:
+                webbrowser.open(server.url)
+            server.serve_forever()
+    except KeyboardInterrupt:
+        say("ended")
+        leave(0)  # a sentence may still be read

@@ -1,0 +1,177 @@
+"""`regard walkthrough`: a sentence through attention, in the terminal, as JSON or as a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError
+from regard.storage.files import replace_file
+from regard_lab.cli.console import answers, check_page_name, out, out_json, out_lines, out_width
+from regard_lab.cli.options import Json, default_note
+from regard_lab.lessons.walkthrough import (
+    Walk,
+    example,
+    read_weights,
+    to_html,
+    to_json,
+    to_rich,
+    to_text,
+    walk,
+    walk_run,
+    walk_whole,
+    walk_whole_run,
+)
+from regard_lab.text.plain import has
+
+# The walk for --run and --whole, and why it does not take an option of another walk.
+WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
+    (False, False): (walk, "drawn weights have one layer; name a --run for more, or add --whole for a whole model"),
+    (True, False): (walk_run, "a run has its own"),
+    (False, True): (walk_whole, "a whole model shows all its layers and heads, with vectors as rows"),
+    (True, True): (walk_whole_run, "a run has its own, and all its layers and heads are shown"),
+}
+
+
+def walkthrough(
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT", help="A sentence, in quotes; an --example has its own.", show_default=False),
+    ] = None,
+    word: Annotated[
+        str | None,
+        typer.Option(
+            help="The word shown in detail, or its number from 1. [default: the second; with --whole the last]"
+        ),
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
+    ] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="With a causal mask: no word looks at later words.")] = False,
+    heads: Annotated[
+        int | None, typer.Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")
+    ] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    head: Annotated[
+        int | None, typer.Option(min=0, help=f"The head shown in detail, from 0. {default_note(walk, 'head')}")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
+    ] = None,
+    query_dim: Annotated[int | None, typer.Option(min=1, help="Size of a query. [default: dim / heads]")] = None,
+    key_dim: Annotated[
+        int | None, typer.Option(min=1, help="Size of a key; a dot product needs the size of a query.")
+    ] = None,
+    value_dim: Annotated[int | None, typer.Option(min=1, help="Size of a value. [default: dim / heads]")] = None,
+    score: Annotated[
+        str | None, typer.Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
+    ] = None,
+    positions: Annotated[
+        str | None,
+        typer.Option(
+            help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')} --whole: sinusoidal, rotary, learned."
+        ),
+    ] = None,
+    words: Annotated[
+        str | None, typer.Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
+    ] = None,
+    draw: Annotated[
+        str | None, typer.Option(help=f"normal, or uniform weights (0 to 1). {default_note(walk, 'draw')}")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Seed of all random numbers. {default_note(walk, 'seed')}")
+    ] = None,
+    weights_seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Seed of the weights. [default: drawn after the vectors]")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them.")
+    ] = None,
+    columns: Annotated[bool, typer.Option("--columns", help="Write vectors as columns, not as rows.")] = False,
+    decimals: Annotated[
+        int | None,
+        typer.Option(min=0, max=8, help=f"Decimals of the printed numbers. {default_note(walk, 'decimals')}"),
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Show a whole Transformer, a small one or that of --run, up to the next word."),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]"),
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(min=0, help=f"With --run: the layer, from 0. {default_note(walk_run, 'layer')}")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Walk, and show the steps in the terminal, as JSON or as a page."""
+    chosen: dict[str, Any] = {
+        "word": word, "context": context, "causal": causal or None, "heads": heads, "kv_heads": kv_heads, "head": head,
+        "dim": dim, "query_dim": query_dim, "key_dim": key_dim, "value_dim": value_dim, "score": score,
+        "positions": positions, "words": words, "draw": draw, "seed": seed, "weights_seed": weights_seed,
+        "weights": weights, "columns": columns or None,
+        "decimals": decimals, "example": sample, "text": text, "layer": layer, "model": model, "layers": layers,
+    }  # fmt: skip
+    given = {name: value for name, value in chosen.items() if value is not None}
+    chosen_walk, reason = WALKS[run is not None, whole]
+    _check_fitting(given, chosen_walk, reason)
+    if html is not None:
+        check_page_name(html)
+    found = chosen_walk(**_drawn(given)) if run is None else chosen_walk(run, **given)
+    if html is not None:
+        replace_file(html, to_html(found).encode())
+    if as_json:
+        out_json(to_json(found))
+    elif html is not None:
+        out(
+            f"{count_of(len(found.steps), 'steps')} of {count_of(len(found.words), 'words')} are in "
+            f"{html}; open it in a browser"
+        )
+    else:
+        _show(found)
+
+
+def _drawn(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of `walk`: those of an example, if one is named, and the weights of a file."""
+    if "weights" in given:
+        given["weights"] = read_weights(given["weights"])
+    name = given.pop("example", None)
+    return given if name is None else example(name) | given
+
+
+def _show(found: Walk) -> None:
+    """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
+    width = out_width()
+    if width is None:
+        out_lines(to_text(found))
+        return
+    console = answers(width)
+    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
+        console.print(to_rich(found, console.width), soft_wrap=True)
+    else:
+        out_lines(to_text(found, console.width))
+
+
+def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
+    """Raise an ArgumentError if the walk does not take an option, or if there is not exactly one text."""
+    taken = {*signature(chosen).parameters, *(["example"] if chosen is walk else [])}
+    if strange := [name for name in given if name not in taken]:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
+        raise ArgumentError(f"leave out {names}: {reason}")
+    if ("text" in given) == ("example" in given):
+        raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")

@@ -1,0 +1,139 @@
+"""`convert_kv_heads`: convert a folder of regard or Hugging Face to another number of key/value heads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regard.arguments import a_path
+from regard.errors import OccupiedError
+from regard_lab.conversion.folder_conversion import PROVENANCE, convert_folder
+from regard_lab.conversion.heads import Conversion
+from regard_lab.conversion.model_folders import CONFIG_FILE, read_json
+from regard_lab.conversion.own_alignment import Calibration, checked_calibration
+from regard_lab.conversion.own_models import PROVENANCE_FILE, load_converted
+
+
+def convert_kv_heads(
+    folder: str | Path,
+    out: str | Path,
+    kv_heads: int,
+    *,
+    method: str | None = None,
+    calibration: Calibration | None = None,
+    check: bool = True,
+    tell: Callable[[str], object] | None = None,
+) -> Conversion:
+    """Convert a trained model to another number of key/value heads; fewer make its cache smaller.
+
+    Groups of heads are pooled into one, see `resized` and `align`. Expect lower quality until the model is trained a
+    little further. A larger number repeats heads and leaves the outputs unchanged.
+
+    Args:
+        folder: a model or training run of regard (LanguageModel, TextEncoder, TranslationTransformer), or a Hugging
+            Face folder with safetensors weights: Llama, Mistral, Qwen2, Qwen3, Gemma, Phi, Phi 3, StableLM, GPT-NeoX,
+            GPT-2 or OPT.
+        out: a new folder of the same kind; an earlier conversion there is replaced.
+        kv_heads: key/value heads of each layer; in a translator, of the decoder and the cross-attention.
+        method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, which
+            changes no output, and then takes their mean. "align" by default with a calibration, otherwise "mean".
+        calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`. For a Hugging Face
+            folder it receives the model of transformers, with one layer in memory at a time.
+        check: compare the result with its reference, the same heads repeated, before it is written.
+        tell: a function such as `print`, which is given a sentence if the layers of a Hugging Face folder take long.
+
+    Returns:
+        The report: heads, parameters and cache bytes before and after.
+
+    Raises:
+        CheckpointError: missing or damaged files, or an `out` that holds other files.
+        ArgumentError: numbers of heads that do not divide, or an unknown method.
+        UnsupportedError: an unknown kind of model or tensor, or pickled weights.
+
+    >>> import tempfile
+    >>> from regard_lab.models import LanguageModel
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     model = LanguageModel(LanguageModel.Config(vocab_size=50, dim=32, heads=8, layers=1))
+    ...     model.save(f"{parent}/eight")
+    ...     done = convert_kv_heads(f"{parent}/eight", f"{parent}/two", 2)
+    ...     LanguageModel.load(f"{parent}/two").config.kv_heads, str(done.kv_bytes["token"])
+    (2, '256 -> 64')
+    """
+    folder, out = a_path("folder", folder), a_path("out", out)
+    calibration = checked_calibration(calibration)
+    method = method_of(method, calibration)
+    check_out(folder, out)
+    if is_hugging_face(folder):
+        return convert_folder(folder, out, kv_heads, method, calibration=calibration, check=check, tell=tell)
+    converted = load_converted(folder, kv_heads, method, calibration=calibration, check=check)
+    converted.save(out)
+    return converted.report
+
+
+def method_of(method: str | None, text: object) -> str:
+    """The method to use if none is given: "align" with a text to calibrate it on, otherwise "mean"."""
+    return method if method is not None else "mean" if text is None else "align"
+
+
+def is_hugging_face(folder: Path) -> bool:
+    """Whether the folder has a config with a `model_type`, as Hugging Face's do.
+
+    Raises:
+        CheckpointError: the config is damaged.
+    """
+    path = folder / CONFIG_FILE
+    return path.exists() and "model_type" in read_json(path)
+
+
+def check_out(folder: Path, out: Path) -> None:
+    """Raise a CheckpointError unless `out` is new or empty, or holds an earlier conversion only."""
+    check_apart(folder, out)
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    known = _files_of_conversion(out)
+    if known is None or (strangers := {path.name for path in out.iterdir()} - known):
+        what = "is not an earlier conversion" if known is None else f"holds {sorted(strangers)[0]} beside a conversion"
+        raise OccupiedError(f"{out} {what}; choose another folder, or delete it first")
+
+
+def earlier_conversion(out: Path) -> str | None:
+    """What the earlier conversion in `out` changed, such as "8 to 2 key/value heads by mean"; None if there is none."""
+    if _files_of_conversion(out) is None:
+        return None
+    about: Any = read_json(out / CONFIG_FILE).get(PROVENANCE)
+    heads = about.get("num_key_value_heads") if about else None
+    if about is None:
+        about = read_json(out / PROVENANCE_FILE)
+        heads = next(iter((about.get("kv_heads") or {}).values()), None)  # a translator has two, converted alike
+    if not isinstance(heads, dict) or not {"before", "after"} <= heads.keys():
+        return "what it changed is not written in it"
+    return f"{heads['before']} to {heads['after']} key/value heads by {about.get('method')}"
+
+
+def check_apart(folder: Path, out: Path) -> None:
+    """Raise a CheckpointError if one of the two folders contains the other."""
+    here, there = folder.resolve(), out.resolve()
+    if here == there:
+        raise OccupiedError(f"{out} is the folder of the original, which is kept; choose another folder")
+    if here in there.parents or there in here.parents:
+        raise OccupiedError(
+            f"{out} and {folder} contain each other; choose a separate folder, since the original is kept"
+        )
+
+
+def _files_of_conversion(out: Path) -> set[str] | None:
+    """The names of the files of an earlier conversion, or None."""
+    if out.is_symlink() or not (out / CONFIG_FILE).is_file():
+        return None
+    config = read_json(out / CONFIG_FILE)
+    names = config.get("files")  # a model of regard: hashes by name
+    if PROVENANCE in config:
+        about = config[PROVENANCE]
+        names = about.get("files") if isinstance(about, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return None
+    elif not isinstance(names, dict) or PROVENANCE_FILE not in names:
+        return None
+    return {CONFIG_FILE, *names}

@@ -1,0 +1,375 @@
+"""A conversion whose loss is measured on a text, and brought back by training on the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError, NotFoundError, UnsupportedError
+from regard.packages import needed
+from regard.reprs import Described
+from regard_lab.conversion.calibration import row_ids
+from regard_lab.conversion.folder_conversion import check_convertible
+from regard_lab.conversion.folders import (
+    check_apart,
+    check_out,
+    convert_kv_heads,
+    earlier_conversion,
+    is_hugging_face,
+    method_of,
+)
+from regard_lab.conversion.heads import Conversion, row
+from regard_lab.conversion.measures import (
+    Agreement,
+    Speed,
+    Watched,
+    agreement_of_folders,
+    agreement_on_task,
+    contexts_of,
+    counted,
+    decoder_of_ours,
+    decoding_speed,
+    divergence,
+    speed_of_folders,
+)
+from regard_lab.conversion.model_folders import ModelFolder
+from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
+from regard_lab.conversion.report import ConversionReport, budget
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.text import Tokeniser
+from regard_lab.text.translation_data import load_translation_data
+from regard_lab.training import Progress, Task, TrainingConfig, TrainingResult, check_run_folder, train
+from regard_lab.training.checkpoint import read_run
+from regard_lab.training.config import setting
+from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
+from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
+from regard_lab.training.recipes.recipe import Tell, share_of_work, silent
+from regard_lab.training.recipes.run_folder import read_settings
+from regard_lab.training.recipes.settings import RunConfig
+from regard_lab.training.recipes.translation import TranslationTask
+from regard_lab.training.task import Batch
+
+CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
+SHARE = 0.5  # of the loss of a distillation that comes from the original's predictions
+
+Showing = Callable[[], AbstractContextManager[Progress | None]]
+"""Makes a context that gives a function for the events of a training."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """On the held-out text, in nats per id: of the model as it was, as it was converted, and after training."""
+
+    before: float
+    converted: float
+    uptrained: float | None = None
+    steps: int = 0
+
+    @property
+    def recovered(self) -> float | None:
+        """The share of what the conversion lost that training brought back."""
+        if self.uptrained is None or self.converted <= self.before:
+            return None
+        return (self.converted - self.uptrained) / (self.converted - self.before)
+
+    def __str__(self) -> str:
+        remark = ""
+        if self.uptrained is not None:
+            share = self.recovered
+            back = "" if share is None else f": {share:.0%} of what was lost is back"
+            if share is not None and share > 1:
+                back = ": lower than before, since these steps also trained what the first training left"
+            remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"
+        return row("loss, nats per id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
+
+
+@dataclass(frozen=True)
+class Uptrained:
+    """A conversion, its losses where a text was given, and how the training ended where there was one.
+
+    `agreement` compares the predictions of the two models before further training.
+    """
+
+    report: Conversion
+    losses: Losses | None = None
+    training: TrainingResult | None = None
+    agreement: Agreement | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values, losses in nats per id."""
+        losses = self.losses
+        measured = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
+        predictions = None if self.agreement is None else self.agreement.to_dict()
+        return {**self.report.to_dict(), "losses": measured, "predictions": predictions}
+
+    def __str__(self) -> str:
+        return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
+
+
+class Uptraining:
+    """Convert the key/value heads of a model, measure what that loses, and train it back as far as is asked.
+
+    Args:
+        config: the settings.
+        tell: is handed remarks about what is read and what is replaced.
+        showing: shows the events of the training.
+
+    Source: GQA, Ainslie et al. 2023, section 2.1.
+
+    >>> Uptraining(Uptraining.Config(steps=5)).convert("model", "out", 2)
+    Traceback (most recent call last):
+    regard.errors.ArgumentError: --uptrain-steps needs --text: a file to learn from
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        """A text to measure on, and how long to learn from the rest of it.
+
+        Args:
+            method: how heads are pooled: mean, first, random, or align, which rotates and regroups them first.
+            texts: files of text: heads are aligned on the first part, and the loss is measured on the last; may be
+                repeated.
+            steps: then train this many steps on the first part; if interrupted, the same command goes on.
+            distil: also learn from the predictions of the original model.
+            report: write a report (JSON, Markdown, figures) into this folder.
+            learning_rate: peak of the learning rate; try that of the first training.
+            batch_tokens: largest number of ids in a batch.
+            block: ids in a row, for a language model.
+            seed: seed of the order of the batches.
+            cpu: stay on the CPU.
+        """
+
+        method: str | None = setting(None, shown="align with --text, otherwise mean")
+        texts: tuple[str, ...] = setting((), option="--text", metavar="FILE")
+        steps: int | None = setting(None, option="--uptrain-steps", least=1)
+        distil: bool = setting(False)
+        report: str | None = setting(None, metavar="DIR")
+        learning_rate: float = setting(TrainingConfig.learning_rate)
+        batch_tokens: int = setting(RunConfig.batch_tokens, least=16)
+        block: int | None = setting(None, least=2, shown=f"that of the run, or {LanguageModelTraining.Config.block}")
+        seed: int = setting(TrainingConfig.seed, least=0)
+        cpu: bool = setting(False)
+
+        def training_config(self) -> TrainingConfig:
+            assert self.steps is not None
+            often = max(1, self.steps // 5)
+            return TrainingConfig(
+                steps=self.steps, learning_rate=self.learning_rate, warmup_steps=self.steps // 10,
+                schedule=RunConfig.schedule, weight_decay=RunConfig.weight_decay, validate_every=often,
+                save_every=often, seed=self.seed,
+            )  # fmt: skip
+
+    def __init__(self, config: Config, tell: Tell = silent, showing: Showing = nullcontext) -> None:
+        self.config, self.tell, self.showing = config, tell, showing
+
+    def convert(self, folder: str | Path, out: str | Path, kv_heads: int) -> Uptrained:
+        """Convert, measure and train as far as the settings ask.
+
+        Args:
+            folder: of a run, a saved model or, without steps, a Hugging Face model.
+            out: a new folder; the same call goes on with the run that is there.
+            kv_heads: key/value heads of each layer.
+
+        Raises:
+            ArgumentError: steps without texts, or a number of heads that cannot be.
+            UnsupportedError: texts for a model that is not ours.
+            CheckpointError: a model without a tokeniser, or a folder that holds something else.
+        """
+        config, folder, out = self.config, Path(folder), Path(out)
+        self._check(folder, out)
+        method = method_of(config.method, config.texts or None)
+        if not config.texts:
+            report = convert_kv_heads(folder, out, kv_heads, method=method, tell=self.tell)
+            return self._reported(Uptrained(report), folder, out)
+        if is_hugging_face(folder):
+            return self._convert_folder(folder, out, kv_heads, method)
+        saved, model = load_original(folder)
+        config = replace(config, block=config.block or trained_block(folder))
+        task = held_out_task(model, saved.extra_files, config, self.tell)
+        converted = load_converted(
+            folder, kv_heads, method, calibration=None if method != "align" else partial(read_batches, task)
+        )
+        measured = agreement_on_task(converted.before, converted.after, task)
+        if not measured.ids:
+            raise ArgumentError("--text is too short: none of it is left to measure on")
+        losses = Losses(*measured.loss)
+        if config.steps is None:
+            converted.save(out)
+            return self._reported(Uptrained(converted.report, losses, agreement=measured), folder, out, converted)
+        result = self._train(converted, task, out)
+        losses = Losses(losses.before, losses.converted, result.valid_loss, result.steps)
+        return self._reported(Uptrained(converted.report, losses, result, measured), folder, out, converted)
+
+    def _check(self, folder: Path, out: Path) -> None:
+        """Refuse settings that exclude each other, and an `out` that holds something else."""
+        config = self.config
+        if config.report is not None:
+            with needed("matplotlib", "--report"):
+                import matplotlib  # noqa: F401
+            if is_hugging_face(folder):
+                with needed("transformers", "--report for a Hugging Face folder", "transformers"):
+                    import transformers  # noqa: F401
+        if config.steps is not None and not config.texts:
+            raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
+        if config.distil and config.steps is None:
+            raise ArgumentError("--distil needs --uptrain-steps: it says what is learned from")
+        if config.steps is None:
+            check_out(folder, out)
+            if earlier := earlier_conversion(out):
+                self.tell(f"{out} holds an earlier conversion ({earlier}); it is replaced once this one is complete")
+            return
+        if is_hugging_face(folder):
+            raise UnsupportedError(
+                "--uptrain-steps trains our own models; convert the folder without it, and train it where it is used"
+            )
+        check_apart(folder, out)
+        check_run_folder(out)  # a run in it is gone on with
+
+    def _convert_folder(self, folder: Path, out: Path, kv_heads: int, method: str) -> Uptrained:
+        """Convert a folder of Hugging Face, calibrated and measured on the texts."""
+        config = self.config
+        check_convertible(ModelFolder(folder), kv_heads, method)
+        train, valid = read_running_text(RunConfig(data=config.texts, seed=config.seed), self.tell)
+        ids, held_out = (row_ids(folder, "\n".join(part)) for part in (train, valid))
+        calibration = None if method != "align" else lambda model: model(ids)
+        report = convert_kv_heads(folder, out, kv_heads, method=method, calibration=calibration, tell=self.tell)
+        measured = agreement_of_folders(folder, out, held_out)
+        return self._reported(Uptrained(report, Losses(*measured.loss), agreement=measured), folder, out)
+
+    def _reported(self, done: Uptrained, folder: Path, out: Path, converted: Converted | None = None) -> Uptrained:
+        """Write the report that the settings ask for."""
+        if self.config.report is None:
+            return done
+        if is_hugging_face(folder):
+            speeds = speed_of_folders(folder, out)
+        else:
+            models = (
+                [converted.before, converted.after] if converted else [load_original(each)[1] for each in (folder, out)]
+            )
+            speeds = speeds_of(*models)
+        suggested = budget(done.report.parameters.before, trained_tokens(folder))
+        loss = None if done.training is None or done.losses is None else done.losses.uptrained
+        uptrained = None if loss is None or done.losses is None else (loss, done.losses.steps)
+        ConversionReport(done.report, suggested, done.agreement, uptrained, speeds).write(Path(self.config.report))
+        return done
+
+    def _train(self, converted: Converted, task: Task, out: Path) -> TrainingResult:
+        model = converted.after
+        task = Distillation(task, deepcopy(converted.before)) if self.config.distil else task
+        with self.showing() as progress:
+            return train(
+                model, task, self.config.training_config(), out, kind=converted.report.kind,
+                model_config=model.config.to_dict(), extra_files=converted.files, resume=True, progress=progress,
+                cpu=self.config.cpu,
+            )  # fmt: skip
+
+
+def read_batches(task: Task, model: Any) -> None:
+    """Run a model on the first batches of a task."""
+    for index in range(CALIBRATION_BATCHES):
+        task.loss(model, task.batch(index))
+
+
+def speeds_of(before: Model, after: Model) -> list[Speed]:
+    """How fast two language models decode; nothing for other models."""
+    if not isinstance(before, LanguageModel) or not isinstance(after, LanguageModel):
+        return []
+    longest = before.config.max_length if before.config.positions == "learned" else None
+    return decoding_speed(decoder_of_ours(before), decoder_of_ours(after), contexts_of(longest))
+
+
+def trained_block(folder: Path) -> int | None:
+    """The ids in a row that a language model was trained and validated with, if the folder is a run of ours."""
+    given = (read_settings(folder) or {}).get("block")
+    return given if isinstance(given, int) else None
+
+
+def trained_tokens(folder: Path) -> int | None:
+    """The tokens that the model of a folder was trained on, if it is a training run."""
+    try:
+        return read_run(folder).tokens or None
+    except NotFoundError:
+        return None
+
+
+def held_out_task(
+    model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
+) -> LanguageTask | TranslationTask | MaskedWordTask:
+    """The task that a model was trained for, on the texts of the settings; their last part is held out.
+
+    Raises:
+        UnsupportedError: a model for which there is none.
+        CheckpointError: a model without a tokeniser.
+    """
+    if TOKENISER_FILE not in files:
+        raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
+    tokeniser = Tokeniser.from_json(files[TOKENISER_FILE])
+    texts = RunConfig(data=config.texts, seed=config.seed)
+    shared: dict[str, Any] = {"batch_tokens": config.batch_tokens, "seed": config.seed, **share_of_work()}
+    if isinstance(model, LanguageModel):
+        block = config.block or LanguageModelTraining.Config.block
+        longest = model.config.max_length if model.config.positions == "learned" else block
+        block = min(block, longest, config.batch_tokens)
+        return LanguageTask(*read_running_text(texts, tell), tokeniser, block=block, **shared)
+    if isinstance(model, TranslationTransformer):
+        data = load_translation_data(config.texts, (), config.seed)
+        return TranslationTask(data.train, data.valid, tokeniser, **shared)
+    assert isinstance(model, TextEncoder)
+    if model.config.head != "words":
+        raise UnsupportedError(
+            f"this encoder's head is {model.config.head!r}; --text hides words and needs 'words'. Convert it without "
+            f"--text, and go on with: regard train classifier --from"
+        )
+    return MaskedWordTask(*read_lines_of_text(texts, tell), tokeniser, **shared)
+
+
+class Distillation(Described):
+    """A task whose loss is half the task's own and half the divergence from the predictions of another model.
+
+        (1 - s) · loss + s · Σ KL(original ‖ model)        s = 1/2, summed over the ids that the task counts
+
+    Args:
+        task: a task of a LanguageModel, TextEncoder or TranslationTransformer.
+        teacher: the original model.
+
+    Source: Distilling the Knowledge in a Neural Network, Hinton et al. 2015, section 2 (temperature 1).
+    """
+
+    def __init__(self, task: Task, teacher: nn.Module) -> None:
+        self.task, self.teacher = task, teacher.eval().requires_grad_(False)
+
+    def batch(self, index: int) -> Batch:
+        """The batch of the task."""
+        return self.task.batch(index)
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """The sum over the ids, and their number."""
+        student = Watched(model)
+        loss, count = self.task.loss(student, batch)  # ty: ignore[invalid-argument-type]
+        with torch.no_grad():
+            self.teacher.to(student.logits.device)
+            expected = self.teacher(*student.inputs)
+        divergences = divergence(counted(expected, batch), counted(student.logits, batch))
+        return (1 - SHARE) * loss + SHARE * divergences.sum().to(loss.dtype), count
+
+    def validation_batches(self) -> Sequence[Batch]:
+        """Those of the task."""
+        return self.task.validation_batches()
+
+    def validation_loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """The plain cross entropy of the task."""
+        return self.task.validation_loss(model, batch)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """That of the task, and the share of the original's predictions."""
+        return {**self.task.fingerprint(), "distilled": SHARE}

@@ -1,0 +1,40 @@
+"""Decoding: greedy search, sampling and beam search for any model with `start` and `step`.
+
+The state of a search (caches, hypotheses) is separate from the model, so one model can serve several searches.
+`Translator` and `Generator` join a model with its tokeniser; `evaluate` scores translations.
+"""
+
+from regard_lab.decoding.beam import beam_search
+from regard_lab.decoding.generate import generate, greedy_search
+from regard_lab.decoding.generator import Generation, Generator, TextStream
+from regard_lab.decoding.lines import SharedWork, share_lines, sharing
+from regard_lab.decoding.sampling import Sampling, filtered_probabilities
+from regard_lab.decoding.search import NORMALISATIONS, Hypothesis, SpecialIds, normalised
+from regard_lab.decoding.translator import Evaluation, Translation, Translator, evaluate, perplexity
+
+__all__ = [
+    # text to text
+    "Translator",
+    "Translation",
+    "Generator",
+    "Generation",
+    "TextStream",
+    # ids to ids
+    "generate",
+    "greedy_search",
+    "beam_search",
+    "Hypothesis",
+    "NORMALISATIONS",
+    "normalised",
+    "SpecialIds",
+    # sampling
+    "Sampling",
+    "filtered_probabilities",
+    # scores
+    "evaluate",
+    "Evaluation",
+    "perplexity",
+    "SharedWork",
+    "share_lines",
+    "sharing",
+]

@@ -1,0 +1,64 @@
+"""Load a saved model together with its tokeniser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.arguments import of_kind
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard_lab.models import SavedModel, load_model
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.text import Tokeniser
+from regard_lab.text.seen_words import SeenWords
+
+WORDS_FILE = "source-words.json"  # the words of the training texts, of a translator those of its sources
+TOKENISER_FILE = "tokeniser.json"
+
+
+def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[SavedModel, Tokeniser]:
+    """The saved model in a folder, optionally of one kind only, and its tokeniser.
+
+    Raises:
+        CheckpointError: the folder is missing, damaged, of another kind, or has no tokeniser.
+    """
+    saved = load_model(folder, kind)
+    if TOKENISER_FILE not in saved.extra_files:
+        raise NotFoundError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
+    try:
+        return saved, Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} holds a {TOKENISER_FILE} that cannot be used: {error}") from error
+
+
+def normalises_targets(run: Path) -> bool:
+    """Whether a training run was begun by a version that normalised targets, as its tokeniser says.
+
+    >>> normalises_targets(Path("nowhere"))
+    False
+    """
+    found = read_checkpoints(run) if run.is_dir() else None
+    path = run / (found.last if found is not None else "") / TOKENISER_FILE
+    return path.exists() and b'"typographic":true' not in path.read_bytes()
+
+
+def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:
+    """The words of the training texts of a saved model; None where a version before that wrote none.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    if WORDS_FILE not in saved.extra_files:
+        return None
+    try:
+        return SeenWords.from_json(saved.extra_files[WORDS_FILE])
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} holds a {WORDS_FILE} that cannot be used: {error}") from error
+
+
+def check_together(vocab_size: int, tokeniser: Tokeniser) -> None:
+    """Raise an ArgumentError if the vocabulary size of a model is not that of the tokeniser."""
+    of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
+    if vocab_size != tokeniser.vocab_size:
+        raise ArgumentError(
+            f"the model has {vocab_size} ids and the tokeniser {tokeniser.vocab_size}; they were not trained together"
+        )

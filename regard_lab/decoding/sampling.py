@@ -1,0 +1,167 @@
+"""Sampling of the next id: the filters and the draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from regard.arguments import plain, real, shown, whole
+from regard.errors import ArgumentError
+from regard.patterns.hashing import draw
+from regard_lab.decoding.search import likeliest
+
+
+def filtered_probabilities(
+    scores: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> torch.Tensor:
+    """Probabilities of the next ids after temperature, top-k, top-p and min-p, applied in this order.
+
+        p = softmax(logits / temperature); each filter removes ids and renormalises the others
+
+    Args:
+        scores: logits (batch, vocab_size).
+        temperature: above 1 flattens the probabilities, below 1 sharpens them; 0 keeps the most likely id only.
+        top_k: keep the k most likely ids, and any tied with the last of them.
+        top_p: keep the most likely ids whose probabilities add up to p; at least one.
+        min_p: keep ids at least p times as likely as the most likely one.
+
+    Returns:
+        (batch, vocab_size), in float32 or float64; each batch row adds up to 1.
+
+    Raises:
+        ArgumentError: invalid settings.
+
+    Source: top-k, Hierarchical Neural Story Generation, Fan et al. 2018, section 5.1; top-p, The Curious Case of Neural
+    Text Degeneration, Holtzman et al. 2020, section 3.1; min-p, Turning Up the Heat, Nguyen et al. 2024, section 3.
+
+    >>> filtered_probabilities(torch.tensor([[0.5, 0.3, 0.2]]).log(), top_k=2)
+    tensor([[0.6250, 0.3750, 0.0000]])
+    """
+    check_filters(temperature, top_k, top_p, min_p)
+    check_scores(scores)
+    temperature = real("temperature", temperature)  # torch cannot divide by an integer beyond 64 bits
+    if scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.float()
+    if is_greedy(temperature):
+        return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1)
+    scores = (scores - scores.amax(-1, keepdim=True)) / temperature  # at most 0, so the division cannot overflow
+    if top_k is not None:
+        least = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
+        scores = scores.masked_fill(scores < least, -torch.inf)
+    if top_p is not None and top_p < 1:
+        scores = scores.masked_fill(~_nucleus(scores, top_p), -torch.inf)
+    probabilities = scores.softmax(-1)
+    if min_p:
+        unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
+        probabilities = scores.masked_fill(unlikely, -torch.inf).softmax(-1)
+    return probabilities
+
+
+def check_scores(scores: torch.Tensor) -> None:
+    """Raise an ArgumentError unless these are logits (batch, vocab_size)."""
+    if not isinstance(scores, torch.Tensor) or scores.dim() != 2 or not scores.shape[1]:
+        raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
+    if not (scores.is_floating_point() or scores.dtype == torch.int64):
+        raise ArgumentError(f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers")
+
+
+def is_greedy(temperature: float) -> bool:
+    """Whether the temperature is 0, or too small to divide by in float32."""
+    return temperature < torch.finfo(torch.float32).tiny
+
+
+def check_filters(temperature: float, top_k: int | None, top_p: float | None, min_p: float | None) -> None:
+    """Raise an ArgumentError for invalid settings."""
+    for name, number in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        if number is not None or name == "temperature":
+            real(name, number)
+    if not 0 <= temperature < float("inf"):
+        raise ArgumentError(f"temperature is {temperature}; give 0 for the most likely id, or a number above 0")
+    top_k = plain("top_k", top_k)
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        raise ArgumentError(f"top_k is {top_k}; give 1 or more, or leave it out to draw from all ids")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ArgumentError(f"top_p is {top_p}; give a probability above 0, at most 1")
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise ArgumentError(f"min_p is {min_p}; give a share from 0 to 1 of the largest probability")
+
+
+def _nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Mask of the most likely ids that together reach `top_p`; the first of equally likely ones."""
+    ordered = scores.sort(dim=-1, descending=True, stable=True)
+    likely = ordered.values.softmax(-1)
+    before = likely.cumsum(-1) - likely  # probability of all more likely ids
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ordered.indices, before < top_p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Settings of sampling; see `filtered_probabilities` for their meaning.
+
+    Args:
+        temperature: 0 always takes the most likely id.
+        top_k, top_p, min_p: which ids may be drawn; None for all.
+        seed: a draw is a function of (seed, number of the text, ids written so far), so it is the same on every device
+            and in every batch.
+
+    Raises:
+        ArgumentError: invalid settings.
+
+    >>> Sampling(temperature=0.8, top_p=0.9, seed=7).is_greedy
+    False
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_filters(self.temperature, self.top_k, self.top_p, self.min_p)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ArgumentError(f"seed is {self.seed!r}; give an integer from 0 to 2**63 - 1")
+
+    @property
+    def is_greedy(self) -> bool:
+        return is_greedy(self.temperature)
+
+    def choose(self, scores: torch.Tensor, rows: torch.Tensor, place: int) -> torch.Tensor:
+        """Choose the next id of each text.
+
+        Args:
+            scores: logits (batch, vocab_size).
+            rows: int64 (batch,), the number of each text.
+            place: number of ids written so far.
+
+        Returns:
+            Ids (batch,).
+        """
+        check_scores(scores)
+        whole("place", place, 0)
+        if not isinstance(rows, torch.Tensor) or rows.shape != scores.shape[:1] or rows.dtype != torch.int64:
+            raise ArgumentError(f"rows are {shown(rows)}; give an int64 tensor, one number for each batch row")
+        if self.is_greedy:
+            return likeliest(scores, 1)[1][:, 0]
+        likely = filtered_probabilities(
+            scores, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p
+        )
+        below = likely.double().cumsum(-1)  # (batch, vocab_size)
+        wanted = uniform(self.seed, rows, place).to(below.device)[:, None] * below[:, -1:]
+        return torch.searchsorted(below, wanted, right=True)[
+            :, 0
+        ]  # the first id whose cumulative probability is larger
+
+
+def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
+    """A random number in [0, 1) for each row (batch,), of 52 bits, so that its product with a total stays below it."""
+    rows = rows.cpu()
+    high = draw(seed, rows, 2 * place, torch.tensor(2**31, device="cpu"))
+    low = draw(seed, rows, 2 * place + 1, torch.tensor(2**21, device="cpu"))
+    return (high * 2**21 + low).double() / 2**52

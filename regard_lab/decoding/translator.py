@@ -1,0 +1,272 @@
+"""A translation model with its tokeniser: sentences in, translations out, and their evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+
+from regard.arguments import a_list, count_of, of_kind, shown, whole
+from regard.errors import ArgumentError
+from regard.reprs import Described, brief
+from regard_lab.decoding.beam import beam_search
+from regard_lab.decoding.generate import greedy_search
+from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
+from regard_lab.decoding.search import Hypothesis
+from regard_lab.models.kinds import TranslationModel, translation_model
+from regard_lab.text import PAD, Pair, Scores, Tokeniser, score
+from regard_lab.text.batches import batches_in_order, encode_pairs
+from regard_lab.text.seen_words import SeenWords
+
+
+@brief
+@dataclass(frozen=True)
+class Translation:
+    """A translation: its text, the ids of both sides (the source with END), its log-probability and score.
+
+    `unknown_words` are the words of the source that its training never had, each once; None if the translator does not
+    store the words of its training.
+    """
+
+    source: str
+    text: str
+    source_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    log_probability: float
+    score: float
+    finished: bool
+    unknown_words: tuple[str, ...] | None = None
+
+
+class Ends:
+    """Counts translations that are empty, and those that reached the limit of their length without an end."""
+
+    def __init__(self, translations: Iterable[Translation] = ()) -> None:
+        self.count = self.empty = 0
+        self.limits: list[int] = []  # ids of each translation without an end
+        self.add(translations)
+
+    def add(self, translations: Iterable[Translation]) -> None:
+        """Count more translations; those of empty sources are left out."""
+        for one in translations:
+            if one.source_ids:
+                self.count, self.empty = self.count + 1, self.empty + (not one.text.strip())
+                self.limits += [] if one.finished else [len(one.ids)]
+
+    def remark(self) -> str | None:
+        """A sentence about them; None if all translations have words and an end.
+
+        >>> Ends([Translation("a b", "", (5, 6), (), 0.0, 0.0, True)] * 2).remark()
+        '2 of 2 translations are empty'
+        """
+        parts = []
+        whole = f"of {count_of(self.count, 'translations', ',')}"
+        if self.empty:
+            parts.append(f"{self.empty:,} {whole} {'is' if self.empty == 1 else 'are'} empty")
+        if self.limits:
+            least, most = min(self.limits), max(self.limits)
+            limit = f"limit of {most:,} ids" if least == most else f"limits of {least:,} to {most:,} ids"
+            parts.append(f"{len(self.limits):,} {whole} reached the {limit} without an end")
+        return "; ".join(parts) or None
+
+
+@runtime_checkable
+class Share(Protocol):
+    """The processes among which batches are divided, as one of them sees them, from `regard_lab.decoding.sharing`."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def gathered(self, own: list[Any]) -> list[Any]:
+        """What all processes have, in one list."""
+        ...
+
+
+def _check_share(share: Share | None) -> None:
+    if share is not None:
+        of_kind("share", share, Share, "what regard_lab.decoding.sharing gives")
+
+
+class Translator(Described):
+    """Translates lines of text with a trained model, recurrent or Transformer.
+
+    Args:
+        model: a translation model; it is put into eval mode.
+        tokeniser: the tokeniser it was trained with.
+        words: the words of its training sources, by which each translation names unknown words.
+
+    Raises:
+        ArgumentError: the vocabulary sizes differ.
+    """
+
+    def __init__(self, model: TranslationModel, tokeniser: Tokeniser, words: SeenWords | None = None) -> None:
+        of_kind("model", model, TranslationModel, "a translation model, as load_translation_model gives it")
+        check_together(model.config.vocab_size, tokeniser)
+        if words is not None:
+            of_kind("words", words, SeenWords, "the SeenWords of the training sources, or None")
+        self.model, self.tokeniser, self.words = model.eval(), tokeniser, words
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Translator:
+        """Load the best model of a training run, or a saved model, with its tokeniser.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged, or holds no translation model.
+        """
+        saved, tokeniser = load_with_tokeniser(folder)
+        return cls(translation_model(saved, str(folder)), tokeniser, seen_words_of(saved, folder))
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        beam: int = 1,
+        normalisation: str = "gnmt",
+        alpha: float = 0.6,
+        max_length: int | None = None,
+        cache: str | None = None,
+        cache_dtype: torch.dtype | str | None = None,
+        batch_tokens: int = 2048,
+        progress: Callable[[int], None] | None = None,
+        share: Share | None = None,
+    ) -> list[Translation]:
+        """Translate each line, in order; the translation of an empty line is empty.
+
+        Args:
+            lines: sources.
+            beam: 1 for greedy search, more for beam search.
+            normalisation, alpha, max_length, cache, cache_dtype: as for `beam_search`.
+            batch_tokens: the most source ids translated at once.
+            progress: called with the number of lines done since the last call.
+            share: the processes among which the batches are divided, each of which returns all translations; see
+                `regard_lab.decoding.sharing`.
+
+        Raises:
+            ArgumentError: invalid settings.
+        """
+        lines = a_list("lines", lines, str, "a list of strings, one for each source")
+        whole("beam", beam, 1)
+        whole("batch_tokens", batch_tokens, 1)
+        if progress is not None and not callable(progress):
+            raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of lines")
+        _check_share(share)
+        translations: list[Translation | None] = [None] * len(lines)
+        encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
+        keeping = {"max_length": max_length, "cache": cache, "cache_dtype": cache_dtype}
+        own: list[tuple[int, Translation]] = []
+        for number, (indices, batch) in enumerate(batches_in_order(encoded, batch_tokens)):
+            if share is None or number % share.count == share.rank:
+                best = self._search(batch.source, beam, normalisation, alpha, **keeping)
+                for index, hypothesis in zip(indices, best, strict=True):
+                    own.append((index, self._translation(lines[index], encoded[index][0], hypothesis)))
+            if progress is not None:
+                progress(len(indices))
+        for index, translation in own if share is None else share.gathered(own):
+            translations[index] = translation
+        return [translation for translation in translations if translation is not None]
+
+    def _search(
+        self, source: torch.Tensor, beam: int, normalisation: str, alpha: float, **options: Any
+    ) -> list[Hypothesis]:
+        source = source.to(next(self.model.parameters()).device)
+        if beam == 1:
+            return greedy_search(self.model, source, **options)
+        best = beam_search(self.model, source, beam, normalisation=normalisation, alpha=alpha, **options)
+        return [row[0] for row in best]
+
+    def _translation(self, line: str, ids: list[int], best: Hypothesis) -> Translation:
+        unknown = None if self.words is None else self.words.unknown(line)
+        if not ids:
+            return Translation(line, "", (), (), 0.0, 0.0, True, unknown)
+        return Translation(
+            line, self.tokeniser.decode(best.ids), tuple(ids), best.ids,
+            best.log_probability, best.score, best.finished, unknown,
+        )  # fmt: skip
+
+
+@brief
+@dataclass(frozen=True)
+class Evaluation:
+    """Quality of translations, perplexity of the references, and the settings of the search.
+
+    Its JSON also counts translations that are `empty`, and those that are `unfinished`: at the limit of their length.
+    """
+
+    scores: Scores
+    perplexity: float
+    settings: dict[str, Any]
+    translations: list[Translation]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The measures and settings, without the translations, as JSON values."""
+        ends = Ends(self.translations)
+        counts = {"empty": ends.empty, "unfinished": len(ends.limits)}
+        return {**self.scores.to_dict(), "perplexity": self.perplexity, **counts, "settings": self.settings}
+
+
+def evaluate(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    *,
+    beam: int = 1,
+    normalisation: str = "gnmt",
+    alpha: float = 0.6,
+    progress: Callable[[int], None] | None = None,
+    share: Share | None = None,
+) -> Evaluation:
+    """Translate the sources, score them against the targets, and compute the perplexity of the targets.
+
+    Args:
+        translator: the model with its tokeniser.
+        pairs: sources and targets.
+        beam, normalisation, alpha, progress, share: as for `Translator.translate`.
+
+    Raises:
+        ArgumentError: no pairs, or invalid settings.
+    """
+    of_kind("translator", translator, Translator, "a Translator")
+    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
+    lines = [pair.source for pair in pairs]
+    translations = translator.translate(
+        lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress, share=share
+    )
+    scores = score([translation.text for translation in translations], [pair.target for pair in pairs])
+    settings: dict[str, Any] = {"beam": beam}
+    if beam > 1:
+        settings |= {"normalisation": normalisation} | ({"alpha": alpha} if normalisation == "gnmt" else {})
+    return Evaluation(scores, perplexity(translator, pairs, share=share), settings, translations)
+
+
+@torch.inference_mode()
+def perplexity(
+    translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048, *, share: Share | None = None
+) -> float:
+    """Perplexity of the targets: exp of the mean cross entropy of their ids, including END.
+
+    With `share`, batches are divided among processes, and each of them returns the perplexity of all.
+    """
+    of_kind("translator", translator, Translator, "a Translator")
+    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
+    whole("batch_tokens", batch_tokens, 1)
+    _check_share(share)
+    own: list[tuple[int, float, int]] = []
+    device = next(translator.model.parameters()).device
+    for number, (_, batch) in enumerate(batches_in_order(encode_pairs(pairs, translator.tokeniser), batch_tokens)):
+        if share is not None and number % share.count != share.rank:
+            continue
+        source, target, following = (part.to(device) for part in batch)
+        scores = translator.model(source, target).flatten(0, 1)
+        loss = float(F.cross_entropy(scores, following.flatten(), ignore_index=PAD, reduction="sum"))
+        own.append((number, loss, int((following != PAD).sum())))
+    total, count = 0.0, 0
+    for _, loss, ids in sorted(own if share is None else share.gathered(own)):  # in the order of one process
+        total, count = total + loss, count + ids
+    return math.exp(min(total / count, 700.0)) if count else math.nan

@@ -1,0 +1,248 @@
+"""One attention layer as a walkthrough shows it: its weights by head, and each score function written in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.bias import ALiBi, series
+from regard.errors import ArgumentError, UnsupportedError
+from regard.layers import MultiHeadAttention
+from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms.scores import Additive, Concat, Dot, General, ScaledDot, Score
+from regard.patterns import Causal, Full
+from regard_lab.lessons.walkthrough.steps import Axis, Walker
+from regard_lab.lessons.walkthrough.writing import ROWS, Writing
+
+
+@dataclass(frozen=True)
+class ScoreLines:
+    """A score function as PyTorch expressions, with placeholders for word i, head h, n queries and m keys.
+
+    Queries and keys {q}, {k} have vectors as rows, {k_t} as columns; {q_i} is the query of word i.
+
+    Args:
+        formula: the score of one pair.
+        says: an explanation of the formula.
+        one, all, heads: the scores of one query (m), of all (n, m) and of all heads (heads, n, m).
+        hidden: the hidden layer of a score that has one, (m, hidden); `one` then uses it, as {hidden}.
+        hidden_formula: the formula of the hidden layer.
+        hidden_columns: the hidden layer from keys {k_t} as columns, (hidden, m).
+    """
+
+    formula: str
+    says: str
+    one: str
+    all: str
+    heads: str
+    hidden: str = ""
+    hidden_formula: str = ""
+    hidden_columns: str = ""
+
+
+DOT = ScoreLines(
+    formula="ω_{ij} = q_i · k_j",
+    says="The dot product of query and key: large if the two vectors point in similar directions.",
+    one="{k} @ {q_i}",
+    all="{q} @ {k_t}",
+    heads="{Q} @ {K_t}",
+)
+GENERAL = ScoreLines(
+    formula="ω_{ij} = q_i^T W_a k_j",
+    says="Luong's general score: a learned matrix weighs every product of a query component and a key component.",
+    one="{k} @ ({q_i} @ W_a[{h}])",
+    all="{q} @ W_a[{h}] @ {k_t}",
+    heads="{Q} @ W_a @ {K_t}",
+)
+ADDITIVE = ScoreLines(
+    formula="ω_{ij} = v_a^T h_{ij}",
+    says="Bahdanau's additive score: the hidden layer of each pair is reduced to one number, its score.",
+    one="{hidden} @ v_a[{h}]",
+    all="torch.tanh(({q} @ W_a[{h}].T)[:, None] + {k} @ U_a[{h}].T) @ v_a[{h}]",
+    heads='torch.einsum("hijd,hd->hij", torch.tanh(({Q} @ W_a.mT)[:, :, None] + ({K} @ U_a.mT)[:, None]), v_a)',
+    hidden="torch.tanh({q_i} @ W_a[{h}].T + {k} @ U_a[{h}].T)",
+    hidden_columns="torch.tanh((W_a[{h}] @ {q_i})[:, None] + U_a[{h}] @ {k_t})",
+    hidden_formula="h_{ij} = tanh(W_a q_i + U_a k_j)",
+)
+CONCAT = ScoreLines(
+    formula="ω_{ij} = v_a^T h_{ij}",
+    says="Luong's concat score: the hidden layer of each pair is reduced to one number, its score.",
+    one="{hidden} @ v_a[{h}]",
+    all="torch.tanh(torch.cat([{q}[:, None].expand(-1, {m}, -1), {k}.expand({n}, -1, -1)], -1) @ W_a[{h}].T) "
+    "@ v_a[{h}]",
+    heads='torch.einsum("hijd,hd->hij", torch.tanh(torch.cat([{Q}[:, :, None].expand(-1, -1, {m}, -1), '
+    "{K}[:, None].expand(-1, {n}, -1, -1)], -1) @ W_a[:, None].mT), v_a)",
+    hidden="torch.tanh(torch.cat([{q_i}.expand({m}, -1), {k}], -1) @ W_a[{h}].T)",
+    hidden_columns="torch.tanh(W_a[{h}] @ torch.cat([{q_i}[:, None].expand(-1, {m}), {k_t}]))",
+    hidden_formula="h_{ij} = tanh(W_a [q_i ; k_j])",
+)
+
+SCORES = ("scaled_dot", "dot", "general", "concat", "additive")
+LINES: dict[type[Score], ScoreLines] = {
+    ScaledDot: DOT, Dot: DOT, General: GENERAL, Concat: CONCAT, Additive: ADDITIVE
+}  # fmt: skip
+# Parameters of a score by their name in the paper, and whether there is one per key head rather than per query head.
+LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
+    General: {"weight": ("W_a", False)},
+    Concat: {"weight": ("W_a", True), "energy": ("v_a", False)},
+    Additive: {"query_weight": ("W_a", False), "key_weight": ("U_a", True), "energy": ("v_a", False)},
+}
+
+
+def new_score(name: str, query_dim: int, key_dim: int) -> Score:
+    """A score for queries and keys of these sizes, by its name in `SCORES`.
+
+    Raises:
+        ArgumentError: a dot product of vectors of different sizes.
+    """
+    if name in ("scaled_dot", "dot"):
+        if query_dim != key_dim:
+            raise ArgumentError(
+                f"query_dim {query_dim} and key_dim {key_dim} differ, and a dot product needs vectors of one size; "
+                f"make them equal, or choose the score general, concat or additive"
+            )
+        return ScaledDot() if name == "scaled_dot" else Dot()
+    scores: dict[str, Score] = {
+        "general": General(query_dim, key_dim),
+        "concat": Concat(query_dim, key_dim, hidden=query_dim),
+        "additive": Additive(query_dim, key_dim, hidden=query_dim),
+    }
+    return scores[name]
+
+
+def score_of(mechanism: Mechanism) -> Score:
+    """The score function of a softmax mechanism.
+
+    Raises:
+        UnsupportedError: another mechanism, or a score that a walkthrough cannot show.
+    """
+    if not isinstance(mechanism, Softmax) or type(mechanism.score) not in LINES:
+        raise UnsupportedError(
+            f"this layer uses {mechanism}; a walkthrough needs softmax attention with one of the scores "
+            f"{', '.join(SCORES)}"
+        )
+    return mechanism.score
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The layer of a walkthrough, its queries and keys, and the word and head that are shown in detail.
+
+    Args:
+        layer: in float64.
+        readers, read: the axes of the query words and of the key words.
+        x, c: the names of their vectors; the same in self-attention.
+        word, head: indices, from 0.
+        origin: where the weights of a name come from.
+        bias: a bias by distance, added to the scores.
+        writing: how vectors are written.
+    """
+
+    layer: MultiHeadAttention
+    readers: Axis
+    read: Axis
+    x: str
+    c: str
+    word: int
+    head: int
+    origin: Callable[[str], str]
+    bias: ALiBi | None = None
+    writing: Writing = ROWS
+
+    @property
+    def crosses(self) -> bool:
+        return self.x != self.c
+
+    @property
+    def group(self) -> int:
+        """The number of query heads that share a key/value head."""
+        return self.layer.heads // self.layer.kv_heads
+
+    @property
+    def score(self) -> Score:
+        return score_of(self.layer.mechanism.declared)
+
+    @property
+    def lines(self) -> ScoreLines:
+        return LINES[type(self.score)]
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether the scores are dot products, which PyTorch's fused attention computes."""
+        return self.lines is DOT
+
+    @property
+    def scaling(self) -> str:
+        """The expression that scales the scores; empty if they are not scaled."""
+        given = self.layer.options["scale"]
+        if given is not None:
+            return f" * {given!r}"
+        return f" / math.sqrt({self.layer.head_dim})" if isinstance(self.score, ScaledDot) else ""
+
+    @property
+    def source_of_keys(self) -> tuple[str, int, Axis]:
+        """The name of the vectors of keys and values, the key/value head of the shown head, and the key words."""
+        return self.c, self.head // self.group, self.read
+
+    @property
+    def chosen(self) -> str:
+        return self.readers.labels[self.word]
+
+    @property
+    def causal(self) -> bool:
+        return self.layer.pattern.canonical() == Causal() and not self.crosses
+
+    @property
+    def varies_by_head(self) -> bool:
+        return self.layer.pattern.varies_by_head
+
+    @property
+    def mask(self) -> str:
+        """The expression of the boolean mask, (n, m) or (heads, n, m); empty if every pair is allowed."""
+        n, m = len(self.readers), len(self.read)
+        if self.causal:
+            return f"torch.ones({n}, {n}, dtype=torch.bool).tril()"
+        if (pattern := self.layer.pattern.canonical()) == Full():
+            return ""
+        return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
+
+
+def give_layer(walker: Walker, scene: Scene) -> None:
+    """Give the walker the weights of the layer, with an axis for heads.
+
+    Raises:
+        UnsupportedError: a layer with an option that a walkthrough cannot show.
+    """
+    layer = scene.layer
+    if layer.options["softcap"] is not None or layer.to_k is None:
+        raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
+    for letter, projection, heads in (
+        ("q", layer.to_q, layer.heads), ("k", layer.to_k, layer.kv_heads), ("v", layer.to_v, layer.kv_heads)
+    ):  # fmt: skip
+        _give_projection(walker, letter, projection, heads, scene)
+    walker.give(
+        "W_o", layer.to_output.weight, f"of the output, {scene.origin('W_o')}", "vector size × numbers of all heads"
+    )
+    if layer.to_output.bias is not None:
+        walker.give("b_o", layer.to_output.bias, f"of the output, {scene.origin('b_o')}")
+    for name, (letter, of_keys) in LETTERS.get(type(scene.score), {}).items():
+        learned = layer.mechanism.learned[name]
+        shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
+        walker.give(letter, shared, f"of the score, {scene.origin(letter)}")
+    if scene.bias is not None:
+        slopes = series(layer.heads) if scene.bias.slopes is None else scene.bias.slopes
+        walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
+    walker.give("layer", layer, "a regard.MultiHeadAttention with these weights")
+
+
+def _give_projection(walker: Walker, letter: str, projection: nn.Linear, heads: int, scene: Scene) -> None:
+    what, one = {"q": ("queries", "query"), "k": ("keys", "key"), "v": ("values", "value")}[letter]
+    for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
+        if tensor is not None:
+            name = f"{sign}_{letter}"
+            size = f"{'heads' if letter == 'q' else 'key/value heads'} × {one} size"
+            axes = f"{size} × vector size" if sign == "W" else size
+            walker.give(name, tensor.unflatten(0, (heads, -1)), f"of the {what}, {scene.origin(name)}", axes)

@@ -1,0 +1,208 @@
+"""A step as tables of numbers: which rows and columns fit, and the colour of each number.
+
+The colours are the same in terminal, page and pictures; attention weights have those of `regard_lab.seeing`. They can
+be read without distinguishing red from green, and every number is printed too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from regard.arguments import of_kind
+from regard_lab.lessons.walkthrough.formula import formula_mathml
+from regard_lab.lessons.walkthrough.steps import Axis, Scale, Step, Walk
+from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
+
+# cividis, every fifth of its 256 colours: Nuñez, Anderton and Renslow 2018, designed for colour vision deficiency.
+WEIGHTS = tuple(
+    """
+    00224e 002656 002a5f 002d68 003070 083370 163770 203a6f 273e6e 2e416d 34456c 3a486c 3f4c6c 444f6c 49536c 4e566c
+    535a6d 575d6d 5c616e 60646f 656870 696b71 6d6f72 727274 767676 7a7a78 7e7d78 838179 888578 8d8878 928c78 969077
+    9b9476 a09875 a59c74 aaa073 afa471 b5a86f baac6d bfb06b c4b468 c9b965 cfbd62 d4c15f dac65b dfca57 e5cf52 ead34c
+    f0d846 f6dd3f fce236 fee838
+    """.split()  # noqa: SIM905
+)
+NEGATIVE, POSITIVE = "2166ac", "e08214"  # blue and orange
+LEVELS = 12  # of signed numbers on each side of 0
+DEEPEST = 0.6  # opacity of the colour of the largest signed number
+BLACK, WHITE = "000000", "ffffff"
+DARK = "15171c"  # background of the dark page
+
+# A scale's letter and a level: ("w", 0..51), ("p" or "n", 1..LEVELS), ("h", 0) for masked pairs.
+Shade = tuple[str, int]
+
+
+def shade(value: float, largest: float, scale: Scale) -> Shade | None:
+    """The shade of a number, relative to the largest absolute number of its step; None for no colour.
+
+    >>> shade(0.5, 1.0, "weights"), shade(-2.0, 4.0, "signed"), shade(-math.inf, 4.0, "signed")
+    (('w', 26), ('n', 6), ('h', 0))
+    """
+    if value == -math.inf or (value == 0 and scale == "weights"):
+        return "h", 0
+    if scale == "weights":
+        return "w", round(min(max(value, 0.0), 1.0) * (len(WEIGHTS) - 1))
+    level = round(LEVELS * abs(value) / largest) if scale == "signed" and largest else 0
+    return ("p" if value > 0 else "n", level) if level else None
+
+
+def weight_colours(level: int) -> tuple[str, str]:
+    """Background and text colour of a weight."""
+    paper = WEIGHTS[level]
+    return paper, max((BLACK, WHITE), key=lambda ink: contrast(paper, ink))
+
+
+def signed_colours(letter: str, level: int) -> tuple[str, float]:
+    """The colour of a signed number and its opacity over the background."""
+    return (POSITIVE if letter == "p" else NEGATIVE), DEEPEST * level / LEVELS
+
+
+def mixed(colour: str, paper: str, share: float) -> str:
+    """A colour with the given opacity over a background colour.
+
+    >>> mixed("000000", "ffffff", 0.5)
+    '808080'
+    """
+    pairs = zip(_channels(colour), _channels(paper), strict=True)
+    return "".join(f"{round(255 * (share * over + (1 - share) * under)):02x}" for over, under in pairs)
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours, from 1 to 21; text needs 4.5.
+
+    Source: Web Content Accessibility Guidelines 2.2, definition of contrast ratio.
+
+    >>> contrast("000000", "ffffff")
+    21.0
+    """
+    brighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (brighter + 0.05) / (darker + 0.05)
+
+
+def _channels(colour: str) -> list[float]:
+    return [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+
+
+def _luminance(colour: str) -> float:
+    linear = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in _channels(colour))
+    return sum(share * x for share, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+HIDDEN = "−∞"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of numbers (rows, columns); the single row of one word has no label, and only heads have a title."""
+
+    title: str
+    rows: Axis
+    columns: Axis
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A number of rows or columns that are omitted here."""
+
+    count: int
+
+
+def tables(step: Step, brief: bool = False) -> Iterator[Table]:
+    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
+    assert isinstance(step.value, torch.Tensor)
+    axes, values = _followed(step) if brief else (step.axes, step.value)
+    *heads, rows, columns = axes if len(axes) > 1 else (Axis("", ("",)), *axes)
+    values = values.int() if values.dtype == torch.bool else values
+    values = values.reshape(-1, len(rows), len(columns))
+    titles = heads[0].labels if heads else ("",)
+    for title, matrix in zip(titles, values, strict=True):
+        yield Table(title, rows, columns, matrix)
+
+
+def whose(step: Step) -> str | None:
+    """The word whose numbers a brief table shows; None if it shows those of all words."""
+    labels = (axis.labels[axis.chosen] for axis in step.axes if axis.chosen is not None)
+    return next(labels, None) if len(step.axes) > 1 else None
+
+
+def elsewhere(walk: Walk) -> str:
+    """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
+    others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
+    return f" (in the encoder, of {', '.join(f'“{word}”' for word in others)})" if others else ""
+
+
+def _followed(step: Step) -> tuple[tuple[Axis, ...], torch.Tensor]:
+    """The axes and numbers of a step for the followed word: that of the queries, or of the keys if it has no other."""
+    assert isinstance(step.value, torch.Tensor)
+    for place, axis in enumerate(step.axes):
+        if axis.chosen is not None and len(step.axes) > 1:
+            return (*step.axes[:place], *step.axes[place + 1 :]), step.value.select(place, axis.chosen)
+    return step.axes, step.value
+
+
+def kept(axis: Axis, room: int) -> list[int | Gap]:
+    """The indices of an axis that fit: some at both ends and the chosen word, with gaps for the omitted ones.
+
+    >>> kept(Axis("words", tuple("abcdefgh"), chosen=3), 4)
+    [0, 1, Gap(count=1), 3, Gap(count=3), 7]
+    """
+    count, room = len(axis), max(room, 2)
+    if count <= room:
+        return list(range(count))
+    tail = max(room // 3, 1)
+    places = {*range(room - tail), *range(count - tail, count)}
+    if axis.chosen is not None and axis.chosen not in places:
+        places.add(axis.chosen)
+        places -= {*range(1, room - tail)} & {room - tail - 1}  # make room for it, but keep the first
+    ordered = sorted(places)
+    entries: list[int | Gap] = [ordered[0]]
+    for before, after in pairwise(ordered):
+        entries += [Gap(after - before - 1), after] if after - before > 1 else [after]
+    return entries
+
+
+def largest(step: Step) -> float:
+    """The largest absolute finite number of a step, to which colours are relative; 0 if there is none."""
+    assert isinstance(step.value, torch.Tensor)
+    finite = step.value[step.value.isfinite()].double().abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def shown(value: float, decimals: int = 3) -> str:
+    """A number as it is printed in tables: with so many decimals, or three digits if it is large.
+
+    >>> [shown(x) for x in (0.12345, -1.5, -0.0001, 3, 123456.0, float("-inf"))]
+    ['0.123', '−1.500', '0.000', '3', '1.23e+05', '−∞']
+    """
+    if value == -torch.inf:
+        return HIDDEN
+    text = (
+        str(int(value)) if isinstance(value, int) else f"{value:.{decimals}f}" if abs(value) < 1000 else f"{value:.3g}"
+    )
+    text = text.removeprefix("-") if not text.strip("-0.") else text  # no minus zero
+    return text.replace("-", "−") if "e-" not in text else text
+
+
+def shown_walk(walk: Walk) -> ShownWalk:
+    """A walkthrough as the explorer shows it.
+
+    >>> from regard_lab.lessons.walkthrough import walk
+    >>> shown_walk(walk("Life is short")).steps[3].line
+    'x = F.embedding(ids, table)'
+    """
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    steps = tuple(
+        ShownStep(
+            step.section, step.title, step.says, formula_mathml(step.formula) if step.formula else "", step.line,
+            step.axes, step.value, step.scale,
+        )
+        for step in walk.steps
+    )  # fmt: skip
+    difference = max((check.difference for check in walk.checks), default=0.0)
+    return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)

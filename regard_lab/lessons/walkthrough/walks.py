@@ -1,0 +1,290 @@
+"""The two walkthroughs of one layer: `walk` draws weights, `walk_run` takes those of a trained model.
+
+`example` gives the options of `walk` for a worked example that articles print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.arguments import a_list, a_string, whole, yes_or_no
+from regard.errors import ArgumentError, UnsupportedError
+from regard_lab.decoding.loading import check_together, load_with_tokeniser
+from regard_lab.lessons.walkthrough.drawn import DRAWS, Drawn, Sizes
+from regard_lab.lessons.walkthrough.drawn import draw as draw_layer
+from regard_lab.lessons.walkthrough.heads import walk_layer
+from regard_lab.lessons.walkthrough.inputs import (
+    Text,
+    embed_run,
+    embed_words,
+    read_pieces,
+    read_words,
+    through_decoder,
+    through_encoder,
+    through_stack,
+)
+from regard_lab.lessons.walkthrough.layer import SCORES, Scene
+from regard_lab.lessons.walkthrough.pasting import call_of
+from regard_lab.lessons.walkthrough.steps import Axis, Walk, Walker
+from regard_lab.lessons.walkthrough.words import check_words, find_word, split_words
+from regard_lab.lessons.walkthrough.writing import Writing
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models.language.stack import Stack
+from regard_lab.models.storage import SavedModel
+from regard_lab.models.translation_transformer import KIND as TRANSLATOR
+
+POSITIONS = ("none", "sinusoidal", "rotary")
+
+# "Life is short, eat dessert first", as articles about self-attention from scratch compute it: six words without the
+# comma, vectors of 16 numbers, queries and keys of 24, values of 28, the second word; torch.manual_seed(123) before the
+# embedding and again before W_query = rand(24, 16), W_key = rand(24, 16), W_value = rand(28, 16).
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "life-is-short": {
+        "text": "Life is short, eat dessert first", "words": "letters", "word": 2, "heads": 1, "dim": 16,
+        "query_dim": 24, "key_dim": 24, "value_dim": 28, "draw": "uniform", "seed": 123, "weights_seed": 123,
+        "decimals": 4,
+    },
+}  # fmt: skip
+
+
+def walk(
+    text: Text,
+    *,
+    word: int | str | None = None,
+    context: Text | None = None,
+    causal: bool = False,
+    heads: int = 2,
+    kv_heads: int | None = None,
+    head: int = 0,
+    dim: int = 8,
+    query_dim: int | None = None,
+    key_dim: int | None = None,
+    value_dim: int | None = None,
+    score: str = "scaled_dot",
+    positions: str = "none",
+    words: str = "all",
+    draw: str = "normal",
+    seed: int = 0,
+    weights_seed: int | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    columns: bool = False,
+    decimals: int = 3,
+) -> Walk:
+    """Compute one attention layer for a text step by step, with weights drawn from a seed or given.
+
+    Args:
+        text: a sentence, or its words.
+        word: the word that is shown in detail: its number, from 1, or its text; the second by default.
+        context: another sentence, which the words attend to instead of their own (cross-attention).
+        causal: if True, a word may look only at itself and earlier words.
+        heads, kv_heads: of the layer.
+        head: the head that is shown in detail, from 0.
+        dim: size of the vectors.
+        query_dim, key_dim: sizes of the queries and keys of a head, dim / heads by default; a dot product needs them
+            equal.
+        value_dim: size of the values of a head, dim / heads by default.
+        score: "scaled_dot", "dot", "general", "concat" or "additive".
+        positions: "none", "sinusoidal" (added to the embeddings) or "rotary" (rotates queries and keys).
+        words: the units of a sentence: "all", or "letters" to drop punctuation.
+        draw: how weights are drawn: "normal" or "uniform" (from 0 to 1); the table of vectors is always normal.
+        seed: of the table of vectors; the weights are drawn after it.
+        weights_seed: a seed of its own for the weights.
+        weights: tensors that replace drawn ones, by name: table (words, dim), W_q (heads, query_dim, dim), W_k and W_v
+            likewise, W_o (dim, heads · value_dim), and W_a, U_a, v_a of a score.
+        columns: if True, vectors are columns in lines, formulas and tables.
+        decimals: of the numbers in text and page, 0 to 8.
+
+    Returns:
+        The steps with all intermediate results; `walk(...)["weights"]` is the tensor of the step named "weights".
+
+    Raises:
+        ArgumentError: no words or too many, a word or head that does not exist, sizes that do not divide, or options
+            that cannot be combined.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.2.1 and 3.2.2.
+
+    >>> steps = walk("Life is short, eat dessert first")
+    >>> steps.chosen, steps["weights"].shape
+    ('is', torch.Size([7, 7]))
+    >>> round(steps["alpha"].sum().item(), 6)
+    1.0
+    """
+    call = call_of(walk, locals())
+    cut, text = cut_text("text", text, words)
+    read, context = (None, None) if context is None else cut_text("context", context, words)
+    yes_or_no("causal", causal), yes_or_no("columns", columns)
+    heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
+    if not 0 <= whole("decimals", decimals) <= 8:
+        raise ArgumentError(f"decimals is {decimals}; numbers are shown with 0 to 8")
+    weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
+    _check_choices(score, positions, draw, causal, crosses=read is not None)
+    if not 0 <= head < heads:
+        raise ArgumentError(f"head {head} does not exist; there are heads 0 to {heads - 1}")
+    sizes = Sizes(
+        dim=dim, heads=heads, kv_heads=kv_heads, query_dim=query_dim, key_dim=key_dim, value_dim=value_dim,
+        score=score, positions=positions, causal=causal, draw=draw, seed=seed, weights_seed=weights_seed,
+    )  # fmt: skip
+    drawn = draw_layer(sorted({*cut, *(read or ())}), sizes, weights)
+    place = find_word(word, cut)
+
+    walker, writing = Walker(), Writing(columns)
+    readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
+    read_words(walker, text, context, drawn, readers, seen, words)
+    x = c = embed_words(walker, ("ids", "embeddings", "x"), readers, positions, writing)
+    if seen is not None:
+        c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions, writing)
+    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin, writing=writing)
+    walk_layer(walker, scene)
+    settings, notes = _settings(drawn, head, words, columns), drawn.notes()
+    return walker.walk(readers, seen, settings, call=call, notes=notes, decimals=decimals)
+
+
+def _settings(drawn: Drawn, head: int, words: str, columns: bool) -> dict[str, Any]:
+    """The options of a walkthrough by name; those that were added later only where they differ from the default."""
+    layer, sizes = drawn.layer, drawn.sizes
+    settings: dict[str, Any] = {"heads": layer.heads, "kv_heads": layer.kv_heads, "head": head, "dim": sizes.dim}
+    settings |= {"score": sizes.score, "positions": sizes.positions, "causal": sizes.causal, "seed": sizes.seed}
+    more: dict[str, Any] = {"query_dim": sizes.query_dim, "key_dim": sizes.key_dim, "value_dim": sizes.value_dim}
+    more |= {"weights_seed": sizes.weights_seed, "words": None if words == "all" else words}
+    more |= {"draw": None if sizes.draw == "normal" else sizes.draw, "columns": columns or None}
+    more["given"] = ", ".join(sorted(drawn.given)) or None
+    return settings | {name: value for name, value in more.items() if value is not None}
+
+
+def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
+    """The words of a text, and the text as a string or list for the lines of the walkthrough."""
+    given = text if isinstance(text, str) else a_list(what, text, str, "a sentence, or a list of its words")
+    if not isinstance(given, str) and kept != "all":
+        raise ArgumentError(f"the {what} is a list of words, and words={kept!r} splits a sentence; give a sentence")
+    words = split_words(given, kept) if isinstance(given, str) else given
+    check_words(words, what)
+    return words, given
+
+
+def _check_choices(score: str, positions: str, draw: str, causal: bool, crosses: bool) -> None:
+    for what, chosen, there in (("score", score, SCORES), ("positions", positions, POSITIONS), ("draw", draw, DRAWS)):
+        if chosen not in there:
+            raise ArgumentError(f"{what} {chosen!r} does not exist; there are {', '.join(there)}")
+    if crosses and (causal or positions == "rotary"):
+        what = "causal attention" if causal else "rotary positions"
+        raise ArgumentError(
+            f"{what} compares positions, and positions of two texts have no common origin; leave out this option or "
+            f"the context"
+        )
+
+
+Model = LanguageModel | TextEncoder | TranslationTransformer
+
+
+def _learned(name: str) -> str:
+    return "learned"
+
+
+def walk_run(
+    run: str | Path,
+    text: str,
+    *,
+    word: int | str | None = None,
+    context: str | None = None,
+    layer: int = 0,
+    head: int = 0,
+) -> Walk:
+    """Compute one attention layer of a trained model for a text step by step, in float64.
+
+    For a translator without `context`, `text` is the source, and a layer of the encoder is shown. With `context`, the
+    source sentence, `text` is the translation so far, and the cross-attention of the decoder is shown.
+
+    Args:
+        run: the folder of a training run or of a saved LanguageModel, TextEncoder or TranslationTransformer.
+        text: the text to read; its words are the sub-words of the model's tokeniser.
+        word: the word that is shown in detail: its number, from 1, or its text; the second by default.
+        context: the source sentence, for a translator.
+        layer, head: which to show, from 0.
+
+    Returns:
+        The steps with all intermediate results.
+
+    Raises:
+        CheckpointError: missing or damaged files.
+        ArgumentError: no words or too many, or a word, layer or head that does not exist.
+        UnsupportedError: a kind of model or layer that a walkthrough cannot show.
+    """
+    call = call_of(walk_run, locals())
+    saved, tokeniser = load_with_tokeniser(run)
+    model = load_model(saved, str(run))
+    check_together(model.config.vocab_size, tokeniser)
+    translates, crosses = isinstance(model, TranslationTransformer), context is not None
+    if crosses and not translates:
+        raise ArgumentError(f"{run} is a {saved.kind}, which reads a single text; leave the context out")
+    _check_number("layer", layer, _depth(model, crosses))
+    _check_number("head", head, model.config.heads)
+
+    walker = Walker()
+    walker.give("model", model, f"the trained {saved.kind}")
+    walker.give("tokeniser", tokeniser, "the tokeniser of the model")
+    walker.section = "From text to vectors"
+    opens, closes = crosses or not translates, not crosses and not isinstance(model, LanguageModel)
+    readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes, target=crosses), None
+    assert readers.chosen is not None
+    place = readers.chosen
+    h = embed_run(walker, model, readers, written=crosses)
+    if isinstance(model, Stack):
+        x, block = through_stack(walker, model, readers, h, layer)
+        attention = block.attention
+        scene = Scene(attention, readers, readers, x, x, place, head, _learned, block.bias)
+    elif context is None:
+        x, attention = through_encoder(walker, model, readers, h, layer)
+        scene = Scene(attention, readers, readers, x, x, place, head, _learned)
+    else:
+        seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
+        x, attention = through_decoder(walker, model, readers, seen, h, layer)
+        scene = Scene(attention, readers, seen, x, "c", place, head, _learned)
+    walk_layer(walker, scene)
+    settings = {"run": str(run), "model": saved.kind, "layer": layer, "head": head, "heads": attention.heads}
+    settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}
+    return walker.walk(readers, seen, settings, call=call)
+
+
+def load_model(saved: SavedModel, where: str) -> Model:
+    """The model in float64, so that every digit shown is correct."""
+    kinds = {LanguageModel.KIND: LanguageModel, TextEncoder.KIND: TextEncoder, TRANSLATOR: TranslationTransformer}
+    if saved.kind not in kinds:
+        raise UnsupportedError(f"{where} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}")
+    return kinds[saved.kind].from_saved(saved, where).double().eval().requires_grad_(False)
+
+
+def _depth(model: Model, crosses: bool) -> int:
+    if isinstance(model, TranslationTransformer):
+        return model.config.decoder_layers if crosses else model.config.encoder_layers
+    return model.config.layers
+
+
+def _check_number(what: str, number: int, count: int) -> None:
+    if not 0 <= whole(what, number) < count:
+        raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 0 to {count - 1}")
+
+
+def example(name: str) -> dict[str, Any]:
+    """The options with which `walk` gives the numbers of a worked example.
+
+    Args:
+        name: "life-is-short": six words, queries and keys of 24 numbers, values of 28, weights between 0 and 1.
+
+    Returns:
+        Keyword arguments of `walk`; change those that should differ.
+
+    Raises:
+        ArgumentError: no such example.
+
+    >>> from regard_lab.lessons.walkthrough import walk
+    >>> steps = walk(**example("life-is-short"))
+    >>> steps["ids"].tolist(), [round(weight, 3) for weight in steps["alpha"].tolist()]
+    ([0, 4, 5, 2, 1, 3], [0.291, 0.011, 0.098, 0.062, 0.492, 0.046])
+    """
+    if a_string("example", name) not in _EXAMPLES:
+        raise ArgumentError(f"example {name[:40]!r} does not exist; there is {', '.join(_EXAMPLES)}")
+    return dict(_EXAMPLES[name])

@@ -1,0 +1,213 @@
+"""What all models share: configs with checked values, checks of ids, saving and loading, embedding and scoring."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from regard.arguments import of_kind, shown, suggest
+from regard.errors import ArgumentError, CheckpointError, ShapeError
+from regard.layers import project
+from regard.positions import Learned, Sinusoidal
+from regard.reprs import brief
+from regard_lab.models.storage import SavedModel, load_model, save_model
+
+
+def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> None:
+    """Raise an ArgumentError unless these are the next ids of each text and a state of this model."""
+    if not isinstance(ids, torch.Tensor) or ids.dim() != axes or ids.dtype not in (torch.int64, torch.int32):
+        shape = "(batch,)" if axes == 1 else "(batch, added)"
+        raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor {shape}, the next ids of each text")
+    if not isinstance(state, kind):
+        raise ArgumentError(f"state is {shown(state)}; give the {kind.__name__} that the model's `start` returns")
+
+
+def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
+    """Raise an ArgumentError unless all ids are in the vocabulary."""
+    if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ArgumentError(f"ids are {shown(ids)}; give an integer tensor")
+    if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < vocab_size):
+        raise ArgumentError(
+            f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to {vocab_size - 1}"
+        )
+
+
+LARGEST_SIZE = 2**31 - 1  # of one axis
+MOST_LAYERS = 10_000  # a limit against typing errors
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base class of model configs: frozen, compared by value; `__post_init__` calls the checks below."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> Self:
+        """The config with these settings; the inverse of `to_dict`.
+
+        Raises:
+            ArgumentError: a setting that is unknown, missing or invalid.
+        """
+        of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
+        known = {field.name: field for field in fields(cls)}
+        if unknown := sorted(settings.keys() - known.keys()):
+            raise ArgumentError(f"there is no setting {', '.join(unknown)}; {suggest(unknown[0], known)}")
+        needed = {name for name, field in known.items() if field.default is MISSING}
+        if missing := sorted(needed - settings.keys()):
+            raise ArgumentError(f"the setting {', '.join(missing)} is missing")
+        return cls(**settings)
+
+    def check_sizes(self, *names: str) -> None:
+        """Raise an ArgumentError unless these settings are integers of at least 1."""
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ArgumentError(f"{name} is {value!r}; give an integer of at least 1")
+            most = MOST_LAYERS if name.endswith("layers") else LARGEST_SIZE
+            if value > most:
+                size = value if value < 10**20 else f"a number of {value.bit_length()} bits"
+                raise ArgumentError(f"{name} is {size}; a model has at most {most}")
+
+    @property
+    def least_parameters(self) -> int:
+        """A lower bound on the number of parameters, computed without building the model."""
+        return 0
+
+    def check_memory(self) -> None:
+        """Raise an ArgumentError if the parameters in float32 need more memory than this machine has."""
+        if torch.get_default_device().type == "meta":  # no memory is allocated
+            return
+        needed, there = 4 * self.least_parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > there:
+            raise ArgumentError(
+                f"the parameters of this model would take at least {needed:,} bytes, and this machine has {there:,} "
+                f"bytes of memory; make it smaller"
+            )
+
+    def check_choice(self, name: str, choices: Iterable[str]) -> None:
+        """Raise an ArgumentError unless the setting is one of the choices."""
+        if getattr(self, name) not in (choices := tuple(choices)):
+            raise ArgumentError(f"{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), choices)}")
+
+    def check_shares(self, *names: str) -> None:
+        """Raise an ArgumentError unless these settings are numbers from 0 to 1."""
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+                raise ArgumentError(f"{name} is {value!r}; give a share from 0 to 1")
+
+    def check_flags(self, *names: str) -> None:
+        """Raise an ArgumentError unless these settings are booleans."""
+        for name in names:
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name} is {getattr(self, name)!r}; give true or false")
+
+
+class Storable(nn.Module):
+    """A module that can be saved and loaded; `KIND` names it in its folder, `Config` is the class of its config."""
+
+    KIND: ClassVar[str]
+    Config: ClassVar[type[Settings]]
+    config: Any
+
+    def save(self, folder: str | Path, extra_files: dict[str, str] | None = None) -> None:
+        """Write the model into a folder atomically."""
+        save_model(folder, self.config.to_dict(), self.state_dict(), self.KIND, extra_files)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Load a saved model, or the best one of a training run, in eval mode.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged, or holds a model of another kind.
+        """
+        return cls.from_saved(load_model(folder, cls.KIND), str(folder))
+
+    @classmethod
+    def from_saved(cls, saved: SavedModel, where: str) -> Self:
+        """Build a model from `saved`, read from `where`; sizes are checked before memory is allocated."""
+        of_kind("saved", saved, SavedModel, "what load_model gives")
+        try:
+            config = cls.Config.from_dict(saved.config)
+            held = sum(tensor.numel() for tensor in saved.state.values())
+            if config.least_parameters > held:
+                raise ArgumentError(f"it has at least {config.least_parameters} parameters and the file {held}")
+            with torch.device("meta"):
+                model = cls(config)
+            model.load_state_dict(saved.state, strict=True, assign=True)
+        except (ArgumentError, RuntimeError, TypeError) as error:
+            raise CheckpointError(f"{where} holds weights that do not fit its config: {error}") from error
+        return model.requires_grad_(True).eval()
+
+
+class TextModel(Storable):
+    """A model over one vocabulary: it embeds ids, runs its layers and gives logits for every id of the vocabulary."""
+
+    embedding: nn.Embedding
+    positions: nn.Module | None
+    dropout: nn.Dropout
+    to_vocabulary: nn.Module | None
+
+    def _embed(
+        self,
+        ids: torch.Tensor,
+        places: torch.Tensor | None = None,
+        *,
+        table: nn.Module | None = None,
+        factor: float = 1.0,
+        vectors: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Vectors (..., dim) of ids (...): `dropout(table[ids] · factor + positions[places])`.
+
+        Args:
+            ids: ids of the vocabulary.
+            places: position of each id; None adds no positions.
+            table: embeddings to read; the model's own by default.
+            factor: multiplies the embeddings.
+            vectors: (..., dim), used instead of `table[ids]`.
+
+        Raises:
+            ArgumentError: ids outside the vocabulary.
+            ShapeError: vectors of another size than the embeddings of the ids.
+        """
+        check_ids(ids, self.config.vocab_size)
+        x = (self.embedding if table is None else table)(ids) if vectors is None else self._check_vectors(vectors, ids)
+        if factor != 1.0:
+            x = x * factor
+        if places is not None and self.positions is not None:
+            x = x + self.positions(places).to(x.dtype)
+        return self.dropout(x)
+
+    def _check_vectors(self, vectors: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        shape = (*ids.shape, self.embedding.embedding_dim)
+        if not isinstance(vectors, torch.Tensor) or tuple(vectors.shape) != shape:
+            raise ShapeError(f"vectors are {shown(vectors)}; ids {tuple(ids.shape)} need a tensor {shape}")
+        return vectors
+
+    def _through(self, layer: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
+        """The output of a layer; with gradient_checkpointing, its inside is computed again in the backward pass."""
+        if self.config.gradient_checkpointing and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
+
+    def _score(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (..., vocab_size) of vectors (..., dim): by the embeddings if they are tied, else by a matrix."""
+        return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+
+
+def new_positions(kind: str, dim: int, max_length: int) -> nn.Module | None:
+    """The module whose vectors are added to embeddings: "sinusoidal" or "learned"; None for any other kind."""
+    if kind == "sinusoidal":
+        return Sinusoidal(dim)
+    return Learned(max_length, dim) if kind == "learned" else None

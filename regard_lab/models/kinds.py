@@ -1,0 +1,40 @@
+"""The translation models by kind, and loading of whichever kind a folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.errors import NotFoundError
+from regard_lab.models.recurrent import RecurrentTranslator
+from regard_lab.models.storage import SavedModel, load_model, way_to_use
+from regard_lab.models.translation_transformer import KIND, TranslationTransformer
+
+TranslationModel = TranslationTransformer | RecurrentTranslator
+
+TRANSLATORS: dict[str, type[TranslationTransformer] | type[RecurrentTranslator]] = {
+    KIND: TranslationTransformer,
+    RecurrentTranslator.KIND: RecurrentTranslator,
+}
+
+
+def load_translation_model(folder: str | Path) -> TranslationModel:
+    """Load the translation model in a folder, of any kind.
+
+    Raises:
+        CheckpointError: the folder is missing, damaged, or holds another kind of model.
+    """
+    return translation_model(load_model(folder), str(folder))
+
+
+def translation_model(saved: SavedModel, where: str) -> TranslationModel:
+    """Build the translation model in `saved`, read from `where`.
+
+    Raises:
+        CheckpointError: another kind of model, or weights that do not fit its config.
+    """
+    if saved.kind not in TRANSLATORS:
+        raise NotFoundError(
+            f"{where} holds a model of kind {saved.kind!r}, which does not translate; translation models are "
+            f"{', '.join(TRANSLATORS)}{way_to_use(saved.kind)}"
+        )
+    return TRANSLATORS[saved.kind].from_saved(saved, where)

@@ -1,0 +1,223 @@
+"""Recurrent cells with attention: Bahdanau's attends before its state update, Luong's after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.arguments import of_kind, whole
+from regard.errors import ShapeError
+from regard.reprs import brief
+from regard_lab.models.recurrent.memory import Memory, MemoryAttention, OneVector
+from regard_lab.models.recurrent.wrapped import Recurrent, check_recurrent, check_returned, checked_cell
+
+BEGUN = "the CellState that `begin` or an earlier step returned"
+
+
+def advance(cell: nn.Module, x: torch.Tensor, state: Recurrent) -> Recurrent:
+    """The state of a cell, or of layers run for one step, after x (batch, input_size)."""
+    if isinstance(cell, nn.RNNBase):
+        return cell(x[:, None], state)[1]
+    return cell(x, state)
+
+
+def top(state: Recurrent) -> torch.Tensor:
+    """The hidden state of the topmost layer, (batch, hidden)."""
+    hidden = state[0] if isinstance(state, tuple) else state
+    return hidden[-1] if hidden.dim() == 3 else hidden
+
+
+@brief
+@dataclass(frozen=True)
+class CellState:
+    """The state of an attention cell: the wrapped cell's state, the input to its next step, and the number of steps."""
+
+    recurrent: Recurrent
+    fed: torch.Tensor | None = None
+    place: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts())
+
+    def reorder(self, index: torch.Tensor) -> CellState:
+        """The state whose batch row i is batch row `index[i]` of this one."""
+        parts = self._parts()
+        index = index.to(parts[0].device)
+        chosen = [part.index_select(-2, index) for part in parts]  # the batch is always the last axis but one
+        fed = None if self.fed is None else chosen.pop()
+        recurrent = (chosen[0], chosen[1]) if isinstance(self.recurrent, tuple) else chosen[0]
+        return CellState(recurrent, fed, self.place)
+
+    def _parts(self) -> list[torch.Tensor]:
+        parts = list(self.recurrent) if isinstance(self.recurrent, tuple) else [self.recurrent]
+        return parts if self.fed is None else [*parts, self.fed]
+
+
+class AttentionCell(nn.Module):
+    """Base class of recurrent cells that attend to a memory at each step.
+
+    Args:
+        cell: nn.GRUCell, nn.LSTMCell or nn.RNNCell; or nn.GRU, nn.LSTM or nn.RNN with batch_first=True. Its input is x,
+            joined with the vectors that the subclass adds. A module of your own needs the sizes `input_size` and
+            `hidden_size`, and `cell(x, state)` must return the next state, a tensor (batch, hidden_size) or a pair.
+        attention: the attention to the memory.
+
+    Raises:
+        ArgumentError: a cell that cannot run step by step.
+    """
+
+    def __init__(self, cell: nn.Module, attention: MemoryAttention | OneVector) -> None:
+        super().__init__()
+        needs = "a MemoryAttention, made from a score such as Dot() or Additive(...)"
+        self.attention = of_kind("attention", attention, (MemoryAttention, OneVector), needs)
+        self.cell: nn.Module = checked_cell(cell)
+
+    def begin(self, recurrent: Recurrent) -> CellState:
+        """The state before the first step, given the state of the wrapped cell.
+
+        Raises:
+            ArgumentError, ShapeError: a state that the wrapped cell does not have.
+        """
+        check_recurrent(self.cell, recurrent)
+        return CellState(recurrent)
+
+    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        """One step: x (batch, x_dim) -> output (batch, output_dim), and the state after it."""
+        raise NotImplementedError
+
+    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        """Many steps: xs (batch, length, x_dim) -> outputs (batch, length, output_dim), and the state after them."""
+        outputs = []
+        for x in xs.unbind(1):
+            output, state = self(x, state, memory)
+            outputs.append(output)
+        return torch.stack(outputs, 1), state
+
+    def _advance(self, x: torch.Tensor, recurrent: Recurrent) -> Recurrent:
+        if x.shape[-1] != self.cell.input_size:
+            raise ShapeError(
+                f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {self.cell.input_size}; "
+                f"make it with input_size={x.shape[-1]}"
+            )
+        after = advance(self.cell, x, recurrent)
+        if not isinstance(self.cell, nn.RNNCellBase | nn.RNNBase):
+            check_returned(self.cell, recurrent, after)
+        return after
+
+    def _attend(self, query: torch.Tensor, memory: Memory, place: int) -> torch.Tensor:
+        return self.attention(query[:, None], memory, place)[:, 0]  # (batch, memory_dim)
+
+
+class BahdanauCell(AttentionCell):
+    """Bahdanau's cell: attends with the previous state, then updates it with the context; its output is [s_t; c_t].
+
+        c_t = Σ_j softmax_j(score(s_{t-1}, h_j)) h_j
+        s_t = f(s_{t-1}, [y_{t-1}; c_t])
+
+    The wrapped cell reads x and c_t concatenated, which gives each a matrix of its own. torch's GRU applies its reset
+    after the matrix, r ∘ (U s), where the paper has U (r ∘ s), and its z is the paper's 1 - z.
+
+    Source: Neural Machine Translation by Jointly Learning to Align and Translate, Bahdanau et al. 2015, section 3.1,
+    equations 4 to 6, and appendix A.2.2.
+
+    >>> from regard.mechanisms import Additive
+    >>> cell = BahdanauCell(nn.GRUCell(5 + 4, 6), MemoryAttention(Additive(query_dim=6, key_dim=4, hidden=6)))
+    >>> memory = cell.attention.remember(torch.zeros(2, 7, 4))
+    >>> output, state = cell(torch.zeros(2, 5), cell.begin(torch.zeros(2, 6)), memory)
+    >>> output.shape
+    torch.Size([2, 10])
+    """
+
+    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
+        context = self._attend(top(state.recurrent), memory, state.place)
+        recurrent = self._advance(torch.cat([x, context], -1), state.recurrent)
+        return torch.cat([top(recurrent), context], -1), CellState(recurrent, None, state.place + 1)
+
+
+class FixedVectorCell(BahdanauCell):
+    """The decoder without attention: the same source vector c at each step; its output is [s_t; c].
+
+        s_t = f(s_{t-1}, [y_{t-1}; c])
+
+    Source: Learning Phrase Representations using RNN Encoder-Decoder, Cho et al. 2014, section 2.2.
+    """
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__(cell, OneVector())
+
+    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
+        if not isinstance(self.cell, nn.RNNBase):
+            return super().sequence(xs, state, memory)
+        contexts = self.attention(xs, memory)  # (batch, length, memory_dim)
+        hidden, recurrent = self.cell(torch.cat([xs, contexts], -1), state.recurrent)
+        return torch.cat([hidden, contexts], -1), CellState(recurrent, None, state.place + xs.shape[1])
+
+
+class LuongCell(AttentionCell):
+    """Luong's cell: updates the state, then attends with it; its output is the attentional vector h~_t.
+
+        h_t = f(h_{t-1}, y_{t-1}),  or  f(h_{t-1}, [y_{t-1}; h~_{t-1}])  with input feeding
+        c_t = Σ_j softmax_j(score(h_t, h_j)) h_j
+        h~_t = tanh(W_c [c_t; h_t])
+
+    Args:
+        cell, attention: as for AttentionCell.
+        memory_dim: size of c_t.
+        output_dim: size of h~_t.
+        input_feeding: whether h~_t is joined to the next step's input.
+
+    Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, equation 5;
+    input feeding: section 3.3.
+
+    >>> from regard.mechanisms import General
+    >>> attention = MemoryAttention(General(query_dim=6, key_dim=4))
+    >>> cell = LuongCell(nn.LSTMCell(5 + 7, 6), attention, memory_dim=4, output_dim=7, input_feeding=True)
+    >>> start = cell.begin((torch.zeros(2, 6), torch.zeros(2, 6)))
+    >>> cell(torch.zeros(2, 5), start, attention.remember(torch.zeros(2, 3, 4)))[0].shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(
+        self,
+        cell: nn.Module,
+        attention: MemoryAttention,
+        *,
+        memory_dim: int,
+        output_dim: int,
+        input_feeding: bool = False,
+    ) -> None:
+        super().__init__(cell, attention)
+        hidden = whole("hidden_size", self.cell.hidden_size, 1)
+        self.combine = nn.Linear(memory_dim + hidden, output_dim, bias=False)
+        self.input_feeding = input_feeding
+
+    def begin(self, recurrent: Recurrent) -> CellState:
+        check_recurrent(self.cell, recurrent)
+        hidden = top(recurrent)
+        return CellState(
+            recurrent, hidden.new_zeros(len(hidden), self.combine.out_features) if self.input_feeding else None
+        )
+
+    def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
+        x = x if state.fed is None else torch.cat([x, state.fed], -1)
+        recurrent = self._advance(x, state.recurrent)
+        context = self._attend(top(recurrent), memory, state.place)
+        output = self._attentional(context, top(recurrent))
+        return output, CellState(recurrent, output if self.input_feeding else None, state.place + 1)
+
+    def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
+        of_kind("state", state, CellState, BEGUN)
+        if self.input_feeding or not isinstance(self.cell, nn.RNNBase):
+            return super().sequence(xs, state, memory)
+        hidden, recurrent = self.cell(xs, state.recurrent)  # steps do not depend on the attention of earlier steps
+        contexts = self.attention(hidden, memory, state.place)  # (batch, length, memory_dim)
+        return self._attentional(contexts, hidden), CellState(recurrent, None, state.place + xs.shape[1])
+
+    def _attentional(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.combine(torch.cat([context, hidden], -1)))

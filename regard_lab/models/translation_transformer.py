@@ -1,0 +1,356 @@
+"""The Transformer that translates: an encoder reads the source, a decoder writes the target."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from regard.arguments import a_string, count_of, of_kind
+from regard.core.combination import check_combination
+from regard.core.keywords import OF_MODELS, answering
+from regard.errors import ArgumentError, UnsupportedError
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
+from regard.layers.caches import Cache, RecurrentState
+from regard.layers.caches.base import check_rows
+from regard.layers.feed_forward import ACTIVATIONS
+from regard.mechanisms import Mechanism
+from regard.mechanisms import parse as parse_mechanism
+from regard.mechanisms.base import Sizes
+from regard.patterns import Causal, KeySpan, Pattern, parse
+from regard.positions import Rotary
+from regard.reprs import brief
+from regard_lab.models.base import Settings, TextModel, check_step, new_positions
+from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
+from regard_lab.models.padding import align
+from regard_lab.models.state import Sources
+
+POSITIONS = ("sinusoidal", "learned", "rotary")
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class TranslationConfig(Settings):
+    """The config of a TranslationTransformer.
+
+    Args:
+        vocab_size: size of the vocabulary that source and target share.
+        dim: size of the vectors.
+        heads: number of query heads.
+        hidden_dim: inside the feed-forward; 0 for 4 · dim.
+        encoder_layers, decoder_layers: number of layers on each side.
+        encoder_kv_heads, decoder_kv_heads, cross_kv_heads: numbers of key/value heads; `heads` by default.
+        encoder_pattern, decoder_pattern, cross_pattern: allowed pairs, as text. The decoder's is ANDed with causal; the
+            cross pattern compares positions of the target with positions of the source.
+        encoder_mechanism: how the scores of the encoder's self-attention become weights, as a text of
+            `regard.mechanisms.parse`. The decoder's attention is softmax.
+        positions: "sinusoidal", "learned" (up to max_length) or "rotary".
+        max_length: number of learned positions.
+        norm: "pre" (before each part) or "post" (after it).
+        tied: use one matrix for source, target and output vocabulary.
+        dropout: after embeddings and in residuals.
+        attention_dropout: of the attention weights.
+        activation: of the feed-forward, see FeedForward.
+        gradient_checkpointing: in training, store only the input of each layer and compute the rest again in the
+            backward pass.
+
+    Raises:
+        ArgumentError: invalid sizes or choices.
+        UnsupportedError: a mechanism that does not support the encoder's pattern, padding or dropout.
+
+    >>> TranslationConfig(vocab_size=100, dim=32, heads=4).hidden_dim
+    128
+    """
+
+    vocab_size: int
+    dim: int = 128
+    heads: int = 4
+    hidden_dim: int = 0
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    encoder_kv_heads: int | None = None
+    decoder_kv_heads: int | None = None
+    cross_kv_heads: int | None = None
+    encoder_pattern: str = "full"
+    decoder_pattern: str = "causal"
+    cross_pattern: str = "full"
+    encoder_mechanism: str = "softmax"
+    positions: str = "sinusoidal"
+    max_length: int = 512
+    norm: str = "pre"
+    tied: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: str = "relu"
+    gradient_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hidden_dim == 0 and isinstance(self.dim, int):
+            object.__setattr__(self, "hidden_dim", 4 * self.dim)
+        self.check_sizes("vocab_size", "dim", "heads", "hidden_dim", "encoder_layers", "decoder_layers", "max_length")
+        for name in ("encoder_kv_heads", "decoder_kv_heads", "cross_kv_heads"):
+            if getattr(self, name) is not None:
+                self.check_sizes(name)
+                if self.heads % getattr(self, name):
+                    raise ArgumentError(
+                        f"{name} is {getattr(self, name)}; heads, {self.heads}, must be a multiple of it"
+                    )
+        if self.dim % self.heads or self.dim % 2:
+            raise ArgumentError(f"dim is {self.dim}; it must be even and a multiple of heads, {self.heads}")
+        if self.positions == "rotary" and self.dim // self.heads % 2:
+            raise ArgumentError(f"rotary rotates pairs, and dim / heads is {self.dim // self.heads}; it must be even")
+        for name in ("encoder_pattern", "decoder_pattern", "cross_pattern"):
+            self._check_pattern(name)
+        for name, choices in (("positions", POSITIONS), ("norm", NORM_PLACES), ("activation", ACTIVATIONS)):
+            self.check_choice(name, choices)
+        self.check_shares("dropout", "attention_dropout")
+        self.check_flags("tied", "gradient_checkpointing")
+        self._check_mechanism()
+
+    def _check_pattern(self, name: str) -> None:
+        """Refuse a pattern that depends on the length: it would differ alone, in a padded batch, and id by id."""
+        if (pattern := parse(getattr(self, name))).by_length:
+            raise ArgumentError(
+                f"{name} {pattern} depends on the number of keys, so a translation would depend on the other sentences "
+                f"in its batch; use a pattern of the past only, such as random_blocks(3, block=64, seed=0, past=true)"
+            )
+
+    def _check_mechanism(self) -> None:
+        """Refuse a mechanism that the encoder of this config cannot have; in a batch, padding is ANDed as a KeySpan."""
+        mechanism = parse_mechanism(a_string("encoder_mechanism", self.encoder_mechanism))
+        pattern = (parse(self.encoder_pattern) & KeySpan(0, 1)).canonical()
+        options = ["dropout"] if self.attention_dropout > 0 else []
+        check_combination(mechanism, pattern, options, ())
+        kv_heads = self.heads if self.encoder_kv_heads is None else self.encoder_kv_heads
+        if mechanism.shares_keys and kv_heads != self.heads:
+            raise ArgumentError(
+                f"{mechanism}: its queries are its keys, so encoder_kv_heads, {kv_heads}, must be heads, {self.heads}"
+            )
+        if reason := self.encoder_refusal(length=1):
+            raise UnsupportedError(reason)
+
+    def encoder_refusal(self, length: int) -> str | None:
+        """Why the encoder's mechanism cannot read sources of `length` ids, END included; None if it can.
+
+        >>> config = TranslationConfig(vocab_size=100, encoder_mechanism="linformer(length=8, rank=4)")
+        >>> config.encoder_refusal(length=8), str(config.encoder_refusal(length=9))[:48]
+        (None, 'linformer(length=8, rank=4): the call has 9 keys')
+        """
+        mechanism, head_dim = parse_mechanism(self.encoder_mechanism), self.dim // self.heads
+        sizes = Sizes(batch=1, heads=self.heads, kv_heads=self.encoder_kv_heads or self.heads, k_len=length)
+        pattern, scale = parse(self.encoder_pattern).canonical(), mechanism.default_scale(head_dim)
+        reason = mechanism.reason_against(pattern, sizes, head_dim, scale)
+        return None if reason is None else f"{mechanism}: {reason}"
+
+    @property
+    def least_parameters(self) -> int:
+        layers = self.encoder_layers + self.decoder_layers
+        return self.vocab_size * self.dim + layers * 2 * self.dim * self.hidden_dim
+
+
+KIND = "translation-transformer"
+
+
+@brief
+@dataclass
+class TranslationState:
+    """The state of translations in progress: the projected sources and the caches of the target."""
+
+    sources: Sources
+    caches: list[Cache | RecurrentState]
+
+    @property
+    def contexts(self) -> list[ProjectedContext]:
+        """The keys and values of the sources, for each layer."""
+        return self.sources.contexts
+
+    @property
+    def length(self) -> int:
+        """Number of target ids so far."""
+        return self.caches[0].length
+
+    @property
+    def nbytes(self) -> int:
+        return self.sources.nbytes + sum(cache.nbytes for cache in self.caches)
+
+    def reorder(self, index: torch.Tensor) -> None:
+        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
+        check_rows(index, self.sources.rows, "state")
+        if index.tolist() == list(range(self.sources.rows)):
+            return  # often the case in a beam
+        caches, sources = self._copies(), copy.copy(self.sources)
+        for part in (*caches, sources):
+            part.reorder(index)
+        self.caches, self.sources = caches, sources
+
+    def _copies(self) -> list[Cache | RecurrentState]:
+        """Independent caches at the same position, which replace the others after all of them were changed."""
+        return [copy.copy(cache) for cache in self.caches]
+
+
+class TranslationTransformer(TextModel):
+    """A Transformer that translates: encoder and decoder over one vocabulary.
+
+    Each side has its own pattern and number of key/value heads. A step for a few texts takes the time to read the
+    weights; on a CPU `model.bfloat16()` halves it, with rounding.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.
+
+    >>> model = TranslationTransformer(TranslationConfig(vocab_size=100, dim=32, heads=4)).eval()
+    >>> source, target = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 8]])
+    >>> model(source, target).shape
+    torch.Size([1, 2, 100])
+    """
+
+    KIND = KIND
+    Config = TranslationConfig
+
+    def __init__(self, config: TranslationConfig) -> None:
+        of_kind("config", config, TranslationConfig, "a TranslationConfig").check_memory()
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
+        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        self.positions = new_positions(config.positions, config.dim, config.max_length)
+        self.dropout = nn.Dropout(config.dropout)
+        self.cross_pattern = parse(config.cross_pattern)
+        self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(config.decoder_layers))
+        last_norm = nn.LayerNorm if config.norm == "pre" else nn.Identity  # "post" has a norm at the end of each layer
+        self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
+        self._initialise()
+
+    @answering("TranslationTransformer", OF_MODELS)
+    def forward(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        *,
+        source_vectors: torch.Tensor | None = None,
+        target_vectors: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits of each next target id.
+
+        Args:
+            source: ids (batch, source_length), padded with PAD on either side.
+            target: ids (batch, target_length) that begin with BEGIN, padded likewise.
+            source_vectors, target_vectors: (batch, length, dim), read instead of the embeddings of the ids, for
+                gradients and for words without an id; the ids still decide which positions are padding.
+
+        Returns:
+            (batch, target_length, vocab_size): position t scores the id after target[:, t].
+        """
+        context, source_live = self.encode(source, source_vectors)
+        aligned = align(target)
+        x = self._embed_from(0, aligned.ids, self.target_embedding, aligned.move(target_vectors))
+        options = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
+        for layer in self._decoder_layers():
+            x = self._through(partial(layer, **options), x, context)  # (batch, target_length, dim)
+        return aligned.put_back(self._score(x))
+
+    def encode(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> tuple[torch.Tensor, KeySpan | None]:
+        """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its live keys."""
+        aligned = align(source)
+        x = self._embed_from(0, aligned.ids, vectors=aligned.move(vectors))
+        for layer in self.encoder:
+            x = self._through(layer, x, aligned.span)  # (batch, source_length, dim)
+        return self.encoder_norm(x), aligned.span
+
+    def start(
+        self,
+        source: torch.Tensor,
+        cache: str | None = None,
+        *,
+        capacity: int | None = None,
+        dtype: torch.dtype | str | None = None,
+        vectors: torch.Tensor | None = None,
+    ) -> TranslationState:
+        """The state for translating sources (batch, source_length) step by step.
+
+        Args:
+            source: ids (batch, source_length), padded with PAD on either side.
+            cache, capacity, dtype: the kind of cache of the decoder's own attention, as for `new_cache` of a layer.
+            vectors: as in `encode`.
+        """
+        context, live = self.encode(source, vectors)
+        contexts = [layer.cross_attention.project_context(context) for layer in self._decoder_layers()]
+        caches = [
+            layer.self_attention.new_cache(len(source), cache, capacity, dtype) for layer in self._decoder_layers()
+        ]
+        return TranslationState(Sources(contexts, live, shared=self.cross_pattern.query_free), caches)
+
+    def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
+        """Append `ids` (batch,) to the targets of the state, and return logits (batch, vocab_size) of the next ids."""
+        check_step(ids, state, TranslationState)
+        if len(ids) != state.sources.rows:
+            raise ArgumentError(
+                f"ids are {len(ids)} for {count_of(state.sources.rows, 'texts')}; give one for each text"
+            )
+        place, sources, caches = state.length, state.sources, state._copies()
+        options = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
+        x = self._embed_from(place, ids[:, None], self.target_embedding)[:, 0]
+        for layer, context, cache in zip(self._decoder_layers(), sources.contexts, caches, strict=True):
+            x = layer.step(x, context, cache, **options)  # (batch, dim)
+        scores = self._score(x)
+        state.caches = caches
+        return scores
+
+    def _embed_from(
+        self, start: int, ids: torch.Tensor, table: nn.Module | None = None, vectors: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Vectors (batch, length, dim) of ids, the first at position `start`."""
+        places = torch.arange(start, start + ids.shape[1], device=ids.device)
+        return self._embed(ids, places, table=table, factor=math.sqrt(self.config.dim), vectors=vectors)
+
+    def _score(self, x: torch.Tensor) -> torch.Tensor:
+        return super()._score(self.decoder_norm(x))
+
+    def _cross_start(self, place: int) -> int | None:
+        """Position of the target among those of the source, if the cross pattern compares them."""
+        return place if self.cross_pattern.compares_positions else None
+
+    def _decoder_layers(self) -> list[DecoderLayer]:
+        return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
+
+    def _encoder_layer(self) -> EncoderLayer:
+        config = self.config
+        mechanism = parse_mechanism(config.encoder_mechanism)
+        attention = self._attention(parse(config.encoder_pattern), config.encoder_kv_heads, True, mechanism)
+        return EncoderLayer(attention, self._feed_forward(), config.norm, config.dropout)
+
+    def _decoder_layer(self) -> DecoderLayer:
+        config = self.config
+        own = self._attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads, rotates=True)
+        cross = self._attention(self.cross_pattern, config.cross_kv_heads, rotates=False)
+        return DecoderLayer(own, cross, self._feed_forward(), config.norm, config.dropout)
+
+    def _attention(
+        self, pattern: Pattern, kv_heads: int | None, rotates: bool, mechanism: Mechanism | None = None
+    ) -> MultiHeadAttention:
+        config = self.config
+        return MultiHeadAttention(
+            config.dim,
+            config.heads,
+            kv_heads=kv_heads,
+            pattern=pattern,
+            mechanism=mechanism,
+            positions=Rotary() if rotates and config.positions == "rotary" else None,
+            dropout=config.attention_dropout,
+        )
+
+    def _feed_forward(self) -> FeedForward:
+        return FeedForward(self.config.dim, self.config.hidden_dim, self.config.activation, self.config.dropout)
+
+    def _initialise(self) -> None:
+        """Glorot initialisation of matrices (Glorot and Bengio 2010); embeddings have unit variance after scaling."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1 and "embedding" not in name and not name.startswith("positions"):
+                nn.init.xavier_uniform_(parameter)
+        for table in (self.embedding, self.target_embedding):
+            if table is not None:
+                nn.init.normal_(table.weight, std=self.config.dim**-0.5)

@@ -1,0 +1,213 @@
+"""Drawing functions that all pictures of weights share: font, colour scale, safe labels, saving.
+
+Sizes and positions are in inches from the upper left corner of the picture.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.arguments import a_path
+from regard.errors import ArgumentError
+from regard.packages import needed
+from regard.storage.files import replace_file
+from regard_lab.seeing.terminal import shortened, visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
+COLOURS = "cividis"
+INK, FAINT, UNSEEN = "#222222", "#666666", "#e4e4e4"
+KINDS_OF_PICTURE = (".png", ".svg")
+DOTS_PER_INCH = 150
+LARGEST_SIDE = 9000  # dots; larger pictures have fewer dots per inch
+POINT = 1 / 72  # inches
+SLANT = 0.7072  # cosine and sine of 45 degrees
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle given by its left and upper edge and its size."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+@contextmanager
+def new_figure() -> Generator[Figure]:
+    """An empty picture, independent of the user's matplotlib style.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    with needed("matplotlib", "a picture"):
+        import matplotlib
+        from matplotlib.figure import Figure
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "font.family": FONT}):
+        yield Figure(facecolor="white")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture atomically, as PNG or SVG by its name; the same picture always gives the same bytes.
+
+    An SVG contains its letters as outlines, so that it looks the same without the font.
+
+    Raises:
+        CheckpointError: the file could not be written.
+    """
+    import matplotlib
+
+    width, height = figure.get_size_inches()
+    dots = min(DOTS_PER_INCH, LARGEST_SIDE / max(width, height))
+    kind = path.suffix.lower().removeprefix(".")
+    unsaid = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    picture = BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "regard"}):
+        figure.savefig(picture, format=kind, dpi=dots, metadata=unsaid)
+    replace_file(path, picture.getvalue())
+
+
+def checked_path(path: str | Path) -> Path:
+    """The absolute path of a PNG or SVG to be written.
+
+    Raises:
+        ArgumentError: the name ends in neither ".png" nor ".svg", or the folder does not exist.
+    """
+    path = Path(os.path.abspath(a_path("path", path)))
+    if path.suffix.lower() not in KINDS_OF_PICTURE:
+        raise ArgumentError(
+            f"the picture is {path.name}; pictures are PNG or SVG, so its name must end in .png or .svg"
+        )
+    if not path.parent.is_dir():
+        raise ArgumentError(f"the folder of the picture, {path.parent}, does not exist; create it first")
+    return path
+
+
+def drawable(text: str) -> str:
+    """The text as the font can draw it: invisible characters escaped, missing glyphs as code points.
+
+    >>> drawable("猫 $x^2$")
+    '[U+732B] $x^2$'
+    """
+    glyphs = _glyphs()
+    return "".join(letter if ord(letter) in glyphs else f"[U+{ord(letter):04X}]" for letter in visible(text))
+
+
+def label_texts(words: Sequence[str]) -> list[str]:
+    """Words as labels of rows and columns."""
+    return [shortened(drawable(word)) for word in words]
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Width of a line in inches, at a size in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    if not text:
+        return 0.0
+    font = FontProperties(family=FONT, size=size, weight=weight)
+    return text_to_path.get_text_width_height_descent(text, font, False)[0] * POINT
+
+
+def widest(texts: Sequence[str], size: float) -> float:
+    """Width of the longest of several lines in inches."""
+    return max((text_width(text, size) for text in texts), default=0.0)
+
+
+def wrapped(text: str, size: float, width: float, lines: int = 3) -> str:
+    """A bold text wrapped to `width` inches and cut after `lines` lines, then ending in "…"."""
+    letter = text_width(text, size, "bold") / max(len(text), 1)
+    letters = max(int(0.95 * width / letter), 8) if letter else 8
+    return textwrap.fill(text, letters, max_lines=lines, placeholder=" …")
+
+
+def write_text(figure: Figure, text: str, left: float, top: float, size: float, **style: Any) -> None:
+    """Draw a text at its upper left corner, without interpreting mathematics."""
+    width, height = figure.get_size_inches()
+    style = {"color": INK, "ha": "left", "va": "top", "linespacing": 1.4, **style}
+    figure.text(left / width, 1 - top / height, text, fontsize=size, parse_math=False, **style)
+
+
+def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.Tensor | None = None) -> Axes:
+    """Draw weights (rows, columns) as colours from 0 to 1; cells in `hidden` are grey."""
+    values = weights if hidden is None else weights.masked_fill(hidden, torch.nan)
+    axes = _axes(figure, box)
+    axes.set_facecolor(UNSEEN)  # shows through where a value is NaN
+    axes.imshow(values.numpy(), cmap=COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    rows, columns = weights.shape
+    axes.set_xticks([place - 0.5 for place in range(1, columns)], minor=True)
+    axes.set_yticks([place - 0.5 for place in range(1, rows)], minor=True)
+    axes.grid(which="minor", color="white", alpha=0.18, linewidth=0.5)
+    axes.tick_params(which="both", length=0, pad=3)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    return axes
+
+
+def label_rows(axes: Axes, labels: Sequence[str], size: float) -> None:
+    """Draw row labels on the left."""
+    axes.set_yticks(range(len(labels)), labels=labels, fontsize=size, color=INK, parse_math=False)
+
+
+def label_columns(axes: Axes, labels: Sequence[str], size: float) -> None:
+    """Draw column labels above, slanted so that they do not overlap."""
+    axes.xaxis.tick_top()
+    axes.tick_params(axis="x", which="both", length=0)
+    texts = axes.set_xticks(range(len(labels)), labels=labels, fontsize=size, color=INK, parse_math=False)
+    for tick in texts:
+        tick.label2.set(rotation=45, ha="left", va="bottom", rotation_mode="anchor")
+
+
+def slanted_height(labels: Sequence[str], size: float) -> float:
+    """Height of the column labels above a map in inches."""
+    return SLANT * (widest(labels, size) + size * POINT)
+
+
+def not_allowed(heads: torch.Tensor) -> torch.Tensor:
+    """The pairs, (rows, columns), to which no head of a layer, (heads, rows, columns), gives any weight.
+
+    These are the pairs that the pattern masks: keys outside a window, or not written yet. A softmax gives every allowed
+    pair some weight.
+    """
+    return (heads == 0).all(0)
+
+
+def draw_scale(figure: Figure, box: Box) -> None:
+    """Draw the colour scale."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=_axes(figure, box))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=2, labelsize=7.5, color=FAINT, labelcolor=FAINT)
+    bar.set_label("attention weight", fontsize=7.5, color=FAINT)
+
+
+def _axes(figure: Figure, box: Box) -> Axes:
+    width, height = figure.get_size_inches()
+    bottom = height - box.top - box.height
+    return figure.add_axes((box.left / width, bottom / height, box.width / width, box.height / height))
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    with needed("matplotlib", "a picture"):
+        from matplotlib.font_manager import findfont
+        from matplotlib.ft2font import FT2Font
+    return frozenset(FT2Font(findfont(FONT)).get_charmap())

@@ -1,0 +1,139 @@
+"""Attention weights of any source as a picture of one map, with the colours of the explorer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.arguments import count_of, of_kind, suggest, whole
+from regard.core.plan import AttentionDetail
+from regard.errors import ArgumentError, ShapeError
+from regard_lab.seeing.canvas import (
+    checked_path,
+    drawable,
+    label_texts,
+    new_figure,
+    not_allowed,
+    save,
+)
+from regard_lab.seeing.explorer.records import sums_of
+from regard_lab.seeing.explorer.sources import Attention, Exploration, explore_maps, explore_weights
+from regard_lab.seeing.explorer.streaming import LongHead
+from regard_lab.seeing.maps import AttentionMaps
+from regard_lab.seeing.picture import MOST_WORDS, Page, Panel
+from regard_lab.seeing.texts import TextMaps
+
+WIDEST, LARGEST_CELL, SMALLEST_CELL = 9.0, 0.56, 0.165  # inches: a map, and its cells
+NORMALISED = "The weights of each row sum to 1 after a softmax."
+NOTE = (
+    "Grey pairs have no weight in any head of the layer. Layers and heads count from 0.\n"
+    "Attention alone is not an explanation: a model can look at a word without using it.\n"
+)
+
+
+def draw_attention(
+    weights: Any,
+    path: str | Path,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    attention: str | None = None,
+    layer: int = -1,
+    head: int | None = None,
+    title: str = "",
+) -> None:
+    """Draw the attention weights of one layer or head as a map between words, with colours from 0 to 1.
+
+    Takes everything that `show` makes a page of, except a LongHead and a Pattern, which `draw_pattern` draws. Unlike
+    `show`, which returns a page to save, it takes the path second, before the tokens: name `tokens=` and `keys=`.
+    `draw_maps` draws the three maps of a translation in one picture.
+
+    Args:
+        weights, tokens, keys: as for `show`.
+        path: a PNG or SVG; an existing file is replaced atomically.
+        attention: the name of the kind of attention, such as "Cross-attention"; the first by default.
+        layer: counted from 0; -1 is the last.
+        head: counted from 0; None for the mean over the layer's heads.
+        title: at most three lines above the map.
+
+    Raises:
+        ShapeError: weights of another shape, or of another size than the words.
+        ArgumentError: rows that sum to more than 1, more than 120 words on a side, a kind, layer or head that does not
+            exist, a path that ends in neither .png nor .svg, or a folder that does not exist.
+        CheckpointError: the file could not be written.
+        MissingPackageError: matplotlib is not installed.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw_attention(torch.eye(3), f"{folder}/eye.svg", ["a", "b", "c"])
+    ...     Path(folder, "eye.svg").read_text()[:13]
+    '<?xml version'
+    """
+    path = checked_path(path)
+    exploration = to_exploration(weights, tokens, keys, title=title)
+    chosen = _chosen(exploration, attention)
+    rows, columns = (exploration.texts[name] for name in (chosen.rows, chosen.columns))
+    if (words := max(len(rows), len(columns))) > MOST_WORDS:
+        raise ArgumentError(
+            f"the longer side has {words} words and a picture shows at most {MOST_WORDS}; draw a part of the weights, "
+            f"or make a page with regard_lab.seeing.show"
+        )
+    panel = _panel(chosen, label_texts(rows), label_texts(columns), layer, head)
+    with new_figure() as figure:
+        Page(((panel,), ()), f"{sums_of(panel.weights) or NORMALISED}\n{NOTE}").draw(
+            figure, drawable(title) if title else ""
+        )
+        save(figure, path)
+
+
+def to_exploration(
+    weights: Any, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, *, title: str = ""
+) -> Exploration:
+    """Recorded maps or arrays as an exploration.
+
+    Args:
+        weights, tokens, keys: as for `show`.
+        title: a line above the page.
+
+    Raises:
+        ShapeError, ArgumentError: as `show`.
+    """
+    if isinstance(weights, LongHead):
+        raise ArgumentError("a LongHead keeps no weights of all pairs; make a page of it with regard_lab.seeing.show")
+    if isinstance(weights, AttentionMaps | TextMaps | Exploration):
+        if tokens is not None or keys is not None:
+            raise ArgumentError(f"{type(weights).__name__} has its own words; leave out tokens and keys")
+        return weights if isinstance(weights, Exploration) else explore_maps(weights, title=title)
+    if isinstance(weights, list | tuple) and weights and all(isinstance(one, AttentionDetail) for one in weights):
+        weights = [detail.weights for detail in weights]
+        if any(len(layer) > 1 for layer in weights):
+            raise ShapeError(
+                f"the weights of the details are {tuple(weights[0].shape)}, and a page shows one row of a batch; give "
+                f"[d.weights[0] for d in details]"
+            )
+    return explore_weights(weights, tokens, keys, title=title)
+
+
+def _chosen(exploration: Exploration, name: str | None) -> Attention:
+    names = [one.name for one in exploration.attentions]
+    if name is None:
+        return exploration.attentions[0]
+    if of_kind("attention", name, str, "the name of a kind of attention") not in names:
+        raise ArgumentError(f"there is no attention {name!r}; {suggest(name, names)}")
+    return exploration.attentions[names.index(name)]
+
+
+def _panel(one: Attention, rows: list[str], columns: list[str], layer: int, head: int | None) -> Panel:
+    depth, heads = one.weights.shape[:2]
+    layer, head = whole("layer", layer), None if head is None else whole("head", head)
+    if not -depth <= layer < depth:
+        raise ArgumentError(f"layer {layer} does not exist; {one.name} has layers 0 to {depth - 1}")
+    if head is not None and not 0 <= head < heads:
+        raise ArgumentError(f"head {head} does not exist; {one.name} has heads 0 to {heads - 1}")
+    weights = one.weights[layer].mean(0) if head is None else one.weights[layer, head]
+    which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
+    subtitle = f"layer {layer % depth}{' (last)' if layer in (-1, depth - 1) else ''}, {which}"
+    cell = min(max(WIDEST / max(len(rows), len(columns)), SMALLEST_CELL), LARGEST_CELL)
+    wording = (one.name, one.column_title, one.row_title)
+    return Panel(wording, subtitle, weights, rows, columns, cell, not_allowed(one.weights[layer]))

@@ -1,0 +1,179 @@
+"""Which query may look at which key, for the explorer: the pairs of a pattern, their number, and how it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from regard.arguments import a_list, of_kind, whole
+from regard.backends import BACKENDS
+from regard.core.call import make_problem
+from regard.core.choosing import make_plan
+from regard.core.tensors import Outline
+from regard.errors import ArgumentError, RegardError
+from regard.patterns import Pattern
+from regard.patterns.drawing import drawn_pairs
+from regard.patterns.grid import Grid
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.seeing.explorer.records import Growth, PatternMap, PatternPanel
+
+SINGLE = 512  # the longest side of which every pair is shown by itself
+SIDE = 256  # tiles along the longest side of a larger one
+LENGTHS = (256, 1024, 4096, 16384, 65536)
+LONGEST_PLANNED = 4096  # of patterns that are not one band: planning a longer call may take a minute
+HEAD_DIM = 64  # of the call that is planned
+MOST_PANELS = 32  # heads that differ
+
+Used = tuple[str, Any, int | None]  # where a pattern is used, the pattern, and the position of the first query
+
+
+def map_pattern(
+    pattern: Pattern,
+    rows: Sequence[str] | int,
+    columns: Sequence[str] | int | None = None,
+    *,
+    name: str = "",
+    q_start: int | None = None,
+) -> PatternMap:
+    """The pairs that a pattern allows, their number, and their number at other lengths.
+
+    Args:
+        pattern: a pattern; of one that differs by batch row, the first row is shown.
+        rows: the words of the queries, or their number.
+        columns: the words of the keys, or their number; those of the queries by default.
+        name: where the pattern is used.
+        q_start: position of the first query; by default the last query is aligned with the last key.
+
+    Raises:
+        ArgumentError: no query or key, or more than 32 heads that differ.
+        ShapeError: a pattern that holds a tensor of another size.
+
+    >>> from regard.patterns import Causal
+    >>> found = map_pattern(Causal(), 4)
+    >>> found.panels[0].states.tolist()[1], found.panels[0].pairs, found.growth[0].computed
+    ([2, 2, 0, 0], 10, 1.0)
+    """
+    of_kind("pattern", pattern, Pattern, "a Pattern, such as parse('causal & strided(8)') returns")
+    row_words, q_len = _sized("tokens", rows)
+    column_words, k_len = (row_words, q_len) if columns is None else _sized("keys", columns)
+    note = ""
+    if pattern.varies_by_row:
+        pattern, note = pattern.for_row(0), "The pattern differs by batch row; the first is shown."
+    longest = max(q_len, k_len)
+    tile = 1 if longest <= SINGLE else -(-longest // SIDE)
+    panels = tuple(_panels(pattern, q_len, k_len, tile, q_start))
+    if len(panels) > MOST_PANELS:
+        raise ArgumentError(f"{len(panels)} heads differ in {pattern}; a page shows at most {MOST_PANELS}")
+    first = k_len - q_len if q_start is None else q_start
+    growth = tuple(_growth(pattern, q_len, k_len, q_start))
+    return PatternMap(
+        name or "Pattern", str(pattern), row_words, column_words, q_len, k_len, first, tile, panels, growth, note
+    )
+
+
+def patterns_used(
+    model: TranslationTransformer | RecurrentTranslator | LanguageModel | TextEncoder,
+    source: Sequence[str],
+    target: Sequence[str] = (),
+) -> tuple[PatternMap, ...]:
+    """The patterns of a model's layers on a text; layers with the same pattern are one entry.
+
+    Args:
+        model: a model of the house.
+        source: the sub-words that the model reads.
+        target: of a translator, the sub-words that its decoder reads.
+    """
+    found = []
+    for kind, rows, columns, used in _stacks(model, source, target):
+        for pattern, layers in groupby(used, key=lambda one: one[1]):
+            numbered = list(layers)
+            numbers = [int(name) for name, _, _ in numbered]
+            span = f"layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"layer {numbers[0]}"
+            found.append(map_pattern(pattern, rows, columns, name=f"{kind}, {span}", q_start=numbered[0][2]))
+    return tuple(found)
+
+
+def _stacks(
+    model: Any, source: Sequence[str], target: Sequence[str]
+) -> Iterator[tuple[str, Sequence[str], Sequence[str], list[Used]]]:
+    """Each kind of attention: its name, the words of queries and keys, and the layers with their patterns."""
+    if isinstance(model, RecurrentTranslator):
+        yield "Cross-attention", target, source, [("0", model.cell.attention.pattern, 0)]
+    elif isinstance(model, TranslationTransformer):
+        start = 0 if model.cross_pattern.compares_positions else None
+        encoders: list[Any] = list(model.encoder)
+        decoders: list[Any] = list(model.decoder)
+        encoder: list[Used] = [(str(at), layer.attention.pattern, 0) for at, layer in enumerate(encoders)]
+        decoder: list[Used] = [(str(at), layer.self_attention.pattern, 0) for at, layer in enumerate(decoders)]
+        cross: list[Used] = [(str(at), layer.cross_attention.pattern, start) for at, layer in enumerate(decoders)]
+        yield "Encoder self-attention", source, source, encoder
+        yield "Decoder self-attention", target, target, decoder
+        yield "Cross-attention", target, source, cross
+    else:
+        blocks: list[Any] = list(model.blocks)
+        used: list[Used] = [(str(at), block.attention.pattern, 0) for at, block in enumerate(blocks)]
+        yield "Self-attention", source, source, used
+
+
+def _sized(name: str, words: Sequence[str] | int) -> tuple[tuple[str, ...], int]:
+    if isinstance(words, int):
+        return (), whole("length", words, 1)
+    listed = tuple(a_list(name, words, str, "a list of words"))
+    if not listed:
+        raise ArgumentError(f"{name} has no words; a pattern needs at least one query and one key")
+    return listed, len(listed)
+
+
+def _panels(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | None) -> Iterator[PatternPanel]:
+    if tile == 1:
+        for panel in drawn_pairs(pattern, q_len, k_len, q_start=q_start)[0]:
+            pairs = int((panel.marks == 2).sum())
+            yield PatternPanel(panel.heads, str(panel.pattern), panel.marks.to(torch.uint8), pairs)
+        return
+    heads: dict[str, list[int]] = {}
+    for head in range(_heads(pattern, q_len, k_len, q_start)):
+        heads.setdefault(str(pattern.for_head(head)), []).append(head)
+    for numbers in heads.values():
+        one = pattern.for_head(numbers[0])
+        states = one.tiles(q_len, k_len, tile, q_start=q_start).states().to(torch.uint8)
+        pairs = one.count(q_len, k_len, q_start=q_start)
+        yield PatternPanel(tuple(numbers) if pattern.varies_by_head else (), str(one), states, pairs)
+
+
+def _heads(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None) -> int:
+    """How many heads differ; 1 where all are alike."""
+    if not pattern.varies_by_head:
+        return 1
+    grid = Grid.whole(q_len, k_len, q_start)
+    return pattern.evaluate(grid.block(grid.rows[:1], grid.keys)).shape[1]
+
+
+def _growth(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> Iterator[Growth]:
+    """Counts at this size, then at other lengths; a pattern that holds a tensor has this size alone."""
+    yield _count(pattern, q_len, k_len, q_start)
+    for length in LENGTHS if pattern.by_value else ():
+        if length == q_len == k_len or (length > LONGEST_PLANNED and pattern.canonical().band() is None):
+            continue
+        yield _count(pattern, length, length, None)
+
+
+def _count(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> Growth:
+    heads = _heads(pattern, q_len, k_len, q_start)
+    pairs = pattern.count(q_len, k_len, q_start=q_start)
+    try:
+        plan = _plan(pattern, heads, q_len, k_len, q_start)
+        computed, backend = float(plan.share_of_pairs_computed), plan.backend
+    except RegardError as error:  # no backend computes a call of this size
+        computed, backend = None, f"none: {error}"
+    return Growth(q_len, pairs, heads * q_len * k_len, computed, backend)
+
+
+def _plan(pattern: Pattern, heads: int, q_len: int, k_len: int, q_start: int | None) -> Any:
+    """The plan of a call with this pattern on this machine's CPU, which is not made."""
+    q, k = (
+        Outline((1, heads, length, HEAD_DIM), torch.float32, torch.device("cpu"), False) for length in (q_len, k_len)
+    )
+    return make_plan(make_problem(q, k, k, pattern=pattern, q_start=q_start), BACKENDS)

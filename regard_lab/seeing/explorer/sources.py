@@ -1,0 +1,400 @@
+"""What the explorer shows: attention weights between labelled texts, and what each written word depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns import Pattern
+from regard.reprs import brief
+from regard_lab.models import LanguageModel, RecurrentTranslator
+from regard_lab.models.kinds import TranslationModel
+from regard_lab.seeing.english import relations_in
+from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
+from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
+from regard_lab.seeing.lenses.alternatives import against_alternatives, alternatives
+from regard_lab.seeing.lenses.contrast import Contrast, find_contrast
+from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
+from regard_lab.seeing.lenses.explain import LENSES, explain
+from regard_lab.seeing.lenses.passes import Explained
+from regard_lab.seeing.lenses.record import Relevance
+from regard_lab.seeing.maps import KINDS, AttentionMaps, look
+from regard_lab.seeing.picture import WORDING
+from regard_lab.seeing.relations import looks_of
+from regard_lab.seeing.texts import SampledMaps, TextMaps, TextModel, look_rows, look_text
+from regard_lab.text import BEGIN, END, Tokeniser
+
+STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
+MOST_WEIGHTS = 12 * 12 * 512 * 512  # of a page; of a longer text some rows of each head are computed
+MOST_EXPLAINED = 40  # words of a text that are explained, and erased, when the page is made
+MOST_REREAD = 200  # words of a text that is read again without each word
+PATTERN_LENGTH, LONGEST_PATTERN = 64, 100_000  # positions of a pattern that is shown without words
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """The weights of every head of one kind of attention.
+
+    Args:
+        name: such as "Cross-attention".
+        rows, columns: names of the texts whose words are the queries and the keys.
+        weights: (layers, heads, queries, keys).
+        row_title, column_title: what the words of the rows and of the columns do, such as "word written".
+        unwritten: whether keys after the query's own place did not exist yet.
+        measured: measures of heads besides those that every page has, each (layers, heads), by their name.
+        links: for each relation between words that is measured: how many links the text has, and the weight on the
+            right words of a head that looks at all words alike.
+        says: how the weights are computed, where that is worth a sentence.
+        sampled: of a long text, the indices of the words whose rows were computed; empty if all were.
+    """
+
+    name: str
+    rows: str
+    columns: str
+    weights: torch.Tensor
+    row_title: str = "query"
+    column_title: str = "key"
+    unwritten: bool = False
+    measured: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    links: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    says: str = ""
+    sampled: tuple[int, ...] = ()
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Exploration:
+    """Everything that one page shows.
+
+    Args:
+        title: a line above the page.
+        texts: the words of each text, by its name.
+        attentions: the kinds of attention, the first of which is shown first.
+        explained: for words of the text `written`, by their index: the relevance by each lens.
+        written: the name of the text whose words are explained.
+        chosen: index of the word that is shown first.
+        notes: sentences below the page, such as the settings of the model.
+        patterns: which query may look at which key, for the layers of the model.
+        walk: every step of the computation.
+        changes: what a model does with the source, or the text, as it is (None), and without each of its words.
+        follows: what `changes` give: probabilities of written or next words, or at masked places, or vectors of words.
+        second: another exploration that this one is compared with.
+        written_text: the translation as text.
+    """
+
+    title: str
+    texts: Mapping[str, tuple[str, ...]]
+    attentions: tuple[Attention, ...]
+    explained: Mapping[int, tuple[Relevance, ...]]
+    written: str = ""
+    chosen: int = 0
+    notes: tuple[str, ...] = ()
+    patterns: tuple[PatternMap, ...] = ()
+    walk: ShownWalk | None = None
+    changes: Mapping[int | None, Changed] | None = None
+    second: Second | None = None
+    written_text: str = ""
+    follows: Follows = "words"
+
+    def __post_init__(self) -> None:
+        for one in self.attentions:
+            rows, columns = (len(self.texts[name]) for name in (one.rows, one.columns))
+            if one.weights.dim() != 4 or one.weights.shape[2:] != (rows, columns):
+                raise ShapeError(
+                    f"weights of {one.name} are {tuple(one.weights.shape)}; their words need (layers, heads, {rows}, "
+                    f"{columns})"
+                )
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Second:
+    """What an exploration is compared with: another run, another sentence, or both.
+
+    Args:
+        said: what it is, in a few words.
+        exploration: the other exploration.
+        matched: for each text that both have: the indices of the words that they share, in both, in order.
+    """
+
+    said: str
+    exploration: Exploration
+    matched: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+
+
+def explore_translation(
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    source: str,
+    target_ids: Sequence[int],
+    *,
+    title: str = "",
+    of: str | None = None,
+    instead_of: Sequence[str] = (),
+    place: int | None = None,
+) -> Exploration:
+    """The maps of a translation, and what each of its words depends on by every lens.
+
+    Each written word is compared with the three words that the model found most probable beside it; `of` is compared
+    with `instead_of`, if words are given there, and is shown first.
+
+    Args:
+        model: a translation model; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        source: the text that was translated.
+        target_ids: what was written, without BEGIN and END, as `Translation.ids`.
+        title: a line above the page.
+        of, instead_of, place: the word that is shown first, what it is compared with, and its index if it occurs more
+            than once; as for `relevance`.
+
+    Raises:
+        ArgumentError: as `look` and `relevance`.
+        UnsupportedError: a translator without attention.
+    """
+    maps = look(model, tokeniser, source, target_ids).merged()
+    contrasts = alternatives(model, tokeniser, source, target_ids, range(MOST_EXPLAINED))
+    chosen = min(contrasts, default=0)
+    if of is not None:
+        asked = (
+            find_contrast(tokeniser, source, target_ids, of, instead_of, place)
+            if instead_of
+            else against_alternatives(model, tokeniser, source, target_ids, of, place)
+        )
+        contrasts[asked.place], chosen = asked, asked.place
+    found = explore_maps(maps, title=title)
+    if isinstance(model, RecurrentTranslator):
+        found = replace(found, attentions=tuple(replace(one, says=_alignment(model)) for one in found.attentions))
+    lenses = explained(model, tokeniser, contrasts, chosen)
+    read, written = [*tokeniser.encode(source), END], [BEGIN, *target_ids]
+    patterns = patterns_used(model, tokeniser.pieces(read), tokeniser.pieces(written))
+    changes = without_each(model, tokeniser, source, target_ids, MOST_EXPLAINED)
+    return replace(found, explained=lenses, written="target", chosen=chosen, patterns=patterns, changes=changes)
+
+
+ALIGNMENTS = {
+    "bahdanau": "Bahdanau et al. 2015: e = v · tanh(W s + U h)",
+    "luong-dot": "Luong et al. 2015, dot: e = s · h",
+    "luong-general": "Luong et al. 2015, general: e = s · W h",
+    "luong-concat": "Luong et al. 2015, concat: e = v · tanh(W [s ; h])",
+}
+STATES = "where s is the state of the decoder before the word is written, and h that of the encoder at a source word"
+
+
+def _alignment(model: RecurrentTranslator) -> str:
+    """How a recurrent translator computes its weights."""
+    reach = {
+        "global": "over the whole source",
+        "local-m": f"among at most {model.config.window} words on each side of the step's own position",
+        "local-p": f"around a position that the model predicts, {model.config.window} words on each side",
+    }
+    return (
+        f"{ALIGNMENTS[model.config.attention]}, {STATES}. The weights are the softmax of e {reach[model.config.reach]}."
+    )
+
+
+def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: str = "") -> Exploration:
+    """The maps of a language model or an encoder on a text, and what each word that a language model read depends on.
+
+    Args:
+        model: a language model or an encoder; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        text: the text.
+        title: a line above the page.
+
+    Raises:
+        ArgumentError: as `look_text`.
+    """
+    length = len(tokeniser.encode(a_string("text", text))) + 2
+    heads = model.config.layers * model.config.heads
+    if heads * length**2 > MOST_WEIGHTS:
+        maps: TextMaps | SampledMaps = look_rows(model, tokeniser, text, max(8, MOST_WEIGHTS // (heads * length)))
+    else:
+        maps = look_text(model, tokeniser, text)
+    ids = [BEGIN, *tokeniser.encode(text), *([] if maps.causal else [END])]
+    found = replace(explore_maps(maps, title=title), patterns=patterns_used(model, tokeniser.pieces(ids)))
+    if not isinstance(model, LanguageModel):
+        return found
+    contrasts = alternatives(model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1))
+    shifted = {place + 1: contrast for place, contrast in contrasts.items()}  # "<begin>" is a word of the map
+    chosen = max(shifted, default=0)
+    found = replace(found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen)
+    if len(maps.words) <= MOST_REREAD:
+        return replace(found, changes=text_without_each(model, tokeniser, text, MOST_EXPLAINED))
+    return replace(found, notes=(f"Texts of more than {MOST_REREAD} words are not read again without each word.",))
+
+
+def explore_maps(maps: AttentionMaps | TextMaps | SampledMaps, *, title: str = "") -> Exploration:
+    """Recorded maps as the explorer shows them, between words."""
+    if isinstance(maps, SampledMaps):
+        texts = {"text": maps.words, "sampled": tuple(maps.words[row] for row in maps.rows)}
+        titles = "word reading (of some)", "words read"
+        one = Attention("Self-attention", "sampled", "text", maps.weights, *titles, maps.causal, sampled=maps.rows)
+        return Exploration(title or "Self-attention", texts, (one,), {})
+    if isinstance(maps, TextMaps):
+        name = "Self-attention"
+        one = Attention(name, "text", "text", maps.weights, "word reading", "words read", unwritten=maps.causal)
+        one = with_relations(one, maps.words)
+        return Exploration(title or "Self-attention", {"text": maps.words}, (one,), {})
+    of_kind("maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them")
+    maps = maps.merged()
+    texts = {"source": maps.source_words, "target": maps.target_words, "read": maps.read_words}
+    ends = {"encoder": ("source", "source"), "decoder": ("target", "read"), "cross": ("target", "source")}
+    kinds = [kind for kind in sorted(KINDS, key=["cross", "encoder", "decoder"].index) if len(getattr(maps, kind))]
+    attentions = []
+    for kind in kinds:
+        name, columns, rows = WORDING[kind]
+        one = Attention(name, *ends[kind], getattr(maps, kind), rows, columns, kind == "decoder")
+        attentions.append(with_relations(one, maps.source_words) if kind == "encoder" else one)
+    return Exploration(title or "Attention of a translation", texts, tuple(attentions), {})
+
+
+def explore_pattern(
+    pattern: Pattern,
+    tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    length: int | None = None,
+    title: str = "",
+) -> Exploration:
+    """A pattern as the explorer shows it: which query may look at which key, and how the number of pairs grows.
+
+    Args:
+        pattern: the pattern.
+        tokens: the words of the queries, or `length` in their place: the number of queries and keys.
+        keys: the words of the keys; those of the queries by default.
+        length: 64 by default, and at most 100,000.
+        title: a line above the page.
+
+    Raises:
+        ArgumentError: both words and a length, or a length out of range.
+    """
+    if length is not None and (tokens is not None or keys is not None):
+        raise ArgumentError("give tokens or length, not both: the words say how many queries and keys there are")
+    if tokens is None and keys is not None:
+        raise ArgumentError("keys are the words of the keys; give the words of the queries too, as tokens")
+    count = PATTERN_LENGTH if length is None else whole("length", length, 1)
+    if count > LONGEST_PATTERN:
+        raise ArgumentError(f"length is {count:,}; a page shows patterns of at most {LONGEST_PATTERN:,} positions")
+    found = map_pattern(pattern, count if tokens is None else tokens, keys)
+    return Exploration(title or f"Pattern {pattern}", {}, (), {}, patterns=(found,))
+
+
+def with_relations(one: Attention, words: Sequence[str]) -> Attention:
+    """Self-attention with the mean weight that each head has on the right words, for each relation that the text has.
+
+    Relations are labelled by rules for English text (`regard_lab.seeing.english`). A few words of one text say little
+    about a head in general: the lesson on relations measures heads on many texts.
+    """
+    measured, links = dict(one.measured), dict(one.links)
+    for name, found in relations_in(words).items():
+        found = [(query, keys) for query, keys in found if not one.unwritten or max(keys) < query]
+        if found:
+            looks = looks_of(one.weights, found, causal=one.unwritten)
+            measured[name] = looks.mass.mean(0).float()
+            links[name] = len(looks), float(looks.chance.mean())
+    return replace(one, measured=measured, links=links)
+
+
+def explore_weights(
+    weights: Any, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, *, title: str = ""
+) -> Exploration:
+    """Arrays of weights as the explorer shows them.
+
+    Args:
+        weights: (queries, keys), (heads, queries, keys) or (layers, heads, queries, keys), of any floating-point dtype,
+            a tensor or an array; or a sequence of layers, each (heads, queries, keys) or (1, heads, queries, keys), as
+            other libraries return them.
+        tokens: the words of the queries; their positions by default.
+        keys: the words of the keys; those of the queries by default, if there are as many.
+        title: a line above the page.
+
+    Raises:
+        ShapeError: weights of another shape, or of another size than the words.
+        ArgumentError: weights that are negative, above 1 or not finite, or a row whose sum is above 1.
+    """
+    stacked = _stacked(weights)
+    rows, columns = stacked.shape[2:]
+    row_words = _words("tokens", tokens, rows)
+    if keys is not None:
+        column_words = _words("keys", keys, columns)
+    else:
+        column_words = row_words if rows == columns else _words("keys", None, columns)
+    same = keys is None and rows == columns
+    causal = same and not bool((stacked * torch.ones(rows, columns).triu(1)).any())
+    texts = {"text": row_words} if same else {"queries": row_words, "keys": column_words}
+    one = Attention("Attention", *(("text", "text") if same else ("queries", "keys")), stacked, unwritten=causal)
+    return Exploration(title or "Attention weights", texts, (one,), {})
+
+
+def explained(
+    model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast], chosen: int
+) -> dict[int, tuple[Relevance, ...]]:
+    """The relevance by every lens that the model allows, for each contrast; `chosen` is shown first."""
+    lenses = [lens for lens in LENSES if lens != "rollout" or not isinstance(model, RecurrentTranslator)]
+    found: dict[int, list[Relevance]] = {place: [] for place in contrasts}
+    for lens in sorted(lenses, key=lambda lens: lens != "erase"):  # erasure first
+        steps = STEPS if lens == "gradients" else None
+        results = dict(
+            zip(contrasts, explain(model, tokeniser, list(contrasts.values()), lens, steps=steps), strict=True)
+        )
+        if lens == "gradients" and chosen in contrasts:
+            results[chosen] = explain(model, tokeniser, [contrasts[chosen]], lens)[0]
+        for place, result in results.items():
+            found[place].append(result)
+    return {place: tuple(results) for place, results in found.items()}
+
+
+def _stacked(weights: Any) -> torch.Tensor:
+    """(layers, heads, queries, keys), float32 on the CPU."""
+    if isinstance(weights, (list, tuple)) and weights and all(hasattr(layer, "shape") for layer in weights):
+        layers = [_tensor(layer) for layer in weights]
+        layers = [layer[0] if layer.dim() == 4 and layer.shape[0] == 1 else layer for layer in layers]
+        shapes = {tuple(layer.shape) for layer in layers}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 3:
+            raise ShapeError(
+                f"the layers of weights are {shown(sorted(shapes))}; each must be (heads, queries, keys), or with a "
+                f"batch of 1 before, and all of one shape"
+            )
+        tensor = torch.stack(layers)
+    else:
+        tensor = _tensor(weights)
+        if not 2 <= tensor.dim() <= 4:
+            raise ShapeError(
+                f"weights are {tuple(tensor.shape)}; give (queries, keys), (heads, queries, keys) or (layers, heads, "
+                f"queries, keys)"
+            )
+        tensor = tensor[(None,) * (4 - tensor.dim())]
+    if 0 in tensor.shape:
+        raise ShapeError(f"weights are {tuple(tensor.shape)}; there is nothing to show")
+    least, most = (float(value) for value in tensor.aminmax())
+    if not (least >= 0 and most <= 1 + 1e-3):
+        raise ArgumentError(
+            f"weights are from {least:.3g} to {most:.3g}; they must be from 0 to 1, as they are after the softmax"
+        )
+    check_sums(tensor)
+    return tensor
+
+
+def _tensor(weights: Any) -> torch.Tensor:
+    try:
+        tensor = weights if isinstance(weights, torch.Tensor) else torch.as_tensor(weights)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(f"weights is {shown(weights)}; it needs a tensor, an array or a list of them") from None
+    if not tensor.is_floating_point():
+        raise ArgumentError(f"weights are of {tensor.dtype}; they need floating-point numbers")
+    return tensor.detach().float().cpu()
+
+
+def _words(name: str, words: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if words is None:
+        return tuple(map(str, range(count)))
+    listed = a_list(name, words, str, "a list of words")
+    if len(listed) != count:
+        raise ShapeError(f"{name} has {count_of(len(listed), 'words')}, and the weights have {count} there")
+    return tuple(a_string(name, word) for word in listed)

@@ -1,0 +1,25 @@
+"""Lenses on trained translators where the truth is known: the embedded corpus, whose referents its grammar records.
+
+Swaps of nouns and adjectives verify on the model itself what its pronouns depend on; lenses are measured against that.
+"""
+
+from regard_lab.seeing.lens_study.figure import PronounView, draw_pronoun, view_pronoun
+from regard_lab.seeing.lens_study.known import KnownSentence, known_sentences
+from regard_lab.seeing.lens_study.report import LensReport
+from regard_lab.seeing.lens_study.routes import Routes, measure_routes
+from regard_lab.seeing.lens_study.scoring import lens_agreement
+from regard_lab.seeing.lens_study.study import choose_heads, study_lenses
+
+__all__ = [
+    "study_lenses",
+    "LensReport",
+    "lens_agreement",
+    "known_sentences",
+    "KnownSentence",
+    "measure_routes",
+    "Routes",
+    "choose_heads",
+    "view_pronoun",
+    "PronounView",
+    "draw_pronoun",
+]

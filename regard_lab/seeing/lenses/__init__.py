@@ -1,0 +1,13 @@
+"""Lenses: what a written word depends on, as the signed relevance of each word that the model had read.
+
+Scores are contrastive: they explain why one word was written rather than others. `relevance` is the call, `Relevance`
+its record, `draw_relevance` its picture; `find_contrast` and `explain` do the same for many sentences at once.
+"""
+
+from regard_lab.seeing.lenses.contrast import Contrast, find_contrast
+from regard_lab.seeing.lenses.explain import LENSES, Lens, explain, log_odds, relevance
+from regard_lab.seeing.lenses.picture import draw_relevance
+from regard_lab.seeing.lenses.record import Relevance
+
+__all__ = ["relevance", "Relevance", "draw_relevance", "LENSES", "Lens", "Contrast", "find_contrast", "explain",
+           "log_odds"]  # fmt: skip

@@ -1,0 +1,390 @@
+"""Erasure: the fall of the log odds when one word at a time is replaced by the baseline.
+
+And what a model does then: the probability of each word that it wrote or read before, and the translation of what is
+left, or of the source with another word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.arguments import a_string, shown, whole
+from regard.errors import ArgumentError
+from regard.reprs import brief
+from regard_lab.models import LanguageModel
+from regard_lab.models.kinds import TranslationModel
+from regard_lab.seeing.lenses.alternatives import word_with
+from regard_lab.seeing.lenses.contrast import Contrast
+from regard_lab.seeing.lenses.passes import (
+    SIDES,
+    Batch,
+    Explained,
+    baseline,
+    in_batches,
+    is_word,
+    run,
+    run_erased,
+    tables,
+)
+from regard_lab.seeing.lenses.record import WordScores
+from regard_lab.seeing.watching import Span, in_eval_mode
+from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise
+
+LIKELIEST = 3  # sub-words that are named beside a written word
+LONGEST_WORD = 60  # characters of a word that a page puts in the place of another
+NUMBERS_AT_ONCE = 2**24  # logits of one pass
+
+
+class Erased(NamedTuple):
+    """The ids of one side of a batch row that are replaced."""
+
+    row: int
+    side: str
+    places: tuple[int, ...]
+
+
+@torch.no_grad()
+def erasure_scores(
+    model: Explained, contrasts: Sequence[Contrast], *, sides: Sequence[str] = SIDES
+) -> list[WordScores]:
+    """The log odds minus those without each word, one word at a time.
+
+        score_w = f(x) - f(x with the embeddings of w replaced by the baseline)
+
+    BEGIN and END are not replaced; their relevance is 0.
+
+    Source: Visualizing and Understanding Convolutional Networks, Zeiler and Fergus 2014, section 4.2 (occlusion);
+    Understanding Neural Networks through Representation Erasure, Li et al. 2016.
+    """
+    results: dict[int, WordScores] = {}
+    for group in in_batches(contrasts):
+        chosen = [contrasts[index] for index in group]
+        batch = Batch.of_contrasts(chosen, model.embedding.weight.device)
+        odds = run(model, batch).tolist()
+        wanted = [one for row, contrast in enumerate(chosen) for one in _each_word(row, contrast, sides)]
+        after = iter(erased(model, batch, wanted).tolist())
+        for row, (index, contrast) in enumerate(zip(group, chosen, strict=True)):
+            source, written = (
+                tuple(odds[row] - next(after) for _ in words) if side in sides else ()
+                for side, words in zip(SIDES, (contrast.source_words, contrast.written_words), strict=True)
+            )
+            results[index] = WordScores(source=source, written=written, passes=1 + len(source) + len(written))
+    return [results[index] for index in range(len(contrasts))]
+
+
+def _each_word(row: int, contrast: Contrast, sides: Sequence[str]) -> Iterator[Erased]:
+    for side, words in zip(SIDES, (contrast.source_words, contrast.written_words), strict=True):
+        if side in sides:
+            yield from (Erased(row, side, tuple(places)) for _, places in words)
+
+
+def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Tensor:
+    """The log odds (len(wanted),) of batch rows, each without some words."""
+    masks = {}
+    for side in SIDES:
+        ids = batch.side(side)
+        if ids is None:
+            continue
+        mask = torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool)
+        for number, one in enumerate(wanted):
+            if one.side == side:
+                mask[number, list(one.places)] = True
+        masks[side] = mask.to(ids.device) & is_word(ids)[[one.row for one in wanted]]
+    index = torch.tensor([one.row for one in wanted], device=batch.written.device)
+    return run_erased(model, batch, index, masks.get("source"), masks["written"])
+
+
+@brief
+@dataclass(frozen=True)
+class Changed:
+    """What a model does with a text of which a word was erased or replaced.
+
+    Args:
+        word: what was put there; empty for an erased word.
+        probabilities: at its place, after the words before it, the product over its sub-words. Of a translation: each
+            word that was written before, and "<end>". Of a language model: each word that it read, from the second,
+            and the sub-word that is most probable after the text as it is. Of masked words: at each masked place, the
+            sub-word that is most probable there in the text as it is.
+        likeliest: at each of these places the most probable sub-words, as words, with their probabilities.
+        translation: the words of the translation of the changed source, by greedy search; none of a language model.
+        similarities: of an encoder, for each word the cosine between its vector before and after.
+    """
+
+    word: str
+    probabilities: tuple[float, ...]
+    likeliest: tuple[tuple[tuple[str, float], ...], ...]
+    translation: tuple[str, ...] = ()
+    similarities: tuple[float, ...] = ()
+
+
+def without_each(
+    model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], most: int
+) -> dict[int | None, Changed]:
+    """The translation of a source as it is (None), and without each of its first words, by their index.
+
+    Args:
+        model, tokeniser: a translation model and its tokeniser.
+        source: the text.
+        target_ids: what was written, without BEGIN and END.
+        most: how many words are erased at most.
+    """
+    ids = [*tokeniser.encode(source), END]
+    places = [at for at, (_, span) in enumerate(tokeniser.words(ids)) if span.start < len(ids) - 1][:most]
+    found = _after(model, tokeniser, ids, [None, *places], target_ids)
+    return dict(zip([None, *places], found, strict=True))
+
+
+def with_word(
+    model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], place: int, word: str = ""
+) -> Changed:
+    """The translation of a source in which one word is erased, or replaced by another word.
+
+    Args:
+        model, tokeniser, source, target_ids: as for `without_each`.
+        place: index of the word, as `Tokeniser.words` counts them.
+        word: the other word; empty to erase.
+
+    Raises:
+        ArgumentError: a place that does not exist, or more than one word.
+
+    >>> from regard_lab.models import TranslationTransformer
+    >>> tokeniser = Tokeniser.train(["The cat slept. Die Katze schlief."] * 2, 300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> changed = with_word(model, tokeniser, "The cat slept.", tokeniser.encode("Die Katze schlief."), 1, "slept")
+    >>> len(changed.probabilities) == len("Die Katze schlief . <end>".split())
+    True
+    """
+    ids = [*tokeniser.encode(a_string("source", source)), END]
+    words = tokeniser.words(ids)
+    if not 0 <= whole("place", place) < len(words) - 1:
+        raise ArgumentError(f"word {place} does not exist; the source has the words 0 to {len(words) - 2}")
+    if not a_string("word", word):
+        return _after(model, tokeniser, ids, [place], target_ids)[0]
+    start, rest = _with_another(tokeniser, ids[:-1], words[place], word)
+    found = _after(model, tokeniser, [*tokeniser.encode(start + rest), END], [None], target_ids)[0]
+    return replace(found, word=word)
+
+
+def _with_another(tokeniser: Tokeniser, ids: Sequence[int], old: Span, word: str) -> tuple[str, str]:
+    """A text up to and with the other word in the place of an old one, and the rest of the text."""
+    if len(normalise(word).split()) != 1:
+        raise ArgumentError(f"{shown(word)} is not one word; give one word in the place of {old[0]!r}")
+    before, through, text = (tokeniser.decode(ids[:stop]) for stop in (old[1].start, old[1].stop, len(ids)))
+    gap = " " if through[len(before) :].startswith(" ") else ""
+    return f"{before}{gap}{normalise(word)}", text[len(through) :]
+
+
+def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, most: int) -> dict[int | None, Changed]:
+    """The probability of each next word of a text as it is (None), and without each of its first words, by their index.
+
+    Args:
+        model, tokeniser: a language model and its tokeniser.
+        text: the text, which is read after "<begin>", the word 0.
+        most: how many words are erased at most.
+    """
+    read = ReadText.of(model, tokeniser, text)
+    places = range(1, min(len(read.spans), most + 1))
+    return dict(zip([None, *places], next_words(read, [None, *places]), strict=True))
+
+
+def text_with_word(model: LanguageModel, tokeniser: Tokeniser, text: str, place: int, word: str = "") -> Changed:
+    """The probability of each next word of a text in which one word is erased, or replaced by another word.
+
+    Args:
+        model, tokeniser, text: as for `text_without_each`.
+        place: index of the word; "<begin>" is 0.
+        word: the other word; empty to erase.
+
+    Raises:
+        ArgumentError: a place that does not exist, or more than one word.
+
+    >>> tokeniser = Tokeniser.train(["The cat slept."] * 2, 300)
+    >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> changed = text_with_word(model, tokeniser, "The cat slept.", 2, "slept")
+    >>> len(changed.probabilities) == len("The cat slept . (next)".split())
+    True
+    """
+    read = ReadText.of(model, tokeniser, text)
+    if not 1 <= whole("place", place) < len(read.spans):
+        raise ArgumentError(f"word {place} does not exist; the text has the words 1 to {len(read.spans) - 1}")
+    if not a_string("word", word):
+        return next_words(read, [place])[0]
+    start, _ = _with_another(tokeniser, read.ids, read.spans[place], word)
+    return replace(next_words(read, [None], other=(place, [BEGIN, *tokeniser.encode(start)]))[0], word=word)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadText:
+    """A text that a causal model reads, with or without some of its ids.
+
+    Args:
+        ids: what is read.
+        spans: its words, with the indices of their ids.
+        score: ids of a text, and which of them are erased in each row, bool (rows, n) -> logits (rows, n, vocab_size).
+        spell: the ids before, and an id -> a word.
+    """
+
+    ids: list[int]
+    spans: Sequence[Span]
+    score: Callable[[list[int], torch.Tensor], torch.Tensor]
+    spell: Callable[[Sequence[int], int], str]
+
+    @classmethod
+    def of(cls, model: LanguageModel, tokeniser: Tokeniser, text: str) -> ReadText:
+        """What a language model reads before it continues a text: "<begin>" and the text."""
+        ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
+        table = tables(model)[1]
+        mean = baseline(torch.tensor([ids], device=table.device), table)
+
+        def score(some: list[int], erased: torch.Tensor) -> torch.Tensor:
+            read = torch.tensor([some], device=table.device).expand(len(erased), -1)
+            with in_eval_mode(model):
+                return model(read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read]))
+
+        return cls(ids, tokeniser.words(ids), score, partial(word_with, tokeniser))
+
+
+@torch.no_grad()
+def next_words(
+    read: ReadText, places: Sequence[int | None], other: tuple[int, list[int]] | None = None
+) -> list[Changed]:
+    """The probability of each next word without each of some words; None for the text as it is.
+
+    Args:
+        read: the text.
+        places: indices of words.
+        other: the index of a word, and the ids up to and with another one that is read in its place.
+    """
+
+    def scored(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
+        return read.score(ids, erased).float().log_softmax(-1).cpu()
+
+    own = scored(read.ids, torch.zeros(1, len(read.ids), dtype=torch.bool))[0]
+    top = int(own[-1].argmax())
+    named: dict[tuple[int, int], str] = {}
+
+    def changed(logits: torch.Tensor, shift: int, place: int) -> Changed:
+        """Words up to the changed one are predicted before it is read."""
+        probabilities, likeliest = [], []
+        for at, (_, span) in enumerate([*read.spans[1:], ("", range(len(read.ids), len(read.ids) + 1))], 1):
+            rows, by = (logits, shift) if at > place else (own, 0)
+            chances = [rows[i - 1 + by, ([*read.ids, top])[i]].double() for i in span]
+            probabilities.append(float(torch.stack(chances).sum().exp()))
+            likeliest.append(named_likeliest(rows[span.start - 1 + by], read.ids[: span.start], read.spell, named))
+        return Changed("", tuple(probabilities), tuple(likeliest))
+
+    if other is not None:
+        place, start = other
+        ids = [*start, *read.ids[read.spans[place][1].stop :]]
+        logits = scored(ids, torch.zeros(1, len(ids), dtype=torch.bool))[0]
+        return [changed(logits, len(ids) - len(read.ids), place)]
+    found: list[Changed] = []
+    for part, erased in without(read.spans, places, own.numel()):
+        scores = scored(read.ids, erased)
+        found += [changed(one, 0, 0 if place is None else place) for one, place in zip(scores, part, strict=True)]
+    return found
+
+
+def without(
+    spans: Sequence[Span], places: Sequence[int | None], numbers: int
+) -> Iterator[tuple[list[int | None], torch.Tensor]]:
+    """Words to erase, as many as one pass of the model computes, and which ids each erases, bool (words, ids).
+
+    Args:
+        spans: the words of a text.
+        places: indices of words; None for the text as it is.
+        numbers: how many numbers the model computes for one text.
+    """
+    at_once = max(1, NUMBERS_AT_ONCE // numbers)
+    for first in range(0, len(places), at_once):
+        part = [*places[first : first + at_once]]
+        erased = torch.zeros(len(part), spans[-1][1].stop, dtype=torch.bool)
+        for row, place in enumerate(part):
+            if place is not None:
+                erased[row, list(spans[place][1])] = True
+        yield part, erased
+
+
+def named_likeliest(
+    logits: torch.Tensor,
+    before: Sequence[int],
+    spell: Callable[[Sequence[int], int], str],
+    named: dict[tuple[int, int], str],
+) -> tuple[tuple[str, float], ...]:
+    """The most probable sub-words after some ids, as words, with their probabilities.
+
+    Args:
+        logits: log-probabilities (vocab_size,).
+        before: the ids before the place.
+        spell: the ids before, and an id -> a word.
+        named: words by the number of ids before and their id, so that each is spelled once.
+    """
+    best = logits.topk(min(LIKELIEST, len(logits)))
+    words = []
+    for one in best.indices.tolist():
+        if (len(before), one) not in named:
+            named[len(before), one] = spell(before, one)
+        words.append(named[len(before), one])
+    return tuple(zip(words, best.values.exp().tolist(), strict=True))
+
+
+@torch.no_grad()
+def _after(
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    ids: list[int],
+    places: Sequence[int | None],
+    target_ids: Sequence[int],
+) -> list[Changed]:
+    """What the model does with one source without each of some words; None for the source as it is."""
+    device, table = model.embedding.weight.device, tables(model)[0]
+    source = torch.tensor([ids], device=device)
+    mean = baseline(source, table)
+    found: list[Changed] = []
+    with in_eval_mode(model):
+        for _, erased in without(tokeniser.words(ids), places, (len(target_ids) + 1) * len(table)):
+            part = torch.where(erased.to(device)[..., None], mean, table[source])
+            sources = source.expand(len(part), -1)
+            read = torch.tensor([[BEGIN, *target_ids]], device=device).expand(len(part), -1)
+            logits = model(sources, read, source_vectors=part).float().log_softmax(-1).cpu()
+            written = _written(model, sources, part)
+            found += [_changed(tokeniser, *one, target_ids) for one in zip(logits, written, strict=True)]
+    return found
+
+
+def _changed(tokeniser: Tokeniser, logits: torch.Tensor, written: list[int], target_ids: Sequence[int]) -> Changed:
+    ids = [*target_ids, END]
+    chosen = logits.gather(1, torch.tensor(ids)[:, None])[:, 0].double()
+    probabilities, likeliest = [], []
+    for _, span in tokeniser.words(ids):
+        probabilities.append(float(chosen[list(span)].sum().exp()))
+        top = logits[span.start].topk(min(LIKELIEST, logits.shape[1]))
+        named = [word_with(tokeniser, ids[: span.start], one) for one in top.indices.tolist()]
+        likeliest.append(tuple(zip(named, top.values.exp().tolist(), strict=True)))
+    translation = tuple(word for word, _ in tokeniser.words(written))
+    return Changed("", tuple(probabilities), tuple(likeliest), translation)
+
+
+def _written(model: Any, source: torch.Tensor, vectors: torch.Tensor) -> list[list[int]]:
+    """The translation of each row by greedy search, with other vectors for the source; at most twice its ids and 16."""
+    state = model.start(source, vectors=vectors)
+    ids = torch.full((len(source),), BEGIN, device=source.device)
+    written: list[list[int]] = [[] for _ in source]
+    open_rows = set(range(len(source)))
+    for _ in range(2 * source.shape[1] + 16):
+        scores = model.step(ids, state)
+        scores[:, [PAD, BEGIN]] = -torch.inf
+        ids = scores.argmax(-1)
+        for row, one in enumerate(ids.tolist()):
+            if one == END:
+                open_rows.discard(row)
+            elif row in open_rows:
+                written[row].append(one)
+        if not open_rows:
+            break
+    return written

@@ -1,0 +1,276 @@
+"""Cross-attention and self-attention of one sentence in one picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from regard.arguments import count_of, of_kind, shown
+from regard.errors import ArgumentError
+from regard_lab.seeing.canvas import (
+    FAINT,
+    POINT,
+    SLANT,
+    Box,
+    checked_path,
+    draw_scale,
+    draw_weights,
+    drawable,
+    label_columns,
+    label_rows,
+    label_texts,
+    new_figure,
+    not_allowed,
+    save,
+    slanted_height,
+    text_width,
+    widest,
+    wrapped,
+    write_text,
+)
+from regard_lab.seeing.maps import AttentionMaps, Kind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# The title, the columns, the rows.
+WORDING: dict[Kind, tuple[str, str, str]] = {
+    "cross": ("Cross-attention", "source words read", "word written"),
+    "encoder": ("Encoder self-attention", "source words read", "word reading"),
+    "decoder": ("Decoder self-attention", "written words read", "word written"),
+}
+PANEL_TITLE_SIZE, SMALL_SIZE = 10.5, 8.0  # points
+HEADING = 0.71  # height of the three lines above the column labels
+SIDE = 0.34  # width of the axis title beside the row labels
+NUMBERED_CELL = 0.32  # the smallest cell with its weight as a number
+LEAST_NUMBER = 0.1  # smaller weights have no number
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A map of (rows, columns) square cells; `cell` and all lengths are in inches."""
+
+    wording: tuple[str, str, str]
+    subtitle: str
+    weights: torch.Tensor
+    rows: list[str]
+    columns: list[str]
+    cell: float
+    masked: torch.Tensor
+
+    @classmethod
+    def of(cls, maps: AttentionMaps, kind: Kind, layer: int, head: int | None, cell: float) -> Panel:
+        """The panel of one head, or of the mean over a layer's heads."""
+        rows, columns = maps.labels(kind)
+        depth, heads = getattr(maps, kind).shape[:2]
+        stack = "encoder" if kind == "encoder" else "decoder"
+        last = " (last)" if layer in (-1, depth - 1) else ""
+        which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
+        subtitle = f"{stack} layer {layer % depth}{last}, {which}"
+        weights, masked = maps.matrix(kind, layer, head), not_allowed(getattr(maps, kind)[layer])
+        return cls(WORDING[kind], subtitle, weights, label_texts(rows), label_texts(columns), cell, masked)
+
+    def sized(self, cell: float) -> Panel:
+        """The same panel with cells of another size."""
+        return replace(self, cell=cell)
+
+    @property
+    def label_size(self) -> float:
+        """Size of the labels in points."""
+        return min(max(self.cell / POINT * 0.5, 6.5), 10.0)
+
+    @property
+    def map_width(self) -> float:
+        return len(self.columns) * self.cell
+
+    @property
+    def map_height(self) -> float:
+        return len(self.rows) * self.cell
+
+    @property
+    def left(self) -> float:
+        return widest(self.rows, self.label_size) + SIDE
+
+    @property
+    def above(self) -> float:
+        return HEADING + slanted_height(self.columns, self.label_size)
+
+    @property
+    def right(self) -> float:
+        """Width from the map's left edge to the right end of map, slanted labels and title."""
+        labels = (
+            (place + 0.6) * self.cell + SLANT * (text_width(label, self.label_size) + self.label_size * POINT)
+            for place, label in enumerate(self.columns)
+        )
+        title = text_width(self.wording[0], PANEL_TITLE_SIZE, "bold")
+        return max(self.map_width, *labels, title, text_width(self.subtitle, SMALL_SIZE))
+
+    @property
+    def height(self) -> float:
+        return self.above + max(self.map_height, text_width(f"← {self.wording[2]}", SMALL_SIZE))
+
+    def draw(self, figure: Figure, left: float, top: float) -> None:
+        """Draw the panel, given the left edge of its map and the top of its title."""
+        title, columns, rows = self.wording
+        write_text(figure, title, left, top, PANEL_TITLE_SIZE, weight="bold")
+        write_text(figure, self.subtitle, left, top + 0.22, SMALL_SIZE, color=FAINT)
+        write_text(figure, f"{columns} →", left, top + 0.43, SMALL_SIZE, color=FAINT, style="italic")
+        top += self.above
+        write_text(figure, f"← {rows}", left - self.left, top, SMALL_SIZE, color=FAINT, style="italic", rotation=90)
+        box = Box(left, top, self.map_width, self.map_height)
+        axes = draw_weights(figure, box, self.weights, self.masked)
+        label_rows(axes, self.rows, self.label_size)
+        label_columns(axes, self.columns, self.label_size)
+        if self.cell >= NUMBERED_CELL:
+            self._write_numbers(axes)
+
+    def _write_numbers(self, axes: Axes) -> None:
+        size = min(self.cell / POINT * 0.27, SMALL_SIZE)
+        for row, line in enumerate(self.weights.tolist()):
+            for column, weight in enumerate(line):
+                if weight >= LEAST_NUMBER:
+                    colour = "white" if weight < 0.55 else "black"
+                    shown = f"{weight:.2f}".removeprefix("0")
+                    axes.text(column, row, shown, fontsize=size, color=colour, ha="center", va="center")
+
+
+MOST_WORDS = 120
+EDGE, GAP = 0.35, 0.5  # inches around the picture, and between its panels
+SCALE_WIDTH, NARROWEST = 0.75, 7.6  # the scale with its numbers; the footnote's width
+TITLE_SIZE, NOTE_SIZE = 13.0, 7.5  # points
+NOTE = (
+    "The weights of each row sum to 1. Grey pairs are not allowed: outside the window of this model's layer, or not\n"
+    "written yet. A word reads itself where it has several sub-words: the later ones read the earlier. Sub-words are\n"
+    "merged: the sum over sub-words that are read, the mean over sub-words that read. Layers and heads count from 0.\n"
+    "Attention alone is not an explanation: a model can look at a word without using it."
+)
+
+
+def draw_maps(
+    maps: AttentionMaps,
+    path: str | Path,
+    *,
+    title: str = "",
+    layer: int = -1,
+    head: int | None = None,
+    heads: Mapping[Kind, tuple[int, int | None]] | None = None,
+) -> None:
+    """Draw the cross-attention and the self-attention of encoder and decoder between whole words.
+
+    The colours go from 0 to 1 in every picture. Words are shortened to 18 characters; invisible characters are drawn
+    as escapes, and characters that the font lacks as code points.
+
+    Args:
+        maps: the weights; sub-words are merged if they are not yet.
+        path: a PNG or SVG; an existing file is replaced atomically.
+        title: at most three lines above the panels.
+        layer: of each stack, counted from 0; -1 is the last.
+        head: counted from 0; None for the mean over the layer's heads.
+        heads: layer and head of the panels that show another one, by "cross", "encoder" or "decoder": a head that was
+            chosen in one kind of attention means nothing in another.
+
+    Raises:
+        ArgumentError: more than 120 words on a side, a layer, head or panel that does not exist, a path that ends in
+            neither .png nor .svg, or a folder that does not exist.
+        CheckpointError: the file could not be written.
+        MissingPackageError: matplotlib is not installed.
+
+    >>> import tempfile, torch
+    >>> weights = torch.tensor([[[[0.9, 0.1], [0.2, 0.8]]]])
+    >>> maps = AttentionMaps(("cat", "<end>"), ("Katze", "<end>"), weights, weights.tril(), weights)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw_maps(maps, f"{folder}/cat.png", title="cat → Katze")
+    ...     Path(folder, "cat.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
+    path = checked_path(path)
+    maps = maps.merged()
+    words = max(len(maps.source_words), len(maps.target_words))
+    if words > MOST_WORDS:
+        raise ArgumentError(
+            f"the longer side has {words} words and a picture shows at most {MOST_WORDS}; draw a shorter sentence, or "
+            f"use the numbers in maps.cross"
+        )
+    if unknown := set(heads or {}) - set(WORDING):
+        raise ArgumentError(f"heads names {shown(min(unknown, key=str))}; the panels are {', '.join(WORDING)}")
+    with new_figure() as figure:
+        chosen: dict[Kind, tuple[int, int | None]] = dict.fromkeys(WORDING, (layer, head))
+        chosen.update(heads or {})
+        cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
+        cross = Panel.of(maps, "cross", *chosen["cross"], cell)
+        arrangements: Sequence[tuple[tuple[Panel, ...], tuple[Panel, ...]]] = [((), ())]
+        if len(maps.encoder):  # recurrent translators have no self-attention
+            encoder, decoder = (Panel.of(maps, kind, *chosen[kind], cell) for kind in ("encoder", "decoder"))
+            arrangements = [((), (encoder, decoder)), ((decoder,), (encoder,)), ((encoder,), (decoder,))]
+        page = max((_arranged(cross, under, beside) for under, beside in arrangements), key=lambda page: page.filled)
+        page.draw(figure, drawable(title) if title else "")
+        save(figure, path)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Two columns of panels, the first with the cross-attention; all lengths are in inches."""
+
+    columns: tuple[tuple[Panel, ...], tuple[Panel, ...]]
+    note: str = NOTE
+
+    @property
+    def width(self) -> float:
+        inside = sum(_left(column) + _right(column) + GAP for column in self.columns if column)
+        return max(EDGE + inside + SCALE_WIDTH, NARROWEST)
+
+    @property
+    def height(self) -> float:
+        return max(_stacked(column) for column in self.columns)
+
+    @property
+    def filled(self) -> float:
+        """The share of the page that maps cover."""
+        maps = sum(panel.map_width * panel.map_height for column in self.columns for panel in column)
+        return maps / (self.width * self.height)
+
+    def draw(self, figure: Figure, title: str) -> None:
+        """Draw title, panels, scale and footnote, and set the size of the figure."""
+        title = wrapped(title, TITLE_SIZE, self.width - 2 * EDGE)
+        top = EDGE + (0.2 + 0.26 * len(title.splitlines()) if title else 0.0)
+        figure.set_size_inches(self.width, top + self.height + 0.3 + 0.45 + EDGE)
+        write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
+        left = EDGE
+        for column in filter(None, self.columns):
+            left += _left(column)
+            place = top
+            for panel in column:
+                panel.draw(figure, left, place)
+                place += panel.height + GAP
+            left += _right(column) + GAP
+        first = (self.columns[1] or self.columns[0])[0]
+        draw_scale(figure, Box(left, top + first.above, 0.14, 2.0))
+        write_text(figure, self.note, EDGE, top + self.height + 0.3, NOTE_SIZE, color=FAINT)
+
+
+def _arranged(cross: Panel, under: tuple[Panel, ...], beside: tuple[Panel, ...]) -> Page:
+    """The page with the cross-attention as large as the second column allows."""
+    room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above if beside else math.inf
+    largest = min(0.56, max(12 / len(cross.columns), 1.3 * cross.cell))
+    cross = cross.sized(min(max(room / len(cross.rows), 1.3 * cross.cell), largest))
+    return Page(((cross, *under), beside))
+
+
+def _left(column: tuple[Panel, ...]) -> float:
+    return max((panel.left for panel in column), default=0.0)
+
+
+def _right(column: tuple[Panel, ...]) -> float:
+    return max((panel.right for panel in column), default=0.0)
+
+
+def _stacked(column: tuple[Panel, ...]) -> float:
+    return sum(panel.height for panel in column) + GAP * max(0, len(column) - 1)

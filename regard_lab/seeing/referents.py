@@ -1,0 +1,339 @@
+"""Where *it* looks, how often that is the noun it means, and whether the translated pronoun follows that noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regard.arguments import a_list, count_of, of_kind, shown, whole
+from regard.errors import ArgumentError, DataError, UnsupportedError
+from regard.reprs import brief
+from regard_lab.models import TranslationTransformer
+from regard_lab.models.kinds import TranslationModel
+from regard_lab.seeing.watching import Span, merge, recorded_weights, watched
+from regard_lab.text import END, Tokeniser, normalise
+from regard_lab.text.batches import batches_in_order
+from regard_lab.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
+
+HONESTY = (
+    "These numbers are counted over all sentences, for one head that was chosen on validation sentences and never for "
+    "a single sentence. Attention alone is not an explanation: a model may look at a word without using it, or use a "
+    "word that another layer has already mixed into its neighbours. What a translation depends on is shown by the "
+    "check that replaces a noun by one of another gender and tests whether the pronoun changes with it."
+)
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class ItWeights:
+    """The weights of *it* in one sentence.
+
+    Args:
+        words: the source words, with punctuation and "<end>" as separate words.
+        weights: (encoder layers, heads, words), float32, with sub-words merged; those of each head sum to 1.
+        it, referent, other: indices in `words` of *it*, of its referent and of the other noun.
+    """
+
+    words: tuple[str, ...]
+    weights: torch.Tensor
+    it: int
+    referent: int
+    other: int
+
+    @property
+    def agrees(self) -> torch.Tensor:
+        """(layers, heads), True if the referent has a larger weight than every other word except *it* itself."""
+        rivals = [place for place in range(len(self.words)) if place not in (self.it, self.referent)]
+        return self.weights[..., self.referent] > self.weights[..., rivals].amax(-1)
+
+    @property
+    def prefers(self) -> torch.Tensor:
+        """(layers, heads), True if the referent has a larger weight than the other noun."""
+        return self.weights[..., self.referent] > self.weights[..., self.other]
+
+
+@dataclass(frozen=True)
+class HeadChoice:
+    """A head of the encoder, both numbers from 0, and its agreement on the sentences by which it was chosen."""
+
+    layer: int
+    head: int
+    agreement: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often *it* looks at its referent.
+
+    Args:
+        agreement: share of sentences in which *it* looks more at its referent than at any other source word except
+            *it* itself; punctuation and "<end>" count as words, and a tie does not count.
+        preference: share of sentences in which it looks more at its referent than at the other noun; a tie does not
+            count.
+        count: number of sentences.
+        chance: the expected agreement of a random choice among those words: the mean of 1 / (number of words). The
+            expected preference is 0.5.
+    """
+
+    agreement: float
+    preference: float
+    count: int
+    chance: float
+
+
+def it_weights(
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    sentences: Sequence[PronounSentence],
+    batch_tokens: int = 2048,
+) -> list[ItWeights]:
+    """The encoder's self-attention from *it* to each source word, for every layer and head.
+
+    Args:
+        model: in any mode; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        sentences: the sentences to read; only the encoder runs.
+        batch_tokens: the most source ids in a batch.
+
+    Returns:
+        The weights of each sentence, in the order of the sentences.
+
+    Raises:
+        ArgumentError: a tokeniser that does not fit the model.
+        UnsupportedError: a recurrent translator, which has no self-attention.
+
+    >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+    >>> tokeniser = Tokeniser.train([ARTICLE_SENTENCES[0].source], vocab_size=300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> one = it_weights(model, tokeniser, ARTICLE_SENTENCES[:1])[0]
+    >>> one.words[one.it], one.words[one.referent], one.words[one.other], one.weights.shape
+    ('it', 'animal', 'street', torch.Size([2, 2, 13]))
+    """
+    encoder = _self_attending(model)
+    of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
+    sentences, batch_tokens = _listed("sentences", sentences), whole("batch_tokens", batch_tokens, 1)
+    encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
+    results: dict[int, ItWeights] = {}
+    device = next(model.parameters()).device
+    for indices, batch in batches_in_order(encoded, batch_tokens):
+        with watched(model, tokeniser) as recording:
+            encoder.encode(batch.source.to(device))
+        weights = recorded_weights(recording, "encoder", "attention", encoder.config.encoder_layers)
+        for row, index in enumerate(indices):
+            spans = tokeniser.words([*encoded[index][0], END])
+            results[index] = _row_of_it(sentences[index], spans, weights[:, row])
+    return [results[index] for index in range(len(sentences))]
+
+
+def choose_head(
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    valid_sentences: Sequence[PronounSentence],
+    batch_tokens: int = 2048,
+) -> HeadChoice:
+    """Choose the encoder head in which *it* most often looks most at its referent; of several, the first.
+
+    Args:
+        model, tokeniser, batch_tokens: as for `it_weights`.
+        valid_sentences: sentences of the validation split, so that the test sentences stay independent of the choice.
+
+    Raises:
+        ArgumentError: no sentences, or sentences of another split.
+
+    >>> from regard_lab.text.pronouns import make_split
+    >>> sentences = make_split("valid", 4)
+    >>> tokeniser = Tokeniser.train([sentence.source for sentence in sentences], vocab_size=300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> 0 <= choose_head(model, tokeniser, sentences).agreement <= 1
+    True
+    """
+    valid_sentences = _listed("valid_sentences", valid_sentences)
+    _check_any(valid_sentences)
+    splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
+    if strangers := sum(split != "valid" for split in splits):
+        raise ArgumentError(
+            f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; "
+            f"choose a head only on "
+            f"make_split('valid', ...), so that test sentences stay independent of the choice"
+        )
+    agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
+    counts = agreed.sum(0)  # (layers, heads)
+    best = int(counts.flatten().argmax())
+    layer, head = divmod(best, counts.shape[1])
+    return HeadChoice(layer, head, int(counts[layer, head]) / len(agreed))
+
+
+def referent_agreement(
+    model: TranslationModel,
+    tokeniser: Tokeniser,
+    sentences: Sequence[PronounSentence],
+    head: HeadChoice | tuple[int, int],
+    batch_tokens: int = 2048,
+) -> Agreement:
+    """Measure how often *it* looks most at its referent in one head, over all sentences.
+
+    Args:
+        model, tokeniser, batch_tokens: as for `it_weights`.
+        sentences: the sentences to count, such as the test split.
+        head: the result of `choose_head`, or (layer, head).
+
+    Raises:
+        ArgumentError: no sentences, or a head that does not exist.
+
+    >>> from regard_lab.text.pronouns import make_split
+    >>> sentences = make_split("test", 4)
+    >>> tokeniser = Tokeniser.train([sentence.source for sentence in sentences], vocab_size=300)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> referent_agreement(model, tokeniser, sentences, (1, 0)).count
+    4
+    """
+    sentences = _listed("sentences", sentences)
+    _check_any(sentences)
+    layer, number = _layer_and_number(head)
+    encoder = _self_attending(model)
+    layers, heads = encoder.config.encoder_layers, encoder.config.heads
+    if not (0 <= layer < layers and 0 <= number < heads):
+        raise ArgumentError(
+            f"head {number} of layer {layer} does not exist; this encoder has layers 0 to {layers - 1} and heads 0 to "
+            f"{heads - 1}"
+        )
+    looks = it_weights(model, tokeniser, sentences, batch_tokens)
+    return Agreement(
+        agreement=sum(bool(one.agrees[layer, number]) for one in looks) / len(looks),
+        preference=sum(bool(one.prefers[layer, number]) for one in looks) / len(looks),
+        count=len(looks),
+        chance=sum(1 / (len(one.words) - 1) for one in looks) / len(looks),
+    )
+
+
+def _layer_and_number(head: HeadChoice | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(head, HeadChoice):
+        head = (head.layer, head.head)
+    if not isinstance(head, tuple | list) or len(head) != 2:
+        raise ArgumentError(f"head is {shown(head)}; it needs the result of choose_head, or (layer, head)")
+    return whole("the layer of head", head[0]), whole("the head of head", head[1])
+
+
+def _self_attending(model: TranslationModel) -> TranslationTransformer:
+    if not isinstance(model, TranslationTransformer):
+        raise UnsupportedError(
+            f"where *it* looks is measured in self-attention, and {type(model).__name__} has none; use swap_check, or "
+            f"look at its cross-attention"
+        )
+    return model
+
+
+def _row_of_it(sentence: PronounSentence, spans: Sequence[Span], weights: torch.Tensor) -> ItWeights:
+    """The weights of *it* from all weights (layers, heads, ids, ids), which may have padding at the end."""
+    words = tuple(word for word, _ in spans)
+    it, referent, other = word_places(sentence, words)
+    length = spans[-1][1].stop
+    at = spans[it][1]
+    own = [("it", range(len(at)))]
+    row = merge(weights[:, :, at.start : at.stop, :length], own, spans)  # (layers, heads, 1, words)
+    return ItWeights(words, row.squeeze(2), it, referent, other)
+
+
+def word_places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, int, int]:
+    """The indices of *it* and of the two nouns among the tokeniser's words, which include punctuation.
+
+    Both lists of words have the same letters in the same order, so a word of `source.split()` is the first of the
+    tokeniser's words that begins within it and contains a letter.
+    """
+    starts = _starts(words)
+    chunks = normalise(sentence.source).split()
+    begins = [*_starts(chunks), sum(map(len, chunks))]
+    places = []
+    for index in (sentence.it_index, sentence.referent_index, sentence.other_index):
+        inside = (
+            place
+            for place, (start, word) in enumerate(zip(starts, words, strict=True))
+            if begins[index] <= start < begins[index + 1] and any(map(str.isalnum, word))
+        )
+        if (place := next(inside, None)) is None:
+            raise DataError(f"word {index} of {sentence.source!r} is not among the tokeniser's words {' '.join(words)}")
+        places.append(place)
+    return places[0], places[1], places[2]
+
+
+def _starts(words: Sequence[str]) -> list[int]:
+    """The number of letters before each word."""
+    return [sum(map(len, words[:place])) for place in range(len(words))]
+
+
+def _listed(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSentence]:
+    return a_list(name, sentences, PronounSentence, "PronounSentences, as make_split returns them")
+
+
+def _check_any(sentences: Sequence[PronounSentence]) -> None:
+    if not sentences:
+        raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
+
+
+@dataclass(frozen=True)
+class SwapCheck:
+    """The effect of replacing nouns on the pronouns, as shares of all sentences.
+
+    Args:
+        right: the pronoun is right in the unchanged sentence; the other two cannot be larger.
+        followed: right before and after the *referent* is replaced by a noun of another gender, which needs another
+            pronoun.
+        kept: right before and after the *other* noun is replaced by one of another gender, which must not change the
+            pronoun. A translator that uses the wrong noun scores low here.
+        count: number of sentences, each translated three times.
+    """
+
+    right: float
+    followed: float
+    kept: float
+    count: int
+
+
+def swap_check(
+    translate: Callable[[list[str]], Sequence[str]], sentences: Sequence[PronounSentence], seed: int = 0
+) -> SwapCheck:
+    """Replace the referent, and as a control the other noun, and count how often the pronoun is right.
+
+    If the nouns of a sentence differ in gender, the new noun has the third gender. A pronoun that follows the referent
+    can then be distinguished from one that agrees with the other noun.
+
+    Args:
+        translate: a function from lines to their translations, one for each; it is called once.
+        sentences: the sentences to change; the new pairs of nouns may be of any split.
+        seed: determines the new nouns.
+
+    Raises:
+        ArgumentError: no sentences, or another number of translations than lines.
+
+    >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+    >>> swap_check(lambda lines: ["weil es müde war"] * len(lines), ARTICLE_SENTENCES[:1])
+    SwapCheck(right=1.0, followed=0.0, kept=1.0, count=1)
+    """
+    if not callable(translate):
+        raise ArgumentError(f"translate is {shown(translate)}; it needs a function from lines to their translations")
+    sentences = a_list("sentences", sentences, PronounSentence, "PronounSentences, as make_split returns them")
+    if not sentences:
+        raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
+    versions = [
+        *sentences,
+        *(swap_referent(sentence, seed) for sentence in sentences),
+        *(swap_other(sentence, seed) for sentence in sentences),
+    ]
+    given = translate([version.source for version in versions])
+    outputs = a_list("the result of translate", given, str, "a list of translations")
+    if len(outputs) != len(versions):
+        raise ArgumentError(
+            f"translate returned {count_of(len(outputs), 'translations')} for "
+            f"{count_of(len(versions), 'lines')}; return one for each, in order"
+        )
+    right = [pronoun_of(output) == version.pronoun for version, output in zip(versions, outputs, strict=True)]
+    count = len(sentences)
+    before, followed, kept = right[:count], right[count : 2 * count], right[2 * count :]
+    return SwapCheck(
+        right=sum(before) / count,
+        followed=sum(map(all, zip(before, followed, strict=True))) / count,
+        kept=sum(map(all, zip(before, kept, strict=True))) / count,
+        count=count,
+    )

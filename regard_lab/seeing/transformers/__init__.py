@@ -1,0 +1,15 @@
+"""Models of transformers in the explorer; `regard.integrations.transformers` computes them."""
+
+from regard.packages import needed
+
+with needed("transformers", "regard_lab.seeing.transformers", "transformers"):
+    import transformers  # noqa: F401
+
+from regard_lab.seeing.transformers.exploring import (
+    change_pretrained,
+    explore_observed,
+    explore_pretrained,
+    serve_pretrained,
+)
+
+__all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]

@@ -1,0 +1,302 @@
+"""The attention of a model of transformers as the explorer shows it: recorded by `observe`, between words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from regard.arguments import a_list, count_of, of_kind, whole
+from regard.errors import ArgumentError, UnsupportedError
+from regard.integrations.transformers.attaching import attached, models_inside
+from regard.integrations.transformers.checking import attention_modules
+from regard.integrations.transformers.watching import Observed, ObservedCall, layer_names, observe
+from regard_lab.seeing.explorer import Attention, Exploration
+from regard_lab.seeing.explorer.records import changed_to_json
+from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD
+from regard_lab.seeing.lenses.erasing import Changed
+from regard_lab.seeing.transformers.changing import PretrainedText, pretrained_with_word, pretrained_without_each
+from regard_lab.seeing.transformers.words import spans_of
+from regard_lab.seeing.watching import Span, in_eval_mode, merge
+
+__all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]
+
+MOST_WEIGHTS = 2**28  # of all layers and heads; 1 GiB as float32
+CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
+
+
+def explore_observed(
+    observed: Observed,
+    words: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    *,
+    batch_row: int = 0,
+    title: str = "",
+) -> Exploration:
+    """Weights that `observe` collected as an exploration, which `regard_lab.seeing.show` makes a page of.
+
+    Calls of modules whose names differ in numbers alone, with weights of one shape, are the layers of one kind of
+    attention. Works for every model that can be observed; `explore_pretrained` also finds the words of a text.
+
+    Args:
+        observed: what `observe(model, "weights")` collected in one forward pass.
+        words: a word for each query, where the number fits; positions elsewhere.
+        keys: a word for each key of attention between two sequences.
+        batch_row: the row of the batch that is shown.
+        title: a line above the page.
+
+    Raises:
+        RegardError: weights were not among what was collected.
+        ArgumentError: no such batch row, or words that fit no attention.
+
+    >>> import transformers
+    >>> from regard_lab.seeing import show
+    >>> from regard.integrations.transformers import attach
+    >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
+    >>> model = attach(transformers.GPT2Model(config))
+    >>> with observe(model, "weights") as observed:
+    ...     output = model(torch.tensor([[1, 2, 3]]))
+    >>> exploration = explore_observed(observed, ["a", "b", "c"])
+    >>> exploration.attentions[0].weights.shape, exploration.texts
+    (torch.Size([2, 2, 3, 3]), {'text': ('a', 'b', 'c')})
+    >>> page = show(exploration)
+    """
+    groups = _stacked(of_kind("observed", observed, Observed, "what observe(model, 'weights') collected"), batch_row)
+    listed = [tuple(a_list(n, w, str, "a list of words")) if w is not None else None
+              for n, w in (("words", words), ("keys", keys))]  # fmt: skip
+    texts: dict[str, tuple[str, ...]] = {}
+    attentions = []
+    for name, weights in groups:
+        q_len, k_len = weights.shape[2:]
+        rows = _text(texts, "text", listed[0], q_len)
+        columns = rows if q_len == k_len and not CROSS.search(name) else _text(texts, "keys", listed[1], k_len)
+        attentions.append(_attention(name if len(groups) > 1 else "Attention", rows, columns, weights))
+    for name, given in zip(("words", "keys"), listed, strict=True):
+        if given is not None and given not in texts.values():
+            sizes = ", ".join(f"{q} x {k}" for q, k in sorted({tuple(w.shape[2:]) for _, w in groups}))
+            raise ArgumentError(f"{name} has {len(given)} words, which fits no attention that was observed: {sizes}")
+    return Exploration(title or f"Attention of {observed.model}", texts, tuple(attentions), {})
+
+
+def explore_pretrained(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    text: str,
+    written: str | None = None,
+    *,
+    layers: Iterable[str | int] | str | int | None = None,
+    title: str = "",
+    changes: bool = False,
+) -> Exploration:
+    """Record all attention weights of a model of transformers on a text, between words.
+
+    An encoder-decoder reads `text` and writes; others read `text`. A model that is not attached is attached for this
+    call alone. Sub-words are merged: the sum over those that are read, the mean over those that read.
+
+    Args:
+        model: a model of transformers; it is left unchanged.
+        tokenizer: its tokenizer.
+        text: the text that is read.
+        written: what an encoder-decoder writes; by default, what it generates by greedy search.
+        layers: numbers or names of attention modules, as for `observe`; all by default.
+        title: a line above the page.
+        changes: also read the text again without each of its first 40 words, for the page's What if: what a causal
+            model reads next, what a model of masked words fills in at masked places, what an encoder-decoder writes,
+            or else how the vector of each word moves. It costs up to 41 passes.
+
+    Returns:
+        The exploration, which `regard_lab.seeing.show` makes a page of.
+
+    Raises:
+        UnsupportedError: a model that cannot be attached.
+        ArgumentError: `written` for a model that reads alone, an empty text, one that is too long for the model, or
+            more weights than 2^28.
+    """
+    models_inside(model)  # refuses everything else
+    translates = bool(getattr(model.config, "is_encoder_decoder", False))
+    if written is not None and not translates:
+        raise ArgumentError(f"{type(model).__name__} reads one text and writes none; leave out written=")
+    read = PretrainedText.of(model, tokenizer, text)
+    _check_size(model, layers, len(read.ids))
+    with in_eval_mode(model), attached(model), torch.no_grad():
+        inputs = dict(read.inputs)
+        if translates:
+            read = read.writing(written)
+            assert read.target is not None
+            inputs["labels"] = torch.tensor([read.target], device=model.device)
+            _check_size(model, layers, max(len(read.ids), len(read.target)))
+        with observe(model, "weights", layers=layers) as observed:
+            model(**inputs)
+    found = (_of_translation if translates else _of_text)(observed, read, title or text)
+    return _with_changes(found, read) if changes else found
+
+
+def _with_changes(found: Exploration, read: PretrainedText) -> Exploration:
+    """The exploration with what the model does without each word, or a note that says why it has none."""
+    if len(read.spans) > MOST_REREAD:
+        note = f"Texts of more than {MOST_REREAD} words are not read again without each word."
+        return replace(found, notes=(*found.notes, note))
+    try:
+        changes = pretrained_without_each(read, MOST_EXPLAINED)
+    except UnsupportedError as error:
+        return replace(found, notes=(*found.notes, f"No word can be changed: {error}."))
+    if read.fills_in and not read.masked:
+        mask = read.tokenizer.mask_token
+        found = replace(found, notes=(*found.notes, f"Write {mask} for a word to see what the model puts there."))
+    return replace(found, changes=changes, follows=read.follows)
+
+
+def serve_pretrained(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    text: str,
+    written: str | None = None,
+    *,
+    layers: Iterable[str | int] | str | int | None = None,
+    title: str = "",
+    port: int = 0,
+) -> ExplorerServer:
+    """Make a local page of a model of transformers, in which texts are read, and words erased or replaced.
+
+    The page is served to this machine alone, as that of `regard view`, from `serve_forever()` until Ctrl-C, or from
+    `start()` until `close()`.
+
+    Args:
+        model, tokenizer, layers, title: as for `explore_pretrained`.
+        text: the text that is read first.
+        written: what an encoder-decoder writes for it; by default, and for other texts, what it generates.
+        port: of the page; 0 for one that is free.
+
+    Returns:
+        The server, whose `url` is the address of the page.
+
+    Raises:
+        RegardError: as `explore_pretrained`; and a port that cannot be used.
+    """
+    given = {text: written}
+    first = explore_pretrained(model, tokenizer, text, written, layers=layers, title=title, changes=True)
+
+    def read(other: str) -> Exploration:
+        return explore_pretrained(model, tokenizer, other, given.get(other), layers=layers, changes=True)
+
+    def change(body: Mapping[str, Any]) -> dict[str, Any]:
+        other = body["text"]
+        changed = change_pretrained(
+            model, tokenizer, other, body.get("place", -1), body.get("word", ""), written=given.get(other)
+        )
+        return changed_to_json(changed)
+
+    return ExplorerServer(first, read, text=text, label="Text", port=port, asks={"change": change})
+
+
+def change_pretrained(
+    model: PreTrainedModel, tokenizer: Any, text: str, place: int, word: str = "", *, written: str | None = None
+) -> Changed:
+    """What a model of transformers does with a text of which one word is erased, or replaced by another word.
+
+    Args:
+        model, tokenizer, text, written: as for `explore_pretrained`.
+        place: index of the word, as `Exploration.texts` has them.
+        word: the other word; empty to erase.
+
+    Raises:
+        ArgumentError: a place without a word that may change, or not one word.
+        UnsupportedError: a model whose words cannot be changed.
+    """
+    read = PretrainedText.of(model, tokenizer, text)
+    if getattr(model.config, "is_encoder_decoder", False):
+        with in_eval_mode(model), torch.no_grad():
+            read = read.writing(written)
+    return pretrained_with_word(read, place, word)
+
+
+def _of_text(observed: Observed, read: PretrainedText, title: str) -> Exploration:
+    ids, spans = read.ids, read.spans
+    texts = {"text": tuple(word for word, _ in spans)}
+    groups = _stacked(observed, 0)
+    attentions = []
+    for name, weights in groups:
+        name = "Self-attention" if len(groups) == 1 else name
+        if weights.shape[2:] == (len(ids), len(ids)):
+            attentions.append(_attention(name, "text", "text", merge(weights, spans, spans)))
+        else:  # such as patches of a picture
+            rows, columns = (_text(texts, "positions", None, count) for count in weights.shape[2:])
+            attentions.append(_attention(name, rows, columns, weights))
+    return Exploration(title, texts, tuple(attentions), {})
+
+
+def _of_translation(observed: Observed, text: PretrainedText, title: str) -> Exploration:
+    target_ids = text.target or []
+    source, target = text.spans, spans_of(text.tokenizer, target_ids)
+    read: list[Span] = [("<begin>", range(1))]  # the target one place later, without its last id
+    for word, places in target:
+        if kept := range(places.start + 1, min(places.stop + 1, len(target_ids))):
+            read.append((word, kept))
+    sides = {"source": source, "target": target, "read": read}
+    texts = {name: tuple(word for word, _ in spans) for name, spans in sides.items()}
+    attentions: list[Attention] = []
+    groups = _stacked(observed, 0)
+    for name, weights in groups:
+        if "decoder" not in name:
+            rows, columns, kind = "source", "source", "Encoder self-attention"
+        elif CROSS.search(name):
+            rows, columns, kind = "target", "source", "Cross-attention"
+        else:
+            rows, columns, kind = "target", "read", "Decoder self-attention"
+        merged = merge(weights, sides[rows], sides[columns])
+        kind = kind if kind not in {one.name for one in attentions} else f"{kind}: {name}"
+        reads = {"source": "source words read", "read": "written words read"}[columns]
+        does = "word written" if rows == "target" else "word reading"
+        attentions.append(Attention(kind, rows, columns, merged, does, reads, unwritten=columns == "read"))
+    attentions.sort(key=lambda one: not one.name.startswith("Cross"))
+    return Exploration(title, texts, tuple(attentions), {})
+
+
+def _stacked(observed: Observed, batch_row: int) -> list[tuple[str, torch.Tensor]]:
+    """The name of each kind of attention, with its weights: (layers, heads, queries, keys), float32 on the CPU."""
+    groups: dict[Any, tuple[str, list[torch.Tensor]]] = {}
+    for call in observed.calls:
+        weights = _row(call, whole("batch_row", batch_row, 0))
+        alike = re.sub(r"\d+", "#", call.layer)
+        groups.setdefault((alike, weights.shape), (alike, []))[1].append(weights)
+    return [(name, torch.stack(layers)) for name, layers in groups.values()]
+
+
+def _row(call: ObservedCall, batch_row: int) -> torch.Tensor:
+    weights: torch.Tensor = call.weights
+    if batch_row >= len(weights):
+        raise ArgumentError(f"batch_row is {batch_row}; {call.layer} was called with {count_of(len(weights), 'rows')}")
+    return weights[batch_row].detach().float().cpu()
+
+
+def _text(texts: dict[str, tuple[str, ...]], name: str, words: tuple[str, ...] | None, count: int) -> str:
+    """The name of a text of so many words, or positions if the words are not as many; it is added if it is new."""
+    wanted = words if words is not None and len(words) == count else tuple(map(str, range(count)))
+    label = name
+    while texts.setdefault(label, wanted) != wanted:
+        label = f"{label}, {count}" if "," not in label else f"{label}'"
+    return label
+
+
+def _attention(name: str, rows: str, columns: str, weights: torch.Tensor) -> Attention:
+    causal = rows == columns and not bool(weights.triu(1).any())
+    titles = ("word reading", "words read") if rows == columns else ("query", "key")
+    return Attention(name, rows, columns, weights, *titles, unwritten=causal)
+
+
+def _check_size(model: PreTrainedModel, layers: Any, length: int) -> None:
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", 1) or 1
+    count = len(layer_names(model, layers) if layers is not None else attention_modules(model))
+    count = max(count, 0 if layers is not None else getattr(config, "num_hidden_layers", 0))
+    if (total := count * heads * length**2) > MOST_WEIGHTS:
+        raise ArgumentError(
+            f"{count_of(count, 'layers')} of {heads} heads over {length} ids have {total:,} weights, and a page is "
+            f"made of at most {MOST_WEIGHTS:,}; choose layers=, give a shorter text, or see regard_lab.seeing.explorer."
+            f"stream_head for one head of a long text"
+        )

@@ -1,0 +1,112 @@
+"""Records the weights of a translator without changing it, and merges weights of sub-words into weights of words."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from regard.arguments import a_list, shown
+from regard.core.tensors import check_tensor
+from regard.errors import ArgumentError, ShapeError
+from regard.layers.recording import Recording, record_attention
+from regard_lab.models import LanguageModel
+from regard_lab.models.kinds import TranslationModel
+from regard_lab.text import Tokeniser
+
+Span = tuple[str, range]  # a word and the indices of its ids
+
+
+def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> torch.Tensor:
+    """Merge weights between sub-words into weights between words: the sum over keys, the mean over queries.
+
+        merged[I, J] = mean over i in I of sum over j in J of weights[i, j]
+
+    Each row still sums to 1.
+
+    Args:
+        weights: (..., query ids, key ids).
+        rows, keys: words of queries and of keys, as `Tokeniser.words` returns them; each id is in exactly one word.
+
+    Returns:
+        (..., query words, key words).
+
+    Raises:
+        ShapeError: weights without floating-point numbers, or of another size than the words.
+        ArgumentError: words that are not (word, range) pairs, or that do not cover each id once.
+
+    >>> halves = torch.full((2, 2), 0.5)
+    >>> merge(halves, [("street", range(2))], [("street", range(2))])
+    tensor([[1.]])
+    """
+    check_tensor("weights", weights)
+    reading, read = (_membership(_spans(n, spans), weights.dtype) for n, spans in (("rows", rows), ("keys", keys)))
+    fits = weights.dim() >= 2 and weights.shape[-2:] == (reading.shape[1], read.shape[1])
+    if not fits or not weights.is_floating_point():
+        raise ShapeError(
+            f"weights are {tuple(weights.shape)} of {weights.dtype}; these words need floating-point numbers "
+            f"(..., {reading.shape[1]}, {read.shape[1]})"
+        )
+    return (reading / reading.sum(1, keepdim=True)) @ weights @ read.mT
+
+
+def _spans(name: str, spans: Sequence[Span]) -> list[Span]:
+    needs = "(word, range of its ids) for each word, as Tokeniser.words returns them"
+    words = a_list(name, spans, (tuple, list), needs)
+    for span in words:
+        if len(span) != 2 or not isinstance(span[1], range) or not span[1] or span[1].step != 1:
+            raise ArgumentError(f"{name} contains {shown(span)}; it needs {needs}")
+    ids = sorted(place for _, places in words for place in places)
+    if ids != list(range(len(ids))):
+        raise ArgumentError(f"{name} are words of the ids {shown(ids)}; each id, from 0, must be in exactly one word")
+    return words
+
+
+def _membership(spans: Sequence[Span], dtype: torch.dtype) -> torch.Tensor:
+    """(words, ids), 1 if the id is part of the word, else 0."""
+    member = torch.zeros(len(spans), sum(len(places) for _, places in spans), dtype=dtype)
+    for word, (_, places) in enumerate(spans):
+        member[word, places.start : places.stop] = 1
+    return member
+
+
+@contextmanager
+def watched(model: TranslationModel | LanguageModel, tokeniser: Tokeniser) -> Generator[Recording]:
+    """Record the weights of every layer, in eval mode and without gradients.
+
+    Raises:
+        ArgumentError: the tokeniser and the model have vocabularies of different sizes.
+    """
+    if model.config.vocab_size != tokeniser.vocab_size:
+        raise ArgumentError(
+            f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; use the tokeniser "
+            f"that the model was trained with"
+        )
+    with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
+        yield recording
+
+
+@contextmanager
+def in_eval_mode(model: torch.nn.Module) -> Generator[None]:
+    """Eval mode inside; afterwards each module has its previous mode, training or eval."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def recorded_weights(recording: Recording, stack: str, attention: str, depth: int) -> torch.Tensor:
+    """The weights of every layer of a stack, (layers, batch, heads, rows, keys), float32 on the CPU."""
+    return torch.stack([layer_weights(recording, f"{stack}.{layer}.{attention}") for layer in range(depth)])
+
+
+def layer_weights(recording: Recording, name: str) -> torch.Tensor:
+    """The weights of one layer, (batch, heads, rows, keys), float32 on the CPU.
+
+    A recurrent layer runs once for each target word; its rows are concatenated.
+    """
+    return torch.cat([detail.weights.float().cpu() for detail in recording[name]], 2)

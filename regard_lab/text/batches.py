@@ -1,0 +1,232 @@
+"""Batches of ids within a token budget, and the tensors of translation pairs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from regard.arguments import count_of, each, of_kind, whole
+from regard.errors import ArgumentError
+from regard.reprs import Described
+from regard_lab.text.lines import tidy_target
+from regard_lab.text.pairs import Pair
+from regard_lab.text.tokenisers import Tokeniser
+from regard_lab.text.vocabularies import BEGIN, END, PAD
+
+LENGTHS = "the number of tokens of each sentence, or of the two sides of each pair"
+
+
+class TokenBatches(Described):
+    """Batches of sentences for training, each within a budget of tokens including padding.
+
+    A batch costs (number of sentences) * (length of the longest one), where the longer side of a pair counts. Sentences
+    of similar length share a batch; batches and their order are drawn anew in each epoch. Over all ranks, each sentence
+    occurs exactly once per epoch. At each step, each of `world` ranks takes one batch within the budget, of similar
+    lengths. If the batches do not divide by `world`, the fullest ones are halved; only if these are single sentences do
+    some ranks get an empty batch in one step of the epoch.
+
+    Args:
+        lengths: number of tokens of each sentence, or of both sides of each pair, including special ids.
+        budget: the most tokens in one batch of one rank.
+        seed: seed of the draws.
+        world: number of processes that train together.
+        rank: number of this process, from 0.
+
+    Raises:
+        ArgumentError: no sentences, a sentence longer than the budget, or a rank outside the world.
+
+    >>> batches = TokenBatches([3, 9, 4, 8, 3], budget=18, seed=0)
+    >>> batches.steps_per_epoch
+    2
+    >>> sorted(batches.at(0) + batches.at(1))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] | Sequence[tuple[int, int]],
+        budget: int,
+        seed: int,
+        world: int = 1,
+        rank: int = 0,
+    ) -> None:
+        budget, world, rank = whole("budget", budget), whole("world", world), whole("rank", rank)
+        seed = of_kind("seed", seed, int, "an integer")
+        if not 0 <= rank < world:
+            raise ArgumentError(f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1")
+        costs = [_cost(length) for length in each("lengths", lengths, LENGTHS)]
+        _check_costs(costs, budget)
+        self.budget, self.seed, self.world, self.rank = budget, seed, world, rank
+        self._bucket_of = _buckets(costs)
+        self._cuts = _even_cuts(_cuts(costs, self._bucket_of, budget), world)
+        self._drawn: tuple[int, torch.Tensor, torch.Tensor] | None = None  # the last epoch, kept to save time
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in every epoch, the same for all ranks."""
+        return (len(self._cuts) - 1) // self.world
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch of a step, from 0."""
+        step = whole("step", step)
+        if step < 0:
+            raise ArgumentError(f"step is {step}; steps count from 0")
+        return step // self.steps_per_epoch
+
+    def at(self, step: int) -> list[int]:
+        """The indices of the sentences in this rank's batch at a step, counted from 0 over all epochs."""
+        order, steps = self._draw(self.epoch_of(step))
+        batch = int(steps[step % self.steps_per_epoch]) * self.world + self.rank
+        return order[self._cuts[batch] : self._cuts[batch + 1]].tolist()
+
+    def _draw(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The order of the sentences, shuffled within each bucket of lengths, and the order of the steps."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+            shuffled = torch.randperm(len(self._bucket_of), generator=generator)
+            order = shuffled[torch.argsort(self._bucket_of[shuffled], stable=True)]
+            self._drawn = (epoch, order, torch.randperm(self.steps_per_epoch, generator=generator))
+        return self._drawn[1:]
+
+
+def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) -> torch.Tensor:
+    """Pad lists of ids to one tensor.
+
+    Args:
+        rows: ids of each sentence, of any lengths.
+        side: "right" pads after the ids, "left" before them.
+        value: the padding id.
+
+    Returns:
+        LongTensor (batch, length of the longest row).
+
+    >>> pad([[5, 6, 7], [8]], side="left")
+    tensor([[5, 6, 7],
+            [0, 0, 8]])
+    """
+    if side not in ("left", "right"):
+        raise ArgumentError(f"side is {side!r}; give 'left' or 'right'")
+    value = whole("value", value)
+    rows = [list(each("a row", row, "ids")) for row in each("rows", rows, "rows of ids, such as [[5, 6], [7]]")]
+    for row in rows:
+        if set(map(type, row)) != {int}:
+            row[:] = [whole("an id of a row", number) for number in row]
+    longest = max(map(len, rows), default=0)
+    filled = [[value] * (longest - len(row)) for row in rows]
+    padded = [[*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)]
+    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), longest)
+
+
+def _cost(length: int | Sequence[int]) -> int:
+    sides = length if isinstance(length, Sequence) and not isinstance(length, str | bytes) else [length]
+    return max((side if type(side) is int else whole("a length", side) for side in sides), default=0)
+
+
+def _check_costs(costs: list[int], budget: int) -> None:
+    if not costs:
+        raise ArgumentError("lengths is empty; give the length of at least one sentence")
+    longest = max(range(len(costs)), key=costs.__getitem__)
+    if costs[longest] > budget:
+        over = sum(cost > budget for cost in costs)
+        raise ArgumentError(
+            f"sentence {longest} has {count_of(costs[longest], 'tokens')}, more than the budget of {budget} for a "
+            f"batch ({over} of {count_of(len(costs), 'sentences')} do); use a larger budget or leave out "
+            f"longer sentences"
+        )
+    if min(costs) < 0:
+        raise ArgumentError(f"sentence {costs.index(min(costs))} has a length of {min(costs)}; lengths count from 0")
+
+
+def _buckets(costs: list[int]) -> torch.Tensor:
+    """The bucket of each sentence; lengths within an eighth of each other share a bucket."""
+    edges = [1]
+    while edges[-1] < max(costs):
+        edges.append(edges[-1] + 1 + edges[-1] // 8)
+    return torch.bucketize(torch.tensor(costs), torch.tensor(edges))
+
+
+def _cuts(costs: list[int], bucket_of: torch.Tensor, budget: int) -> list[int]:
+    """Indices at which batches begin, and the end of the last, for sentences in the order of buckets.
+
+    Each sentence counts as the longest of its bucket, so the batches keep the budget in any order within a bucket.
+    """
+    buckets = bucket_of.tolist()
+    charge = dict.fromkeys(buckets, 0)
+    for bucket, cost in zip(buckets, costs, strict=True):
+        charge[bucket] = max(charge[bucket], cost)
+    cuts = [0]
+    for place, bucket in enumerate(sorted(buckets)):
+        if (place + 1 - cuts[-1]) * charge[bucket] > budget:  # charges only grow, so this is the batch's longest
+            cuts.append(place)
+    return [*cuts, len(costs)]
+
+
+def _even_cuts(cuts: list[int], world: int) -> list[int]:
+    """The cuts with the fullest batches halved until their number is a multiple of `world`."""
+    while (len(cuts) - 1) % world:
+        fullest = max(range(len(cuts) - 1), key=lambda batch: cuts[batch + 1] - cuts[batch])
+        # Halving a batch of one sentence gives an empty batch.
+        cuts.insert(fullest + 1, (cuts[fullest] + cuts[fullest + 1] + 1) // 2)
+    return cuts
+
+
+EncodedPair = tuple[list[int], list[int]]
+
+
+class TranslationBatch(NamedTuple):
+    """A batch of pairs, padded on the right.
+
+    source: (batch, source_length), ending with END.
+    target: (batch, target_length), beginning with BEGIN.
+    next: (batch, target_length), the id after each target id.
+    """
+
+    source: torch.Tensor
+    target: torch.Tensor
+    next: torch.Tensor
+
+
+def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPair]:
+    """The ids of both sides of each pair, without BEGIN and END."""
+    return [(tokeniser.encode(pair.source), tokeniser.encode_target(tidy_target(pair.target))) for pair in pairs]
+
+
+def make_sources(sources: Sequence[list[int]]) -> torch.Tensor:
+    """Encoded sources as a batch (batch, source_length), each followed by END, padded on the right.
+
+    >>> make_sources([[5, 6], [7]])
+    tensor([[5, 6, 3],
+            [7, 3, 0]])
+    """
+    return pad([[*source, END] for source in sources])
+
+
+def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
+    """Encoded pairs as a batch: sources end with END, targets begin with BEGIN.
+
+    >>> make_batch([([5, 6], [7])]).target.tolist()
+    [[2, 7]]
+    """
+    return TranslationBatch(
+        make_sources([source for source, _ in pairs]),
+        pad([[BEGIN, *target] for _, target in pairs]),
+        pad([[*target, END] for _, target in pairs]),
+    )
+
+
+def batches_in_order(pairs: Sequence[EncodedPair], budget: int) -> list[tuple[list[int], TranslationBatch]]:
+    """Batches of pairs of similar length for evaluation, each with the indices of its pairs.
+
+    A batch has at most `budget` ids on the longer side; a longer pair gets a batch of its own.
+    """
+    longer = [max(map(len, pair)) + 1 for pair in pairs]
+    groups: list[list[int]] = [[]]
+    for index in sorted(range(len(pairs)), key=longer.__getitem__):
+        if groups[-1] and (len(groups[-1]) + 1) * longer[index] > budget:
+            groups.append([])
+        groups[-1].append(index)
+    return [(group, make_batch([pairs[index] for index in group])) for group in groups if group]

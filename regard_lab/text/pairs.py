@@ -1,0 +1,395 @@
+"""Sentence pairs: read from tables and parallel files, cleaned, and split by a hash of the source."""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.arguments import a_list, a_path, absent, count_of, of_kind
+from regard.errors import ArgumentError, DataError, NotFoundError
+from regard.reprs import brief
+from regard_lab.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy, tidy_target
+from regard_lab.text.tables import (
+    DELIMITERS,
+    HALF_QUOTED,
+    SOURCE_AND_TARGET,
+    Columns,
+    Header,
+    Quotes,
+    Table,
+    find_header,
+    first_line,
+    name_the_keys,
+    on_first_line,
+    table_of,
+    table_rows,
+    two_strings,
+    wanted_columns,
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source sentence and its translation.
+
+    >>> Pair("It was tired.", "Es war müde.").target
+    'Es war müde.'
+    """
+
+    source: str
+    target: str
+
+
+EMPTY_LINE = "empty line"
+NOT_UTF8 = "not valid UTF-8"
+NOT_TWO_COLUMNS = "not exactly two columns"
+BROKEN_JSON = "broken JSON"
+WRONG_KEYS = "without source and target strings"
+NOT_UNICODE = "not valid Unicode"
+
+FORMATS = (
+    'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
+    "or two parallel plain files"
+)
+
+
+class Row(NamedTuple):
+    """The two sides of a line as they are in the file or files."""
+
+    number: int  # line number, from 1
+    files: tuple[str, str]
+    sides: tuple[str, str]
+
+
+class Fault(NamedTuple):
+    """The reason why a line gives no pair."""
+
+    reason: str
+    file: str
+    number: int
+
+
+def rows(
+    paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET
+) -> tuple[Iterator[Row | Fault], str | None, Quotes | None]:
+    """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name those of a table.
+
+    Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
+    rows that look quoted.
+
+    Raises:
+        ArgumentError: neither one path nor two.
+        NotFoundError: no such file.
+        DataError: an unknown suffix, or a file that cannot be read.
+    """
+    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl")]
+    if len(paths) not in (1, 2):
+        raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
+    if len(paths) == 2 and tables:
+        raise NotFoundError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
+    if len(paths) == 2:
+        return _parallel_rows(*paths), None, None
+    if not tables and Path(paths[0]).is_dir():
+        raise NotFoundError(f"{paths[0]} is a folder; name a file inside it")
+    if not tables and not Path(paths[0]).exists():
+        raise NotFoundError(absent(paths[0]))
+    if not tables:
+        raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
+    table = table_of(Path(paths[0]))
+    if table.suffix not in DELIMITERS:
+        return _json_rows(table, columns), None, None
+    first = first_line(table.path)
+    header = find_header(table, first, columns)
+    quotes = Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
+    read = _plain_rows(table.path, quotes) if header is None else _named_rows(table, header, quotes)
+    return read, on_first_line(table, first, header, columns), quotes
+
+
+def _named_rows(table: Table, header: Header, quotes: Quotes | None) -> Iterator[Row | Fault]:
+    file = str(table.path)
+    for number, found in table_rows(table, header, quotes):
+        if not found:
+            yield Fault(NOT_UTF8 if found is None else EMPTY_LINE, file, number)
+        elif isinstance(found, str):
+            yield Fault(found, file, number)
+        else:
+            yield Row(number, (file, file), found)
+
+
+def _plain_rows(path: Path, quotes: Quotes | None) -> Iterator[Row | Fault]:
+    for row in _parsed_rows(path, _columns):
+        half = isinstance(row, Row) and quotes is not None and quotes.has_half(row.number, row.sides)
+        yield Fault(HALF_QUOTED, str(path), row.number) if half else row
+
+
+def _json_rows(table: Table, columns: Columns) -> Iterator[Row | Fault]:
+    wanted = wanted_columns(table, columns)
+    return _parsed_rows(table.path, lambda text: _json_object(text, wanted))
+
+
+def _parsed_rows(path: Path, parse: Callable[[str], tuple[str, str] | str]) -> Iterator[Row | Fault]:
+    file = str(path)
+    for number, text in numbered_lines(path):
+        if text is None:
+            yield Fault(NOT_UTF8, file, number)
+        elif not text.strip():
+            yield Fault(EMPTY_LINE, file, number)
+        else:
+            parsed = parse(text)
+            yield Fault(parsed, file, number) if isinstance(parsed, str) else Row(number, (file, file), parsed)
+
+
+def _columns(text: str) -> tuple[str, str] | str:
+    source, tab, target = text.partition("\t")
+    return (source, target) if tab and "\t" not in target else NOT_TWO_COLUMNS
+
+
+def _json_object(text: str, wanted: Columns) -> tuple[str, str] | str:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
+        return BROKEN_JSON
+    found = two_strings(record, wanted)
+    if found is None:
+        named = wanted != SOURCE_AND_TARGET
+        return f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}" if named else WRONG_KEYS
+    return NOT_UNICODE if LONE_SURROGATES.search("".join(found)) else found  # written as escapes such as \ud800
+
+
+def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
+    files = (str(source), str(target))
+    ended = (0, "")  # in place of lines missing in the shorter file
+    source_lines = target_lines = 0
+    for (i, left), (j, right) in zip_longest(numbered_lines(source), numbered_lines(target), fillvalue=ended):
+        source_lines, target_lines = max(source_lines, i), max(target_lines, j)
+        if i != j:
+            continue  # one file has ended: only count lines
+        if left is None or right is None:
+            yield Fault(NOT_UTF8, files[left is not None], i)
+        elif not left.strip() and not right.strip():
+            yield Fault(EMPTY_LINE, files[0], i)
+        else:
+            yield Row(i, files, (left, right))
+    if source_lines != target_lines:
+        raise DataError(
+            f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line "
+            f"i of one must translate "
+            f"line i of the other, so give files with equally many lines"
+        )
+
+
+NUL = "with a NUL character"
+EMPTY_SIDE = "empty side"
+TOO_LONG = "too long"
+DUPLICATE = "duplicate"
+JOINED = "with a byte order mark inside"  # of files that were joined without a line end
+
+LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may be a megabyte
+
+
+@brief
+@dataclass(frozen=True)
+class PairFile:
+    """Pairs read from files, and why other lines were dropped.
+
+    `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason. `header`
+    says what was done with a first line that is a header, or may be one; `quoted` names the rows of a `.tsv` that look
+    quoted, which are read as they are.
+    """
+
+    files: tuple[str, ...]
+    pairs: list[Pair]
+    dropped: dict[str, int] = field(default_factory=dict)
+    first_lines: dict[str, tuple[str, int]] = field(default_factory=dict)
+    header: str | None = None
+    quoted: str | None = None
+
+    @property
+    def kept(self) -> int:
+        """Number of pairs kept."""
+        return len(self.pairs)
+
+    @property
+    def lines(self) -> int:
+        """Number of lines read, kept and dropped."""
+        return self.kept + sum(self.dropped.values())
+
+    def report(self) -> str:
+        """One sentence on how many pairs were kept, how many lines were dropped, and why.
+
+        >>> PairFile(("a.tsv",), [Pair("hi", "hallo")], {"duplicate": 2}, {"duplicate": ("a.tsv", 2)}).report()
+        'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
+        """
+        summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {count_of(self.lines, 'lines', ',')}"
+        dropped = [f"dropped {self.lines - self.kept:,} ({self.reasons()})"] if self.dropped else []
+        return "; ".join([summary, *dropped, *filter(None, (self.header, self.quoted))])
+
+    def reasons(self) -> str:
+        """The reasons with counts and first lines, the most frequent first."""
+        ordered = sorted(self.dropped, key=lambda reason: -self.dropped[reason])
+        places = {reason: "{} line {}".format(*self.first_lines[reason]) for reason in ordered}
+        return "; ".join(f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered)
+
+
+def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE_AND_TARGET) -> PairFile:
+    """Read translation pairs from one table or two parallel files.
+
+    Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
+    or two plain files of any other suffix with equally many lines. The first line of a `.csv` is a header, that of a
+    `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
+    "pairs.csv:english,german". The path of a `.jsonl` names two keys likewise, of its objects or of the object that
+    each holds under "translation". Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and
+    counted, if they are empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more
+    than `max_words` words or 40 * `max_words` characters, or repeat a pair; and if they may join halves of two pairs: a
+    column of a `.tsv` with an odd number of quotes and one at its edge, or a byte order mark inside a side. Quotes of a
+    `.tsv` are letters; the report names rows that look quoted, and how to read them so.
+
+    Args:
+        paths: one .tsv or .jsonl file, or a source file and its target file.
+        max_words: the most words of a side, separated by white space.
+        columns: how a header may name the two columns; `regard_lab.text.tables` has those of pairs and of labels.
+
+    Returns:
+        The pairs in file order, and what was dropped; print its `report()`.
+
+    Raises:
+        ArgumentError: neither one path nor two, or max_words below 1.
+        NotFoundError: a file that is missing.
+        DataError: a file that is empty, binary, in another encoding or of an unknown format; a table whose columns are
+            not certain; parallel files
+            of different lengths; or no pair in any line.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "few.tsv")
+    ...     _ = path.write_text("A bird sang.\\tEin Vogel sang.\\nno tab here\\n", encoding="utf-8")
+    ...     read = read_pairs(path)
+    >>> read.pairs, read.dropped
+    ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
+    """
+    paths = tuple(a_path("path", path) for path in paths)
+    max_words = of_kind("max_words", max_words, int, "an integer, 1 or more")
+    of_kind("columns", columns, Columns, "one of those in regard_lab.text.tables, such as SOURCE_AND_TARGET")
+    if max_words < 1:
+        raise ArgumentError(f"max_words is {max_words}; give at least 1")
+    kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
+    found, header, quotes = rows(paths, columns)
+    read = PairFile(tuple(str(path) for path in paths), [], header=header)
+    for row in found:
+        result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words, kept)
+        if isinstance(result, Pair):
+            kept[result] = None
+        else:
+            read.dropped[result.reason] = read.dropped.get(result.reason, 0) + 1
+            read.first_lines.setdefault(result.reason, (result.file, result.number))
+    read.pairs.extend(kept)
+    read = read if quotes is None else replace(read, quoted=quotes.remark())
+    if not read.pairs:
+        raise _why_empty(read, columns)
+    return read
+
+
+def _pair_or_fault(row: Row, max_words: int, seen: Collection[Pair]) -> Pair | Fault:
+    source, target = (side.lstrip("\ufeff") for side in row.sides)
+    pair = Pair(tidy(source), tidy_target(target))
+    for file, side in zip(row.files, (pair.source, pair.target), strict=True):
+        if "\0" in side:
+            return Fault(NUL, file, row.number)
+        if not side:
+            return Fault(EMPTY_SIDE, file, row.number)
+        if "\ufeff" in side:
+            return Fault(JOINED, file, row.number)
+        if side.count(" ") >= max_words or len(side) > LETTERS_PER_WORD * max_words:
+            return Fault(TOO_LONG, file, row.number)
+    return Fault(DUPLICATE, row.files[0], row.number) if pair in seen else pair
+
+
+def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
+    files = " + ".join(read.files)
+    if not read.lines:
+        return DataError(f"{files} is empty; give {FORMATS}")
+    table = table_of(Path(read.files[0]))
+    if table.suffix == ".jsonl" and (keys := _about_the_keys(table, columns)):
+        return NotFoundError(f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair: {keys}")
+    return DataError(
+        f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); "
+        f"{read.quoted or f'give {FORMATS}'}"
+    )
+
+
+def _about_the_keys(table: Table, columns: Columns) -> str | None:
+    """What the first line says about the keys to name, if it is an object without the wanted ones."""
+    try:
+        record = json.loads(first_line(table.path))
+    except (ValueError, RecursionError):
+        return None
+    missing = two_strings(record, wanted_columns(table, columns)) is None
+    return name_the_keys(table, record, columns) if missing else None
+
+
+@brief
+@dataclass(frozen=True)
+class Splits:
+    """Training, validation and test pairs, each in their original order."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+
+
+def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05) -> Splits:
+    """Split pairs by the SHA-256 of each source, the same on every machine.
+
+    The hash is read as a fraction in [0, 1): a source below `test` goes into the test part, below `test + valid` into
+    the validation part, else into the training part. Pairs with the same source (after `normalise`) stay together. If a
+    part of a small file would be empty, it takes the sources with the nearest fractions.
+
+    Args:
+        pairs: the pairs to split.
+        valid: share of the sources for validation; 0 for none.
+        test: share of the sources for the test; 0 for none.
+
+    Raises:
+        ArgumentError: a share below 0, or shares that leave no training pairs.
+        DataError: fewer distinct sources than parts.
+
+    >>> parts = split_by_hash([Pair(f"sentence {i}", "Satz") for i in range(100)])
+    >>> len(parts.train), len(parts.valid), len(parts.test)
+    (91, 2, 7)
+    """
+    needs = "a share of the sources, such as 0.05"
+    valid, test = of_kind("valid", valid, (int, float), needs), of_kind("test", test, (int, float), needs)
+    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
+    if not (valid >= 0 and test >= 0 and valid + test < 1):
+        raise ArgumentError(
+            f"the shares are valid={valid} and test={test}; give shares of 0 or more whose sum is below 1"
+        )
+    placed = [_fraction(pair.source) for pair in pairs]
+    sources = sorted(set(placed))
+    parts = 1 + (valid > 0) + (test > 0)
+    if len(sources) < parts:
+        raise DataError(
+            f"{count_of(len(pairs), 'pairs')} with {count_of(len(sources), 'distinct source sentences')} cannot be "
+            f"split into {parts} parts, which need at least {parts}; add pairs, or give the validation pairs in a "
+            f"separate file"
+        )
+    test_count = _clamp(sum(f < test for f in sources), test > 0, len(sources) - 1 - (valid > 0))
+    valid_count = _clamp(sum(f < test + valid for f in sources) - test_count, valid > 0, len(sources) - 1 - test_count)
+    first_valid, first_train = sources[test_count], sources[test_count + valid_count]
+    splits = Splits([], [], [])
+    for pair, fraction in zip(pairs, placed, strict=True):
+        held_out = splits.test if fraction < first_valid else splits.valid
+        (held_out if fraction < first_train else splits.train).append(pair)
+    return splits
+
+
+def _fraction(source: str) -> float:
+    digest = hashlib.sha256(normalise(source).encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def _clamp(count: int, least: int, most: int) -> int:
+    return max(least, min(count, most))

@@ -1,0 +1,255 @@
+"""Sentences: the choices behind each one, and how they are written in English and German."""
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Literal
+
+from regard.reprs import brief
+from regard_lab.text.pronouns.frames import BECAUSE, FRAMES, Case, Frame, Link, Time
+from regard_lab.text.pronouns.lexicon import DRAWBACK_BY_ENGLISH, NOUN_BY_ENGLISH, Attribute, Drawback, Gender, Noun
+
+Pronoun = Literal["es", "er", "sie"]
+
+PRONOUN_OF_GENDER: dict[Gender, Pronoun] = {"neuter": "es", "masculine": "er", "feminine": "sie"}
+PRONOUNS: tuple[Pronoun, ...] = tuple(PRONOUN_OF_GENDER.values())
+
+_ARTICLE: dict[Case, dict[Gender, str]] = {
+    "nominative": {"masculine": "der", "feminine": "die", "neuter": "das"},
+    "accusative": {"masculine": "den", "feminine": "die", "neuter": "das"},
+    "dative": {"masculine": "dem", "feminine": "der", "neuter": "dem"},
+}
+_ENDING_AFTER_ARTICLE: dict[Case, dict[Gender, str]] = {
+    "nominative": {"masculine": "e", "feminine": "e", "neuter": "e"},
+    "accusative": {"masculine": "en", "feminine": "e", "neuter": "e"},
+    "dative": {"masculine": "en", "feminine": "en", "neuter": "en"},
+}
+_NO: dict[Gender, str] = {"masculine": "kein", "feminine": "keine", "neuter": "kein"}
+_ENDING_AFTER_NO: dict[Gender, str] = {"masculine": "er", "feminine": "e", "neuter": "es"}
+_CONTRACTED = {("in", "dem"): "im", ("in", "das"): "ins", ("von", "dem"): "vom"}
+
+
+def noun_phrase(noun: Noun, case: Case, attribute: Attribute | None = None, preposition: str = "") -> str:
+    """A noun with its definite article and an optional adjective and preposition.
+
+    Args:
+        noun: the noun, always singular.
+        case: the case that the verb or preposition requires.
+        attribute: an adjective before the noun.
+        preposition: placed first and contracted with the article as in German ("im", "ins", "vom").
+
+    Returns:
+        The phrase, in lower case except the noun.
+
+    Example:
+        >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
+        >>> noun_phrase(NOUN_BY_ENGLISH["bear"], "accusative", Attribute(english="old", stem="alt"))
+        'den alten Bären'
+        >>> noun_phrase(NOUN_BY_ENGLISH["suitcase"], "dative", preposition="in")
+        'im Koffer'
+    """
+    article = _ARTICLE[case][noun.gender]
+    opening = _CONTRACTED.get((preposition, article), f"{preposition} {article}".strip())
+    described = f" {attribute.stem}{_ENDING_AFTER_ARTICLE[case][noun.gender]}" if attribute else ""
+    return f"{opening}{described} {noun.german if case == 'nominative' else noun.oblique}"
+
+
+def no_noun_phrase(noun: Noun, attribute: Attribute | None = None) -> str:
+    """A noun with "kein" in the nominative, the only case in which the grammar negates a noun.
+
+    Example:
+        >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
+        >>> no_noun_phrase(NOUN_BY_ENGLISH["animal"], Attribute(english="old", stem="alt"))
+        'kein altes Tier'
+    """
+    described = f" {attribute.stem}{_ENDING_AFTER_NO[noun.gender]}" if attribute else ""
+    return f"{_NO[noun.gender]}{described} {noun.german}"
+
+
+Degree = Literal["", "too", "very", "still"]
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class Derivation:
+    """All choices of one sentence; `write` turns them into text, `dataclasses.replace` varies them.
+
+    `link_first` puts the subordinate clause first. `subject_has_no` negates with "no" instead of "not". `apostrophe` is
+    the character of a contracted "not" ("didn't"), or empty for the full word.
+    """
+
+    frame: Frame
+    subject: Noun
+    object: Noun
+    refers_to_subject: bool
+    drawback: Drawback
+    degree: Degree
+    link: Link
+    link_first: bool = False
+    time: Time | None = None
+    subject_attribute: Attribute | None = None
+    object_attribute: Attribute | None = None
+    subject_has_no: bool = False
+    apostrophe: Literal["", "'", "’"] = ""
+
+    @property
+    def referent(self) -> Noun:
+        """The noun that *it* refers to."""
+        return self.subject if self.refers_to_subject else self.object
+
+    @property
+    def other(self) -> Noun:
+        """The noun that *it* does not refer to."""
+        return self.object if self.refers_to_subject else self.subject
+
+    @property
+    def pronoun(self) -> Pronoun:
+        """The German pronoun, by the gender of the referent."""
+        return PRONOUN_OF_GENDER[self.referent.gender]
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class PronounSentence:
+    """An English sentence with *it*, its German translation, and the referent of the pronoun.
+
+    Args:
+        source: the English sentence.
+        target: its German translation.
+        pronoun: the German pronoun, "es", "er" or "sie".
+        referent: the English noun that *it* refers to, as it is in the source.
+        other: the other noun.
+        it_index: position of *it* in `source.split()`; these words include punctuation.
+        referent_index: position of the referent among the same words.
+        other_index: position of the other noun among the same words.
+        target_pronoun_index: position of the pronoun in `target.split()`.
+        frame: the name of the sentence frame, its plain English verb.
+        derivation: all choices of the sentence.
+    """
+
+    source: str
+    target: str
+    pronoun: Pronoun
+    referent: str
+    other: str
+    it_index: int
+    referent_index: int
+    other_index: int
+    target_pronoun_index: int
+    frame: str
+    derivation: Derivation = field(repr=False)
+
+
+_DEGREE_IN_GERMAN: dict[Degree, str] = {"": "", "too": "zu", "very": "sehr", "still": "noch"}
+
+
+def write(derivation: Derivation) -> PronounSentence:
+    """Write a derivation out in English and German.
+
+    Args:
+        derivation: all choices of the sentence.
+
+    Returns:
+        The sentence with its translation and the positions of *it*, its referent and the other noun.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+        >>> write(replace(ARTICLE_SENTENCES[0].derivation, link_first=True)).target
+        'Weil es zu müde war, überquerte das Tier die Straße nicht.'
+    """
+    source = _write_english(derivation)
+    target = _write_german(derivation)
+    english_words = [word.strip(".,").lower() for word in source.split()]
+    return PronounSentence(
+        source=source,
+        target=target,
+        pronoun=derivation.pronoun,
+        referent=derivation.referent.english,
+        other=derivation.other.english,
+        it_index=english_words.index("it"),
+        referent_index=english_words.index(derivation.referent.english),
+        other_index=english_words.index(derivation.other.english),
+        target_pronoun_index=target.split().index(derivation.pronoun),
+        frame=derivation.frame.name,
+        derivation=derivation,
+    )
+
+
+def _write_english(derivation: Derivation) -> str:
+    frame, link = derivation.frame, derivation.link
+    says_not = frame.is_negated(link) and not derivation.subject_has_no
+    verb = frame.negated if says_not else frame.plain
+    if derivation.apostrophe:
+        verb = verb.replace(" not", f"n{derivation.apostrophe}t")
+    subject = _english_noun(derivation.subject, derivation, "no" if derivation.subject_has_no else "the")
+    time = derivation.time.english if derivation.time else ""
+    main = _spaced(time, subject, verb, _english_noun(derivation.object, derivation, "the"))
+    reason = _spaced(link.english, "it was", derivation.degree, derivation.drawback.english)
+    if derivation.link_first:
+        return _finished(f"{reason}, {main}")
+    return _finished(f"{main}, {reason}" if link.relation == "obstacle" else f"{main} {reason}")
+
+
+def _write_german(derivation: Derivation) -> str:
+    frame, link = derivation.frame, derivation.link
+    is_negated = frame.is_negated(link)
+    object_ = noun_phrase(derivation.object, frame.case, derivation.object_attribute, frame.preposition)
+    clause = frame.german.format(
+        object=object_, **{"not": "nicht" if is_negated and not derivation.subject_has_no else ""}
+    )
+    finite, rest = clause.split(maxsplit=1)
+    if derivation.subject_has_no:
+        subject = no_noun_phrase(derivation.subject, derivation.subject_attribute)
+    else:
+        subject = noun_phrase(derivation.subject, "nominative", derivation.subject_attribute)
+    quality = _spaced(_DEGREE_IN_GERMAN[derivation.degree], derivation.drawback.german)
+    if link.relation == "obstacle":
+        reason = _spaced(link.german, derivation.pronoun, "war", quality)
+    else:
+        reason = _spaced(link.german, derivation.pronoun, quality, "war")
+    if derivation.link_first:  # the finite verb is second, so the subject follows it
+        return _finished(f"{reason}, {_spaced(finite, subject, rest)}")
+    if derivation.time:
+        return _finished(f"{_spaced(derivation.time.german, finite, subject, rest)}, {reason}")
+    return _finished(f"{_spaced(subject, finite, rest)}, {reason}")
+
+
+def _english_noun(noun: Noun, derivation: Derivation, determiner: str) -> str:
+    attribute = derivation.subject_attribute if noun is derivation.subject else derivation.object_attribute
+    return _spaced(determiner, attribute.english if attribute else "", noun.english)
+
+
+def _spaced(*parts: str) -> str:
+    """The parts that are not empty, joined by single spaces."""
+    return " ".join(" ".join(parts).split())
+
+
+def _finished(sentence: str) -> str:
+    """The sentence with a capital letter and a full stop."""
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+_ENDINGS: tuple[tuple[Degree, str], ...] = (("too", "tired"), ("too", "wide"), ("", "congested"))
+
+
+def _article_sentences() -> tuple[PronounSentence, ...]:
+    animal, street = NOUN_BY_ENGLISH["animal"], NOUN_BY_ENGLISH["street"]
+    crossed = next(frame for frame in FRAMES if frame.name == "crossed")
+    return tuple(
+        write(
+            Derivation(
+                frame=crossed,
+                subject=animal,
+                object=street,
+                refers_to_subject=DRAWBACK_BY_ENGLISH[drawback].sense == animal.sense,
+                drawback=DRAWBACK_BY_ENGLISH[drawback],
+                degree=degree,
+                link=BECAUSE,
+                apostrophe=apostrophe,
+            )
+        )
+        for apostrophe, (degree, drawback) in product(("'", "’"), _ENDINGS)
+    )
+
+
+ARTICLE_SENTENCES: tuple[PronounSentence, ...] = _article_sentences()

@@ -1,0 +1,323 @@
+"""Drawing sentences at random, and the training, validation and test splits."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import islice
+from random import Random
+from typing import Literal, TypeVar, get_args
+
+from regard.errors import ArgumentError
+from regard_lab.text.pronouns.frames import FRAMES, TIMES, Frame, Link
+from regard_lab.text.pronouns.lexicon import ATTRIBUTES, NOUNS, Drawback, Noun, telling_drawbacks
+from regard_lab.text.pronouns.sentences import Degree, Derivation, PronounSentence, write
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+VALID_SHARE = 0.04
+TEST_SHARE = 0.06
+
+# Readers will try the articles' own sentences, so their noun pair is never in training.
+_ARTICLE_PAIR = ("animal", "street")
+
+
+def split_of_pair(first: Noun, second: Noun) -> Split:
+    """The split of all sentences about two nouns, in either order.
+
+    Args:
+        first: one noun.
+        second: the other.
+
+    Returns:
+        "train" for about 90 % of all pairs, "valid" for 4 %, "test" for 6 %, the same on every machine.
+
+    Example:
+        >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
+        >>> split_of_pair(NOUN_BY_ENGLISH["street"], NOUN_BY_ENGLISH["animal"])
+        'test'
+    """
+    return _split_of_names(*sorted((first.english, second.english)))
+
+
+@cache
+def _split_of_names(first: str, second: str) -> Split:
+    if (first, second) == _ARTICLE_PAIR:
+        return "test"
+    digest = hashlib.sha256(f"pronouns {first} {second}".encode()).digest()
+    share = int.from_bytes(digest[:8], "big") / 2**64
+    if share < TEST_SHARE:
+        return "test"
+    return "valid" if share < TEST_SHARE + VALID_SHARE else "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Probabilities of the free choices of a sentence.
+
+    Args:
+        same_gender: both nouns have the same gender; in training only, in other splits they never do.
+        attribute: a noun has an attribute, for each noun.
+        time: the sentence begins with a time.
+        link_first: the sentence begins with the subordinate clause, if it has no time.
+        no_subject: a negated sentence has "no animal" instead of "not", if the subject comes first.
+        contracted: "did not" is written "didn't".
+
+    Raises:
+        ArgumentError: for a value outside 0 to 1.
+    """
+
+    same_gender: float = 0.05
+    attribute: float = 0.12
+    time: float = 0.1
+    link_first: float = 0.1
+    no_subject: float = 0.08
+    contracted: float = 0.4
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 <= value <= 1:
+                raise ArgumentError(f"the weight {name!r} is {value}, but a probability lies between 0 and 1")
+
+
+WEIGHTS = Weights()
+Choice = TypeVar("Choice")
+
+# "Too" gives a reason and does not fit a concession. Adjectives without degrees can only take "still".
+_DEGREES_OF_A_REASON: dict[Degree, float] = {"too": 0.6, "": 0.25, "very": 0.15}
+_DEGREES_OF_A_CONCESSION: dict[Degree, float] = {"very": 0.5, "": 0.5}
+_DEGREES_OF_AN_ABSOLUTE: dict[Degree, float] = {"": 0.7, "still": 0.3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """A frame, the role of the referent in it, and the possible other nouns of one class."""
+
+    frame: Frame
+    refers_to_subject: bool
+    partners: tuple[Noun, ...]
+
+
+def deal_referents(random: Random) -> Iterator[Noun]:
+    """Yield all nouns in endless rounds, shuffled in each, so that each is equally often the referent."""
+    while True:
+        deck = list(NOUNS)
+        random.shuffle(deck)
+        yield from deck
+
+
+def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Derivation | None:
+    """Draw a sentence in which *it* refers to the given noun.
+
+    Args:
+        split: the split whose noun pairs are used.
+        referent: the noun that *it* refers to.
+        random: the random generator.
+        weights: probabilities of the free choices.
+
+    Returns:
+        The derivation, or None if the split has no other noun for this one.
+    """
+    same_gender = split == "train" and random.random() < weights.same_gender
+    choices = openings(split, referent, same_gender)
+    if not choices:
+        return None
+    opening = _weighted(choices, (choice.frame.weight for choice in choices), random)
+    partner = random.choice(opening.partners)
+    drawback = random.choice(telling_drawbacks(referent.sense, partner.sense))
+    links = opening.frame.links
+    link = _weighted(links, (link.weight for link in links), random)
+    allowed = degrees(drawback, link)
+    is_negated = opening.frame.is_negated(link)
+    times = [time for time in TIMES if is_negated or not time.is_span]
+    time = random.choice(times) if random.random() < weights.time else None
+    link_first = time is None and link.relation != "obstacle" and random.random() < weights.link_first
+    subject_has_no = is_negated and not link_first and random.random() < weights.no_subject
+    contracted = is_negated and not subject_has_no and random.random() < weights.contracted
+    return Derivation(
+        frame=opening.frame,
+        subject=referent if opening.refers_to_subject else partner,
+        object=partner if opening.refers_to_subject else referent,
+        refers_to_subject=opening.refers_to_subject,
+        drawback=drawback,
+        degree=_weighted(list(allowed), allowed.values(), random),
+        link=link,
+        link_first=link_first,
+        time=time,
+        subject_attribute=random.choice(ATTRIBUTES) if random.random() < weights.attribute else None,
+        object_attribute=random.choice(ATTRIBUTES) if random.random() < weights.attribute else None,
+        subject_has_no=subject_has_no,
+        apostrophe="'" if contracted else "",
+    )
+
+
+def degrees(drawback: Drawback, link: Link) -> dict[Degree, float]:
+    """The degree words that fit a drawback and a link, with their weights."""
+    if not drawback.gradable:
+        return _DEGREES_OF_AN_ABSOLUTE
+    return _DEGREES_OF_A_CONCESSION if link.relation == "concession" else _DEGREES_OF_A_REASON
+
+
+@cache
+def openings(split: Split, referent: Noun, same_gender: bool) -> tuple[Opening, ...]:
+    """All frames, roles and classes of the other noun for a referent within one split."""
+    choices = []
+    for frame in FRAMES:
+        for subject, object_ in frame.class_pairs:
+            if referent.sense not in (subject, object_):
+                continue
+            refers_to_subject = referent.sense == subject
+            partners = tuple(
+                noun
+                for noun in NOUNS
+                if noun.sense == (object_ if refers_to_subject else subject)
+                and (noun.gender == referent.gender) == same_gender
+                and split_of_pair(referent, noun) == split
+            )
+            if partners:
+                choices.append(Opening(frame=frame, refers_to_subject=refers_to_subject, partners=partners))
+    return tuple(choices)
+
+
+def _weighted(choices: Sequence[Choice], weights: Iterable[float], random: Random) -> Choice:
+    return random.choices(choices, list(weights))[0]
+
+
+# Up to these counts, fewer than one draw in twenty repeats a sentence of the valid and test splits.
+LARGEST_COUNT: dict[Split, int] = {"train": 500_000, "valid": 20_000, "test": 20_000}
+
+
+def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list[PronounSentence]:
+    """Generate distinct sentences of one split; a longer list begins with a shorter one.
+
+    Args:
+        split: "train", "valid" or "test".
+        count: number of sentences, from 0 to `LARGEST_COUNT[split]`.
+        seed: another seed gives other sentences about the same noun pairs.
+        weights: probabilities of the free choices.
+
+    Returns:
+        The sentences, with distinct sources and noun pairs of this split only. Each noun is the referent about equally
+        often.
+
+    Raises:
+        ArgumentError: for an unknown split, or a count the split cannot fill.
+
+    Example:
+        >>> sentence = make_split("test", 1)[0]
+        >>> sentence.target.split()[sentence.target_pronoun_index] == sentence.pronoun
+        True
+    """
+    if split not in SPLITS:
+        raise ArgumentError(f"there is no split {split!r}; the corpus has {', '.join(SPLITS)}")
+    _check_count(f"sentences of {split!r}", count, LARGEST_COUNT[split])
+    drawn = _distinct_derivations(split, Random(f"{split} {seed}"), weights)
+    return [write(derivation) for derivation in islice(drawn, count)]
+
+
+def make_contrast_pairs(
+    count: int, seed: int = 0, *, weights: Weights = WEIGHTS
+) -> list[tuple[PronounSentence, PronounSentence]]:
+    """Generate pairs of test sentences that differ in one English word, which changes the referent.
+
+    Args:
+        count: number of pairs, from 0 to `LARGEST_COUNT["test"]`.
+        seed: another seed gives other pairs.
+        weights: probabilities of the free choices.
+
+    Returns:
+        Pairs whose sources differ in the final adjective only and whose pronouns differ.
+
+    Raises:
+        ArgumentError: for a count that the test split cannot fill.
+
+    Example:
+        >>> before, after = make_contrast_pairs(1)[0]
+        >>> len(set(before.source.split()) ^ set(after.source.split())), before.pronoun != after.pronoun
+        (2, True)
+    """
+    _check_count("contrast pairs of 'test'", count, LARGEST_COUNT["test"])
+    random = Random(f"contrast {seed}")
+    pairs: list[tuple[PronounSentence, PronounSentence]] = []
+    seen: set[str] = set()
+    for derivation in _distinct_derivations("test", random, weights):
+        if len(pairs) == count:
+            break
+        moved = _with_referent_moved(derivation, random)
+        if moved is None:
+            continue
+        first, second = write(derivation), write(moved)
+        if first.source not in seen and second.source not in seen:
+            seen |= {first.source, second.source}
+            pairs.append((first, second))
+    return pairs
+
+
+def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list[tuple[PronounSentence, ...]]:
+    """Generate training sentences, each with a twin that differs in the final adjective and so in the referent.
+
+    A batch with both shows what the adjective decides, since everything else is the same.
+
+    Args:
+        count: number of sentences in all, from 0 to `LARGEST_COUNT["train"]`.
+        seed: another seed gives other sentences about the same noun pairs.
+        weights: probabilities of the free choices.
+
+    Returns:
+        Pairs of twins, with distinct sources and noun pairs of the training split only; a sentence for which no
+        adjective fits the other noun is alone.
+
+    Raises:
+        ArgumentError: for a count that the training split cannot fill.
+
+    Example:
+        >>> first, twin = make_twins(2)[0]
+        >>> len(set(first.source.split()) ^ set(twin.source.split()))
+        2
+    """
+    _check_count("sentences of 'train'", count, LARGEST_COUNT["train"])
+    random = Random(f"twins {seed}")
+    groups: list[tuple[PronounSentence, ...]] = []
+    seen: set[str] = set()
+    for derivation in _distinct_derivations("train", random, weights) if count else ():
+        moved = _with_referent_moved(derivation, random)
+        written = [write(one) for one in (derivation, moved) if one is not None]
+        group = tuple(one for one in written if one.source not in seen)[: count - len(seen)]
+        if group:
+            groups.append(group)
+            seen |= {one.source for one in group}
+        if len(seen) == count:
+            break
+    return groups
+
+
+def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Iterator[Derivation]:
+    """An endless stream of distinct derivations of a split."""
+    seen: set[Derivation] = set()
+    for referent in deal_referents(random):
+        derivation = draw(split, referent, random, weights)
+        if derivation is not None and derivation not in seen:
+            seen.add(derivation)
+            yield derivation
+
+
+def _with_referent_moved(derivation: Derivation, random: Random) -> Derivation | None:
+    """The sentence with a drawback of the other noun and the same degree; None if none fits."""
+    drawbacks = [
+        drawback
+        for drawback in telling_drawbacks(derivation.other.sense, derivation.referent.sense)
+        if derivation.degree in degrees(drawback, derivation.link)
+    ]
+    if not drawbacks:
+        return None
+    return replace(
+        derivation,
+        drawback=random.choice(drawbacks),
+        refers_to_subject=not derivation.refers_to_subject,
+    )
+
+
+def _check_count(what: str, count: int, largest: int) -> None:
+    if not 0 <= count <= largest:
+        raise ArgumentError(f"{count} {what}: give a count from 0 to {largest}")

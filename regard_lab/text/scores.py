@@ -1,0 +1,71 @@
+"""BLEU, chrF and exact matches of translations, with the settings that make them comparable."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from regard.arguments import a_list
+from regard.errors import ArgumentError
+from regard.packages import needed
+from regard_lab.text.lines import APOSTROPHES, normalise
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Quality of `count` translations: BLEU and chrF from 0 to 100, exact matches from 0 to 1."""
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    exact_match: float
+    count: int
+
+    def to_dict(self) -> dict[str, float | int | str]:
+        """The measures as JSON values."""
+        return asdict(self)
+
+
+def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
+    """Compare translations with one reference each: BLEU, chrF and exact matches.
+
+    All three compare the texts after `normalise`, outputs and references alike, so that they agree on which texts are
+    equal: two texts that differ only in white space or in the form of an apostrophe are. BLEU and chrF are those of
+    sacreBLEU for the whole corpus, with its default settings; the signatures name them, and `apostrophes:straight` if
+    a text has typographic apostrophes, with which sacreBLEU alone gives another number.
+
+    Raises:
+        ArgumentError: no sentences, unequal numbers, or values that are not strings.
+        MissingPackageError: `sacrebleu` is not installed.
+
+    Source: Papineni et al. 2002 (BLEU); Popović 2015 (chrF); Post 2018 (sacreBLEU).
+
+    >>> scores = score(["Das Tier war müde .", "Es sang"], ["Das Tier war müde .", "Sie sang"])
+    >>> scores.exact_match, scores.count, scores.bleu_signature.split("|")[0]
+    (0.5, 2, 'nrefs:1')
+    """
+    needs = "a list of strings, one for each sentence"
+    outputs, references = a_list("outputs", outputs, str, needs), a_list("references", references, str, needs)
+    if len(outputs) != len(references) or not outputs:
+        raise ArgumentError(
+            f"{len(outputs)} outputs and {len(references)} references were given; give equally many, and at least one"
+        )
+    typographic = any(text.translate(APOSTROPHES) != text for text in (*outputs, *references))
+    outputs, references = [normalise(text) for text in outputs], [normalise(text) for text in references]
+    with needed("sacrebleu", "BLEU and chrF"):
+        from sacrebleu.metrics import BLEU, CHRF
+
+    bleu, chrf = BLEU(force=True), CHRF()  # force: no remark on texts that look tokenised
+    matches = sum(out == ref for out, ref in zip(outputs, references, strict=True))
+    note = "|apostrophes:straight" if typographic else ""
+    return Scores(
+        bleu=_percent(bleu.corpus_score(outputs, [references]).score),
+        bleu_signature=f"{bleu.get_signature()}{note}",
+        chrf=_percent(chrf.corpus_score(outputs, [references]).score),
+        chrf_signature=f"{chrf.get_signature()}{note}",
+        exact_match=matches / len(outputs),
+        count=len(outputs),
+    )
+
+
+def _percent(value: float) -> float:
+    return min(value, 100.0)  # a perfect BLEU is computed as 100.00000000000004

@@ -1,0 +1,205 @@
+"""The words of a training text, so that a later sentence can be compared with them.
+
+A sub-word tokeniser can spell any word, so an unknown id never occurs. Whether a model has learned a word is decided by
+the words of its training sentences.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from regard.arguments import a_string, each, of_kind, whole
+from regard.errors import ArgumentError, CheckpointError
+from regard.reprs import brief
+from regard_lab.text.lines import normalise
+from regard_lab.text.scripts import split_unspaced
+from regard_lab.text.vocabularies import word_units
+
+if TYPE_CHECKING:
+    from tokenizers.pre_tokenizers import PreTokenizer
+
+FORMAT = "regard seen words 1"
+MOST = 200_000  # words that are stored; about 2 MB
+MOST_NAMED = 12  # words in one remark
+MOSTLY, LEAST_WORDS = 0.5, 4  # a text of so many words is a guess as a whole if more than this share is unknown
+OPENS = frozenset(".!?…:\"'“”„«»‹›([¿¡")  # after one of these the next word may begin a sentence
+
+
+@brief
+@dataclass(frozen=True)
+class SeenWords:
+    """The words of a training text.
+
+    A word is a run of letters and digits with inner apostrophes, as `Tokeniser.words` splits texts; punctuation and
+    symbols alone are no words. Scripts that write no spaces between words, such as Chinese, count letter by letter.
+    Capitals count, except in the first letter of a word that begins a sentence: "Animals" is known there if the
+    training had "animals".
+
+    Args:
+        words: the words that are stored, the most frequent ones.
+        distinct: how many distinct words the text had.
+
+    >>> seen = SeenWords.of(["The animal didn't cross the street."])
+    >>> seen.unknown("Animal crossings: the street didn't cross the Zebra.")
+    ('crossings', 'Zebra')
+    """
+
+    words: frozenset[str]
+    distinct: int
+
+    @classmethod
+    def of(cls, lines: Iterable[str], most: int = MOST) -> SeenWords:
+        """The words of lines; if there are more than `most`, only the most frequent are stored.
+
+        Raises:
+            ArgumentError: a single string instead of lines.
+        """
+        if isinstance(lines, str):
+            raise ArgumentError("lines is one string; give a list of lines, such as text.splitlines()")
+        most = whole("most", most, 1)
+        tokens: Counter[str] = Counter()  # between spaces; no word crosses one
+        for line in each("lines", lines, "an iterable of strings"):
+            tokens.update(normalise(of_kind("a line", line, str, "a string")).split())
+        counts: Counter[str] = Counter()
+        for token, count in tokens.items():
+            for word, _ in _words(token):
+                counts[word] += count
+        kept = sorted(counts, key=lambda word: (-counts[word], word))[:most]
+        return cls(frozenset(kept), len(counts))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every word of the text is stored; otherwise a rare word of the text may count as unknown."""
+        return len(self.words) == self.distinct
+
+    def unknown(self, text: str) -> tuple[str, ...]:
+        """The words of a text that are not stored, each once, in the order of the text.
+
+        Raises:
+            ArgumentError: the text is not a string.
+        """
+        words = _words(normalise(a_string("text", text)))
+        return tuple(dict.fromkeys(word for word, begins in words if not self._has(word, begins)))
+
+    def counts(self, text: str) -> tuple[int, int]:
+        """How many words of a text are not stored, and how many it has; repeated words count each time.
+
+        >>> SeenWords.of(["The animal sang."]).counts("The zebra sang. A zebra!")
+        (3, 5)
+        """
+        words = list(_words(normalise(a_string("text", text))))
+        return sum(not self._has(word, begins) for word, begins in words), len(words)
+
+    def _has(self, word: str, begins: bool) -> bool:
+        return word in self.words or (begins and word[0].swapcase() + word[1:] in self.words)
+
+    def to_json(self) -> str:
+        """The words as JSON, in alphabetical order."""
+        content = {"format": FORMAT, "distinct": self.distinct, "words": sorted(self.words)}
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> SeenWords:
+        """Read what `to_json` wrote.
+
+        Raises:
+            CheckpointError: a text that `to_json` cannot have written.
+
+        >>> SeenWords.from_json(SeenWords.of(["two words"]).to_json()).words == {"two", "words"}
+        True
+        """
+        try:
+            content = json.loads(a_string("text", text))
+        except (ValueError, RecursionError) as error:
+            raise _damaged(f"it is not valid JSON ({error})") from None
+        content = content if isinstance(content, dict) else {}
+        words, distinct = content.get("words"), content.get("distinct")
+        if content.get("format") != FORMAT:
+            raise _damaged(f"its format is {str(content.get('format'))[:60]!r}, where {FORMAT!r} is read")
+        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
+            raise _damaged("it holds no list of words")
+        if type(distinct) is not int or distinct < len(set(words)):
+            raise _damaged(f"it counts {str(distinct)[:40]} distinct words and lists {len(set(words))}")
+        return cls(frozenset(words), distinct)
+
+
+class UnknownWords:
+    """Words that the training of a model did not have, each named once.
+
+    Args:
+        seen: the words of its training; None if the model does not store them, and then there is nothing to remark.
+        output: what the model makes of a text, such as "translation".
+    """
+
+    def __init__(self, seen: SeenWords | None, output: str) -> None:
+        self._seen, self._output = seen, output
+        self._named: set[str] = set()
+
+    def remark(self, text: str) -> str | None:
+        """A sentence about the words of a text that were not named before; None if there are none.
+
+        >>> print(UnknownWords(SeenWords.of(["the bird sang"]), "translation").remark("the zebra sang"))
+        not in the training of this model: zebra; the translation of such words is a guess
+        """
+        if self._seen is None:
+            return None
+        new = [word for word in self._seen.unknown(text) if word not in self._named]
+        if not new:
+            return None
+        self._named.update(new)
+        more = f" and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
+        names = f"not {self._where()}: {', '.join(new[:MOST_NAMED])}{more}"
+        whole = self._whole(text)
+        return f"{names}; {f'the {self._output} of such words is a guess' if whole is None else whole}"
+
+    def remark_on_whole(self, text: str) -> str | None:
+        """A sentence about a text of which most words are unknown; None for any other.
+
+        >>> UnknownWords(SeenWords.of(["the bird sang"]), "label").remark_on_whole("zebras run over the hills")
+        'not in the training of this model: zebras, run, over, hills; the label is a guess: 4 of 5 words are unknown'
+        """
+        return None if self._whole(text) is None else self.remark(text)
+
+    def _where(self) -> str:
+        assert self._seen is not None
+        if self._seen.complete:
+            return "in the training of this model"
+        return f"among the {len(self._seen.words):,} most frequent words of its training"
+
+    def _whole(self, text: str) -> str | None:
+        if self._seen is None:
+            return None
+        unknown, words = self._seen.counts(text)
+        if words < LEAST_WORDS or unknown <= MOSTLY * words:
+            return None
+        return f"the {self._output} is a guess: {unknown} of {words} words are unknown"
+
+
+def _words(text: str) -> Iterator[tuple[str, bool]]:
+    """The words of a text, and whether each may begin a sentence."""
+    begins = True
+    for unit, _ in _splitter().pre_tokenize_str(text):
+        if _is_word(unit):
+            for word in split_unspaced(unit.strip()):
+                yield word, begins
+                begins = False
+        elif not OPENS.isdisjoint(unit):
+            begins = True
+
+
+@cache
+def _splitter() -> PreTokenizer:
+    return word_units()
+
+
+def _is_word(unit: str) -> bool:
+    return any(map(str.isalnum, unit))
+
+
+def _damaged(reason: str) -> CheckpointError:
+    return CheckpointError(f"the list of training words is damaged or not one of regard's: {reason}; copy it again")

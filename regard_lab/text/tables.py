@@ -1,0 +1,326 @@
+"""Tables of two columns: CSV and TSV whose header names them, or whose path does, as in `pairs.csv:english,german`.
+
+A column that nobody names is never guessed: a file whose first line may be a header or a pair is refused. Likewise the
+path of a `.jsonl` may name two keys of its objects.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.arguments import count_of
+from regard.errors import DataError, NotFoundError
+from regard_lab.text.lines import numbered_lines
+
+DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
+NAMED = re.compile(
+    r"(?P<path>.+\.(?:csv|tsv|jsonl)):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
+)
+ONE_WORD = re.compile(r"[^\W\d][\w-]+")  # as names of columns are, and few sentences
+# Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.
+LANGUAGES = frozenset((
+    "en", "de", "fr", "es", "pt", "nl", "ru", "zh", "ja", "ko", "ar", "pl", "sv", "cs", "uk", "tr", "vi", "th",
+    "english", "german", "french", "spanish", "italian", "portuguese", "dutch", "russian", "chinese", "japanese",
+    "korean", "arabic", "hindi", "polish", "swedish", "czech", "ukrainian", "turkish", "vietnamese", "thai",
+))  # fmt: skip
+
+WRONG_COLUMNS = "not as many columns as the header"
+HALF_QUOTED = "with an odd number of quotes, one at the edge of a column"
+
+
+class Columns(NamedTuple):
+    """What two columns hold, and the names by which a header may call each."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+
+
+SOURCE_AND_TARGET = Columns(("source", "src"), ("target", "tgt", "translation"))
+LABEL_AND_TEXT = Columns(("label", "class", "category"), ("text", "sentence"))
+
+
+class Table(NamedTuple):
+    """A table as its path names it: the file, and the two columns that the path names, if it names any."""
+
+    path: Path
+    names: tuple[str, str] | None
+
+    @property
+    def suffix(self) -> str:
+        return self.path.suffix.lower()
+
+
+def table_of(path: Path) -> Table:
+    """The table that a path names; the path of a file that exists is never taken apart.
+
+    >>> table_of(Path("pairs.csv:english,german"))
+    Table(path=PosixPath('pairs.csv'), names=('english', 'german'))
+    """
+    found = None if os.path.lexists(path) else NAMED.fullmatch(str(path))
+    return Table(path, None) if found is None else Table(Path(found["path"]), (found["left"], found["right"]))
+
+
+def wanted_columns(table: Table, kinds: Columns) -> Columns:
+    """The names that the path gives, or else the usual ones, in lower case."""
+    return kinds if table.names is None else Columns(*((name.strip().lower(),) for name in table.names))
+
+
+def two_strings(record: object, wanted: Columns) -> tuple[str, str] | None:
+    """The two strings of a JSON object by its keys, or by those of the object that it holds under "translation".
+
+    >>> two_strings({"id": 7, "translation": {"en": "cat", "de": "Katze"}}, Columns(("en",), ("de",)))
+    ('cat', 'Katze')
+    """
+    nested = record.get("translation") if isinstance(record, dict) else None
+    for holder in (record, nested):
+        if isinstance(holder, dict):
+            named = {key.strip().lower(): value for key, value in holder.items()}
+            found = [[named[key] for key in keys if isinstance(named.get(key), str)] for keys in wanted]
+            if all(found):
+                return found[0][0], found[1][0]
+    return None
+
+
+def name_the_keys(table: Table, record: object, kinds: Columns) -> str | None:
+    """A phrase about the keys of an object that lacks the wanted ones; None if it holds no two strings."""
+    nested = record.get("translation") if isinstance(record, dict) else None
+    held = nested if isinstance(nested, dict) else record
+    names = [key for key, value in held.items() if isinstance(value, str)] if isinstance(held, dict) else []
+    if len(names) < 2:
+        return None
+    return f"the strings of its first object are {_quoted(names)}; {_way_out(table, names, kinds)}"
+
+
+class Header(NamedTuple):
+    """A header line: the delimiter of the table, its number of columns, and the places of the two that are read."""
+
+    delimiter: str
+    count: int
+    left: int
+    right: int
+
+
+class Quotes:
+    """Counts the rows of a `.tsv` that look quoted, as csv and pandas write them; in a `.tsv` a quote is a letter.
+
+    Args:
+        table: the `.tsv`.
+        columns: its two columns.
+        header: whether its first line names them.
+    """
+
+    def __init__(self, table: Table, columns: Columns, header: bool) -> None:
+        self._table, self._columns, self._header = table, columns, header
+        self._rows = self._whole = self._certain = self._first = 0
+
+    def has_half(self, number: int, cells: Sequence[str]) -> bool:
+        """Whether a cell may be half of a quoted field that holds a line end; the row is counted."""
+        half = any(_is_half(cell) for cell in cells)
+        inside = [cell[1:-1] for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"']
+        whole = bool(inside) and all('"' not in text.replace('""', "") for text in inside)
+        certain = half or (whole and any('""' in text for text in inside))
+        self._rows, self._whole, self._certain = self._rows + 1, self._whole + whole, self._certain + certain
+        self._first = self._first or (number if whole or half else 0)
+        return half
+
+    def remark(self) -> str | None:
+        """A phrase about the rows that look quoted, with the way to read them so; None if none does.
+
+        A few rows that are quotations from the first letter to the last are no sign of a quoted file.
+        """
+        count = max(self._certain, self._whole if 2 * self._whole > self._rows else 0)
+        if not count:
+            return None
+        return (
+            f"{count:,} of {count_of(self._rows, 'rows', ',')} look quoted, as csv and pandas write rows (see line "
+            f"{self._first}), and quotes in a .tsv are read as letters; if they belong to the format, "
+            f"{_read_quoted(self._table, self._columns, self._header)}"
+        )
+
+
+def _is_half(cell: str) -> bool:
+    r"""Whether a cell begins or ends with a quote, and its quotes do not pair off.
+
+    >>> [_is_half(cell) for cell in ('"Zeile 0', 'break"', 'She said "no"', '"No," she said.', "no")]
+    [True, True, False, False, False]
+    """
+    cell = cell.strip()
+    return cell.count('"') % 2 == 1 and (cell.startswith('"') or cell.endswith('"'))
+
+
+def _read_quoted(table: Table, kinds: Columns, header: bool) -> str:
+    way = f"rename it to {table.path.with_suffix('.csv').name}, whose quotes are read"
+    return way if header else f"{way}, with the header {kinds.left[0]} TAB {kinds.right[0]} as its first line"
+
+
+def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
+    """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others.
+
+    Raises:
+        DataError: a column that was named is not there or there twice, or it is not certain which columns to read.
+    """
+    if table.suffix == ".csv" and not first.strip():
+        raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
+    headers = []
+    for delimiter in DELIMITERS[table.suffix]:
+        names = [name.strip().lower() for name in _cells(table, first, delimiter)]
+        wanted = wanted_columns(table, kinds)
+        places = [[place for place, name in enumerate(names) if name in options] for options in wanted]
+        if any(len(found) > 1 for found in places):
+            raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names, kinds)}")
+        if all(places):
+            headers.append(Header(delimiter, len(names), places[0][0], places[1][0]))
+    if headers:
+        return headers[0]
+    bare = {name.strip().strip('"').lower() for name in first.split("\t")}
+    if table.suffix == ".tsv" and all(bare.intersection(options) for options in wanted_columns(table, kinds)):
+        raise DataError(
+            f"{table.path}: the header {first.strip()[:60]!r} is quoted, and quotes in a .tsv are read as letters; "
+            f"{_read_quoted(table, kinds, True)}"
+        )
+    _refuse_unclear(table, first, kinds)
+    return None
+
+
+def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
+    """Raise unless the first line can only be a row of a `.tsv` without a header."""
+    names = max((_cells(table, first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
+    if table.names is not None:
+        there = {name.strip().lower() for name in names}
+        missing = [name for name in table.names if name.strip().lower() not in there]
+        raise NotFoundError(
+            f"{table.path} has no column{'s' * (len(missing) > 1)} {_quoted(missing)}: its first line is "
+            f"{_quoted(names)}; {_way_out(table, names, kinds)}"
+        )
+    if table.suffix == ".csv":
+        raise NotFoundError(
+            f"{table.path} begins with {_quoted(names)}; a .csv begins with a header. Put the line {_header(kinds)} "
+            f"before it, or if it is the header, {_way_out(table, names, kinds)}"
+        )
+    if len(names) > 1 and all(name.strip().lower() in LANGUAGES for name in names):
+        raise NotFoundError(
+            f"{table.path}: the first line {_quoted(names)} may be a header or a row; remove it if it is a header, or "
+            f"{_way_out(table, names, kinds)}"
+        )
+
+
+def on_first_line(table: Table, first: str, header: Header | None, kinds: Columns) -> str | None:
+    r"""A phrase about a first line that is a header, or that may be one and was read as a row; None for any other.
+
+    >>> on_first_line(Table(Path("a.tsv"), None), "source\ttarget", Header("\t", 2, 0, 1), SOURCE_AND_TARGET)
+    "the first line, 'source', 'target', is a header"
+    """
+    if header is not None:
+        return f"the first line, {_quoted(_cells(table, first, header.delimiter))}, is a header"
+    names = first.split("\t")
+    if len(names) != 2 or not all(ONE_WORD.fullmatch(name.strip()) for name in names):
+        return None
+    return (
+        f"the first line, {_quoted(names)}, was read as a row like the others; if it is a header, "
+        f"{_way_out(table, names, kinds)}"
+    )
+
+
+def table_rows(
+    table: Table, header: Header, quotes: Quotes | None
+) -> Iterator[tuple[int, tuple[str, str] | str | None]]:
+    """The rows below a header with the numbers of their lines: the two columns, a reason against it, or None.
+
+    None stands for a line that is not valid UTF-8. A quoted field of a `.csv` may hold line ends.
+
+    Raises:
+        DataError: a quoted field that does not end as one.
+    """
+    damaged: list[int] = []
+    lines = _below_header(table.path, damaged)
+    if table.suffix == ".tsv":
+        rows = ((number, text.split("\t")) for number, text in lines)
+    else:
+        rows = _quoted_rows(table.path, lines, header.delimiter)
+    for number, cells in rows:
+        yield from ((number, None) for number in damaged)
+        damaged.clear()
+        if not any(cell.strip() for cell in cells):
+            yield number, ""
+        elif len(cells) != header.count:
+            yield number, WRONG_COLUMNS
+        elif quotes is not None and quotes.has_half(number, cells):
+            yield number, HALF_QUOTED
+        else:
+            yield number, (cells[header.left], cells[header.right])
+    yield from ((number, None) for number in damaged)
+
+
+def first_line(path: Path) -> str:
+    """The first line of a file; nothing for an empty one, or one that is not UTF-8."""
+    return next((text or "" for _, text in numbered_lines(path)), "")
+
+
+def _below_header(path: Path, damaged: list[int]) -> Iterator[tuple[int, str]]:
+    for number, text in numbered_lines(path):
+        if text is None:
+            damaged.append(number)
+        elif number > 1:
+            yield number, text
+
+
+def _quoted_rows(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV, each with the number of its first line."""
+    started = [1]
+
+    def texts() -> Iterator[str]:
+        for number, text in lines:
+            started.append(number)
+            yield text.replace("\r", " ") + "\n"  # one inside a line is white space, as in a .tsv
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            yield (started[1] if len(started) > 1 else started[0]), row
+            del started[1:]
+    except csv.Error as error:
+        at = started[1] if len(started) > 1 else started[0]
+        raise DataError(
+            f"{path}, line {at}: the quotes do not close ({error}); a quote inside a quoted field is written twice"
+        ) from None
+
+
+def _cells(table: Table, line: str, delimiter: str) -> list[str]:
+    if table.suffix == ".tsv":
+        return line.split("\t")
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [""])
+    except csv.Error:
+        return [line]
+
+
+def _quoted(names: Sequence[str]) -> str:
+    shown = [repr(name.strip()[:40]) for name in names[:8]]
+    return ", ".join(chain(shown, ["..."] if len(names) > 8 else []))
+
+
+def _header(kinds: Columns) -> str:
+    return f"{kinds.left[0]},{kinds.right[0]}"
+
+
+def _way_out(table: Table, names: Sequence[str], kinds: Columns) -> str:
+    """How to name the columns; those that the header leaves no doubt about are named."""
+    usable = {name.strip().lower(): name.strip() for name in names if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())}
+    near = [get_close_matches(name.strip().lower(), usable, n=1) for name in table.names or ()]
+    chosen = [usable[found[0]] for found in near if found]  # those most like the ones that were named
+    if len(set(chosen)) < 2:
+        chosen = list(usable.values()) if len(usable) == 2 else [usable[key] for key in usable if key in LANGUAGES]
+    noun = "key" if table.suffix == ".jsonl" else "column"
+    if len(chosen) == 2:
+        return f"name the {noun}s after the file, as in {table.path}:{','.join(chosen)}"
+    return (
+        f"name the {noun} of the {kinds.left[0]} and that of the {kinds.right[0]} after the file, as in "
+        f"{table.path}:{kinds.left[0].upper()},{kinds.right[0].upper()}"
+    )

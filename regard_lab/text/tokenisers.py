@@ -1,0 +1,246 @@
+"""Lossless tokenisers: text to ids and back, and ids to words."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate, groupby
+from operator import index
+
+from regard.arguments import a_string, each, kind_of, of_kind, shown
+from regard.errors import ArgumentError, DataError
+from regard_lab.text.lines import LONE_SURROGATES, normalise, tidy_target
+from regard_lab.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
+
+__all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
+
+LINES = re.compile(r"[^\n]*\n|[^\n]+")  # each with its line end
+
+BARE_SPACE = "\u2423"  # "␣", shown for a piece or word of spaces only
+SPACES = " \u00a0\u202f"
+
+IDS = "integers, as encode returns them"
+MOST_PIECES = 1 << 22  # the library allocates memory for all of them before it reads a line
+
+
+class Tokeniser:
+    """A byte-level sub-word tokeniser: decoding restores every text exactly, up to `normalise` of texts to read.
+
+        decode(encode(text)) == normalise(text)     for sentences that a model reads
+        decode(encode_target(text)) == text         for sentences that it writes: their typography is kept
+        decode(encode(text)) == text                with verbatim=True: line ends and spaces are kept
+
+    There are three kinds: "bpe" merges bytes into sub-words within words, "character" into single characters (rare ones
+    remain bytes), and "byte" merges nothing. Punctuation and symbols are separated from words; "didn't" is one word.
+    There is no Unigram, whose training is not deterministic. Ids 0 to 3 are `PAD, UNKNOWN, BEGIN, END`; no text is
+    encoded as one of them, so "<end>" is five ordinary characters.
+
+    Source: Sennrich, Haddow and Birch 2016 (byte-pair encoding); Radford et al. 2019 (over bytes).
+
+    >>> tokeniser = Tokeniser.train(["The animal didn't cross the street."] * 2, vocab_size=400)
+    >>> ids = tokeniser.encode("The  animal didn’t cross the street.")
+    >>> tokeniser.decode(ids)
+    "The animal didn't cross the street."
+    >>> [word for word, _ in tokeniser.words(ids + [END])]
+    ['The', 'animal', "didn't", 'cross', 'the', 'street', '.', '<end>']
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Make a tokeniser from a vocabulary; `train` and `from_json` are the usual ways."""
+        needs = "a vocabulary; Tokeniser.train and Tokeniser.from_json make one"
+        self.vocabulary: Vocabulary = of_kind("vocabulary", vocabulary, Vocabulary, needs)
+        self._engine = vocabulary.engine()
+        self._word_units = word_units(vocabulary.typographic)
+
+    @classmethod
+    def train(
+        cls, lines: Iterable[str], vocab_size: int, kind: str = "bpe", *, targets: Iterable[str] | None = None,
+        verbatim: bool = False, trim: bool = False,
+    ) -> "Tokeniser":  # fmt: skip
+        """Train a tokeniser on lines of text; the same lines give exactly the same vocabulary.
+
+        Args:
+            lines: the training text (for a translator, its sources); normalised first, unless verbatim.
+            vocab_size: the most pieces to learn, at least 260; a small text gives fewer, and "byte" always has 260.
+            kind: "bpe", "character" or "byte".
+            targets: texts that a model learns to write, cleaned by `tidy_target` alone. A tokeniser that is trained
+                without them normalises targets too.
+            verbatim: encode texts unchanged instead of normalising them.
+            trim: drop the pieces that occur in these lines only as a part of longer pieces, which a model would never
+                learn; where another text has one, its parts are encoded (Sennrich et al. 2017).
+
+        Raises:
+            ArgumentError: an unknown kind, a vocab_size below 260, a single string instead of lines, or targets of a
+                verbatim tokeniser, which normalises nothing.
+            DataError: lines without text.
+            MissingPackageError: `tokenizers` is not installed.
+        """
+        if isinstance(vocab_size, int) and vocab_size > MOST_PIECES:
+            raise ArgumentError(f"vocab_size is {vocab_size}; at most {MOST_PIECES} pieces are learned")
+        for name, given in (("lines", lines), ("targets", targets)):
+            if isinstance(given, str):
+                raise ArgumentError(f"{name} is one string; give a list of lines, such as text.splitlines()")
+        if verbatim and targets is not None:
+            raise ArgumentError(
+                "targets are given and verbatim=True, which normalises no text; give all texts as lines"
+            )
+        if verbatim:
+            prepared = [line for text in lines for line in _whole_lines(text)]
+        else:
+            prepared = [f" {text}" for line in lines if (text := normalise(line))]
+            prepared += [f" {text}" for line in targets or () if (text := _encodable(tidy_target(line)))]
+        if not prepared:
+            raise DataError("the lines have no text; give at least one line that is not empty")
+        return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None))
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, including the special ones."""
+        return len(self.vocabulary.pieces)
+
+    @property
+    def kind(self) -> str:
+        """One of "bpe", "character" and "byte"."""
+        return self.vocabulary.kind
+
+    @property
+    def verbatim(self) -> bool:
+        """Whether texts are encoded without normalisation."""
+        return self.vocabulary.verbatim
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text that a model reads, without special ids.
+
+        Raises:
+            ArgumentError: the text is not a string.
+        """
+        if not isinstance(text, str):
+            raise ArgumentError(f"encode takes one string, not {kind_of(text)}")
+        if self.verbatim:
+            lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
+            return self._spelled(i for line in lines for i in line.ids)
+        return self._encoded(normalise(text))
+
+    def encode_target(self, text: str) -> list[int]:
+        r"""The ids of a text that a model writes or has written, without special ids.
+
+        Nothing in it is changed, except that a tokeniser that was trained without targets normalises it, as its
+        training did.
+
+        Raises:
+            ArgumentError: the text is not a string.
+
+        >>> tokeniser = Tokeniser.train(["Who is it?"], 300, targets=["Qui est-ce\u202f?", "C’est l’été."])
+        >>> ways = (tokeniser.encode_target, tokeniser.encode)
+        >>> [tokeniser.decode(encode("L’été\u202f?")) for encode in ways]
+        ['L’été\u202f?', "L'été ?"]
+        """
+        return self._encoded(_encodable(text)) if self.vocabulary.typographic else self.encode(text)
+
+    def _encoded(self, text: str) -> list[int]:
+        # A space before the first word gives it the same pieces as anywhere else in a text.
+        return self._spelled(self._engine.encode(f" {text}", add_special_tokens=False).ids) if text else []
+
+    def _spelled(self, merged: Iterable[int]) -> list[int]:
+        """The ids of merged pieces."""
+        spelling = self.vocabulary.spelling
+        return [i for one in merged for i in spelling[one]]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without special ids; bytes that are not UTF-8 become U+FFFD.
+
+        Raises:
+            ArgumentError: an id outside 0 ... vocab_size - 1.
+        """
+        joined = b"".join(self._bytes_of(i) or b"" for i in each("ids", ids, IDS))
+        text = joined.decode("utf-8", "replace")
+        return text if self.verbatim else text.removeprefix(" ")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        r"""The text of each id by itself, without its space; "\xf0" for part of a character, "<end>" for END.
+
+        Raises:
+            ArgumentError: an id outside 0 ... vocab_size - 1.
+        """
+        return [
+            SPECIALS[int(i)] if (raw := self._bytes_of(i)) is None else _shown(raw, "backslashreplace")
+            for i in each("ids", ids, IDS)
+        ]
+
+    def words(self, ids: Iterable[int]) -> list[tuple[str, range]]:
+        """The words of ids, each with the positions of its ids; together they cover every position once.
+
+        A run of punctuation, a run of symbols and each special id is a word ("street." gives "street" and "."). A word
+        keeps inner apostrophes ("didn't") and is split at hyphens.
+
+        Raises:
+            ArgumentError: an id outside 0 ... vocab_size - 1.
+        """
+        ids = list(each("ids", ids, IDS))
+        raws = [self._bytes_of(i) for i in ids]
+        words: list[tuple[str, range]] = []
+        run_start = 0
+        for at, raw in enumerate([*raws, None]):  # the None at the end closes the last run
+            if raw is None:
+                words += self._words_of_run([one or b"" for one in raws[run_start:at]], run_start)
+                words += [(SPECIALS[int(ids[at])], range(at, at + 1))] if at < len(ids) else []
+                run_start = at + 1
+        return words
+
+    def _words_of_run(self, raws: list[bytes], first: int) -> list[tuple[str, range]]:
+        """Words of ordinary ids with these bytes; an id belongs to the word that contains its first byte."""
+        text = b"".join(raws).decode("utf-8", "surrogateescape")  # an invalid byte is one character
+        byte_at = [0, *accumulate(len(letter.encode("utf-8", "surrogateescape")) for letter in text)]
+        units = self._word_units.pre_tokenize_str(_encodable(text))
+        unit_starts = [byte_at[start] for _, (start, _) in units]
+        id_starts = [0, *accumulate(map(len, raws))][:-1]
+        words = []
+        for _, group in groupby(enumerate(id_starts), key=lambda at: bisect_right(unit_starts, at[1])):
+            places = [place for place, _ in group]
+            start, stop = places[0], places[-1] + 1
+            words.append((_shown(b"".join(raws[start:stop]), "replace"), range(first + start, first + stop)))
+        return words
+
+    def _bytes_of(self, i: int) -> bytes | None:
+        try:
+            i = index(i)
+        except TypeError:
+            raise ArgumentError(f"ids contains {shown(i)}; give {IDS}") from None
+        if not 0 <= i < self.vocab_size:
+            raise ArgumentError(f"id {i} is outside this tokeniser's vocabulary, 0 to {self.vocab_size - 1}")
+        return self.vocabulary.raw_pieces[i]
+
+    def to_json(self) -> str:
+        """The tokeniser as ASCII JSON."""
+        return self.vocabulary.to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokeniser":
+        """Read a tokeniser that `to_json` wrote, checking all its content.
+
+        Raises:
+            CheckpointError: the text is damaged, or not a tokeniser of regard.
+        """
+        return cls(Vocabulary.from_json(text))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokeniser) and self.vocabulary == other.vocabulary
+
+    def __hash__(self) -> int:
+        return hash(self.vocabulary)
+
+    def __repr__(self) -> str:
+        return f"Tokeniser(kind={self.kind!r}, vocab_size={self.vocab_size})"
+
+
+def _whole_lines(text: str) -> list[str]:
+    """The lines of a text with their line ends; they are encoded separately, so no piece crosses a line end."""
+    return LINES.findall(_encodable(text))
+
+
+def _encodable(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which UTF-8 cannot encode."""
+    return LONE_SURROGATES.sub("\ufffd", a_string("text", text))
+
+
+def _shown(raw: bytes, errors: str) -> str:
+    return raw.decode("utf-8", errors).strip(SPACES) or BARE_SPACE

@@ -1,0 +1,40 @@
+"""Training that can be killed at any instant and resumed to the same bits, for any model and any task.
+
+The loop asks a `Task` for batches and losses, tells a function of yours what happens, prints nothing, and keeps
+the last and the best checkpoint as folders that `regard_lab.models.storage.load_model` reads. Loss and gradient are
+those per target token of the whole step, however it is cut into micro-batches and processes.
+"""
+
+from regard_lab.training.averaging import average_checkpoints
+from regard_lab.training.checkpoint import RunSummary, read_run
+from regard_lab.training.config import TrainingConfig, learning_rate_at
+from regard_lab.training.log import draw_curves, read_log, read_what_is_left
+from regard_lab.training.loop import check_run_folder, train
+from regard_lab.training.record import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
+from regard_lab.training.run import OnValidation, TrainingResult
+from regard_lab.training.task import Batch, Task
+
+__all__ = [
+    "train",
+    "check_run_folder",
+    "TrainingConfig",
+    "TrainingResult",
+    "OnValidation",
+    "average_checkpoints",
+    "Task",
+    "Batch",
+    "learning_rate_at",
+    "Event",
+    "Progress",
+    "Started",
+    "StepDone",
+    "StepSkipped",
+    "Validated",
+    "Saved",
+    "Noticed",
+    "read_run",
+    "RunSummary",
+    "read_log",
+    "read_what_is_left",
+    "draw_curves",
+]

@@ -1,0 +1,263 @@
+"""A run on the disk: complete checkpoints in `step-000100/` folders, and one small file that says which count.
+
+Each folder is a saved model that `load_model` reads, with `training.json` and `optimiser.safetensors` beside it.
+A checkpoint is written aside, synced and renamed; then `checkpoints.json` is replaced in one instant; then the
+folders that it no longer names are deleted. A kill between any two of these leaves a run that can be resumed."""
+
+import re
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.arguments import a_path, absent
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
+from regard.reprs import brief
+from regard.storage import load_tensors, save_tensors
+from regard.storage.files import replace_file, write_folder
+from regard.storage.sealed_json import check_format, read_sealed, render_sealed
+from regard_lab.models.storage import (
+    Checkpoints,
+    load_model,
+    read_checkpoints,
+    write_checkpoints,
+    write_model_files,
+)
+from regard_lab.training.config import TrainingConfig
+from regard_lab.training.workers import gathered, parted
+
+FORMAT = 1
+STATE_FILE = "training.json"
+OPTIMISER_FILE = "optimiser.safetensors"
+SAVED = re.compile(r"step-\d{6,}(-again)*")  # the folders that are ours to count and to delete
+UNFINISHED = re.compile(r"\.step-\d{6,}(-again)*\.(writing-[0-9a-f]{8}|previous)")  # what a kill leaves of them
+
+
+@dataclass
+class RunState:
+    """The few numbers that a run needs beside weights and optimiser to go on exactly where it stopped."""
+
+    step: int = 0
+    tokens: int = 0
+    train_loss: float | None = None  # of the last complete interval of the log
+    interval_loss: float = 0.0  # summed over the tokens since the last line of the log
+    interval_tokens: int = 0
+    best_step: int | None = None
+    best_loss: float | None = None
+    validated_step: int | None = None
+    without_improvement: int = 0  # validations in a row
+    skipped: int = 0  # steps with a loss or gradient that was not finite
+    skipped_in_a_row: int = 0
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    look_seconds: float = 0.0  # that the last validation took, with its samples and its checkpoint
+    last_step: int | None = None  # as planned now, where the config does not say
+    cooling_from: int | None = None  # the step at which patience was used up, where a cooldown follows
+
+
+LATER = ("look_seconds", "last_step", "cooling_from")  # what checkpoints of earlier versions do not have
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint says about the model and the run beside the numbers."""
+
+    kind: str
+    model_config: dict[str, Any]
+    extra_files: dict[str, str]
+    config: TrainingConfig
+    fingerprint: dict[str, Any]
+    environment: dict[str, Any]
+
+
+def save_checkpoint(
+    run: Path,
+    weights: dict[str, torch.Tensor],
+    moments: dict[str, torch.Tensor],
+    state: RunState,
+    identity: Identity,
+    *,
+    is_best: bool,
+) -> Path:
+    """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces.
+
+    Args:
+        run: the folder.
+        weights: the model's state dict; moments: the optimiser's tensors, see `moments_of`.
+        state, identity: what is written beside them.
+        is_best: does validation find this model the best?
+
+    Raises:
+        CheckpointError: it could not be written; the checkpoints before it are unchanged.
+    """
+    keep = identity.config.keep
+    before = read_checkpoints(run)
+    _remove_unneeded(run, before, keep)
+    name = f"step-{state.step:06d}"
+    while (run / name).exists():  # the same step again, after one more validation: never write over a live one
+        name += "-again"
+
+    def write(folder: Path) -> None:
+        write_model_files(folder, identity.model_config, weights, identity.kind, identity.extra_files)
+        seal = save_tensors(folder / OPTIMISER_FILE, moments, durable=False)
+        content = {
+            "format": FORMAT,
+            "state": asdict(state),
+            "optimiser": seal,
+            "config": identity.config.to_dict(),
+            "fingerprint": identity.fingerprint,
+            "environment": identity.environment,
+        }
+        replace_file(folder / STATE_FILE, render_sealed(content), durable=False)
+
+    write_folder(run / name, write)
+    best_before = before.best if before else None
+    now = Checkpoints(last=name, best=name if is_best else best_before)
+    write_checkpoints(run, now)
+    _remove_unneeded(run, now, keep)
+    return run / name
+
+
+def read_training(folder: Path) -> dict[str, Any]:
+    """`training.json` of one checkpoint: its state, fingerprint and environment.
+
+    Raises:
+        CheckpointError: missing, damaged or written by another version.
+    """
+    content = read_sealed(folder / STATE_FILE)
+    check_format(content, FORMAT, folder / STATE_FILE)
+    expected = {"state": dict, "optimiser": str, "config": dict, "fingerprint": dict, "environment": dict}
+    if wrong := [name for name, kind in expected.items() if not isinstance(content.get(name), kind)]:
+        raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
+    state, names = content["state"], {field.name for field in fields(RunState)}
+    numbers = [value for value in state.values() if value is not None]
+    if state.keys() | set(LATER) != names or any(type(number) not in (int, float) for number in numbers):
+        raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
+    prints = content["fingerprint"]
+    parts = [
+        prints.get("files"),
+        model := prints.get("model"),
+        model.get("config") if isinstance(model, dict) else None,
+    ]
+    if any(part is not None and not isinstance(part, dict) for part in parts):
+        raise CheckpointError(f"{folder / STATE_FILE} holds a fingerprint whose parts are not entries by name")
+    return content
+
+
+def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, kind: str) -> RunState:
+    """Put the weights and the optimiser back as they were, and return the numbers beside them.
+
+    Raises:
+        CheckpointError: damaged, or of another model; names what does not fit.
+    """
+    content = read_training(folder)
+    saved = load_model(folder, kind=kind)
+    flat = load_tensors(folder / OPTIMISER_FILE, seal=content["optimiser"])
+    try:
+        cuts = model.state_dict()
+        model.load_state_dict({name: parted(tensor, cuts.get(name, tensor)) for name, tensor in saved.state.items()})
+        optimiser.load_state_dict(_unflatten(model, optimiser, flat))
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{folder} does not fit this model: {error}") from error
+    return RunState(**content["state"])
+
+
+def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
+    """The parameters' names in the optimiser's order."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
+
+
+def moments_of(
+    model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, keep: bool = True
+) -> dict[str, torch.Tensor]:
+    """The optimiser's tensors by their kind and the parameter's name, each whole, see `gathered`."""
+    names = _names(model, optimiser)
+    moments = {
+        f"{key}/{names[index]}": value
+        for index, values in optimiser.state_dict()["state"].items()
+        for key, value in values.items()
+    }
+    return gathered(moments, keep=keep)
+
+
+def _unflatten(
+    model: torch.nn.Module, optimiser: torch.optim.Optimizer, flat: dict[str, torch.Tensor]
+) -> dict[str, Any]:
+    places = {name: index for index, name in enumerate(_names(model, optimiser))}
+    parameters = dict(model.named_parameters())
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for path, tensor in flat.items():
+        key, _, name = path.partition("/")
+        state.setdefault(places[name], {})[key] = parted(tensor, parameters[name])
+    return {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
+
+
+def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
+    """The folders of a run's checkpoints up to the last, in the order of their steps; of one step the latest."""
+    end = _place(checkpoints.last)
+    latest: dict[int, str] = {}
+    for name in sorted((folder.name for folder in run.glob("step-*")), key=_place):
+        if SAVED.fullmatch(name) and _place(name) <= end and (run / name).is_dir() and not (run / name).is_symlink():
+            latest[_place(name)[0]] = name
+    return list(latest.values())
+
+
+def _place(name: str) -> tuple[int, int]:
+    """The step in a folder's name, and how often it was saved again."""
+    digits = name.removeprefix("step-").partition("-")[0]
+    return int(digits) if digits.isdecimal() else -1, name.count("-again")
+
+
+def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> None:
+    """Delete old checkpoints, and what a kill left of unfinished ones."""
+    needed: set[str | None] = set()
+    if checkpoints is not None:
+        needed = {checkpoints.last, checkpoints.best, *complete_checkpoints(run, checkpoints)[-keep:]}
+    ours = [folder for folder in run.iterdir() if SAVED.fullmatch(folder.name) or UNFINISHED.fullmatch(folder.name)]
+    for folder in ours:
+        if folder.name not in needed and folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@brief
+@dataclass(frozen=True)
+class RunSummary:
+    """A training run, read from its last checkpoint: its settings, its data's fingerprint and its best model so far."""
+
+    config: TrainingConfig
+    data: dict[str, Any]
+    step: int
+    tokens: int
+    best_step: int | None
+    best_loss: float | None
+
+
+def read_run(folder: str | Path) -> RunSummary:
+    """Read how far a run came and with which settings, for instance to resume it with the same.
+
+    Args:
+        folder: what `train` was given.
+
+    Raises:
+        NotFoundError: there is no run.
+        CheckpointError: it is damaged.
+
+    >>> read_run("nowhere")
+    Traceback (most recent call last):
+    regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
+    """
+    folder = a_path("folder", folder)
+    checkpoints = read_checkpoints(folder)
+    if checkpoints is None:
+        raise NotFoundError(f"{folder} holds no run of training" if folder.exists() else absent(folder))
+    content = read_training(folder / checkpoints.last)
+    try:
+        config = TrainingConfig.from_dict(content["config"])
+    except ArgumentError as error:
+        raise OccupiedError(f"{folder / checkpoints.last} was trained with other settings: {error}") from error
+    state = RunState(**content["state"])
+    data = content["fingerprint"].get("data", {})
+    return RunSummary(config, data, state.step, state.tokens, state.best_step, state.best_loss)

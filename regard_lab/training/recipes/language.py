@@ -1,0 +1,266 @@
+"""`regard train language-model` from Python: settings, running text, a tokeniser, a LanguageModel, and its task.
+
+LanguageModelTraining.of("run", {"data": ("text.txt",)}).train("run")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from regard.errors import ArgumentError
+from regard.reprs import Described, brief
+from regard_lab.decoding.generator import Generator
+from regard_lab.decoding.loading import WORDS_FILE
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.text.batches import TokenBatches
+from regard_lab.text.documents import read_documents
+from regard_lab.text.seen_words import SeenWords
+from regard_lab.text.translation_data import PRONOUNS
+from regard_lab.training.config import setting
+from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
+from regard_lab.training.recipes.recipe import (
+    SOME,
+    Recipe,
+    Samples,
+    Tell,
+    Training,
+    Wish,
+    pronoun_sentences,
+    read_parts,
+    share_of_work,
+    silent,
+)
+from regard_lab.training.recipes.settings import RunConfig, StackConfig
+from regard_lab.training.run import TrainingResult
+
+HELD_OUT = 0.05
+MOST_HELD_OUT = 1_000_000  # characters
+SAMPLES, SAMPLE_CHARACTERS, SAMPLE_IDS = 4, 30, 40  # texts that are shown, how much is given, how much is written
+
+
+class LanguageModelTraining(Recipe):
+    """Train a language model on running text.
+
+    >>> LanguageModelTraining.Config(data=("text.txt",)).steps
+    5000
+    """
+
+    COMMAND = "language-model"
+    DATA = f"a file of text, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
+
+    @brief
+    @dataclass(frozen=True, kw_only=True)
+    class Config(StackConfig):  # ty: ignore[incompatible-attribute-override]
+        """Everything that decides the training of a language model.
+
+        Args:
+            data: UTF-8 text, or a .jsonl with "text"; may be repeated; or pronouns, the embedded corpus.
+            valid: validation texts; without them the ends of the others are held out.
+            block: ids in a row of a batch.
+            norm: kind of normalisation: RMSNorm or LayerNorm.
+            activation: activation of the feed-forward.
+        """
+
+        block: int = setting(256, least=2)
+        norm: str = setting(LanguageConfig.norm, metavar="rms|layer")
+        activation: str = setting(LanguageConfig.activation)
+
+        def model_config(self, vocab_size: int) -> LanguageConfig:
+            return LanguageConfig(
+                vocab_size=vocab_size, norm=self.norm, activation=self.activation, **self.model_settings()
+            )
+
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        assert isinstance(self.config, self.Config)
+        more = stack_settings(wish.budget, self.config.block)
+        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+
+    def check_early(self, wish: Wish) -> None:
+        super().check_early(wish)
+        chosen = replace(self.config, **self.choose(SOME, wish).settings)
+        assert isinstance(chosen, self.Config)
+        _check_block(chosen)
+
+    def prepare(self, begun: Path | None = None) -> Training:
+        train, valid = read_running_text(self.config, self.tell)
+        self.settle(Amount.of(train, "texts"))
+        config = self.config
+        assert isinstance(config, self.Config)
+        _check_block(config)
+        torch.manual_seed(config.seed)
+        self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
+        tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
+        model = LanguageModel(config.model_config(tokeniser.vocab_size))
+        task = LanguageTask(
+            train, valid, tokeniser, block=config.block, batch_tokens=config.batch_tokens, seed=config.seed,
+            **share_of_work(),
+        )  # fmt: skip
+
+        def judge(folder: Path, result: TrainingResult) -> str | None:
+            if result.valid_loss is None:
+                return None
+            bits = task.bits_per_character(result.valid_loss)
+            return f"best validation {result.valid_loss:.4f} nats an id, {bits:.3f} bits a character,"
+
+        training = Training(
+            config=config, model=model, task=task, tokeniser=tokeniser, samples=_samples(tokeniser, valid),
+            judge=judge, tell=self.tell, files={WORDS_FILE: SeenWords.of(train).to_json()},
+        )  # fmt: skip
+        self.tell(self.describe("a language model", training, task.batches.steps_per_epoch))
+        return training
+
+
+def _check_block(config: LanguageModelTraining.Config) -> None:
+    """Raise an ArgumentError if a batch cannot hold a block, or if the model has no positions for one."""
+    if config.block > config.batch_tokens:
+        raise ArgumentError(
+            f"--batch-tokens is {config.batch_tokens}, and a block of text has {config.block} ids; a batch holds at "
+            f"least one block, so give --batch-tokens {config.block} or more"
+        )
+    if config.positions == "learned" and config.block > config.max_length:
+        raise ArgumentError(f"block is {config.block}, but positions are learned up to max_length {config.max_length}")
+
+
+def read_running_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
+    """Documents to learn from and to validate on; without files to validate on, the ends of the others."""
+    if config.data == (PRONOUNS,):
+        train, valid = ("".join(f"{source}\n" for source in part) for part in pronoun_sentences(config, tell))
+        return [train], [valid]
+    return read_parts(config, read_documents, HELD_OUT, MOST_HELD_OUT, tell)
+
+
+class LanguageBatch(NamedTuple):
+    """ids: (batch, length) that begin with BEGIN; next: (batch, length), what follows each. Padded on the right."""
+
+    ids: torch.Tensor
+    next: torch.Tensor
+
+
+class Blocks:
+    """Documents as ids, each closed by END and cut into blocks that follow each other; a last one may be shorter."""
+
+    def __init__(self, documents: Sequence[str], tokeniser: Tokeniser, block: int) -> None:
+        encoded = [[*tokeniser.encode(text), END] for text in documents]
+        self.ids = torch.tensor([i for ids in encoded for i in ids], dtype=torch.int32)
+        self.cuts: list[tuple[int, int]] = []
+        begin = 0
+        for ids in encoded:
+            end = begin + len(ids)
+            self.cuts += [(start, min(start + block, end)) for start in range(begin, end, block)]
+            begin = end
+
+    def batch(self, rows: Sequence[int]) -> LanguageBatch:
+        """Blocks as tensors: BEGIN opens each."""
+        following = [self.ids[slice(*self.cuts[row])] for row in rows]
+        longest = max(map(len, following), default=0)
+        batch = torch.full((2, len(rows), longest), PAD)
+        for row, ids in enumerate(following):
+            batch[0, row, 0] = BEGIN
+            batch[0, row, 1 : len(ids)] = ids[:-1]
+            batch[1, row, : len(ids)] = ids
+        return LanguageBatch(*batch)
+
+
+class LanguageTask(Described):
+    """What `train` asks of running text.
+
+    A block is read as a text of its own, so that a model learns to begin anywhere: BEGIN and the ids before each are
+    all that it sees of the past.
+
+    Args:
+        train: documents to learn from, as strings.
+        valid: documents to validate on.
+        tokeniser: of both, verbatim where spaces and line ends count.
+        block: the most ids in a row, BEGIN included; what the model learns to look back.
+        batch_tokens: the most ids in a batch, padding included.
+        seed: of the order of the blocks.
+        world, rank: how many processes train together, and which this is.
+
+    Raises:
+        ArgumentError: nothing to learn from, or a block that is longer than a batch.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[str],
+        valid: Sequence[str],
+        tokeniser: Tokeniser,
+        *,
+        block: int = LanguageModelTraining.Config.block,
+        batch_tokens: int = LanguageModelTraining.Config.batch_tokens,
+        seed: int = LanguageModelTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+    ) -> None:
+        if not 2 <= block <= batch_tokens:
+            raise ArgumentError(
+                f"block is {block}; it needs 2 ids or more, and no more than batch_tokens {batch_tokens}"
+            )
+        if not train:
+            raise ArgumentError("no documents were given: there is nothing to learn from")
+        self._train, self._valid = (Blocks(texts, tokeniser, block) for texts in (train, valid))
+        self._valid_characters = sum(map(len, valid))
+        self._batch_tokens, self._block = batch_tokens, block
+        lengths = [stop - start for start, stop in self._train.cuts]
+        self.batches = TokenBatches(lengths, batch_tokens, seed, world, rank)
+        self._settings = {"block": block, "batch_tokens": batch_tokens, "order": seed}
+
+    def batch(self, index: int) -> LanguageBatch:
+        """The micro-batch number `index`, a function of it and of the seed."""
+        return self._train.batch(self.batches.at(index))
+
+    def loss(self, model: torch.nn.Module, batch: LanguageBatch) -> tuple[torch.Tensor, int]:
+        """Sum of the cross entropies of the next ids in nats, and how many there are."""
+        scores = model(batch.ids)  # (batch, length, vocab_size)
+        loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, reduction="sum")
+        return loss, int((batch.next != PAD).sum())
+
+    def validation_batches(self) -> Sequence[LanguageBatch]:
+        rows = range(len(self._valid.cuts))
+        size = self._batch_tokens // self._block
+        return [self._valid.batch(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+    validation_loss = loss
+
+    def bits_per_character(self, loss: float) -> float:
+        """A validation loss in nats an id, as bits a character of the text.
+
+            loss · ids / (characters · ln 2)
+
+        The END of each document counts among the ids. Unlike the loss, it can be compared across tokenisers.
+
+        Raises:
+            ArgumentError: there is no validation text.
+        """
+        if not self._valid_characters:
+            raise ArgumentError("there are no validation documents, so there are no bits to count")
+        return loss * len(self._valid.ids) / (self._valid_characters * math.log(2))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data, in this order, from others."""
+        digest = hashlib.sha256()
+        for blocks in (self._train, self._valid):
+            digest.update(blocks.ids.numpy().tobytes())
+            digest.update(repr(blocks.cuts).encode())
+        return {"ids": len(self._train.ids), "hash": digest.hexdigest(), **self._settings}
+
+
+def _samples(tokeniser: Tokeniser, texts: Sequence[str]) -> Samples:
+    """The beginnings of the first few texts, and how the model would most likely go on."""
+    beginnings = [text[:SAMPLE_CHARACTERS] for text in texts[:SAMPLES]]
+
+    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
+        assert isinstance(model, LanguageModel)
+        texts = Generator(model, tokeniser).generate(["", *beginnings], max_tokens=SAMPLE_IDS)
+        return [line for [one] in texts for line in (f"prompt      {one.prompt!r}", f"written on  {one.text!r}", "")]
+
+    return samples

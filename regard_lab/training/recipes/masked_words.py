@@ -1,0 +1,265 @@
+"""`regard train masked-words` from Python: settings, texts, a tokeniser, a TextEncoder, and its task.
+
+MaskedWordsTraining.of("run", {"data": ("text.txt",)}).train("run")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError
+from regard.reprs import Described, brief
+from regard_lab.models.encoder import EncoderConfig, TextEncoder
+from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.text.batches import TokenBatches, pad
+from regard_lab.text.documents import read_texts
+from regard_lab.text.translation_data import PRONOUNS
+from regard_lab.text.vocabularies import SPECIALS, UNKNOWN
+from regard_lab.training.config import setting
+from regard_lab.training.fingerprint import hash_of
+from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
+from regard_lab.training.recipes.recipe import (
+    Recipe,
+    Samples,
+    Tell,
+    Training,
+    Wish,
+    in_order,
+    pronoun_sentences,
+    read_parts,
+    share_of_work,
+    silent,
+)
+from regard_lab.training.recipes.settings import RunConfig, StackConfig
+from regard_lab.training.run import TrainingResult
+
+HELD_OUT = 0.05
+MOST_HELD_OUT = 200_000  # characters
+SAMPLES = 4  # validation texts that are shown
+MASK = UNKNOWN  # what stands where a word is hidden; no text is encoded as it
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class EncoderRunConfig(StackConfig):
+    """Everything that decides the training of an encoder.
+
+    Args:
+        longest: largest number of ids of a text.
+    """
+
+    longest: int = setting(256, least=3)
+
+    def new_tokeniser(self, texts: list[str]) -> Tokeniser:
+        return Tokeniser.train(texts, self.vocab_size, self.tokeniser)
+
+    def model_config(self, vocab_size: int, **head: Any) -> EncoderConfig:
+        return EncoderConfig(vocab_size=vocab_size, **head, **self.model_settings())
+
+
+class MaskedWordsTraining(Recipe):
+    """Train an encoder to predict hidden words, a text a line.
+
+    >>> MaskedWordsTraining.Config(data=("text.txt",)).longest
+    256
+    """
+
+    COMMAND = "masked-words"
+    DATA = (
+        f"a file of text, a text a line, a .jsonl of objects with a \"text\", or '{PRONOUNS}' for the embedded corpus"
+    )
+
+    @brief
+    @dataclass(frozen=True, kw_only=True)
+    class Config(EncoderRunConfig):  # ty: ignore[incompatible-attribute-override]
+        """Everything that decides the training of an encoder on hidden words.
+
+        Args:
+            data: UTF-8 text, a text a line, or a .jsonl with "text"; may be repeated; or pronouns, the embedded corpus.
+            valid: validation texts; without them the last of the others are held out.
+        """
+
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        assert isinstance(self.config, EncoderRunConfig)
+        more = stack_settings(wish.budget, self.config.longest)
+        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+
+    def prepare(self, begun: Path | None = None) -> Training:
+        train, valid = read_lines_of_text(self.config, self.tell)
+        self.settle(Amount.of(train, "texts"))
+        config = self.config
+        torch.manual_seed(config.seed)
+        self.remark_on_scripts(train, config.tokeniser)
+        tokeniser = config.new_tokeniser(train)
+        model = TextEncoder(config.model_config(tokeniser.vocab_size))
+        task = MaskedWordTask(
+            train, valid, tokeniser, batch_tokens=config.batch_tokens, seed=config.seed, longest=config.longest,
+            **share_of_work(),
+        )  # fmt: skip
+        training = Training(
+            config=config, model=model, task=task, tokeniser=tokeniser, judge=_judge, tell=self.tell,
+            samples=_samples(tokeniser, task) if valid else None,
+        )  # fmt: skip
+        self.tell(self.describe("an encoder", training, task.batches.steps_per_epoch))
+        return training
+
+
+def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
+    """Texts to learn from and to validate on; without files to validate on, the last of the others."""
+    if config.data == (PRONOUNS,):
+        return pronoun_sentences(config, tell)
+    return read_parts(config, read_texts, HELD_OUT, MOST_HELD_OUT, tell)
+
+
+def _judge(folder: Path, result: TrainingResult) -> str | None:
+    loss = result.valid_loss
+    return None if loss is None else f"best validation {loss:.4f} nats a word (perplexity {math.exp(loss):.1f})"
+
+
+class HiddenWords(NamedTuple):
+    """ids: (batch, length), some of them hidden; places: bool (batch, length), which are asked for; words: (places,),
+    what stood there."""
+
+    ids: torch.Tensor
+    places: torch.Tensor
+    words: torch.Tensor
+
+
+def hide_words(ids: torch.Tensor, vocab_size: int, generator: torch.Generator, share: float = 0.15) -> HiddenWords:
+    """Hide words that are to be found again: `share` of each text's, at least one.
+
+    Of those asked for, 80 in 100 become MASK, 10 another word drawn from all, and 10 stay, so that a model must have
+    an opinion on every place. PAD, BEGIN and END are never asked for.
+
+    Args:
+        ids: (batch, length).
+        vocab_size: ids there are.
+        generator: of every draw.
+        share: of the words of each text.
+
+    Source: BERT, Devlin et al. 2019, section 3.1, task 1, and appendix A.1.
+
+    >>> found = hide_words(torch.tensor([[2, 5, 6, 7, 3]]), 100, torch.Generator().manual_seed(0))
+    >>> found.places.sum().item(), found.words.shape
+    (1, torch.Size([1]))
+    """
+    is_word = ids >= len(SPECIALS)
+    counts = is_word.sum(1)
+    asked = (counts * share).round().clamp(min=1).minimum(counts)  # (batch,)
+    draws = torch.rand(ids.shape, generator=generator).masked_fill(~is_word, 2.0)
+    ranks = draws.argsort(1).argsort(1)  # (batch, length)
+    places = ranks < asked[:, None]
+    lots = torch.rand(ids.shape, generator=generator)
+    others = torch.randint(len(SPECIALS), vocab_size, ids.shape, generator=generator)
+    seen = torch.where(lots < 0.8, MASK, torch.where(lots < 0.9, others, ids))
+    return HiddenWords(torch.where(places, seen, ids), places, ids[places])
+
+
+class MaskedWordTask(Described):
+    """What `train` asks of texts whose words are hidden: which words were they?
+
+    Each text is read as BEGIN, its ids, END; a longer one is cut into pieces. What is hidden in a batch is a function
+    of the seed and the batch's number, so that words are hidden anew in each epoch and a resumed run hides the same.
+
+    Args:
+        train: texts to learn from; valid: texts to validate on, the same words hidden each time.
+        tokeniser: of both.
+        batch_tokens: the most ids in a batch, padding included.
+        seed: of the order of the batches and of what is hidden.
+        world, rank: how many processes train together, and which this is.
+        longest: the most ids in a text, BEGIN and END included.
+
+    Source: BERT, Devlin et al. 2019, section 3.1.
+
+    Raises:
+        ArgumentError: nothing to learn from.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[str],
+        valid: Sequence[str],
+        tokeniser: Tokeniser,
+        *,
+        batch_tokens: int = MaskedWordsTraining.Config.batch_tokens,
+        seed: int = MaskedWordsTraining.Config.seed,
+        world: int = 1,
+        rank: int = 0,
+        longest: int = MaskedWordsTraining.Config.longest,
+    ) -> None:
+        longest = min(longest, batch_tokens)
+        self._train, self._valid = (
+            [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)] for texts in (train, valid)
+        )
+        if not self._train:
+            raise ArgumentError(f"no words are in {count_of(len(train), 'texts')}: there is nothing to learn from")
+        self._vocab_size, self._seed, self._rank = tokeniser.vocab_size, seed, rank
+        self._batch_tokens = batch_tokens
+        self.batches = TokenBatches(list(map(len, self._train)), batch_tokens, seed, world, rank)
+        self._settings = {"batch_tokens": batch_tokens, "longest": longest, "order": seed}
+
+    def batch(self, index: int) -> HiddenWords:
+        """The micro-batch number `index` with its words hidden, a function of it and of the seed."""
+        rows = [self._train[at] for at in self.batches.at(index)]
+        return hide_words(pad(rows), self._vocab_size, seeded("train", self._seed, index, self._rank))
+
+    def loss(self, model: torch.nn.Module, batch: HiddenWords) -> tuple[torch.Tensor, int]:
+        """Sum of the cross entropies of the words that were asked for, and their number."""
+        scores = model(batch.ids, batch.places)  # (places, vocab_size)
+        return F.cross_entropy(scores.float(), batch.words, reduction="sum"), len(batch.words)
+
+    def validation_batches(self) -> Sequence[HiddenWords]:
+        return [
+            hide_words(pad([self._valid[at] for at in rows]), self._vocab_size, seeded("valid", number))
+            for number, rows in enumerate(in_order(self._valid, self._batch_tokens))
+        ]
+
+    validation_loss = loss
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data, in this order, from others."""
+        return {"texts": len(self._train), "hash": hash_of(self._train, self._valid), **self._settings}
+
+
+def pieces(ids: list[int], longest: int) -> list[list[int]]:
+    """A text in pieces of at most `longest` ids, each between BEGIN and END; nothing for an empty one.
+
+    >>> pieces([5, 6, 7], 4)
+    [[2, 5, 6, 3], [2, 7, 3]]
+    """
+    room = longest - 2
+    return [[BEGIN, *ids[start : start + room], END] for start in range(0, len(ids), room)]
+
+
+def seeded(*names: str | int) -> torch.Generator:
+    """A generator whose draws are a function of what is named."""
+    digest = hashlib.sha256(" ".join(map(str, names)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _samples(tokeniser: Tokeniser, task: MaskedWordTask) -> Samples:
+    """A few validation texts as the model reads them, the hidden words, and the words that it predicts."""
+
+    @torch.no_grad()
+    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
+        device = next(model.parameters()).device
+        batch = HiddenWords(*(part.to(device) for part in task.validation_batches()[0]))
+        asked = batch.words.split(batch.places.sum(1).tolist())
+        lines = []
+        for ids, places, words in list(zip(batch.ids, batch.places, asked, strict=True))[:SAMPLES]:
+            predicted = model(ids[None], places[None]).argmax(-1)
+            for name, row in (("text", ids[ids != PAD]), ("asked", words), ("found", predicted)):
+                lines.append(f"{name:<6} {' '.join(tokeniser.pieces(row.tolist()))}")
+            lines.append("")
+        return lines
+
+    return samples

@@ -1,0 +1,365 @@
+"""The base of all recipes: decide the settings, read the data, and train a model into the folder of a training run."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+
+from regard.arguments import count_of, of_kind, suggest
+from regard.errors import ArgumentError, CheckpointError, OccupiedError, RegardError
+from regard.reprs import Described, brief
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.models.base import Storable
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.text import Pair, Tokeniser
+from regard_lab.text.documents import TextFile, split_tail
+from regard_lab.text.lines import check_there
+from regard_lab.text.pronouns import make_split
+from regard_lab.text.scripts import remark_on_scripts
+from regard_lab.text.tables import table_of
+from regard_lab.text.translation_data import PRONOUN_COUNTS, PRONOUNS
+from regard_lab.text.vocabularies import UNITS
+from regard_lab.training.fingerprint import MAY_CHANGE
+from regard_lab.training.loop import check_run_folder, check_writable, train
+from regard_lab.training.recipes.choosing import SIZES, Amount, Budget, Choice, check_size, remark_on_few
+from regard_lab.training.recipes.run_folder import (
+    MAY_MOVE,
+    SETTINGS_FILE,
+    Samples,
+    Tell,
+    changed_data,
+    draw_run,
+    read_settings,
+    show_each,
+    silent,
+    write_run,
+)
+from regard_lab.training.recipes.settings import RunConfig
+from regard_lab.training.record import Progress
+from regard_lab.training.run import TrainingResult
+from regard_lab.training.task import Task
+
+SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training that is ready to begin: model, data, settings, and the files that its folder stores.
+
+    Args:
+        config: the settings; they are stored in the folder.
+        samples: returns lines with the output of the model for a few texts.
+        test: pairs that are stored for the final evaluation.
+        learned: pairs that are learned from; an evaluation on them says so.
+        files: texts that every checkpoint stores beside the tokeniser.
+        judge: a phrase about the best model in the folder, from the result.
+        tell: receives remarks.
+    """
+
+    config: RunConfig
+    model: Storable | TranslationTransformer | RecurrentTranslator
+    task: Task
+    tokeniser: Tokeniser
+    samples: Samples | None = None
+    test: tuple[Pair, ...] = ()
+    learned: Sequence[Pair] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    judge: Callable[[Path, TrainingResult], str | None] = lambda folder, result: None
+    tell: Tell = silent
+
+    def run(
+        self,
+        folder: Path,
+        *,
+        resume: bool = False,
+        cpu: bool = False,
+        tensorboard: bool = False,
+        samples: bool = False,
+        progress: Progress | None = None,
+    ) -> TrainingResult:
+        """Train into the folder: settings and test split are written before the first step, curves after the last.
+
+        Args:
+            folder: a new folder, or with `resume` that of a training run.
+            resume: continue the training run in the folder, or begin one if there is none.
+            cpu, tensorboard, progress: as for `train`.
+            samples: write the model's output for a few texts after each validation.
+
+        Raises:
+            RegardError: as for `train`.
+        """
+        resumed = read_checkpoints(folder) is not None
+        try:
+            result = train(
+                self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
+                model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
+                cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
+                on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned, resumed=resumed),
+                on_validation=show_each(self.samples, self.tell) if samples and self.samples else None,
+            )  # fmt: skip
+        except OccupiedError as error:
+            changed = changed_data(folder, asdict(self.config)) if "other data" in str(error) else None
+            if changed is None:
+                raise
+            raise OccupiedError(f"{error}. {changed}") from error
+        if not share_of_work()["rank"]:
+            draw_run(folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True)
+        return result
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is known of a new run before its data are read: the settings that were given, and the size, if any."""
+
+    given: Mapping[str, Any]
+    size: str | None = None
+    cpu: bool = False
+
+    @property
+    def budget(self) -> Budget:
+        """What ends the training, as far as it was given."""
+        steps, minutes, patience = (self.given.get(name) for name in ("steps", "minutes", "patience"))
+        return Budget(steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available())
+
+
+class Recipe(Described, ABC):
+    """How one kind of model is trained from files: reading, tokeniser, model, task, run.
+
+    A recipe that is made from a `Config` trains with exactly these settings. One that `of` makes for a new run chooses
+    what was not given when the data are read, by their amount and the budget.
+
+    Args:
+        config: the settings, an instance of the class's `Config`.
+        tell: receives remarks about what is read and trained.
+    """
+
+    COMMAND: ClassVar[str]  # the word under `regard train`
+    pieces_are_given: bool = False  # the tokeniser comes from elsewhere
+    DATA: ClassVar[str]  # what `data` names, for an error
+    Config: ClassVar[type[RunConfig]]  # nested in each recipe
+
+    def __init__(self, config: Any, tell: Tell = silent) -> None:
+        of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
+        self.config, self.tell = config, tell
+        self._wish: Wish | None = None  # of a run whose settings are not all decided
+
+    def remark_on_scripts(self, lines: Iterable[str], kind: str) -> None:
+        """Tell of lines without spaces between words, where the tokeniser is of a kind that joins letters to words."""
+        if (remark := remark_on_scripts(lines, kind)) is not None:
+            self.tell(remark)
+
+    @classmethod
+    def of(
+        cls, folder: str | Path, given: Mapping[str, Any], *, size: str | None = None, resume: bool = False,
+        cpu: bool = False, tell: Tell = silent,
+    ) -> Self:  # fmt: skip
+        """The recipe of a new run, or of the run in the folder with what may change changed.
+
+        Args:
+            folder: of the run.
+            given: the settings that were asked for; the others are chosen by the data and the budget, or stay as they
+                were in the run that is resumed.
+            size: of the model: tiny, small or base; by default it is chosen.
+            resume: go on with the run in the folder, where there is one.
+            cpu: it will be trained on the CPU even where there is an accelerator.
+            tell: receives remarks.
+
+        Raises:
+            ArgumentError: no data, or settings that the run in the folder was not begun with.
+            CheckpointError: the folder holds something else.
+        """
+        folder = Path(folder)
+        check_run_folder(folder)
+        if not resume and (found := read_checkpoints(folder)) is not None:
+            raise OccupiedError(
+                f"{folder} already holds a training run ({found.last}); go on with it by --resume, or choose another "
+                f"folder"
+            )
+        if not share_of_work()["rank"]:
+            check_writable(folder)
+        given = {name: value for name, value in given.items() if value is not None}
+        config = cls.decide(folder, given, resume=resume)
+        recipe = cls(config, tell)
+        if resume and read_settings(folder) is not None:
+            if size is not None:
+                raise ArgumentError(f"the sizes of the run in {folder} are decided; leave --size out")
+            return recipe
+        if resume:
+            tell(f"there is no training run in {folder} to resume; a new one begins")
+        recipe._wish = Wish(given, None if size is None else check_size(size), cpu)
+        recipe.check_early(recipe._wish)
+        return recipe
+
+    def check_early(self, wish: Wish) -> None:
+        """Raise for settings that no size of the model allows, such as a misspelt pattern, before data are read."""
+        config = self.config
+        for path in {*config.data, *config.valid} - {PRONOUNS}:
+            check_there(table_of(Path(path)).path)
+        if config.tokeniser not in UNITS:
+            raise ArgumentError(f"tokeniser {config.tokeniser!r} does not exist; {suggest(config.tokeniser, UNITS)}")
+        refusals: list[RegardError] = []
+        for size in (wish.size,) if wish.size else SIZES:
+            try:
+                settings = self.choose(SOME, replace(wish, size=size)).settings
+                replace(config, **settings).model_config(SOME_PIECES)
+            except RegardError as refusal:
+                refusals.append(refusal)
+            else:
+                return
+        raise refusals[0]
+
+    @classmethod
+    def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
+        """The settings for `of`."""
+        given = {name: value for name, value in given.items() if value is not None}
+        kept = read_settings(folder) if resume else None
+        if kept is None:
+            if not given.get("data"):
+                nothing = f"there is no training run in {folder} to resume; to begin one, " if resume else ""
+                raise ArgumentError(f"{nothing}--data is missing: name {cls.DATA}")
+            return cls.new_config(given)
+        known = [field.name for field in fields(cls.Config)]
+        if strange := sorted(kept.keys() - set(known)):
+            raise ArgumentError(f"{folder} holds a run of another command (it has {strange[0]!r}); take another folder")
+        try:
+            before = cls.Config(**kept)
+        except ArgumentError as error:
+            raise CheckpointError(f"{folder / SETTINGS_FILE} holds settings that cannot be used: {error}") from error
+        after = cls.Config(**{**asdict(before), **given})
+        changed = [
+            f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}"
+            for name in sorted(known)
+            if getattr(before, name) != getattr(after, name) and name not in (*MAY_CHANGE, *MAY_MOVE)
+        ]
+        if changed:
+            raise ArgumentError(
+                f"{folder} was begun with other settings ({', '.join(changed)}); leave them out, or begin another run. "
+                f"What ends a training, such as --minutes, may be changed"
+            )
+        return after
+
+    @classmethod
+    def new_config(cls, given: Mapping[str, Any]) -> RunConfig:
+        """The settings of a new run, with defaults for what was not given."""
+        return cls.Config(**given)
+
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
+        return Choice({}, "")
+
+    def settle(self, amount: Amount) -> None:
+        """Choose the settings that were not given, once the data are read; tell in one line what and why."""
+        if remark := remark_on_few(amount):
+            self.tell(remark)
+        if self._wish is not None:
+            choice = self.choose(amount, self._wish)
+            self.config, self._wish = replace(self.config, **choice.settings), None
+            if choice.reason:
+                self.tell(choice.reason)
+
+    @abstractmethod
+    def prepare(self, begun: Path | None = None) -> Training:
+        """Read the data, learn the tokeniser and make the model.
+
+        Args:
+            begun: the folder of the run that is gone on with, if any.
+
+        Raises:
+            RegardError: data that cannot be read, or settings that cannot be.
+        """
+
+    def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
+        """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
+        check_run_folder(folder)
+        return self.prepare(Path(folder) if resume else None).run(Path(folder), resume=resume, **session)
+
+    def describe(self, name: str, training: Training, steps_per_epoch: int, more: str = "") -> str:
+        """`a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`."""
+        parameters = sum(parameter.numel() for parameter in training.model.parameters())
+        pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[training.tokeniser.kind]
+        config = self.config
+        found = training.tokeniser.vocab_size
+        if training.tokeniser.kind == "bpe" and found < config.vocab_size and not self.pieces_are_given:
+            dropped = getattr(config, "trim_vocabulary", False)
+            reason = "those that occur only inside longer ones are dropped" if dropped else "the text has no more"
+            pieces += f" (of at most {config.vocab_size:,}; {reason})"
+        ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
+        steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
+        return (
+            f"{name} of {count_of(parameters, 'parameters', ',')}, {found:,} {pieces}{more}; "
+            f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
+        )
+
+
+def share_of_work() -> dict[str, int]:
+    """How many processes train together and which this is, as the launcher's environment says it.
+
+    >>> share_of_work()
+    {'world': 1, 'rank': 0}
+    """
+    values = {name: os.environ.get(name, default) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))}
+    if strange := [f"{n}={x}" for n, x in values.items() if not x.isdecimal() or (n, x) == ("WORLD_SIZE", "0")]:
+        raise ArgumentError(f"{', '.join(strange)} in the environment is no number; launchers such as torchrun set it")
+    return {"world": int(values["WORLD_SIZE"]), "rank": int(values["RANK"])}
+
+
+def read_parts(
+    config: RunConfig, read: Callable[..., TextFile], share: float, most: int, tell: Tell
+) -> tuple[list[str], list[str]]:
+    """Texts to learn from and to validate on; without files to validate on, the last of the others are held out.
+
+    Args:
+        config: names the files.
+        read: of files, `read_documents` or `read_texts`.
+        share: of the characters that is held out, and
+        most: how many characters at most.
+        tell: receives remarks.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    texts = read(*config.data)
+    tell(texts.report())
+    if config.valid:
+        held_out = read(*config.valid)
+        tell(held_out.report())
+        return list(texts.texts), list(held_out.texts)
+    train_texts, valid = split_tail(texts.texts, min(share, most / max(1, texts.characters)), most)
+    tell(
+        f"{count_of(sum(map(len, train_texts)), 'characters', ',')} to learn from; the last "
+        f"{sum(map(len, valid)):,} validate"
+    )
+    return train_texts, valid
+
+
+def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[str]]:
+    """The English sentences of the embedded corpus, to learn from and to validate on."""
+    parts = [
+        [sentence.source for sentence in make_split(split, PRONOUN_COUNTS[split], config.seed)]
+        for split in ("train", "valid")
+    ]
+    tell(f"{count_of(sum(map(len, parts[0])), 'characters', ',')} of the embedded corpus")
+    return parts[0], parts[1]
+
+
+def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
+    """Indices of texts, those of similar length together, within a budget of ids; a longer text is alone.
+
+    >>> in_order([[1] * 5, [1] * 2, [1] * 3], 6)
+    [[1, 2], [0]]
+    """
+    groups: list[list[int]] = []
+    for index in sorted(range(len(texts)), key=lambda at: len(texts[at])):
+        if groups and (len(groups[-1]) + 1) * len(texts[index]) <= budget:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups

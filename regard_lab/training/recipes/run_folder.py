@@ -1,0 +1,260 @@
+"""What a training run keeps beside its checkpoints: its settings, its test split, samples and curves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.arguments import absent, count_of
+from regard.errors import CheckpointError, NotFoundError, OccupiedError, RegardError
+from regard.storage.files import open_plain, replace_file
+from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.text import Pair, read_pairs, tidy
+from regard_lab.text.tables import table_of
+from regard_lab.text.terminal import printable
+from regard_lab.text.translation_data import PRONOUNS
+from regard_lab.training.checkpoint import SAVED
+from regard_lab.training.explanation import FILES, explain_files
+from regard_lab.training.log import draw_curves
+from regard_lab.training.loop import SETTINGS_FILE
+from regard_lab.training.recipes.settings import RunConfig
+
+TEST_FILE = "test.jsonl"
+TRAINED_FILE = "trained-pairs.hashes"
+MAY_MOVE = ("data", "valid")  # files of a run that goes on; that they hold the same is checked by their hash
+SAMPLES_FOLDER = "samples"
+DRAW_EVERY = 10.0  # seconds between drawings of the curves in training; the last one follows the last step
+HASH_BYTES = 8  # two of a billion pairs share them with a probability of 3 %
+NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
+FILES_OF_RECIPES = {
+    SETTINGS_FILE: "the options of the command that began this run",
+    TEST_FILE: "pairs that were kept out of the training, to evaluate the model on; empty where there are none",
+    TRAINED_FILE: "8 bytes of the SHA-256 of each pair that was learned from, by which an evaluation recognises it",
+    "curves.png": "the curves of log.jsonl as a picture",
+    "samples/": "what the model made of a few validation texts after each validation, and what a translator looked at",
+    "pictures/": "what the demo drew",
+}
+
+Tell = Callable[[str], None]
+"""A function that receives each remark, one sentence at a time."""
+
+Samples = Callable[[torch.nn.Module, Path], list[str]]
+"""A function of a model and a path. It returns lines of sample output and may draw a picture at the path."""
+
+
+def silent(remark: str) -> None:
+    """The default of `tell`: ignore the remark."""
+
+
+def write_run(
+    run: Path, settings: dict[str, Any], test: Sequence[Pair], learned: Sequence[Pair] = (), *, resumed: bool = False
+) -> None:
+    """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+        OccupiedError: the run is resumed, and was begun with another test split.
+    """
+    lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
+    sealed = _sealed_hash(run, needed=False) if resumed else None
+    if sealed is not None and sealed != hashlib.sha256(lines).hexdigest():
+        raise OccupiedError(
+            f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
+            f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
+        )
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{run} cannot be made: {error.strerror}; choose another folder") from error
+    explain_files(run, {**FILES, **FILES_OF_RECIPES})
+    trained = b"".join(sorted({_hash_of(pair) for pair in learned}))
+    files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if learned else {})
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    content = {"settings": settings, "files": hashes, "data": _marks(settings)}
+    replace_file(run / SETTINGS_FILE, render_sealed(content))
+    for name, data in files.items():
+        replace_file(run / name, data)
+
+
+def changed_data(run: Path, settings: Mapping[str, Any]) -> str | None:
+    """A phrase about the data files that are not those that a run was begun with; None if it does not say which.
+
+    Args:
+        run: the folder.
+        settings: those of now; they may name the files at another place.
+    """
+    before, now = read_sealed(run / SETTINGS_FILE).get("data"), _marks(settings)
+    if not isinstance(before, list) or len(before) != len(now):
+        return None
+    changed = [
+        f"{new[0]} has changed: it had {count_of(old[2], 'bytes', ',')} and has {new[2]:,} now"
+        for old, new in zip(before, now, strict=True)
+        if old[1] != new[1]
+    ]
+    return "; ".join(changed) or None
+
+
+def _marks(settings: Mapping[str, Any]) -> list[list[Any]]:
+    """The name, SHA-256 and size of each file of data, in the order of the settings."""
+    marks = []
+    for path in [path for name in MAY_MOVE for path in settings.get(name) or ()]:
+        file = table_of(Path(path)).path
+        if path != PRONOUNS and file.is_file():
+            with file.open("rb") as opened:
+                marks.append([str(path), hashlib.file_digest(opened, "sha256").hexdigest(), file.stat().st_size])
+    return marks
+
+
+def read_settings(run: Path) -> dict[str, Any] | None:
+    """The settings a run was begun with; None where there is no run.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    if not (run / SETTINGS_FILE).exists():
+        return None
+    settings = read_sealed(run / SETTINGS_FILE).get("settings")
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{run / SETTINGS_FILE} holds no settings")
+    return settings
+
+
+def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
+    """Raise a NotFoundError if a file that the run in the folder was begun with is not where it was."""
+    for name in MAY_MOVE:
+        for path in getattr(config, name):
+            file = table_of(Path(path)).path
+            if path == PRONOUNS or file.exists():
+                continue
+            if name in given:
+                raise NotFoundError(absent(file))
+            relative = "" if file.is_absolute() else ", relative to the folder in which it was begun"
+            raise NotFoundError(
+                f"{file} does not exist here, and the run in {folder} was begun with this path{relative}; name the "
+                f"place of the file by --{name}, or resume the run where that path is right"
+            )
+
+
+def read_test(run: Path) -> tuple[list[Pair], list[str]]:
+    """The run's own test split, and what there is to say about it: that it is not sealed, or has damaged lines.
+
+    The run's settings hold its SHA-256. Runs of versions before that are read as they are, and this is said.
+
+    Raises:
+        NotFoundError: the run has none, because it was given its validation pairs.
+        CheckpointError: it is damaged.
+    """
+    path = run / TEST_FILE
+    if (expected := _sealed_hash(run)) is None:
+        if not path.exists() or path.stat().st_size == 0:
+            raise NotFoundError(
+                f"{NO_TEST.format(run)}; a model that was made from a run is evaluated on its {TEST_FILE}"
+            )
+        read = read_pairs(path)
+        return read.pairs, [f"{path} was written before test splits were sealed, so damage cannot be noticed",
+                            *([read.report()] if read.dropped else [])]  # fmt: skip
+    with open_plain(path) as file:
+        data = file.read()
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise CheckpointError(
+            f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged after the run was begun; "
+            f"put it back, name a file of pairs, or begin the training anew"
+        )
+    if not data:
+        raise NotFoundError(NO_TEST.format(run))
+    return read_pairs(path).pairs, []
+
+
+def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
+    """How many of these pairs the run has learned from; None where the run does not say, or has no SHA-256 of that.
+
+    Args:
+        run: the folder of the run, or of one of its checkpoints.
+        pairs: pairs of any origin.
+
+    Raises:
+        CheckpointError: what the run says is damaged.
+    """
+    place = run.resolve()
+    if SAVED.fullmatch(place.name) and not (run / SETTINGS_FILE).exists():
+        run = place.parent
+    path = run / TRAINED_FILE
+    if not path.exists() or (expected := _sealed_hash(run, TRAINED_FILE, needed=False)) is None:
+        return None
+    with open_plain(path) as file:
+        data = file.read()
+    if len(data) % HASH_BYTES or hashlib.sha256(data).hexdigest() != expected:
+        raise CheckpointError(f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged")
+    trained = {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
+    return sum(_hash_of(pair) in trained for pair in pairs)
+
+
+def _hash_of(pair: Pair) -> bytes:
+    pair = Pair(tidy(pair.source), tidy(pair.target))  # as versions that kept no special spaces read pairs
+    return hashlib.sha256(f"{pair.source}\t{pair.target}".encode()).digest()[:HASH_BYTES]
+
+
+def _sealed_hash(run: Path, name: str = TEST_FILE, *, needed: bool = True) -> str | None:
+    """The SHA-256 of a file as the settings have it; None in a run of a version before that."""
+    path = run / SETTINGS_FILE
+    if not path.exists():
+        return None
+    files = read_sealed(path).get("files")
+    if files is None or (isinstance(files, dict) and name not in files and not needed):
+        return None
+    if not isinstance(files, dict) or not isinstance(files.get(name), str):
+        raise CheckpointError(f"{path} holds no SHA-256 of {name}")
+    return files[name]
+
+
+def show_each(samples: Samples, tell: Tell) -> Callable[[torch.nn.Module, int, Path], None]:
+    """A function to call after each validation: it writes samples, and draws the curves every DRAW_EVERY seconds."""
+    drawn = time.monotonic()
+
+    def show(model: torch.nn.Module, step: int, run: Path) -> None:
+        nonlocal drawn
+        write_samples(samples, model, step, run, tell)
+        if time.monotonic() - drawn >= DRAW_EVERY:
+            draw_run(run, tell)
+            drawn = time.monotonic()
+
+    return show
+
+
+def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path, tell: Tell = silent) -> None:
+    """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
+
+    What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
+    be written is told. Neither stops the training.
+    """
+    path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            lines = samples(model, path.with_suffix(".png"))
+        except RegardError as error:
+            lines = [f"there is nothing to show: {error}"]
+        replace_file(path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False)
+    except OSError as error:
+        tell(f"no samples: {error.filename or path}: {error.strerror or error}")
+    except RegardError as error:
+        tell(f"no samples: {error}")
+
+
+def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None:
+    """Draw the curves, or tell why there are none: a picture stops no training, whatever the log holds."""
+    try:
+        lost = draw_curves(run / "log.jsonl", run / "curves.png")
+    except Exception as error:  # whatever a drawing library says of numbers that cannot be drawn
+        reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
+        tell(f"no picture: {reason}")
+        return
+    for sentence in lost if tell_lost else ():
+        tell(sentence)

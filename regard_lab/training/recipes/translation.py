@@ -1,0 +1,400 @@
+"""`regard train translation` from Python: settings, data, one tokeniser, a translator, and its task.
+
+TranslationTraining.of("run", {"data": ("pairs.tsv",)}).train("run")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress, islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError, UnsupportedError
+from regard.reprs import Described, brief
+from regard_lab.decoding.loading import WORDS_FILE, normalises_targets
+from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.models.kinds import TranslationModel
+from regard_lab.models.recurrent import RecurrentConfig
+from regard_lab.models.translation_transformer import TranslationConfig
+from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
+from regard_lab.text.batches import (
+    EncodedPair,
+    TokenBatches,
+    TranslationBatch,
+    batches_in_order,
+    encode_pairs,
+    make_batch,
+)
+from regard_lab.text.seen_words import SeenWords
+from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
+from regard_lab.training.config import CHOSEN, TrainingConfig, setting
+from regard_lab.training.fingerprint import hash_of
+from regard_lab.training.recipes.choosing import FEW, RECURRENT_TRANSLATOR, TRANSFORMER, Amount, Choice, choose, passes
+from regard_lab.training.recipes.recipe import Recipe, Tell, Training, Wish, share_of_work, silent
+from regard_lab.training.recipes.settings import RunConfig
+from regard_lab.training.recipes.translation_samples import translation_samples
+from regard_lab.training.run import TrainingResult
+
+RECURRENT: dict[str, Any] = {
+    "dim": RecurrentConfig.dim,
+    "layers": RecurrentConfig.encoder_layers,
+    "learning_rate": 2e-3,
+    "warmup_steps": RunConfig.warmup_steps,
+}
+# A dot product has no matrix that could learn to compare, so the state must see what was attended to.
+FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True}
+
+# The models by name, with the defaults that differ from the Transformer's. What is chosen for a new run comes first.
+MODELS: dict[str, dict[str, Any]] = {
+    "transformer": {},
+    "bahdanau": RECURRENT,
+    "luong-dot": FED,
+    "luong-general": RECURRENT,
+    "luong-concat": RECURRENT,
+    "none": RECURRENT,
+}
+OF_THE_TRANSFORMER = (
+    "attention", "mechanism", "decoder_attention", "cross_attention", "kv_heads", "heads", "norm", "positions",
+    "gradient_checkpointing",
+)  # fmt: skip
+OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
+LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
+
+
+class TranslationTraining(Recipe):
+    """Train a translator on pairs of sentences, by default a Transformer.
+
+    Args:
+        config: the settings.
+        tell: is handed remarks.
+        data: pairs that are read already; by default those that the settings name.
+        tokeniser: of both sides; by default one is learned from the training pairs.
+
+    >>> config = TranslationTraining.new_config({"data": ["pronouns"], "model": "bahdanau"})
+    >>> config.layers, config.learning_rate
+    (1, 0.002)
+    """
+
+    COMMAND = "translation"
+    DATA = f"a file of sentence pairs, or '{PRONOUNS}' for the embedded corpus"
+
+    @brief
+    @dataclass(frozen=True, kw_only=True)
+    class Config(RunConfig):  # ty: ignore[incompatible-attribute-override]
+        """Everything that decides the training of a translator; `new_config` knows each model's own defaults.
+
+        Args:
+            data: a .tsv, .csv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
+            valid: validation pairs; without them they are split off by a hash of the source.
+            model: the model to train: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
+            attention: pattern of the encoder.
+            mechanism: mechanism of the encoder: softmax, linear, 'performer(features=64)', ...
+            decoder_attention: pattern of the decoder, ANDed with causal.
+            cross_attention: pattern from decoder to encoder.
+            layers: number of layers in the encoder and in the decoder.
+            norm: whether norms come before (pre) or after (post) each sub-layer.
+            positions: encoding of positions.
+            hidden: size inside the feed-forward, or of the recurrent states.
+            cell: cell of the recurrent models.
+            reach: words that Luong's attention reads: all (global), or those in a window around the same position
+                (local-m) or around a predicted one (local-p).
+            window: words on each side in Luong's local attention.
+            input_feeding: feed Luong's attentional vector to the next step.
+            label_smoothing: share of the probability that is spread over all ids.
+            trim_vocabulary: drop sub-words that occur in the training pairs only inside longer ones, since they would
+                never be learned.
+            twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
+                pronoun, into one batch.
+        """
+
+        model: str = setting("transformer")
+        attention: str = setting(TranslationConfig.encoder_pattern, metavar="PATTERN")
+        mechanism: str = setting(TranslationConfig.encoder_mechanism, metavar="NAME")
+        decoder_attention: str = setting(TranslationConfig.decoder_pattern, metavar="PATTERN")
+        cross_attention: str = setting(TranslationConfig.cross_pattern, metavar="PATTERN")
+        layers: int = setting(3, least=1, shown=CHOSEN)
+        norm: str = setting(TranslationConfig.norm, metavar="pre|post")
+        positions: str = setting(TranslationConfig.positions, metavar="sinusoidal|learned|rotary", shown=CHOSEN)
+        hidden: int | None = setting(None, least=2, shown="4, or 2, times dim")
+        cell: str = setting(RecurrentConfig.cell, metavar="gru|lstm")
+        reach: str = setting(RecurrentConfig.reach, metavar="global|local-m|local-p")
+        window: int = setting(RecurrentConfig.window, least=1)
+        input_feeding: bool = setting(RecurrentConfig.input_feeding, option="--input-feeding/--no-input-feeding")
+        batch_tokens: int = setting(2_048, least=16, shown=CHOSEN)
+        steps: int | None = setting(10_000, least=1, shown=CHOSEN)
+        warmup_steps: int = setting(TrainingConfig.warmup_steps, least=0, shown=CHOSEN)
+        schedule: str = setting(TrainingConfig.schedule, shown=CHOSEN)
+        weight_decay: float = setting(TrainingConfig.weight_decay, least=0)
+        label_smoothing: float = setting(0.1, shown=CHOSEN)
+        trim_vocabulary: bool = setting(True, option="--trim-vocabulary/--no-trim-vocabulary")
+        twins: bool = setting(False)
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_model(self.model)
+
+        def model_config(self, vocab_size: int) -> TranslationConfig | RecurrentConfig:
+            sizes: dict[str, Any] = {
+                "vocab_size": vocab_size, "dim": self.dim, "dropout": self.dropout,
+                "encoder_layers": self.layers, "decoder_layers": self.layers,
+            }  # fmt: skip
+            if self.model != "transformer":
+                return RecurrentConfig(
+                    **sizes, hidden=self.hidden or 2 * self.dim, cell=self.cell, attention=self.model,
+                    reach=self.reach, window=self.window, input_feeding=self.input_feeding,
+                )  # fmt: skip
+            return TranslationConfig(
+                **sizes, hidden_dim=self.hidden or 4 * self.dim, heads=self.heads, norm=self.norm,
+                positions=self.positions, gradient_checkpointing=self.gradient_checkpointing,
+                encoder_kv_heads=self.kv_heads, decoder_kv_heads=self.kv_heads, cross_kv_heads=self.kv_heads,
+                encoder_pattern=self.attention, encoder_mechanism=self.mechanism,
+                decoder_pattern=self.decoder_attention, cross_pattern=self.cross_attention,
+            )  # fmt: skip
+
+        def new_model(self, vocab_size: int) -> TranslationModel:
+            """The model, its weights drawn from torch's generator."""
+            config = self.model_config(vocab_size)
+            return (
+                RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TranslationTransformer(config)
+            )
+
+    # Defaults that differ from those of the Config, by the words that say for which models.
+    VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
+        "for luong-dot": {"input_feeding": FED["input_feeding"]},
+    }
+
+    def __init__(
+        self, config: Config, tell: Tell = silent, *, data: TranslationData | None = None,
+        tokeniser: Tokeniser | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, tell)
+        self._data, self._tokeniser = data, tokeniser
+        self.pieces_are_given = tokeniser is not None
+
+    @classmethod
+    def new_config(cls, given: Mapping[str, Any]) -> Config:
+        """The settings of a new run, with a model's own defaults for what was not given.
+
+        Raises:
+            ArgumentError: a model that does not exist, or a setting that it does not have.
+        """
+        model = given.get("model", cls.Config.model)
+        check_model(model)
+        others = OF_THE_RECURRENT if model == "transformer" else OF_THE_TRANSFORMER
+        if strange := [f"--{name.replace('_', '-')}" for name in others if name in given]:
+            whose = "recurrent models" if model == "transformer" else "the Transformer"
+            raise ArgumentError(f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out")
+        return cls.Config(**{**MODELS[model], **given})
+
+    def choose(self, amount: Amount, wish: Wish) -> Choice:
+        is_transformer = self.config.model == "transformer"
+        sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
+        often = passes(amount, wish.budget.completed(amount)) >= FEW
+        more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
+        more |= {"positions": "rotary"} if is_transformer else {}
+        return choose(sizes, amount, wish.budget, wish.given, size=wish.size, more=more)
+
+    @cached_property
+    def data(self) -> TranslationData:
+        """The pairs to learn from, to validate on and to test on."""
+        if self._data is None:
+            config = self.config
+            self._data = load_translation_data(config.data, config.valid, config.seed, config.twins)
+            for note in self._data.notes:
+                self.tell(note)
+        return self._data
+
+    @cached_property
+    def amount(self) -> Amount:
+        """How much there is to learn from."""
+        return Amount.of((text for pair in self.data.train for text in (pair.source, pair.target)), "pairs", sides=2)
+
+    @cached_property
+    def tokeniser(self) -> Tokeniser:
+        """One vocabulary for both sides of the training pairs."""
+        return self._learn_pieces() if self._tokeniser is None else self._tokeniser
+
+    def _learn_pieces(self, typographic: bool = True) -> Tokeniser:
+        config = self.config
+        both = [text for pair in self.data.train for text in (pair.source, pair.target)]
+        self.remark_on_scripts(both, config.tokeniser)
+        lines, targets = (both[::2], both[1::2]) if typographic else (both, None)
+        return Tokeniser.train(lines, config.vocab_size, config.tokeniser, targets=targets, trim=config.trim_vocabulary)
+
+    def prepare(self, begun: Path | None = None) -> Training:
+        data = self.data
+        self.settle(self.amount)
+        if begun is not None and self._tokeniser is None and normalises_targets(begun):
+            self._tokeniser = self._learn_pieces(typographic=False)
+        config, tokeniser = self.config, self.tokeniser
+        torch.manual_seed(config.seed)
+        model = config.new_model(tokeniser.vocab_size)
+        _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
+        task = TranslationTask(
+            data.train, data.valid, tokeniser, batch_tokens=config.batch_tokens,
+            label_smoothing=config.label_smoothing, seed=config.seed, together=data.together, **share_of_work(),
+        )  # fmt: skip
+        if begun is None and config.batch_tokens < task.needed:
+            raise ArgumentError(
+                f"--batch-tokens is {config.batch_tokens}: {task.left_out:,} of "
+                f"{count_of(len(data.train), 'pairs', ',')} have more ids on a side and would be left out of "
+                f"training; {_enough(task.needed)}"
+            )
+        if task.left_out:
+            self.tell(
+                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
+                f"left out of training"
+            )
+        training = Training(
+            config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test), learned=task.learned,
+            samples=translation_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
+            files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).to_json()},
+        )  # fmt: skip
+        self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
+        if config.label_smoothing:
+            self.tell(
+                f"the loss of a step includes label smoothing ({config.label_smoothing:g}), so it stays above that of "
+                f"validation, which does not"
+            )
+        return training
+
+
+def check_model(model: object) -> None:
+    """Raise an ArgumentError unless there is such a model."""
+    if model not in MODELS:
+        raise ArgumentError(f"model {model!r} does not exist; there are {', '.join(MODELS)}")
+
+
+def _check_lengths(model: TranslationModel, sources: Sequence[str], tokeniser: Tokeniser) -> None:
+    """Raise an UnsupportedError if the encoder's mechanism cannot read some source that training would learn from."""
+    if isinstance(model, RecurrentTranslator) or model.config.encoder_refusal(LONGEST_PAIR) is None:
+        return  # the mechanism reads sources of any length
+    fitting = [length for source in sources if (length := len(tokeniser.encode(source)) + 1) <= LONGEST_PAIR]
+    if fitting and (reason := model.config.encoder_refusal(max(fitting))):
+        raise UnsupportedError(f"the longest source has {count_of(max(fitting), 'ids')} with its end, and {reason}")
+
+
+def _enough(batch_tokens: int) -> str:
+    return f"give {batch_tokens} or more, which holds every pair of up to {LONGEST_PAIR} ids on a side"
+
+
+def _judge(folder: Path, result: TrainingResult) -> str | None:
+    return None if result.valid_loss is None else f"best validation {result.valid_loss:.4f}"
+
+
+# What a process reads in a step whose sentences the others have: a place that no loss counts, so that gradients meet.
+NOTHING = TranslationBatch(torch.tensor([[END]]), torch.tensor([[BEGIN]]), torch.tensor([[PAD]]))
+
+
+class TranslationTask(Described):
+    """What `train` asks of pairs of sentences.
+
+    Args:
+        train: pairs to learn from.
+        valid: pairs to validate on, in their order.
+        tokeniser: of both sides.
+        batch_tokens: the most ids on the longer side of one batch, padding included.
+        label_smoothing: share of the probability that is spread over all ids.
+        seed: of the order of the batches.
+        world, rank: how many processes train together, and which this is.
+        longest: pairs with more ids on a side are left out of training; `left_out` counts them, and `learned` has the
+            others, and `needed` is the smallest `batch_tokens` that leaves out no other pair.
+        together: how many pairs in a row share a batch, in their order; by default each is on its own.
+
+    Source of the smoothing: Szegedy et al. 2016, section 7.
+
+    Raises:
+        ArgumentError: nothing to learn from, or smoothing outside 0 to 1.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Pair],
+        valid: Sequence[Pair],
+        tokeniser: Tokeniser,
+        *,
+        batch_tokens: int = TranslationTraining.Config.batch_tokens,
+        label_smoothing: float = TranslationTraining.Config.label_smoothing,
+        seed: int = TranslationTraining.Config.seed, world: int = 1, rank: int = 0,
+        longest: int = LONGEST_PAIR, together: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        if not 0 <= label_smoothing < 1:
+            raise ArgumentError(f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1")
+        pairs = encode_pairs(train, tokeniser)
+        sizes = [1 + max(map(len, pair)) for pair in pairs]
+        self.needed = max((size for size in sizes if size <= longest), default=0)
+        longest = min(longest, batch_tokens)
+        fits = [size <= longest for size in sizes]
+        self._train = list(compress(pairs, fits))
+        self.learned = list(compress(train, fits))
+        self.left_out = len(pairs) - len(self._train)
+        if not self._train:
+            raise ArgumentError(
+                f"none of {count_of(len(pairs), 'pairs')} has fewer than {count_of(longest, 'ids')} "
+                f"on both sides: there is nothing to learn from"
+                + (f"; batch_tokens is {batch_tokens}, {_enough(self.needed)}" if self.needed else "")
+            )
+        self._valid = [pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest]
+        self.label_smoothing = label_smoothing
+        self._batch_tokens = batch_tokens
+        self._groups = _groups(pairs, together, longest)
+        costs = [len(group) * (1 + max(len(side) for pair in group for side in pair)) for group in self._groups]
+        self.batches = TokenBatches(costs, batch_tokens, seed, world, rank)
+        self._settings = {"batch_tokens": batch_tokens, "label_smoothing": label_smoothing, "order": seed}
+        if together:
+            self._settings["groups"] = len(self._groups)
+
+    def batch(self, index: int) -> TranslationBatch:
+        """The micro-batch number `index`, a function of it and of the seed."""
+        rows = self.batches.at(index)
+        return make_batch([pair for at in rows for pair in self._groups[at]]) if rows else NOTHING
+
+    def loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
+        """Sum of the smoothed cross entropies over the target ids, and their number."""
+        return self._cross_entropy(model, batch, self.label_smoothing)
+
+    def validation_batches(self) -> Sequence[TranslationBatch]:
+        return self._validation
+
+    def validation_loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
+        """Sum of the plain cross entropies in nats, and the number of target ids."""
+        return self._cross_entropy(model, batch, 0.0)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells these data, in this order, from others."""
+        digest = hash_of(self._train, self._valid)
+        return {"pairs": len(self._train), "ids": digest, **self._settings}
+
+    @cached_property
+    def _validation(self) -> list[TranslationBatch]:
+        return [batch for _, batch in batches_in_order(self._valid, self._batch_tokens)]
+
+    @staticmethod
+    def _cross_entropy(model: torch.nn.Module, batch: TranslationBatch, smoothing: float) -> tuple[torch.Tensor, int]:
+        scores = model(batch.source, batch.target)  # (batch, target_length, vocab_size)
+        loss = F.cross_entropy(
+            scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, label_smoothing=smoothing,
+            reduction="sum",
+        )  # fmt: skip
+        return loss, int((batch.next != PAD).sum())
+
+
+def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int) -> list[list[EncodedPair]]:
+    """The pairs that share a batch, `together` of them in a row; without those that are too long for a batch."""
+    if together and sum(together) != len(pairs):
+        raise ArgumentError(
+            f"together counts {count_of(sum(together), 'pairs')}, and there are {len(pairs)} to learn from"
+        )
+    groups, rest = [], iter(pairs)
+    for count in together or [1] * len(pairs):
+        group = [pair for pair in islice(rest, count) if max(map(len, pair)) < longest]
+        fits = len(group) * (1 + max((len(side) for pair in group for side in pair), default=0)) <= longest
+        groups += [group] if group and fits else [[pair] for pair in group]
+    return groups

@@ -1,0 +1,189 @@
+"""The rules that hold for every mechanism; its laws are in test_mechanism_laws.py, its formula in mechanisms/."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from asking import HERE, OTHERS, ask, computes
+from mechanism_cells import LENGTH, MECHANISMS, make_call, patterns_of
+
+import regard as rg
+from regard import patterns as p
+from regard.mechanisms.base import OPTIONS, STATISTICS, takes
+
+EXACT = {"rtol": 1e-11, "atol": 1e-11}
+NAMES = tuple(MECHANISMS)
+every = pytest.mark.parametrize("name", NAMES)
+causal = pytest.mark.parametrize("name", [name for name in NAMES if takes(MECHANISMS[name], p.Causal)])
+
+
+def answer(call, **options) -> torch.Tensor:
+    return rg.attention(*call.tensors, **call.options, **options)
+
+
+def fast(call, **options) -> list[str]:
+    """The backends beside the reference that offer to compute a call."""
+    named = [name for name in (*HERE, *OTHERS) if name != "reference"]
+    return [name for name in named if computes(name, *call.tensors, **call.options, **options)]
+
+
+@every
+def test_every_backend_equals_the_formula_with_gradients(name):
+    for heads in ({}, {"kv_heads": 1}, {"kv_heads": 6}):
+        call = make_call(name, requires_grad=True, **heads)
+        pull = torch.randn(call.q.shape[:3] + call.v.shape[3:], dtype=torch.float64)
+        for label, pattern in patterns_of(call).items():
+            offering = fast(call, pattern=pattern)
+            expected = ask("reference", *call.tensors, **call.options, pattern=pattern).output
+            sent = torch.autograd.grad(expected, call.learning, pull, allow_unused=True, materialize_grads=True)
+            assert offering, f"only the reference computes {name} by {label}"
+            for backend in offering:
+                output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
+                found = torch.autograd.grad(output, call.learning, pull, allow_unused=True, materialize_grads=True)
+                torch.testing.assert_close(output, expected, **EXACT, msg=lambda text: f"{backend} {label} {text}")  # noqa: B023
+                torch.testing.assert_close(found, sent, **EXACT, msg=lambda text: f"{backend} {label} {text}")  # noqa: B023
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrow_dtypes_answer_in_their_own_dtype_near_the_exact_answer(name, dtype):
+    narrow = make_call(name, dtype=dtype)
+    near = {torch.float32: 1e-4, torch.bfloat16: 0.08, torch.float16: 0.01}[dtype]
+    for pattern in patterns_of(narrow).values():
+        wide = {one: x.double() for one, x in (narrow.parameters or {}).items()} or None
+        q, k, v = (x.double() for x in narrow.tensors)
+        q = k if narrow.q is narrow.k else q
+        expected = rg.attention(q, k, v, mechanism=narrow.mechanism, pattern=pattern, parameters=wide)
+        output = answer(narrow, pattern=pattern)
+        assert output.dtype == dtype
+        assert float((output.double() - expected).abs().max()) < near * max(1.0, float(expected.abs().max()))
+
+
+@every
+def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan(name):
+    if not takes(MECHANISMS[name], p.KeySpan):
+        return
+    found = []
+    for spoilt in (0.0, torch.nan, torch.inf):
+        call = make_call(name, requires_grad=True)
+        pattern = p.KeySpan(1, 9) & (p.Causal() if call.always_causal else p.Full())
+        with torch.no_grad():
+            for x in (call.k, call.v):
+                x[:, :, [0, 9, 10]] = spoilt
+        rows = slice(1, 9)  # of the queries: those that are keys themselves may be spoilt where they are hidden
+        output = answer(call, pattern=pattern)
+        sent = torch.autograd.grad(output[:, :, rows].sum(), call.learning)
+        found.append((output[:, :, rows].detach(), *(x.nan_to_num() if x.shape == call.q.shape else x for x in sent)))
+        assert all(x.isfinite().all() for x in found[-1])
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            assert torch.equal(one, two), name
+
+
+@causal
+def test_the_last_queries_alone_equal_those_of_the_whole(name):
+    call = make_call(name)
+    whole = answer(call, pattern="causal")
+    for rows in (1, 4):
+        last = rg.attention(call.q[:, :, -rows:], call.k, call.v, **call.options, pattern="causal")
+        torch.testing.assert_close(last, whole[:, :, -rows:], rtol=1e-10, atol=1e-10)
+
+
+@causal
+def test_queries_before_the_first_key_are_zeros_with_zero_gradient(name):
+    call = make_call(name, requires_grad=True, q_len=LENGTH if MECHANISMS[name].shares_keys else 13)
+    if call.mechanism.shares_keys:
+        return  # its queries are keys, so none stands before them
+    output = answer(call, pattern="causal")
+    assert torch.equal(output[:, :, :2], torch.zeros_like(output[:, :, :2]))
+    (sent,) = torch.autograd.grad(output.sum(), call.q)
+    assert torch.equal(sent[:, :, :2], torch.zeros_like(sent[:, :, :2]))
+    assert sent.isfinite().all()
+
+
+@every
+def test_a_row_without_any_key_is_zeros(name):
+    call = make_call(name, requires_grad=True)
+    if not takes(call.mechanism, p.KeySpan):
+        return
+    nobody = p.KeySpan(torch.tensor([3, 0]), torch.tensor([3, LENGTH]))
+    output = answer(call, pattern=nobody & (p.Causal() if call.always_causal else p.Full()))
+    assert torch.equal(output[0], torch.zeros_like(output[0]))
+    assert all(x.isfinite().all() for x in torch.autograd.grad(output.sum(), call.learning))
+
+
+@every
+@pytest.mark.parametrize("sizes", [{"batch": 0}, {"q_len": 0}, {"v_dim": 0}, {"q_len": 0, "k_len": 0}])
+def test_sizes_of_zero_are_answered(name, sizes):
+    if MECHANISMS[name].shares_keys and sizes == {"q_len": 0}:
+        sizes = {"q_len": 0, "k_len": 0}
+    call = make_call(name, requires_grad=True, **sizes)
+    output = answer(call, pattern="causal" if call.always_causal else None)
+    assert output.shape == (*call.q.shape[:3], call.v.shape[3])
+    output.sum().backward()
+
+
+@every
+def test_the_table_holds_what_it_does_not_list_is_refused(name):
+    call = make_call(name)
+    given = {"bias": torch.zeros(1), "softcap": 30.0, "scale": 0.5, "dropout": 0.1, "sink": 0.3}
+    assert set(given) == set(OPTIONS)
+    base = {"pattern": "causal"} if call.always_causal else {}
+    for option, value in given.items():
+        if option not in call.mechanism.takes:
+            with pytest.raises(rg.UnsupportedError, match=option):
+                answer(call, **base, **{option: value})
+        else:
+            answer(call, **base, **{option: value})
+    refused = () if call.mechanism.patterns is None else ("sliding_window(4)", "~key_span(1, 3)", "causal | prefix(2)")
+    for pattern in refused:
+        with pytest.raises(rg.UnsupportedError, match="use softmax"):
+            answer(call, pattern=pattern)
+    wants = {"top_keys": rg.top_keys(2), "weights_of": rg.weights_of([1])}
+    for statistic in STATISTICS:
+        want = wants.get(statistic, statistic)
+        if statistic not in call.mechanism.tells:
+            with pytest.raises(rg.UnsupportedError, match="does not compute"):
+                rg.attention_detail(*call.tensors, **call.options, **base, want=want)
+        else:
+            rg.attention_detail(*call.tensors, **call.options, **base, want=want)
+
+
+@every
+def test_parameters_that_are_missing_too_many_or_misshapen_are_refused(name):
+    call = make_call(name)
+    base = {"pattern": "causal"} if call.always_causal else {}
+    handed = call.parameters or {}
+
+    def ask_with(parameters) -> None:
+        rg.attention(*call.tensors, mechanism=call.mechanism, parameters=parameters, **base)
+
+    with pytest.raises(rg.ArgumentError, match="parameters"):
+        ask_with({**handed, "more": call.q})
+    for one, x in handed.items():
+        with pytest.raises(rg.ArgumentError, match="parameters"):
+            ask_with({other: y for other, y in handed.items() if other != one})
+        with pytest.raises(rg.ShapeError, match=one):
+            ask_with({**handed, one: x[..., :-1]})
+
+
+@every
+def test_equal_declarations_are_one_plan(name):
+    call, again = make_call(name), make_call(name)
+    assert call.mechanism == again.mechanism
+    assert hash(call.mechanism) == hash(again.mechanism)
+    base = {"pattern": "causal"} if call.always_causal else {}
+    one = rg.plan_attention(*call.tensors, **call.options, **base)
+    assert rg.plan_attention(*again.tensors, **again.options, **base) is one
+    assert str(call.mechanism) in str(one)
+
+
+@every
+def test_second_calls_draw_nothing_from_the_global_generator(name):
+    call = make_call(name)
+    base = {"pattern": "causal"} if call.always_causal else {}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = answer(call, **base)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, answer(call, **base))

@@ -1,0 +1,332 @@
+"""The list of formulas: how to draw a pattern, which pairs it allows (see docs/conventions.md), and how to build it.
+
+Fuzzer, contract grid and hypothesis laws take patterns from here; a pattern of regard that is missing fails
+tests/regard/contracts/test_enrolled.py.
+
+The masks are NumPy written from the table of the contract; nothing here asks a pattern of regard what it means.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard import patterns as p
+
+from .counting import distinct
+
+
+@dataclass(frozen=True)
+class Places:
+    """Index arrays that broadcast to (batch, heads, q_len, k_len): i and j are positions, row counts queries."""
+
+    batch: int
+    heads: int
+    q_len: int
+    k_len: int
+    start: tuple[int, ...]  # the position of the first query, of every batch row or of each
+
+    @property
+    def i(self) -> np.ndarray:
+        return np.arange(self.q_len).reshape(-1, 1) + np.array(self.start, np.int64).reshape(-1, 1, 1, 1)
+
+    @property
+    def j(self) -> np.ndarray:
+        return np.arange(self.k_len).reshape(1, 1, 1, -1)
+
+    def by_row(self, numbers: tuple[int, ...]) -> np.ndarray:
+        """One number for each batch row, (batch, 1, 1, 1); given ones are repeated in turn."""
+        return np.array([numbers[b % len(numbers)] for b in range(self.batch)], np.int64).reshape(-1, 1, 1, 1)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.heads, self.q_len, self.k_len
+
+
+@dataclass(frozen=True)
+class Node:
+    """A pattern: a leaf with its numbers, or `and`, `or`, `not`, `per_head` of parts."""
+
+    kind: str
+    args: tuple[Any, ...] = ()
+    parts: tuple[Node, ...] = ()
+
+    def __str__(self) -> str:
+        inside = ", ".join([*map(repr, self.args), *map(str, self.parts)])
+        return f"{self.kind}({inside})" if inside else self.kind
+
+    def leaves(self) -> set[str]:
+        return set().union(*(part.leaves() for part in self.parts)) if self.parts else {self.kind}
+
+
+FULL = Node("full")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """`draw` numbers, given a generator and the longer of both lengths; `mask` and `build` a pattern of them."""
+
+    draw: Callable[[random.Random, int], tuple[Any, ...]]
+    mask: Callable[..., np.ndarray]
+    build: Callable[..., p.Pattern]
+    readable: bool = True  # it has a text
+    cached: bool = True  # a cache may continue it
+    sure: bool = True  # where it lets every query look at every key, its structure says so
+
+
+def _size(r: random.Random, n: int) -> int:
+    """1 to 9, at times as long as the text."""
+    return r.choice((r.randint(1, 4), r.randint(1, 9), r.randint(1, n + 2)))
+
+
+def _end(r: random.Random, n: int) -> int | None:
+    return None if r.random() < 0.25 else r.randint(-4, r.choice((6, n + 2)))
+
+
+def _runs(r: random.Random, n: int) -> tuple[tuple[int, int], ...]:
+    starts = [r.randint(0, n) for _ in range(r.randint(0, 3))]
+    return tuple((start, start + r.randint(1, max(1, n // 3))) for start in starts)
+
+
+def _block(r: random.Random, n: int) -> tuple[int, int]:
+    stride = _size(r, n)
+    return stride, r.randint(1, stride)
+
+
+def _within(x: np.ndarray, runs: tuple[tuple[int, int], ...]) -> np.ndarray:
+    return reduce(np.logical_or, [(x >= a) & (x < b) for a, b in runs], np.zeros(x.shape, bool))
+
+
+def _random_blocks(at: Places, count: int, block: int, seed: int, past: bool) -> np.ndarray:
+    own, keys = at.i // block, at.j // block
+    allowed = np.zeros(np.broadcast_shapes(own.shape, keys.shape), bool)
+    for one in np.unique(own).tolist():
+        for chosen in distinct(count, seed, one, one + 1 if past else -(-at.k_len // block)):
+            allowed |= (own == one) & (keys == chosen)
+    return allowed
+
+
+def _documents(r: random.Random, n: int) -> tuple[int, ...]:
+    ids: list[int] = []
+    while len(ids) < max(n, 1):
+        ids += [r.randint(-1, 3)] * r.choice((1, 2, 5, 11))
+    return tuple(ids[: max(n, 1) + r.choice((0, 0, 7))])
+
+
+def _same_document(at: Places, *rows: tuple[int, ...]) -> np.ndarray:
+    ids = [np.array(rows[b % len(rows)]) for b in range(at.batch if len(rows) > 1 else 1)]
+    i = np.broadcast_to(at.i, (max(len(at.start), len(ids)), 1, at.q_len, 1))
+    found = []
+    for b in range(len(i)):
+        of, where = ids[b % len(ids)], i[b]
+        known = (where >= 0) & (where < len(of))
+        found.append((of[np.where(known, where, 0)] == of[at.j[0]]) & known)
+    return np.stack(found)
+
+
+def _ids(*rows: tuple[int, ...], at: Places) -> p.Pattern:
+    picked = [rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else [rows[0]]
+    return p.SameDocument(torch.tensor(picked if len(rows) > 1 else picked[0]))
+
+
+def _holes(r: random.Random, n: int) -> tuple[bool, ...]:
+    share = r.choice((0.1, 0.5, 0.9, 1.0))
+    return tuple(r.random() < share for _ in range(n + 9))
+
+
+def _key_mask(at: Places, *rows: tuple[bool, ...]) -> np.ndarray:
+    live = np.array([rows[b % len(rows)][: at.k_len] for b in range(at.batch if len(rows) > 1 else 1)], bool)
+    return live[:, None, None, :]
+
+
+def _key_masks(*rows: tuple[bool, ...], at: Places) -> p.Pattern:
+    picked = [rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else [rows[0]]
+    return p.KeyMask(torch.tensor(picked if len(rows) > 1 else picked[0]))
+
+
+def _noise(at: Places, seed: int, density: float, batch: bool, heads: bool) -> np.ndarray:
+    shape = at.batch if batch else 1, at.heads if heads else 1, at.q_len, at.k_len
+    return np.random.default_rng(seed).random(shape) < density
+
+
+def _explicit(seed: int, density: float, batch: bool, heads: bool, *, at: Places) -> p.Pattern:
+    mask = torch.from_numpy(_noise(at, seed, density, batch, heads))
+    return p.Explicit(mask if batch or heads else mask[0, 0])
+
+
+def _span_mask(at: Places, start: Any, stop: Any) -> np.ndarray:
+    low = at.by_row(start) if isinstance(start, tuple) else start
+    high = at.by_row(stop) if isinstance(stop, tuple) else stop
+    return (at.j >= low) & (True if stop is None else at.j < high)
+
+
+def _span(start: Any, stop: Any, *, at: Places) -> p.Pattern:
+    ends = [torch.from_numpy(at.by_row(end).ravel()) if isinstance(end, tuple) else end for end in (start, stop)]
+    return p.KeySpan(*ends)
+
+
+def _draw_spans(r: random.Random, n: int) -> tuple[Any, Any]:
+    starts = tuple(r.randint(-2, n // 2) for _ in range(3)) if r.random() < 0.7 else r.randint(0, 3)
+    stops = tuple(r.randint(0, n + 2) for _ in range(3)) if r.random() < 0.7 or not isinstance(starts, tuple) else None
+    return starts, stops
+
+
+RULES: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda i, j: (3 * i + j) % 4 != 1,
+    lambda i, j: (i + j) % 2 == 0,
+    lambda i, j: i * i % 5 <= j % 4,
+    lambda i, j: j % 3 == 0,  # of another shape than its arguments have together
+)
+
+
+def _ranges(runs: tuple[tuple[int, int], ...]) -> tuple[range, ...]:
+    return tuple(range(*run) for run in runs)
+
+
+LEAVES: dict[str, Leaf] = {
+    "full": Leaf(lambda r, n: (), lambda at: at.j >= 0, p.Full),
+    "causal": Leaf(lambda r, n: (), lambda at: at.j <= at.i, p.Causal),
+    "sliding_window": Leaf(lambda r, n: (_size(r, n),), lambda at, w: np.abs(at.i - at.j) <= w // 2, p.SlidingWindow),
+    "causal_window": Leaf(
+        lambda r, n: (_size(r, n),), lambda at, w: (at.i - at.j >= 0) & (at.i - at.j < w), p.CausalWindow
+    ),
+    "dilated_window": Leaf(
+        lambda r, n: (_size(r, n), r.randint(1, 5)),
+        lambda at, w, d: ((at.i - at.j) % d == 0) & (np.abs(at.i - at.j) <= d * (w // 2)),
+        p.DilatedWindow,
+    ),
+    "global_tokens": Leaf(
+        lambda r, n: tuple(r.randint(0, n) for _ in range(r.randint(0, 4))),
+        lambda at, *some: np.isin(at.i, some) | np.isin(at.j, some),
+        lambda *some: p.GlobalTokens(some),
+    ),
+    "random_blocks": Leaf(
+        lambda r, n: (r.randint(1, 3), r.choice((1, 2, 3, 8)), r.choice((0, 7, -9, 2**40)), False),
+        _random_blocks,
+        p.RandomBlocks,
+        cached=False,
+    ),
+    "random_past": Leaf(
+        lambda r, n: (r.randint(1, 3), r.choice((1, 2, 3, 8)), r.choice((0, 7, -9, 2**40)), True),
+        _random_blocks,
+        p.RandomBlocks,
+    ),
+    "strided": Leaf(
+        lambda r, n: (_size(r, n), r.random() < 0.6),
+        lambda at, s, local: ((at.i - at.j) % s == 0) | ((np.abs(at.i - at.j) < s) & local),
+        p.Strided,
+    ),
+    "fixed": Leaf(
+        lambda r, n: (*_block(r, n), r.random() < 0.6),
+        lambda at, s, c, local: (at.j % s >= s - c) | ((at.i // s == at.j // s) & local),
+        lambda s, c, local: p.Fixed(s, summary=c, local=local),
+    ),
+    "prefix": Leaf(lambda r, n: (r.randint(0, n + 1),), lambda at, n: at.j < n, p.Prefix),
+    "same_document": Leaf(lambda r, n: tuple(_documents(r, n) for _ in range(1)), _same_document, _ids, readable=False),
+    "documents_by_row": Leaf(
+        lambda r, n: _alike([_documents(r, n + 7)[: n + 7] for _ in range(3)]), _same_document, _ids, readable=False
+    ),
+    "key_span": Leaf(
+        lambda r, n: (r.randint(-3, n), None if r.random() < 0.3 else r.randint(-1, n + 3)),
+        _span_mask,
+        p.KeySpan,
+    ),
+    "spans_by_row": Leaf(_draw_spans, _span_mask, _span, readable=False),
+    "key_mask": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(1)), _key_mask, _key_masks, readable=False),
+    "masks_by_row": Leaf(lambda r, n: tuple(_holes(r, n) for _ in range(3)), _key_mask, _key_masks, readable=False),
+    "explicit": Leaf(
+        lambda r, n: (r.randint(0, 999), r.choice((0.1, 0.5, 0.9)), r.random() < 0.4, r.random() < 0.4),
+        _noise,
+        _explicit,
+        readable=False,
+        cached=False,
+    ),
+    "where": Leaf(
+        lambda r, n: (r.randrange(len(RULES)),),
+        lambda at, rule: RULES[rule](at.i, at.j),
+        lambda rule: p.Where(RULES[rule]),
+        readable=False,
+    ),
+    "diagonals": Leaf(
+        lambda r, n: (_end(r, n), _end(r, n)),
+        lambda at, back, ahead: (
+            (True if back is None else at.j - at.i >= -back)
+            & (True if ahead is None else at.j - at.i <= ahead)
+            & (at.j + at.i == at.j + at.i)
+        ),
+        p.Diagonals,
+    ),
+    "lattice": Leaf(lambda r, n: (_size(r, n),), lambda at, s: (at.i - at.j) % s == 0, p.Lattice),
+    "same_block": Leaf(
+        lambda r, n: (_size(r, n), r.choice((0, 0, r.randint(-3, 9)))),
+        lambda at, s, first: (at.i - first) // s == (at.j - first) // s,
+        p.SameBlock,
+    ),
+    "blocks_by_row": Leaf(
+        lambda r, n: (_size(r, n), tuple(r.randint(-3, 9) for _ in range(3))),
+        lambda at, s, first: (at.i - at.by_row(first)) // s == (at.j - at.by_row(first)) // s,
+        lambda s, first, *, at: p.SameBlock(s, torch.from_numpy(at.by_row(first).ravel())),
+        readable=False,
+    ),
+    "summary": Leaf(_block, lambda at, s, c: at.j % s >= s - c, p.Summary),
+    "key_set": Leaf(_runs, lambda at, *runs: _within(at.j, runs), lambda *runs: p.KeySet(_ranges(runs))),
+    "query_set": Leaf(_runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))),
+}
+TENSORS = {
+    "documents_by_row", "same_document", "spans_by_row", "blocks_by_row", "key_mask", "masks_by_row", "explicit",
+}  # fmt: skip  # their sizes are those of the call
+
+
+def _alike(rows: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    shortest = min(map(len, rows))
+    return tuple(row[:shortest] for row in rows)
+
+
+def drawn(r: random.Random, n: int, allowed: list[str], depth: int = 0) -> Node:
+    """A random pattern of these leaves for texts of length n."""
+    turn = r.random() + 0.22 * depth
+    if turn < 0.42:
+        parts = tuple(drawn(r, n, allowed, depth + 1) for _ in range(2 if r.random() < 0.8 else 3))
+        return Node(r.choice(("and", "and", "or")), (), parts)
+    if turn < 0.50:
+        return Node("not", (), (drawn(r, n, allowed, depth + 1),))
+    if turn < 0.58:
+        return Node("per_head", (), tuple(drawn(r, n, allowed, depth + 1) for _ in range(r.randint(1, 3))))
+    return plain_leaf(r, r.choice(allowed), n)
+
+
+def plain_leaf(r: random.Random, kind: str, n: int) -> Node:
+    """A random pattern of this kind."""
+    return Node(kind, LEAVES[kind].draw(r, n))
+
+
+def mask_of(node: Node, at: Places) -> np.ndarray:
+    """Which pairs a pattern allows, (batch, heads, q_len, k_len)."""
+    if node.kind == "per_head":
+        of_parts = [mask_of(part, at) for part in node.parts]
+        return np.stack([of_parts[h % len(of_parts)][:, h] for h in range(at.heads)], axis=1)
+    inner = [mask_of(part, at) for part in node.parts]
+    if node.kind in ("and", "or"):
+        return reduce(np.logical_and if node.kind == "and" else np.logical_or, inner)
+    found = ~inner[0] if node.kind == "not" else LEAVES[node.kind].mask(at, *node.args)
+    return np.broadcast_to(found, at.shape)
+
+
+def build(node: Node, at: Places) -> p.Pattern:
+    """The same pattern as regard writes it."""
+    if node.kind == "per_head":
+        parts = [build(part, at) for part in node.parts]
+        return p.PerHead([parts[h % len(parts)] for h in range(at.heads)])
+    inner = [build(part, at) for part in node.parts]
+    if node.kind in ("and", "or"):
+        return reduce(lambda a, b: a & b if node.kind == "and" else a | b, inner)
+    if node.kind == "not":
+        return ~inner[0]
+    leaf = LEAVES[node.kind]
+    return leaf.build(*node.args, at=at) if node.kind in TENSORS else leaf.build(*node.args)

@@ -1,0 +1,268 @@
+"""Calls of the other mechanisms: linear attention, random features, Linformer and LSH, against their formulas."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import regard as rg
+from regard import mechanisms as m
+from regard.layers.caches import RecurrentState
+from regard.mechanisms.draws import directions
+
+from .cases import DTYPES
+from .judging import SECOND, Verdict, gradients, share_of
+from .meanings import FULL, Node, Places, build, mask_of, plain_leaf
+from .mechanism_formulas import Tensors, expected
+
+KINDS = ("linear", "linear", "relu", "performer", "performer", "features", "gated", "linformer", "lsh")
+FAST = {"linformer": "linformer", "lsh": "lsh"}  # the backend beside the reference; "linear" for the others
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of one of KINDS; `seed` decides its numbers."""
+
+    seed: int
+    kind: str = "linear"
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    q_len: int = 5
+    k_len: int = 5
+    head_dim: int = 4
+    v_dim: int = 4
+    dtype: str = "float64"
+    pattern: Node = FULL
+    features: int = 8
+    scale: float | None = None
+    q_start: int | tuple[int, ...] | None = None
+    learners: tuple[str, ...] = ()
+    second: bool = False
+    chunks: int = 0  # the length of chunks by which a state continues the text; 0: computed at once
+
+    @property
+    def places(self) -> Places:
+        start = self.k_len - self.q_len if self.q_start is None else self.q_start
+        if isinstance(start, tuple):
+            start = tuple(start[b % len(start)] for b in range(self.batch))
+        return Places(self.batch, self.heads, self.q_len, self.k_len, start if isinstance(start, tuple) else (start,))
+
+    def __str__(self) -> str:
+        plain = Case(0)
+        said = [f"{x.name}={getattr(self, x.name)!s}" for x in fields(self) if self._told(x.name, plain)]
+        return f"mechanisms.Case({', '.join(said)})"
+
+    def _told(self, name: str, plain: Case) -> bool:
+        return name == "seed" or getattr(self, name) != getattr(plain, name)
+
+
+def draw_mechanism(seed: int) -> Case:
+    """The call that this number stands for."""
+    r = random.Random(f"mechanism {seed}")
+    kind = r.choice(KINDS)
+    kv_heads, group = r.choice((1, 2, 3)), 1 if kind == "lsh" else r.choice((1, 2))
+    k_len = r.choice((1, 2, 3, 5, 8, 13, 19, 31)) if r.random() < 0.95 or kind == "lsh" else r.choice((67, 130, 200))
+    q_len = k_len if r.random() < 0.5 else r.randint(1, k_len if kind == "lsh" else k_len + 5)
+    batch = r.choice((1, 2, 3))
+    causal = kind == "gated" or (kind != "linformer" and r.random() < 0.5)
+    leaves = [Node("causal")] if causal else []
+    if r.random() < 0.5:
+        leaves.append(plain_leaf(r, r.choice(("key_span", "spans_by_row")), k_len))
+    if kind not in ("linformer", "lsh") and r.random() < 0.3:
+        leaves.append(plain_leaf(r, r.choice(("same_document", "documents_by_row")), max(q_len, k_len)))
+    pattern = Node("full") if not leaves else leaves[0] if len(leaves) == 1 else Node("and", (), tuple(leaves))
+    scales: dict[str, tuple[Any, ...]] = {
+        "performer": (None, 0.3),
+        "linformer": (None, 0.7, 0, -0.5),
+        "lsh": (None, 0.7),
+    }
+    learned = ("q", "k", "v", "gate", "key_projection", "value_projection")
+    learning = r.random() < 0.6
+    case = Case(
+        seed, kind, batch, kv_heads * group, kv_heads, q_len, k_len, r.choice((1, 2, 5, 8)), r.choice((1, 3, 7)),
+        r.choice(DTYPES[:2] + DTYPES), pattern, r.choice((2, 5, 16)), r.choice(scales.get(kind, (None,))),
+        None if kind in ("lsh", "gated") or r.random() < 0.6 else r.randint(-3, k_len + 3),
+        tuple(x for x in learned if r.random() < 0.8) if learning else (),
+        r.random() < 0.4,
+    )  # fmt: skip
+    continued = (
+        kind not in FAST
+        and "causal" in pattern.leaves()
+        and not pattern.leaves() & {"same_document", "documents_by_row"}
+    )
+    if continued and r.random() < 0.4:
+        wide = case.dtype if case.dtype in DTYPES[:2] else "float32"
+        return replace(
+            case, q_len=k_len, q_start=None, chunks=r.choice((1, 2, 3, 7)), dtype=wide, learners=(), second=False
+        )
+    return case
+
+
+class Made:
+    """What a case is called with."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.at = case, case.places
+        self.dtype = getattr(torch, case.dtype)
+        self.mask = torch.from_numpy(mask_of(case.pattern, self.at).copy())
+        drawn = torch.Generator().manual_seed(case.seed % 2**63)
+        normal = lambda *shape: torch.randn(shape, generator=drawn, dtype=torch.float64)  # noqa: E731
+        k = normal(case.batch, case.kv_heads, case.k_len, case.head_dim)
+        self.given = {
+            "q": normal(case.batch, case.heads, case.q_len, case.head_dim),
+            "k": k,
+            "v": normal(case.batch, case.kv_heads, case.k_len, case.v_dim),
+        }
+        if case.kind == "gated":
+            self.given["gate"] = normal(case.batch, case.kv_heads, case.k_len).sigmoid()
+        if case.kind == "linformer":
+            for name in ("key_projection", "value_projection"):
+                self.given[name] = normal(case.kv_heads, 3, case.k_len + 2) * case.k_len**-0.5
+        if case.kind == "lsh":  # queries are the last keys
+            self.given.pop("q")
+        seen = self.mask.any(2).view(case.batch, case.kv_heads, -1, case.k_len) if case.k_len else None
+        self.hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+        if seen is not None and case.kind != "lsh":  # there, a hidden key is a query too
+            self.hidden = ~seen.any(2)[..., None]
+        self.given = {name: x.to(self.dtype) for name, x in self.given.items()}
+        self.learners = tuple(x for x in case.learners if x in self.given)
+        self.grad_output = normal(case.batch, case.heads, case.q_len, case.v_dim).to(self.dtype)
+        self.directions = {name: normal(*x.shape).to(self.dtype) for name, x in self.given.items()}
+        self.mechanism: Any = {
+            "linear": lambda: m.LinearTransformer(),
+            "relu": lambda: m.LinearTransformer(m.Relu(0.1)),
+            "performer": lambda: m.Performer(case.features, seed=case.seed % 5, orthogonal=case.seed % 2 == 0),
+            "features": lambda: m.RandomFeature(4 * case.features, seed=case.seed % 5, sigma=1.5),
+            "gated": lambda: m.RandomFeature(4 * case.features, gated=True, seed=case.seed % 5, sigma=1.5),
+            "linformer": lambda: m.Linformer(case.k_len + 2, 3),
+            "lsh": lambda: m.LSH(chunk=3, buckets=4, rounds=2, seed=case.seed % 5),
+        }[case.kind]()
+        self.scale = case.head_dim**-0.5 if case.scale is None else case.scale
+        if case.kind == "lsh":
+            self.seen = self._seen()
+
+    def _seen(self) -> torch.Tensor:
+        """Which keys each position sees among those that are not hidden, by the loops of tests/regard/mechanisms."""
+        case, mechanism = self.case, self.mechanism
+        like = torch.empty(0, dtype=torch.float64)
+        every = directions(mechanism.seed, mechanism.rounds * 2, case.head_dim, False, like)
+        rotations = [one.T.numpy() for one in every.split(2)]
+        alive = self.mask.any(2)  # (batch, heads, k_len): causal hides no key from all but those of the span
+        span = [one for one in (case.pattern.parts or (case.pattern,)) if one.kind in ("key_span", "spans_by_row")]
+        alive = torch.from_numpy(mask_of(span[0], self.at)[:, :, 0].copy()) if span else torch.ones_like(alive)
+        found = torch.zeros(case.batch, case.heads, case.k_len, case.k_len, dtype=torch.bool)
+        causal = "causal" in case.pattern.leaves()
+        for b, h in np.ndindex(case.batch, case.heads):
+            sees = _loops().seen(self.given["k"][b, h].double().numpy(), rotations, 3, causal, alive[b, h].tolist())
+            for i, js in enumerate(sees):
+                found[b, h, i, sorted(js)] = True
+        return found[:, :, case.k_len - case.q_len :]
+
+    def clean(self) -> Tensors:
+        """What is given, in float64; zeros for keys and values that no query may see."""
+        return {
+            name: x.double().masked_fill(self.hidden, 0) if name in ("k", "v") else x.double().clone()
+            for name, x in self.given.items()
+        }
+
+    def poisoned(self) -> Tensors:
+        """What is given, with NaN in keys and values that no query may see."""
+        return {
+            name: x.masked_fill(self.hidden, torch.nan) if name in ("k", "v") else x.clone()
+            for name, x in self.given.items()
+        }
+
+    def parameters(self, leaves: Tensors) -> Tensors | None:
+        return {name: x for name, x in leaves.items() if name not in ("q", "k", "v")} or None
+
+    def pattern(self) -> Any:
+        return build(self.case.pattern, self.at)
+
+
+@cache
+def _loops() -> Any:
+    """tests/regard/mechanisms/lsh_by_loops.py, wherever the tests are run from."""
+    path = Path(__file__).parents[1] / "mechanisms" / "lsh_by_loops.py"
+    spec = spec_from_file_location("lsh_by_loops", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def judge_mechanism(case: Case) -> list[Verdict]:
+    """The verdict on every backend that computes the mechanism."""
+    made = Made(case)
+    names = ("state",) if case.chunks else ("auto", "reference", FAST.get(case.kind, "linear"))
+    known: dict[bool, tuple[Tensors, Tensors]] = {}
+    verdicts = []
+    for backend in names:
+        second = case.second and bool(made.learners) and (SECOND is None or backend in SECOND)
+        if second not in known:
+            known[second] = expected(made, second)
+        verdicts.append(_verdict(made, backend, second, *known[second]))
+    return verdicts
+
+
+def _verdict(made: Made, backend: str, second: bool, expected: Tensors, errors: Tensors) -> Verdict:
+    name = f"{made.case.kind} {backend}"
+    try:
+        found = _continued(made) if backend == "state" else _compute(made, backend, second)
+    except rg.UnsupportedError as refusal:
+        return Verdict(name, "off" if backend in ("auto", "reference") else "refused", str(refusal))
+    except Exception:
+        return Verdict(name, "off", "raised " + traceback.format_exc(limit=-4))
+    told = [share_of(one, x, expected[one], errors[one], made.dtype) for one, x in found.items()]
+    wrong = [reason for reason, share in told if share > 1]
+    return Verdict(name, "off" if wrong else "right", "; ".join(wrong), max(share for _, share in told))
+
+
+def _compute(made: Made, backend: str, second: bool) -> Tensors:
+    case = made.case
+    leaves = {name: x.requires_grad_(name in made.learners) for name, x in made.poisoned().items()}
+    k = leaves["k"]
+    q = leaves["q"] if "q" in leaves else k if case.q_len == case.k_len else k[:, :, case.k_len - case.q_len :]
+    start = torch.tensor(made.at.start) if isinstance(case.q_start, tuple) else case.q_start
+    options = {"pattern": made.pattern(), "mechanism": made.mechanism, "parameters": made.parameters(leaves)}
+    if case.scale is not None:
+        options["scale"] = case.scale
+    with torch.set_grad_enabled(bool(made.learners)):
+        output = rg.attention(q, k, leaves["v"], q_start=start, backend=backend, **options)
+    found = {"output": output}
+    if made.learners:
+        learning = [leaves[name] for name in made.learners]
+        come = made.grad_output.clone().requires_grad_(second and case.seed % 20 < 10)  # see judging.py
+        first = gradients([output], learning, [come], second)
+        found |= {f"d {name}": x for name, x in zip(made.learners, first, strict=True)}
+        if second:
+            along = [made.directions[name] for name in made.learners]
+            asked = {name: leaves[name] for name in made.learners}
+            if come.requires_grad:
+                asked["grad_output"] = come
+            twice = gradients(first, list(asked.values()), along, False)
+            found |= {f"dd {name}": x for name, x in zip(asked, twice, strict=True)}
+    return {name: x.detach() for name, x in found.items()}
+
+
+def _continued(made: Made) -> Tensors:
+    """The text in chunks, by a state of constant size."""
+    case, given = made.case, made.poisoned()
+    state = RecurrentState(made.mechanism, case.batch, case.kv_heads, case.head_dim, case.v_dim, dtype=made.dtype)
+    outputs = []
+    with torch.no_grad():
+        for at in range(0, case.k_len, case.chunks):
+            part = slice(at, at + case.chunks)
+            q, k, v = (given[name][:, :, part] for name in ("q", "k", "v"))
+            parameters = {"gate": given["gate"][..., part]} if "gate" in given else None
+            outputs.append(state.attend(q, k, v, pattern=made.pattern(), scale=case.scale, parameters=parameters))
+    return {"output": torch.cat(outputs, 2)}

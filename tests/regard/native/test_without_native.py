@@ -1,0 +1,126 @@
+"""Where the library is missing, stale or turned off, the backend refuses with the reason and PyTorch computes alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from regard.backends.native import build as building
+from regard.backends.native import library
+from regard.backends.native.build import BuildError, build
+
+# Each setting in a fork of a process that has imported torch alone: a record, or what the command prints.
+FORKS = """
+import json, os, sys, torch
+script, command = sys.argv[1:]
+for setting, program in (("off", script), ("off", command), ("maybe", script)):
+    print("----", setting, flush=True)
+    if (child := os.fork()) == 0:
+        os.environ["REGARD_NATIVE"] = setting
+        sys.argv = ["regard", "doctor"]
+        try:
+            exec(program, {})
+        except SystemExit as leaving:
+            assert not leaving.code
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, setting
+"""
+SCRIPT = """
+import json, torch, regard as rg
+q = torch.randn(1, 2, 40, 8)
+plan = rg.plan_attention(q, q, q, pattern="causal")
+out = rg.attention(q, q, q, pattern="causal")
+error = (out - rg.attention(q, q, q, pattern="causal", backend="reference")).abs().max().item()
+try:
+    rg.attention(q, q, q, backend="native")
+except rg.UnsupportedError as refusal:
+    named = str(refusal)
+print(json.dumps({"backend": plan.backend, "others": json.loads(plan.to_json())["others"], "error": error,
+                  "named": named, "text": str(plan)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def printed() -> tuple[str, str, str]:
+    """The record where it is off, what doctor prints there, and the record of another setting."""
+    command = [sys.executable, "-c", FORKS, SCRIPT, "from regard_lab.cli import main; main()"]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork has no other threads, and would wait for them
+    done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    off, doctor, maybe = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]
+    return off, doctor, maybe
+
+
+def test_turned_off_it_refuses_with_the_reason(printed):
+    record = json.loads(printed[0])
+    assert record["backend"] == "fused"
+    assert record["others"]["native"] == {"refused": "REGARD_NATIVE=off turns it off"}
+    assert "native refused: REGARD_NATIVE=off turns it off" in record["text"]
+    assert "REGARD_NATIVE=off" in record["named"]
+    assert record["error"] < 1e-5
+
+
+def test_doctor_shows_the_reason(printed):
+    assert "REGARD_NATIVE=off turns it off" in printed[1]
+
+
+def test_another_setting_is_refused_with_the_two_that_exist(printed):
+    assert "REGARD_NATIVE is 'maybe'; it is on or off" in json.loads(printed[2])["named"]
+
+
+def test_a_missing_library_says_how_to_build_it(tmp_path, monkeypatch):
+    monkeypatch.setenv(library.SETTING, "on")
+    assert "run python -m regard.backends.native.build" in str(library.load(tmp_path / "none.so"))
+
+
+def test_a_file_that_is_no_library_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv(library.SETTING, "on")
+    (tmp_path / "text.so").write_text("no library")
+    assert "cannot be loaded" in str(library.load(tmp_path / "text.so"))
+
+
+def test_without_a_compiler_the_build_says_so(monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(building.shutil, "which", lambda name: None)
+    monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BuildError, match=r"no C\+\+ compiler was found"):
+        build(tmp_path / "library.so")
+
+
+def test_the_package_ziglang_is_used_where_no_other_compiler_is(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(building.shutil, "which", lambda name: "/bin/clang++" if name == "clang++" else None)
+    assert building.find_compiler() == ["/bin/clang++"]
+    monkeypatch.setattr(building.shutil, "which", lambda name: None)
+    compiler = building.find_compiler()
+    assert compiler == [sys.executable, "-m", "ziglang", "c++"]
+    assert building._linker(compiler)[:4] == [sys.executable, "-m", "ziglang", "cc"]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "words"), [("/nowhere/g++", "could not be started"), ("false", "failed with code")]
+)
+def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path, compiler, words):
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(BuildError, match=words):
+        build(tmp_path / "library.so")
+    assert not list(tmp_path.iterdir())
+
+
+def test_sources_that_changed_give_another_digest(monkeypatch, tmp_path):
+    before = building.digest()
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in building.SOURCE.iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(building, "SOURCE", source)
+    assert building.digest() == before
+    (source / "kernel.cpp").write_text("changed")
+    assert building.digest() != before

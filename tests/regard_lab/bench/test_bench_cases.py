@@ -1,0 +1,96 @@
+"""The table of cases is sound: labels tell contests apart, and promises name contenders that are there."""
+
+import pytest
+
+from regard.errors import ArgumentError, RegardError
+from regard_lab.bench.cases import CASES, CUDA_CASES, cases_on, contests_of, find_contest
+from regard_lab.bench.measuring import measure_apart, measure_here
+from regard_lab.bench.peers import PEERS
+
+EVERY = [
+    (name, contest)
+    for cases in (CASES, CUDA_CASES)
+    for name, case in cases.items()
+    for contest in dict.fromkeys((*case.contests, *case.quick))
+]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("quick", [True, False])
+def test_labels_tell_the_contests_of_a_case_apart(quick, device):
+    for name, case in cases_on(device).items():
+        labels = [contest.label for contest in contests_of(case, quick=quick)]
+        assert labels, name
+        assert len(labels) == len(set(labels)), name
+
+
+@pytest.mark.parametrize(("name", "contest"), EVERY, ids=lambda value: getattr(value, "label", value))
+def test_names_in_a_contest_are_those_of_its_contenders(name, contest):
+    names = [one.name for one in contest.contenders]
+    assert len(names) == len(set(names))
+    assert contest.contenders[0].plan is not None, "the first is regard"
+    assert {promise.ours for promise in contest.promises} <= set(names)
+    assert {promise.other for promise in contest.promises} <= {"", *names}
+    assert set(contest.memory) <= set(names)
+    assert all(one.plan is not None or PEERS[one.name] == one for one in contest.contenders)
+
+
+def test_every_case_of_a_device_is_computed_there():
+    for device in ("cpu", "cuda"):
+        works = [contest.work for case in cases_on(device).values() for contest in case.contests]
+        assert {work.device for work in works} == {device}
+
+
+def test_what_the_bench_is_for_is_promised():
+    promised = {(p.kind, p.other, p.bound) for case in CASES.values() for c in case.contests for p in c.promises}
+    for kind, other, bound in (
+        ("faster", "SDPA", 0.97),
+        ("faster", "SDPA enable_gqa", 2.5),
+        ("faster", "FlexAttention", 2.3),
+        ("faster", "SDPA bool mask", 25),
+        ("extra memory", "", 1.5),
+        ("slower by", "SDPA", 25),
+    ):
+        assert (kind, other, bound) in promised
+
+
+def test_a_contest_is_found_by_its_names():
+    contest = find_contest("overhead", "16 queries, 4 heads", quick=True, device="cuda")
+    assert contest.work.device == "cuda"
+    with pytest.raises(ArgumentError, match="has no contest 'x'"):
+        find_contest("overhead", "x", quick=True, device="cpu")
+    with pytest.raises(ArgumentError, match="no case is called 'x'"):
+        find_contest("x", "x", quick=True, device="cpu")
+
+
+def test_memory_of_another_process_is_more_than_the_output_and_less_than_a_matrix():
+    contest = find_contest("memory", "n=16384", quick=True, device="cpu")
+    used = measure_apart("memory", "n=16384", "regard", quick=True, device="cpu")
+    output = contest.work.tensor_bytes // 4
+    assert output < used < 16384 * 16384
+
+
+def test_a_process_that_fails_says_why():
+    with pytest.raises(RegardError, match="has no contest 'nothing'"):
+        measure_apart("memory", "nothing", "regard", quick=True, device="cpu")
+
+
+def test_memory_grows_by_what_a_contender_holds():
+    from dataclasses import replace
+
+    import torch
+
+    contest = find_contest("memory", "n=16384", quick=True, device="cpu")
+    ours = contest.contenders[0]
+
+    def hoarding(work, tensors):
+        attend = ours.prepare(work, tensors)
+
+        def call():
+            held = torch.ones(work.q_len * 2000)  # 131 MB at the full length
+            return attend() + held[0] - 1
+
+        return call
+
+    plain, hoard = (measure_here(contest, one) for one in (ours, replace(ours, prepare=hoarding)))
+    assert 100e6 < hoard - plain < 180e6

@@ -1,0 +1,101 @@
+"""A contest times whoever is right, and says of everyone else why not."""
+
+from dataclasses import replace
+
+import pytest
+
+from regard.backends import BACKENDS
+from regard.errors import RegardError
+from regard.patterns import Causal
+from regard_lab.bench import running as room
+from regard_lab.bench.case import Case, Contender, Contest, Promise
+from regard_lab.bench.measuring import Pace
+from regard_lab.bench.ours import REGARD
+from regard_lab.bench.peers import PEERS
+from regard_lab.bench.running import hold
+from regard_lab.bench.work import Work
+
+WORK = Work(12, heads=2, head_dim=8, pattern=Causal())
+FINE = replace(PEERS["SDPA"], name="fine")
+WRONG = Contender("wrong", lambda work, tensors: lambda: REGARD.prepare(work, tensors)() * 1.001)
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch):
+    pace = Pace(rounds=2, shortest=0.0)
+    monkeypatch.setattr(room, "PACES", {True: (pace, pace), False: (pace, pace)})
+
+
+def held(*peers, quick=False, **options):
+    contest = Contest("here", options.pop("work", WORK), (REGARD, *peers), **options)
+    return hold(Case("case", "A case", (contest,), (contest,)), contest, quick=quick, tell=lambda line: None)
+
+
+def test_a_wrong_contender_is_reported_and_not_timed():
+    record = held(
+        WRONG, FINE, promises=(Promise("faster", "regard", "wrong", 2.0), Promise("faster", "regard", "fine", 0))
+    )
+    wrong, fine = (record["contenders"][name] for name in ("wrong", "fine"))
+    assert wrong["status"] == "wrong"
+    assert "output" in wrong["reason"]
+    assert not {"cpu", "wall"} & wrong.keys()
+    assert fine["status"] == "measured"
+    assert len(fine["cpu"]["samples"]) == len(fine["wall"]["samples"]) == 2
+    assert [promise["kept"] for promise in record["promises"]] == [None, True]
+
+
+def test_the_ratio_is_that_of_the_medians():
+    record = held(FINE, promises=(Promise("faster", "regard", "fine", 1.0),))
+    ours, fine = (record["contenders"][name]["cpu"]["median"] for name in ("regard", "fine"))
+    assert record["promises"][0]["found"] == fine / ours
+    assert record["promises"][0]["kept"] is (fine >= ours)
+
+
+def test_a_missing_package_is_named():
+    record = held(replace(FINE, package="not_here_at_all"))
+    assert record["contenders"]["fine"] == {
+        "status": "missing",
+        "reason": "the package not_here_at_all is not installed",
+    }
+
+
+def test_another_device_and_a_quick_run_leave_contenders_out():
+    record = held(replace(FINE, device="cuda"), replace(FINE, name="slow to start", compiles=True), quick=True)
+    assert record["contenders"]["fine"]["status"] == "refused"
+    assert record["contenders"]["slow to start"]["status"] == "left out"
+
+
+def test_refusals_and_failures_are_kept_apart_with_their_reasons():
+    def fails(work, tensors):
+        raise ZeroDivisionError("by zero\nand more")
+
+    record = held(replace(PEERS["SDPA"], name="no"), Contender("fails", fails), work=replace(WORK, k_len=20))
+    refused = record["contenders"]["no"]
+    assert refused["status"] == "refused"
+    assert "square causal attention" in refused["reason"]
+    assert record["contenders"]["fails"] == {"status": "failed", "reason": "ZeroDivisionError: by zero"}
+
+
+def test_our_backend_is_said_and_what_could_not_be_checked():
+    record = held(FINE, work=replace(WORK, dropout=0.1))
+    assert record["contenders"]["regard"]["backend"] in BACKENDS
+    assert record["contenders"]["regard"]["notes"] == []
+    assert "without dropout" in record["contenders"]["fine"]["notes"][0]
+
+
+def test_memory_is_asked_of_those_named(monkeypatch):
+    def measured(case, label, contender, *, quick, device):
+        if contender == "fine":
+            raise RegardError("it died")
+        return 4 * WORK.tensor_bytes
+
+    monkeypatch.setattr(room, "measure_apart", measured)
+    record = held(
+        FINE, WRONG, timed=False, memory=("regard", "fine", "wrong"),
+        promises=(Promise("extra memory", "regard", "", 4.0), Promise("more memory", "regard", "fine", 1.0)),
+    )  # fmt: skip
+    assert record["contenders"]["regard"]["memory_bytes"] == 4 * WORK.tensor_bytes
+    assert record["contenders"]["fine"]["memory_reason"] == "it died"
+    assert not {"memory_bytes", "memory_reason"} & record["contenders"]["wrong"].keys()
+    assert "cpu" not in record["contenders"]["regard"]
+    assert [promise["kept"] for promise in record["promises"]] == [True, None]

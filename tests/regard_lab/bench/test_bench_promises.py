@@ -1,0 +1,48 @@
+"""The arithmetic of ratios, and what is said when a number is missing."""
+
+import pytest
+
+from regard.errors import ArgumentError
+from regard_lab.bench.case import Promise
+
+ANSWERS = {
+    "regard": {"cpu": {"median": 0.002}, "memory_bytes": 600},
+    "peer": {"cpu": {"median": 0.005}, "memory_bytes": 300},
+    "absent": {"status": "missing"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "found", "kept"),
+    [
+        ("faster", 2.5, 2.5, True),
+        ("faster", 2.6, 2.5, False),
+        ("slower", 0.4, 0.4, True),
+        ("slower", 0.39, 0.4, False),
+        ("slower by", -3000, -3000, True),
+        ("slower by", -3001, -3000, False),
+        ("extra memory", 1.5, 1.5, True),
+        ("extra memory", 1.4, 1.5, False),
+        ("holds", 600 / 2**20, 600 / 2**20, True),
+        ("holds", 599 / 2**20, 600 / 2**20, False),
+        ("more memory", 2.0, 2.0, True),
+        ("more memory", 1.9, 2.0, False),
+    ],
+)
+def test_each_kind_divides_the_right_way(kind, bound, found, kept):
+    promise = Promise(kind, "regard", "peer", bound)
+    assert promise.found(ANSWERS, tensor_bytes=400) == pytest.approx(found)
+    assert promise.kept(found) is kept
+    assert promise.say(found).endswith(": kept" if kept else ": missed")
+
+
+@pytest.mark.parametrize(("kind", "ours", "other"), [("faster", "regard", "absent"), ("more memory", "absent", "peer")])
+def test_what_was_not_measured_is_neither_kept_nor_missed(kind, ours, other):
+    promise = Promise(kind, ours, other, 2.0)
+    assert promise.found(ANSWERS, 400) is None
+    assert promise.say(None).endswith("was not measured")
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ArgumentError, match="of kind 'cheaper' does not exist"):
+        Promise("cheaper", "a", "b", 1.0)

@@ -1,0 +1,84 @@
+"""What people read of results: numbers, reasons and curves."""
+
+from test_bench_running import record
+
+from regard_lab.bench.report import describe_results, draw_curves, points_of, write_report
+from regard_lab.bench.results import Results
+
+HERE = {
+    "regard": "0", "torch": "2", "python": "3", "packages": {"numpy": "2"}, "system": "s", "processor": "p", "cores": 2,
+    "threads": 2, "device": "cpu",
+}  # fmt: skip
+
+
+def case(*lengths):
+    return {"title": "A title", "contests": [record("family", n) for n in lengths]}
+
+
+def test_lines_show_times_ratio_memory_and_reasons():
+    text = "\n".join(describe_results(Results(HERE, True, "regard bench --quick", {"case": case(64)})))
+    ours, peer, absent = (
+        next(line for line in text.splitlines() if line.startswith(f"    {name}"))
+        for name in ("regard (fused)", "peer", "absent")
+    )
+    assert "2 ms (1 ms to 4 ms)" in ours
+    assert "2.0 MiB" in ours
+    assert "2.50x" in peer
+    assert "a note" in peer
+    assert absent.endswith("missing: the package x is not installed")
+    assert "CPU, 1 thread" in text
+    assert text.endswith(
+        "0 promises kept, 1 missed, 0 not measured.\nMissed in case, family 64: regard is 2.50x as fast"
+    )
+
+
+def test_where_nothing_is_promised_no_promise_is_counted(tmp_path):
+    measured = case(64)
+    measured["contests"][0]["promises"] = []
+    results = Results(HERE, True, "regard bench --quick", {"case": measured})
+    write_report(results, tmp_path)
+    for text in ("\n".join(describe_results(results)), (tmp_path / "bench.md").read_text()):
+        assert "promise" not in text
+
+
+def test_the_page_is_a_table_with_versions_and_command(tmp_path):
+    write_report(Results(HERE, True, "regard bench --quick", {"case": case(64)}), tmp_path)
+    page = (tmp_path / "bench.md").read_text()
+    assert "`regard bench --quick`" in page
+    assert "torch 2, Python 3, numpy 2" in page
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in tables} == {7}
+    assert len(tables) == 2 + 3
+
+
+def test_curves_join_works_that_differ_in_length_alone(tmp_path):
+    measured = case(256, 64, 128)
+    measured["contests"].append(record("another", 512))
+    assert points_of(measured)["peer"] == [(64, 0.005), (128, 0.005), (256, 0.005)]
+    assert "absent" not in points_of(measured)
+    path = draw_curves("case", measured, tmp_path)
+    assert path == tmp_path / "bench-case.png"
+    assert path.read_bytes()[1:4] == b"PNG"
+
+
+def test_one_length_is_no_curve(tmp_path):
+    assert draw_curves("case", case(64), tmp_path) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_from_a_gpu_compares_its_times_and_names_it(tmp_path):
+    """Without columns, promises or words that concern the CPU."""
+    measured = case(64)
+    for contest in measured["contests"]:
+        contest["promises"] = []
+        for answer in contest["contenders"].values():
+            answer.pop("wall", None)
+            if "cpu" in answer:
+                answer["cuda"] = answer.pop("cpu")
+    write_report(Results(HERE | {"device": "A GPU"}, True, "regard bench --device cuda", {"case": measured}), tmp_path)
+    page = (tmp_path / "bench.md").read_text()
+    assert "GPU: A GPU" in page
+    assert "2.50x" in page
+    assert "CPU" not in page
+    assert "promise" not in page
+    assert points_of(measured)["peer"] == [(64, 0.005)]

@@ -1,0 +1,262 @@
+"""`regard convert kv-heads` as people run it."""
+
+import json
+import re
+import signal
+
+import pytest
+import torch
+from test_commands import regard
+
+from regard_lab.cli.convert import _way_to_train
+from regard_lab.conversion import load_converted
+from regard_lab.conversion.uptraining import Losses
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.text import Tokeniser
+from regard_lab.training import read_log
+
+TEXT = "".join(f"the bird number {n} sang in the street,\n  and rain fell.\n\n" for n in range(60))
+PAIRS = "".join(f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90))
+SMALL = ("--block", 32, "--batch-tokens", 256, "--cpu")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A text, some pairs, and untrained models with eight heads."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "pairs.tsv").write_text(PAIRS)
+    torch.manual_seed(0)
+    for name, made, verbatim in (
+        ("writer", LanguageModel, True), ("reader", TextEncoder, False), ("translator", TranslationTransformer, False)
+    ):  # fmt: skip
+        lines = [TEXT] if verbatim else [*TEXT.splitlines(), *PAIRS.splitlines()]
+        tokeniser = Tokeniser.train(lines, 300, verbatim=verbatim)
+        model = made(made.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=8))
+        model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
+    sorter = TextEncoder.load(folder / "reader").changed(head="classes", classes=2)
+    sorter.save(folder / "sorter", {TOKENISER_FILE: tokeniser.to_json()})
+    sorter.save(folder / "wordless")
+    return folder
+
+
+def convert(*arguments):
+    return regard("convert", "kv-heads", *arguments)
+
+
+def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
+    answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two")
+    assert answer.returncode == 0, answer.stderr
+    said = answer.stdout.decode()
+    assert said.splitlines()[1].split() == ["kv", "heads", "8", "2", "1/4", "of", "before"]
+    assert "1/4 of before" in next(line for line in said.splitlines() if line.startswith("KV bytes per token"))
+    assert "removed" in next(line for line in said.splitlines() if line.startswith("parameters"))
+    assert b"computes what the reference does with these heads" in answer.stderr
+    assert b"this says nothing about the quality of the model" in answer.stderr
+    assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
+    again = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", "--json")
+    assert json.loads(again.stdout)["method"] == "repeat"
+    assert b"train the model before you rely on its outputs, by the same command" in answer.stderr
+    assert b"train" not in again.stderr  # repeated heads change no output
+    assert b"quality" not in again.stderr
+
+
+def test_the_conversion_that_is_replaced_is_named(files, tmp_path):
+    out = tmp_path / "few"
+    first = convert(files / "translator", "--kv-heads", 2, "--out", out)
+    assert b"earlier conversion" not in first.stderr
+    answer = convert(files / "translator", "--kv-heads", 1, "--out", out)
+    said = (
+        f"{out} holds an earlier conversion (8 to 2 key/value heads by mean); it is replaced once this one is complete"
+    )
+    assert said in answer.stderr.decode().splitlines()
+    assert TranslationTransformer.load(out).config.decoder_kv_heads == 1
+
+
+def test_a_loss_that_was_measured_is_said_beside_the_need_of_training(files, tmp_path):
+    out = tmp_path / "one"
+    answer = convert(files / "writer", "--kv-heads", 1, "--out", out, "--text", files / "text.txt", *SMALL)
+    said = answer.stderr.decode()
+    assert re.search(r"the loss went from \d+\.\d{4} to \d+\.\d{4} nats an id: train the model before", said), said
+
+
+def test_a_folder_of_another_library_is_sent_to_where_it_is_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard_lab.cli.convert.is_hugging_face", lambda folder: True)
+    assert _way_to_train(tmp_path) == "train the model where it is used before you rely on its outputs"
+
+
+@pytest.mark.parametrize(
+    ("model", "text"), [("writer", "text.txt"), ("reader", "text.txt"), ("translator", "pairs.tsv")]
+)
+def test_training_brings_loss_back_and_the_run_is_a_model(files, tmp_path, model, text):
+    out = tmp_path / "one"
+    arguments = (files / model, "--kv-heads", 1, "--out", out, "--text", files / text, *SMALL)
+    answer = convert(*arguments, "--uptrain-steps", 20, "--learning-rate", 0.01, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    losses = found["losses"]
+    assert losses["uptrained"] < losses["converted"]
+    assert losses["steps"] == 20
+    assert b"rely on its outputs" not in answer.stderr
+    for change in found["kv_bytes"].values():
+        assert change["before"] == 8 * change["after"]
+    loaded = load_converted(out, 8)  # the best model of the run, as any command reads it
+    assert loaded.report.heads == 8
+    validations = [line for line in read_log(out / "log.jsonl") if line["kind"] == "validation"]
+    assert min(line["loss"] for line in validations) == pytest.approx(losses["uptrained"], rel=1e-6)
+
+
+def test_the_loss_before_is_that_of_the_original_on_the_held_out_end(files, tmp_path):
+    arguments = ("--text", files / "text.txt", *SMALL, "--json")
+    answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two", *arguments)
+    losses = json.loads(answer.stdout)["losses"]
+    assert losses["uptrained"] is None
+    back = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", *arguments)
+    again = json.loads(back.stdout)["losses"]
+    assert again["before"] == pytest.approx(losses["converted"], rel=1e-6)
+    assert again["converted"] == pytest.approx(again["before"], rel=1e-6)  # repeating changes nothing
+
+
+def test_the_rows_are_as_long_as_those_of_the_training(files, tmp_path):
+    """The loss before is the last validation loss of the run, which was measured with its own block."""
+    run = tmp_path / "run"
+    sizes = ("--block", 24, "--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--cpu")
+    trained = regard(
+        "train", "language-model", "--data", files / "text.txt", "--out", run, "--steps", 4, *sizes, "--dropout", 0
+    )
+    assert trained.returncode == 0, trained.stderr
+    last = [line for line in read_log(run / "log.jsonl") if line["kind"] == "validation"][-1]["loss"]
+    arguments = (run, "--kv-heads", 2, "--text", files / "text.txt", "--json", "--cpu")
+    found = [
+        json.loads(convert(*arguments, *block, "--out", tmp_path / f"two{number}").stdout)["losses"]["before"]
+        for number, block in enumerate(((), ("--block", 48)))
+    ]
+    assert found[0] == pytest.approx(last, rel=1e-5)
+    assert found[1] != pytest.approx(last, rel=1e-5)
+
+
+def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
+    from regard_lab.training.recipes.language import LanguageTask
+
+    arguments = ("--kv-heads", 2, "--method", "mean", "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
+    honest = LanguageTask.batch
+
+    def interrupting(self, index):
+        if index == 3:
+            signal.raise_signal(signal.SIGINT)
+        return honest(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageTask, "batch", interrupting)
+        answer = convert(files / "writer", *arguments, "--out", tmp_path / "stopped")
+    assert answer.returncode == 130
+    assert answer.stderr.decode().splitlines()[-1] == (
+        "regard: interrupted after 4 of 6 steps; the same command goes on"
+    )
+    for name in ("stopped", "whole"):
+        assert convert(files / "writer", *arguments, "--out", tmp_path / name).returncode == 0
+    folders = [tmp_path / name / read_checkpoints(tmp_path / name).last for name in ("stopped", "whole")]
+    weights = [LanguageModel.load(folder).state_dict() for folder in folders]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    other = convert(files / "writer", *arguments, "--method", "first", "--out", tmp_path / "stopped")
+    assert (other.returncode, b"holds another run" in other.stderr) == (2, True)
+
+
+def test_the_share_that_came_back_is_of_what_was_lost():
+    assert Losses(1.0, 3.0, 1.5, 10).recovered == 0.75
+    assert Losses(1.0, 3.0).recovered is None
+    assert Losses(3.0, 3.0, 2.0, 10).recovered is None
+    assert "1.5000 after 10 steps: 75% of what was lost is back" in str(Losses(1.0, 3.0, 1.5, 10))
+    further = str(Losses(2.0, 3.0, 1.0, 10))
+    assert "lower than before" in further
+    assert "%" not in further
+
+
+def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(files, tmp_path):
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4}
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
+    attention = "model.layers.0.self_attn"
+    save_file({f"{attention}.{part}_proj.weight": torch.randn(8, 8) for part in "qkvo"}, folder / "model.safetensors")
+    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--json")
+    assert json.loads(answer.stdout)["kv_bytes"] == {"token": {"before": 64, "after": 16}}
+    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", "--text", files / "text.txt")
+    assert (answer.returncode, b"has no tokeniser that transformers can read" in answer.stderr) == (2, True)
+    more = ("--text", files / "text.txt", "--uptrain-steps", 3)
+    answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", *more)
+    assert (answer.returncode, b"--uptrain-steps trains our own models" in answer.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (("{files}/writer", "--kv-heads", "3"), 2, "8 key/value heads cannot become 3"),
+        (("{files}/writer", "--kv-heads", "8"), 2, "8 key/value heads already"),
+        (
+            ("{files}/writer", "--kv-heads", "2", "--method", "best"),
+            2,
+            "method is 'best'; there are mean, first, random, align",
+        ),
+        (("{files}/writer", "--kv-heads", "2", "--uptrain-steps", "5"), 2, "--uptrain-steps needs --text"),
+        (("{files}/writer", "--kv-heads", "2", "--text", "nothing.txt"), 2, "nothing.txt"),
+        (("nowhere", "--kv-heads", "2"), 2, "nowhere does not exist"),
+        (("{files}/writer", "--kv-heads", "2", "--distil"), 2, "--distil needs --uptrain-steps"),
+        (("{files}/sorter", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "regard train classifier --from"),
+        (("{files}/wordless", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "has no tokeniser.json"),
+    ],
+)
+def test_mistakes_are_one_line_each(files, tmp_path, arguments, code, reason):
+    answer = convert(*(argument.format(files=files) for argument in arguments), "--out", tmp_path / "out")
+    said = answer.stderr.decode()
+    assert answer.returncode == code
+    assert reason in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith("regard: ")
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_align_is_the_default_with_a_text_and_the_report_has_what_was_measured(files, tmp_path):
+    arguments = (files / "writer", "--kv-heads", 2, "--text", files / "text.txt", *SMALL, "--uptrain-steps", 6)
+    report = tmp_path / "report"
+    answer = convert(*arguments, "--distil", "--out", tmp_path / "two", "--report", report, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert found["method"] == "align"
+    assert found["invariance"] <= 1e-6
+    assert len(found["likeness"]) == 4
+    assert found["predictions"]["divergence"] > 0
+    content = json.loads((report / "report.json").read_text())
+    assert content["conversion"]["kv_bytes"] == found["kv_bytes"]
+    assert content["uptrained"]["steps"] == 6
+    assert content["decoding"][0]["cache_bytes"] == [found["kv_bytes"]["token"][key] for key in ("before", "after")]
+    assert {path.name for path in report.iterdir()} == {"report.md", "report.json", "likeness.png", "decoding.png"}
+    assert "Suggested:" in (report / "report.md").read_text()
+    other = convert(*arguments, "--out", tmp_path / "two")  # not distilled: another run
+    assert (other.returncode, b"holds another run" in other.stderr) == (2, True)
+
+
+def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    tokeniser = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "the": 1, "bird": 2, "sang": 3}, "<unk>"))
+    tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    config = transformers.LlamaConfig(
+        vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=600, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "in")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokeniser, unk_token="<unk>").save_pretrained(tmp_path / "in")
+    arguments = ("--kv-heads", 2, "--text", files / "text.txt", "--out", tmp_path / "out", "--report", tmp_path / "r")
+    answer = convert(tmp_path / "in", *arguments, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert (found["method"], found["kv_bytes"]["token"]) == ("align", {"before": 256, "after": 128})
+    assert found["predictions"]["ids"] > 10
+    content = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert [row["cache_bytes"] for row in content["decoding"]] == [[256, 128]] * 2
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")["input_ids"] == [1, 2]

@@ -1,0 +1,78 @@
+"""The demo's whole way on a small corpus and a tiny model: what it says, draws and goes on from."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_commands import regard
+
+from regard_lab.cli import demo
+from regard_lab.text import translation_data
+from regard_lab.training.recipes import evaluation as pronouns
+
+PROMISED = (
+    "train_cpu_seconds",
+    "bleu",
+    "bleu_signature",
+    "exact_match",
+    "pronoun_accuracy",
+    "contrast_accuracy",
+    "majority_baseline",
+    "referent_agreement",
+    "lens_agreement",
+    "pictures",
+)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    counts = {"train": 300, "valid": 20, "test": 12}
+    for module in (translation_data, pronouns):
+        monkeypatch.setattr(module, "PRONOUN_COUNTS", counts)
+    monkeypatch.setattr(pronouns, "CONTRAST_PAIRS", 4)
+    monkeypatch.setattr(pronouns, "SWAPS", 4)
+    monkeypatch.setattr(demo, "EXPLAINED", 6)
+    monkeypatch.setattr(demo, "CHOOSING", 4)
+    small = replace(demo.SETTINGS, dim=16, heads=2, layers=1, vocab_size=400, batch_tokens=200, warmup_steps=2)
+    monkeypatch.setattr(demo, "SETTINGS", replace(small, validate_every=3))
+
+
+def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
+    answer = regard("demo", "--json", "--steps", 5, "--out", tmp_path / "run")
+    assert answer.returncode == 0, answer.stderr.decode()
+    lines = answer.stdout.decode().splitlines()
+    assert len(lines) == 1
+    record = json.loads(lines[0])
+    assert set(PROMISED) <= record.keys()
+    assert len(record["pictures"]) >= 4
+    for picture in record["pictures"]:
+        assert Path(picture).read_bytes().startswith(b"\x89PNG")
+    for rate in ("exact_match", "pronoun_accuracy", "contrast_accuracy", "majority_baseline", "referent_agreement"):
+        assert 0 <= record[rate] <= 1
+    said = answer.stderr.decode()
+    assert "true referent: animal" in said
+    assert "not an explanation" in said
+
+    again = regard("demo", "--json", "--steps", 5, "--out", tmp_path / "run")  # finds it trained
+    assert json.loads(again.stdout)["exact_match"] == record["exact_match"]
+    assert "5 steps" in again.stderr.decode()
+    assert " step 5: validation" not in again.stderr.decode()  # nothing was trained again
+
+    other = regard("demo", "--steps", 6, "--out", tmp_path / "run")
+    assert other.returncode == 2
+    assert "other settings" in other.stderr.decode()
+
+    scored = json.loads(regard("evaluate", tmp_path / "run", "--json").stdout)
+    for rate in PROMISED[1:-2]:
+        assert scored[rate] == record[rate], rate
+
+
+def test_without_json_the_story_is_on_standard_output(tmp_path):
+    answer = regard("demo", "--steps", 2, "--out", tmp_path / "run")
+    told = answer.stdout.decode()
+    assert answer.returncode == 0, answer.stderr.decode()
+    for part in ("1. Training", "2. Results", "3. The sentences", "4. Pictures"):
+        assert part in told
+    assert "which pairs were trained on" not in told  # the run of the demo knows them
+    assert "unseen by every head of this layer" in told  # *it* is farther from *animal* than the window

@@ -1,0 +1,235 @@
+"""`regard view`: the explorer of a trained model, as a file or as a local page."""
+
+import http.client
+import json
+import re
+import signal
+
+import pytest
+import tokenizers
+import transformers
+from forked import Forked
+from test_commands import regard
+
+from regard_lab.cli import view
+from regard_lab.decoding import Translation, Translator
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.text import Tokeniser
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+KINDS = {
+    "transformer": (TranslationTransformer, {"heads": 2}),
+    "bahdanau": (RecurrentTranslator, {"attention": "bahdanau"}),
+    "none": (RecurrentTranslator, {"attention": "none"}),
+    "language-model": (LanguageModel, {"heads": 2}),
+    "encoder": (TextEncoder, {"heads": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Models that were never trained, by their kind."""
+    folder = tmp_path_factory.mktemp("runs")
+    tokeniser = Tokeniser.train([SENTENCE, "das Tier, weil es er sie"] * 2, 400)
+    for name, (kind, settings) in KINDS.items():
+        model = kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=16, **settings))
+        model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
+    save_pretrained(folder / "pretrained")
+    return folder
+
+
+def save_pretrained(folder):
+    """A GPT-2 that was never trained, in the format of Hugging Face."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    inner.train_from_iterator([SENTENCE], trainer)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(folder)
+    config = transformers.GPT2Config(vocab_size=300, n_embd=16, n_layer=2, n_head=4, n_positions=128)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+
+
+def header(path):
+    return json.loads(re.search(r'id="regard-header">(.*?)</script>', path.read_text("utf-8"))[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("transformer", ["Cross-attention", "Encoder self-attention", "Decoder self-attention"]),
+        ("bahdanau", ["Cross-attention"]),
+        ("language-model", ["Self-attention"]),
+        ("encoder", ["Self-attention"]),
+    ],
+)
+def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
+    path = tmp_path / "page.html"
+    answer = regard("view", runs / kind, SENTENCE, "--export", path)
+    assert answer.returncode == 0, answer.stderr.decode()
+    assert answer.stdout == b""
+    found = header(path)
+    assert [one["name"] for one in found["attentions"]] == names
+    assert found["live"] is None
+    assert bool(found["explained"]) == (kind != "encoder")
+    assert len(found["patterns"]) == {"transformer": 3}.get(kind, 1)
+    assert bool(found["changes"]) == (kind != "encoder")
+    assert found["walk"]["steps"] or found["walk"]["note"]  # what a random model writes may not read back
+    if kind != "transformer":
+        assert bool(found["walk"]["steps"]) == (kind != "bahdanau")
+
+
+def test_two_runs_and_two_sentences_are_compared(runs, tmp_path):
+    path = tmp_path / "page.html"
+    answer = regard("view", runs / "transformer", SENTENCE, "--with", runs / "bahdanau", "--export", path)
+    assert answer.returncode == 0, answer.stderr.decode()
+    found = header(path)
+    assert found["second"]["said"] == str(runs / "bahdanau")
+    assert found["second"]["header"]["texts"]["target"] == found["texts"]["target"]  # it reads the same translation
+    assert [one["name"] for one in found["second"]["header"]["attentions"]] == ["Cross-attention"]
+    answer = regard("view", runs / "language-model", SENTENCE, "--second", "The street.", "--export", path)
+    assert answer.returncode == 0, answer.stderr.decode()
+    found = header(path)
+    assert found["second"]["header"]["texts"]["text"] == ["<begin>", "The", "street", "."]
+    assert "apart" in found["attentions"][0]["statistics"]
+
+
+@pytest.mark.parametrize("kind", ["transformer", "language-model", "pretrained"])
+def test_pictures_are_drawn(runs, tmp_path, kind):
+    png, svg = tmp_path / "maps.png", tmp_path / "maps.svg"
+    answer = regard("view", runs / kind, SENTENCE, "--png", png, "--svg", svg)
+    assert answer.returncode == 0, answer.stderr.decode()
+    assert png.read_bytes()[:4] == b"\x89PNG"
+    assert svg.read_text("utf-8").startswith("<?xml")
+
+
+def test_a_hugging_face_folder_is_exported_between_its_words(runs, tmp_path):
+    path = tmp_path / "page.html"
+    answer = regard("view", runs / "pretrained", SENTENCE, "--export", path)
+    assert answer.returncode == 0, answer.stderr.decode()
+    found = header(path)
+    assert found["texts"]["text"][:4] == ["The", "animal", "didn't", "cross"]
+    assert found["attentions"][0]["shape"][:2] == [2, 4]
+    assert found["changes"]["follows"] == "words"
+    assert len(found["changes"]["erased"]) == len(found["texts"]["text"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "says"),
+    [
+        ("transformer", ["  "], "the TEXT is empty"),
+        ("transformer", [SENTENCE, "--export", "page.txt"], "must be HTML|is HTML; give it a name that ends in .html"),
+        ("transformer", [SENTENCE, "--export", "nowhere/page.html"], "its folder does not exist"),
+        ("transformer", [SENTENCE, "--png", "a.svg"], "ends in .png"),
+        ("transformer", [SENTENCE, "--instead", "es"], "--instead belongs to --why"),
+        ("transformer", [SENTENCE, "--instead", "es", "--place", 1], "--instead and --place belong to --why"),
+        ("transformer", [SENTENCE, "--why", "es", "--instead", ","], "--instead is empty"),
+        ("transformer", [SENTENCE, "--why", "Hund", "--instead", "er"], "'Hund' was not written"),
+        ("none", [SENTENCE], "attention='none'"),
+        ("language-model", [SENTENCE, "--why", "es", "--instead", "er"], "--why is for translations"),
+        ("pretrained", [SENTENCE, "--why", "es"], "holds a model of Hugging Face"),
+        ("pretrained", [SENTENCE * 60, "--export", "a.html"], "reads at most 128"),
+        ("transformer", [SENTENCE, "--svg", "a.png"], "ends in .svg"),
+        ("nothing", [SENTENCE], "nothing"),
+        ("transformer", [SENTENCE, "--second", " "], "the sentence of --second is empty"),
+        ("transformer", [SENTENCE, "--with", "nowhere"], "nowhere"),
+        ("transformer", [SENTENCE, "--with", "language-model"], "cannot be compared: one translates"),
+    ],
+)
+def test_a_mistake_is_one_sentence(runs, kind, arguments, says):
+    arguments = [runs / one if one in KINDS else one for one in arguments]
+    answer = regard("view", runs / kind, *arguments)
+    assert answer.returncode != 0
+    assert re.search(says, answer.stderr.decode())
+    assert "Traceback" not in answer.stderr.decode()
+
+
+def test_the_page_is_served_until_it_is_interrupted(runs):
+    with Forked("view", runs / "transformer", SENTENCE) as running:
+        url = running.stdout.readline().decode().strip()
+        host, path = re.fullmatch(r"http://(127\.0\.0\.1:\d+)(/\S{32,}/)", url).groups()
+        connection = http.client.HTTPConnection(host, timeout=30)
+        connection.request("GET", path)
+        assert b"regard-explorer" in connection.getresponse().read()
+        connection.close()
+        connection.request(
+            "POST", f"{path}read", json.dumps({"text": "The street."}), {"Content-Type": "application/json"}
+        )
+        answer = json.loads(connection.getresponse().read())
+        assert answer["header"]["texts"]["source"][:2] == ["The", "street"]
+        connection.close()
+        for question in (
+            {"place": 1},
+            {"place": 1, "word": "street"},
+            {"place": 77},
+            {"place": 1, "word": "x" * 99},
+        ):
+            body = json.dumps({"text": SENTENCE, **question})
+            connection.request("POST", f"{path}change", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            assert response.status == (422 if question["place"] == 77 or len(question.get("word", "")) > 60 else 200)
+            assert "error" in answer or len(answer["probabilities"]) > 1
+            connection.close()
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+        assert running.returncode == 0
+        assert said.endswith(b"ended\n")
+        assert b"Traceback" not in said
+
+
+@pytest.fixture
+def written(runs, monkeypatch):
+    """The translator writes "es weil es" for the sentence, and "das Tier" for any other."""
+    tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
+
+    def translate(self, sources, **search):
+        texts = ["es weil es" if source == SENTENCE else "das Tier" for source in sources]
+        return [
+            Translation(source, text, (), tuple(tokeniser.encode(text)), 0.0, 0.0, True)
+            for source, text in zip(sources, texts, strict=True)
+        ]
+
+    monkeypatch.setattr(Translator, "translate", translate)
+
+
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize("more", [(), ("--instead", "er"), ("--second", "The street.")])
+def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, tmp_path, more):
+    path = tmp_path / "page.html"
+    command = "view", runs / "transformer", SENTENCE, "--export", path, "--why", "es", *more
+    refused = regard(*command)
+    assert refused.returncode == 2
+    assert "'es' was written 2 times, at places 0, 2 of the written words" in refused.stderr.decode()
+    assert "(--place in a command)" in refused.stderr.decode()
+    for place in (0, 2):
+        answer = regard(*command, "--place", place)
+        assert answer.returncode == 0, answer.stderr.decode()
+        found = header(path)
+        assert found["chosen"] == place
+        assert found["texts"]["target"] == ["es", "weil", "es", "<end>"]
+        if "--second" in more:
+            assert found["second"]["header"]["texts"]["target"] == ["das", "Tier", "<end>"]
+    refused = regard(*command, "--place", 1)
+    assert refused.returncode == 2
+    assert "word 1 is not 'es'; it is at places 0, 2" in refused.stderr.decode()
+
+
+def test_the_steps_are_those_before_the_only_pronoun(runs):
+    tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
+    for text, place in (
+        ("das Tier, weil es", 3),
+        ("es", 0),
+        ("das Tier, weil", None),
+        ("es weil es", None),
+        ("weil es es-es", None),
+    ):
+        ids = tuple(tokeniser.encode(text))
+        found = view._reading_place(Translation("", text, (), ids, 0.0, 0.0, True), tokeniser)
+        if place is None:
+            assert found is None, text
+        else:
+            (span,) = [span for word, span in tokeniser.words(list(ids)) if word == "es"]
+            assert found == span.start + 1, text

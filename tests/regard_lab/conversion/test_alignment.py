@@ -1,0 +1,271 @@
+"""Rotated and regrouped heads: the model stays the same, copies in other bases are found, the rest is refused."""
+
+from copy import deepcopy
+from itertools import permutations
+
+import pytest
+import torch
+
+import regard_lab.conversion.own_models as own_models
+from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.layers import MultiHeadAttention
+from regard.positions import Rotary
+from regard_lab.conversion import alignment, load_converted, with_kv_heads
+from regard_lab.conversion.alignment import align, cosine, grouped, largest_change
+from regard_lab.conversion.own_alignment import moments_of, projections_of
+from regard_lab.conversion.projections import KeySpace, Projections
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+
+SPACES = {
+    "no rotary positions": KeySpace(),
+    "rotary": KeySpace(Rotary()),
+    "partly rotary": KeySpace(Rotary(dims=4)),
+    "rotary neighbours": KeySpace(Rotary(dims=4, pairs="neighbours")),
+    "rotary with norms": KeySpace(Rotary(), normed=True),
+    "partly rotary with norms": KeySpace(Rotary(dims=2), normed=True),
+}
+DIM, SIZE = 20, 6
+
+
+def new_layer(heads=8, kv_heads=8):
+    torch.manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64)  # noqa: E731
+    inputs = draw(60, DIM + 1)
+    inputs[:, -1] = 1
+    layer = Projections(
+        draw(heads, SIZE, DIM + 1), draw(kv_heads, SIZE, DIM + 1), draw(kv_heads, SIZE, DIM + 1), draw(DIM, heads, SIZE)
+    )
+    return layer, inputs
+
+
+@pytest.mark.parametrize("kv_heads", [8, 4])
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_outputs_stay_the_same_and_the_heads_of_a_group_come_closer(space, kv_heads):
+    layer, inputs = new_layer(kv_heads=kv_heads)
+    moment = inputs.T @ inputs / len(inputs)
+    turned = align(layer, 2, moment, space).applied(layer)
+    norms = (torch.rand(SIZE).double(), torch.rand(SIZE).double()) if space.normed else None
+    x = torch.randn(1, 9, DIM, dtype=torch.float64)
+    assert largest_change(layer, turned, space, x, norms) < 1e-12
+    for before, after in ((layer.k, turned.k), (layer.v, turned.v)):
+        assert cosine(after, 2, moment) > cosine(before, 2, moment) + 0.05
+
+
+@pytest.mark.parametrize("text", [True, False], ids=["a text", "no text"])
+def test_the_cosine_of_a_group_is_that_of_its_heads_outputs(text):
+    layer, inputs = new_layer()
+    if not text:  # inputs whose numbers are independent
+        inputs = torch.eye(DIM + 1, dtype=torch.float64)
+    outputs = torch.einsum("hsd,nd->hns", layer.k, inputs).flatten(1)
+    cosines = [
+        torch.cosine_similarity(outputs[a], outputs[b], dim=0)
+        for group in (range(4), range(4, 8)) for a in group for b in group if a != b
+    ]  # fmt: skip
+    found = cosine(layer.k, 2, inputs.T @ inputs / len(inputs) if text else None)
+    assert found == pytest.approx(float(torch.stack(cosines).mean()), abs=1e-12)
+
+
+def test_a_rotation_that_mixes_rotary_pairs_would_be_noticed():
+    layer, _ = new_layer()
+    turned = align(layer, 2, None, KeySpace()).applied(layer)  # any orthogonal matrix
+    x = torch.randn(1, 9, DIM, dtype=torch.float64)
+    assert largest_change(layer, turned, KeySpace(Rotary()), x, None) > 0.01
+
+
+def distance(heads, inputs, groups):
+    """The mean square distance of the heads' outputs from the mean of their group."""
+    outputs = torch.einsum("hdi,ni->hnd", heads, inputs).unflatten(0, (groups, -1))
+    return float((outputs - outputs.mean(1, keepdim=True)).square().mean())
+
+
+def test_two_heads_are_brought_as_close_as_a_search_over_angles_can():
+    """One rotary pair has one angle: the closest of 10,000 angles is no closer."""
+    torch.manual_seed(1)
+    inputs = torch.randn(50, 4, dtype=torch.float64)
+    k = torch.randn(2, 2, 4, dtype=torch.float64)
+    layer = Projections(k, k, k, torch.randn(3, 2, 2, dtype=torch.float64))
+    turned = align(layer, 1, inputs.T @ inputs, KeySpace(Rotary())).applied(layer)
+    angles = torch.arange(10_000).double() / 10_000 * 2 * torch.pi
+    turns = torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], -1).view(-1, 2, 2)
+    searched = min(distance(torch.stack([k[0], turn @ k[1]]), inputs, 1) for turn in turns)
+    assert distance(turned.k, inputs, 1) <= searched + 1e-9
+    assert distance(turned.k, inputs, 1) < distance(k, inputs, 1)
+    assert distance(turned.v, inputs, 1) <= searched + 1e-9  # rotations and reflections
+
+
+def test_groups_are_the_best_of_all():
+    torch.manual_seed(2)
+    match = torch.rand(6, 6, dtype=torch.float64)
+    match = match + match.T
+
+    def total(groups):
+        return sum(float(match[a, b]) for group in groups for a in group for b in group if a < b)
+
+    best = max(total([order[:3], order[3:]]) for order in permutations(range(6)))
+    assert total(grouped(match, [[0, 1, 2], [3, 4, 5]])) == pytest.approx(best)
+
+
+# Models of regard
+
+SIZES = {"vocab_size": 23, "dim": 24, "heads": 4}
+KINDS = {
+    "rotary": (LanguageModel, {"layers": 2}),
+    "grouped": (LanguageModel, {"layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 4}),
+    "learned": (LanguageModel, {"biases": True, "norm": "layer", "positions": "learned"}),
+    "alibi": (LanguageModel, {"positions": "alibi", "head_dim": 5}),
+    "matrix": (
+        LanguageModel,
+        {"layers": 2, "kv_heads": 4, "heads": 8, "head_dim": 4, "mechanism": "softmax(general(4, 4))"},
+    ),
+    "encoder": (TextEncoder, {"layers": 2}),
+    "translator": (TranslationTransformer, {"positions": "rotary"}),
+}
+
+
+def new_model(kind, **settings):
+    made, own = KINDS[kind]
+    torch.manual_seed(0)
+    model = made(made.Config(**{**SIZES, **own, **settings})).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def ids(count=2):
+    return torch.randint(4, 23, (2, count, 11), generator=torch.Generator().manual_seed(3))
+
+
+@torch.no_grad()
+def says(model):
+    return model(*ids()) if isinstance(model, TranslationTransformer) else model(ids()[0])
+
+
+def scrambled(model, groups):
+    """Heads become copies of few; then each gets a basis of its own, and where it may, another place."""
+    model = deepcopy(model)
+    copies = None
+    for step in ("copy", "scramble"):
+        for name, layer in model.named_modules():
+            if not isinstance(layer, MultiHeadAttention) or (name.startswith("encoder.") and hasattr(model, "decoder")):
+                continue
+            with torch.no_grad():
+                change(layer, groups, step, moves=getattr(model.config, "positions", "") != "alibi")
+        copies = says(model) if copies is None else copies
+    return model, copies
+
+
+def change(layer, groups, step, moves):
+    size, members = layer.head_dim, layer.heads // layer.kv_heads
+    views = [
+        [part.data.unflatten(0, (-1, size)) for part in (one.weight, one.bias) if part is not None]
+        for one in (layer.to_q, layer.to_k, layer.to_v)
+    ]
+    output = layer.to_output.weight.data.T.unflatten(0, (-1, size))
+    if step == "copy":
+        for part in (*views[1], *views[2]):
+            part.copy_(part[:groups].repeat_interleave(layer.kv_heads // groups, 0).clone())
+        return
+    for j in range(layer.kv_heads):
+        basis, turn = (torch.linalg.qr(torch.randn(size, size).double())[0] for _ in range(2))
+        if layer.positions is not None:
+            turn = torch.diag_embed(torch.where(torch.rand(size // 2) < 0.5, -1.0, 1.0).double().repeat(2))
+        for h in range(j * members, (j + 1) * members):
+            output[h] = basis @ output[h]
+            if "weight" in layer.mechanism.learned:
+                layer.mechanism.learned["weight"][h] @= turn.T
+            else:
+                for part in views[0]:
+                    part[h] = turn @ part[h]
+        for parts, matrix in ((views[1], turn), (views[2], basis)):
+            for part in parts:
+                part[j] = matrix @ part[j]
+    if moves:
+        order = torch.randperm(layer.kv_heads)
+        readers = (order[:, None] * members + torch.arange(members)).flatten()
+        for part in (*views[1], *views[2]):
+            part.copy_(part[order].clone())
+        for part in (*views[0], output, *layer.mechanism.learned.values()):
+            part.copy_(part[readers].clone())
+
+
+@pytest.mark.parametrize("with_text", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
+    model, expected = scrambled(new_model(kind), 2)
+    torch.testing.assert_close(says(model), expected, rtol=1e-9, atol=1e-9)
+    few = with_kv_heads(model, 2, "align", calibration=says if with_text else None)
+    torch.testing.assert_close(says(few), expected, rtol=1e-6, atol=1e-6)
+    assert (says(with_kv_heads(model, 2)) - expected).abs().max() > 0.01
+
+
+def test_keys_of_another_size_than_their_queries_are_rotated_with_the_matrix_between():
+    model = new_model("learned", mechanism="softmax(general(6, 5))")
+    rotated = own_models.turned(model, 2, says).model
+    torch.testing.assert_close(says(rotated), says(model), rtol=1e-9, atol=1e-9)
+    assert not torch.equal(projections_of(rotated.blocks[0].attention).k, projections_of(model.blocks[0].attention).k)
+
+
+def test_a_saved_model_reports_what_was_checked(tmp_path):
+    new_model("rotary").float().save(tmp_path / "four", {"tokeniser.json": "{}"})
+    done = load_converted(tmp_path / "four", 2, "align", calibration=says_single)
+    assert done.report.invariance <= 1e-6
+    assert done.report.difference <= 1e-6
+    assert [one.layer for one in done.report.likeness] == ["blocks.0.attention", "blocks.1.attention"]
+    assert all(min(map(lambda a, b: b - a, *one[1:])) > 0 for one in done.report.likeness)
+    assert '"groups": "similar heads"' in done.files["conversion.json"]
+
+
+def says_single(model):
+    return model(ids()[0])
+
+
+def test_a_rotation_that_changes_the_model_is_not_written(tmp_path, monkeypatch):
+    new_model("rotary").float().save(tmp_path / "four")
+    monkeypatch.setattr("regard_lab.conversion.own_alignment._assign", lambda layer, _: layer.to_q.weight.mul_(1.01))
+    with pytest.raises(RegardError, match=r"with rotated heads the outputs of the model change by"):
+        load_converted(tmp_path / "four", 2, "align")
+
+
+def test_the_moments_are_those_of_the_inputs_of_each_layer():
+    model = new_model("translator")
+    inputs = []
+    layer = model.get_submodule("decoder.0.cross_attention") if hasattr(model, "decoder") else None
+    name = next(name for name, one in model.named_modules() if isinstance(one, MultiHeadAttention) and "cross" in name)
+    layer = model.get_submodule(name)
+    handle = layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1)))
+    moment = moments_of(model, {name: 2}, says)[name]
+    handle.remove()
+    x = torch.cat([torch.cat(inputs), torch.ones(sum(map(len, inputs)), 1)], 1)
+    torch.testing.assert_close(moment, x.T @ x / len(x))
+    assert projections_of(layer).k.shape == (4, 6, 25)
+
+
+def test_what_cannot_be_aligned_is_refused():
+    linear = LanguageModel(LanguageModel.Config(**SIZES, mechanism="linear", positions="none"))
+    with pytest.raises(UnsupportedError, match=r"align rotates keys, which changes the results of linear"):
+        with_kv_heads(linear, 2, "align")
+    added = new_model("learned", mechanism="softmax(concat(6, 6, 8))")
+    with pytest.raises(UnsupportedError, match=r"changes the results of softmax\(concat\(6, 6, 8\)\) in blocks.0"):
+        with_kv_heads(added, 2, "align")
+    with pytest.raises(ArgumentError, match="the calibration did not run"):
+        with_kv_heads(new_model("rotary"), 2, "align", calibration=lambda model: None)
+    with pytest.raises(ArgumentError, match="a function that runs the model on a text"):
+        with_kv_heads(new_model("rotary"), 2, "align", calibration="text")
+    assert own_models.with_kv_heads is with_kv_heads
+
+
+def test_rounds_of_rotating_heads_end_when_nothing_comes_closer(monkeypatch):
+    """Copies of one head in other bases: the first round finds them, the second sees that it did."""
+    torch.manual_seed(0)
+    head = torch.randn(SIZE, 40, dtype=torch.float64)
+    bases = [torch.linalg.qr(torch.randn(SIZE, SIZE, dtype=torch.float64))[0] for _ in range(4)]
+    turned = []
+    nearest = alignment._nearest_rotation
+    monkeypatch.setattr(alignment, "_nearest_rotation", lambda products: turned.append(1) or nearest(products))
+    copies = torch.stack([basis @ head for basis in bases])
+    turns = alignment.procrustes(alignment.gram(copies, None))
+    assert len(turned) == 4 + 2 * 4  # a start for each head, and two rounds
+    first, *others = turns @ copies
+    for other in others:
+        torch.testing.assert_close(other, first)

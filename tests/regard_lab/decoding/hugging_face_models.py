@@ -1,0 +1,141 @@
+"""Tiny random models of Hugging Face and ours with the same weights, where the architectures coincide.
+
+Llama and GPT-2 are LanguageModels. Marian is a TranslationTransformer with norms after each part, whose learned
+positions hold Marian's table of sines (its order of waves is another). BART is not: it has a norm between embeddings
+and first layer that ours has not; its decoding is Marian's. Their ids 0 to 3 are ours: PAD, UNKNOWN, BEGIN, END.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from regard_lab.models import LanguageConfig, LanguageModel, TranslationTransformer
+from regard_lab.text import BEGIN, END, PAD
+
+VOCAB, DIM, HEADS, LAYERS, HIDDEN, PLACES = 61, 24, 4, 2, 40, 64
+IDS: dict[str, Any] = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
+PARTS = ("to_q", "to_k", "to_v", "to_output")
+
+
+def llama(transformers: Any, deviation: float = 0.1) -> tuple[Any, LanguageModel]:
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB, hidden_size=DIM, intermediate_size=HIDDEN, num_hidden_layers=LAYERS, rms_norm_eps=1e-5,
+        num_attention_heads=HEADS, num_key_value_heads=2, max_position_embeddings=PLACES, **IDS,
+    )  # fmt: skip
+    theirs = drawn(transformers.LlamaForCausalLM(config), deviation)
+    ours = LanguageModel(
+        LanguageConfig(
+            vocab_size=VOCAB, dim=DIM, heads=HEADS, kv_heads=2, layers=LAYERS, hidden_dim=HIDDEN, tied=False,
+        )
+    )  # fmt: skip
+    names = {"embedding": "model.embed_tokens", "norm": "model.norm", "to_vocabulary": "lm_head"}
+    for layer in range(LAYERS):
+        block, there = f"blocks.{layer}", f"model.layers.{layer}"
+        names |= {
+            f"{block}.attention.{part}": f"{there}.self_attn.{letter}_proj"
+            for part, letter in zip(PARTS, "qkvo", strict=True)
+        }
+        names |= {
+            f"{block}.feed_forward.{part}": f"{there}.mlp.{name}_proj"
+            for part, name in (("gate", "gate"), ("widen", "up"), ("narrow", "down"))
+        }
+        names |= {f"{block}.attention_norm": f"{there}.input_layernorm"}
+        names |= {f"{block}.feed_forward_norm": f"{there}.post_attention_layernorm"}
+    return theirs, filled(ours, theirs.state_dict(), names)
+
+
+def gpt2(transformers: Any, deviation: float = 0.1) -> tuple[Any, LanguageModel]:
+    config = transformers.GPT2Config(
+        vocab_size=VOCAB, n_embd=DIM, n_layer=LAYERS, n_head=HEADS, n_inner=HIDDEN, n_positions=PLACES, **IDS
+    )
+    theirs = drawn(transformers.GPT2LMHeadModel(config), deviation)
+    ours = LanguageModel(
+        LanguageConfig(
+            vocab_size=VOCAB, dim=DIM, heads=HEADS, layers=LAYERS, hidden_dim=HIDDEN, max_length=PLACES, norm="layer",
+            positions="learned", activation="gelu-tanh", biases=True,
+        )
+    )  # fmt: skip
+    state = {}
+    for name, tensor in theirs.state_dict().items():  # its matrices stand the other way; one makes q, k and v
+        turned = tensor.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else tensor
+        if "c_attn" in name:
+            state |= {name.replace("c_attn", letter): part for letter, part in zip("qkv", turned.chunk(3), strict=True)}
+        else:
+            state[name] = turned
+    names = {"embedding": "transformer.wte", "positions": "transformer.wpe", "norm": "transformer.ln_f"}
+    for layer in range(LAYERS):
+        block, there = f"blocks.{layer}", f"transformer.h.{layer}"
+        names |= {
+            f"{block}.attention.{part}": f"{there}.attn.{name}"
+            for part, name in zip(PARTS, ("q", "k", "v", "c_proj"), strict=True)
+        }
+        names |= {
+            f"{block}.feed_forward.widen": f"{there}.mlp.c_fc",
+            f"{block}.feed_forward.narrow": f"{there}.mlp.c_proj",
+        }
+        names |= {f"{block}.attention_norm": f"{there}.ln_1", f"{block}.feed_forward_norm": f"{there}.ln_2"}
+    return theirs, filled(ours, state, names)
+
+
+def marian(
+    transformers: Any, deviation: float = 0.3, *, vocab: int = VOCAB, dim: int = DIM, heads: int = HEADS,
+    layers: int = LAYERS, hidden: int = HIDDEN, places: int = PLACES,
+) -> tuple[Any, TranslationTransformer]:  # fmt: skip
+    config = transformers.MarianConfig(
+        vocab_size=vocab, decoder_vocab_size=vocab, d_model=dim, encoder_layers=layers, decoder_layers=layers,
+        encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=hidden, decoder_ffn_dim=hidden,
+        max_position_embeddings=places, activation_function="swish", scale_embedding=True,
+        decoder_start_token_id=BEGIN, forced_eos_token_id=None, **IDS,
+    )  # fmt: skip
+    theirs = drawn(transformers.MarianMTModel(config), deviation)
+    ours = TranslationTransformer(
+        TranslationTransformer.Config(
+            vocab_size=vocab, dim=dim, heads=heads, hidden_dim=hidden, encoder_layers=layers, decoder_layers=layers,
+            positions="learned", max_length=places, norm="post", activation="silu",
+        )
+    )  # fmt: skip
+    names = {"embedding": "model.shared", "positions": "model.encoder.embed_positions"}
+    for layer in range(layers):
+        for side in ("encoder", "decoder"):
+            here, there = f"{side}.{layer}", f"model.{side}.layers.{layer}"
+            attentions = {"attention": ("self_attn", "self_attn_layer_norm")}
+            if side == "decoder":
+                attentions = {
+                    "self_attention": ("self_attn", "self_attn_layer_norm"),
+                    "cross_attention": ("encoder_attn", "encoder_attn_layer_norm"),
+                }
+            for own, (name, norm) in attentions.items():
+                letters = ("q_proj", "k_proj", "v_proj", "out_proj")
+                names |= {
+                    f"{here}.{own}.{part}": f"{there}.{name}.{letter}"
+                    for part, letter in zip(PARTS, letters, strict=True)
+                }
+                names[f"{here}.around_{own}.norm"] = f"{there}.{norm}"
+            names |= {f"{here}.feed_forward.widen": f"{there}.fc1", f"{here}.feed_forward.narrow": f"{there}.fc2"}
+            names[f"{here}.around_feed_forward.norm"] = f"{there}.final_layer_norm"
+    return theirs, filled(ours, theirs.state_dict(), names)
+
+
+def drawn(model: Any, deviation: float) -> Any:
+    """Weights far enough apart that the scores are not flat, so that wrong ones show; vectors less far, for they are
+    added to every id's alike."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                spread = deviation if parameter.dim() > 1 else deviation / 10
+                parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def filled(ours: Any, state: dict[str, torch.Tensor], names: dict[str, str]) -> Any:
+    """Our model with their weights: every one of ours must have a place there."""
+    own = ours.state_dict()
+    found = {}
+    for name, tensor in own.items():
+        module, _, kind = name.rpartition(".")
+        found[name] = state[f"{names[module]}.{kind}"].reshape(tensor.shape)
+    ours.load_state_dict(found)
+    return ours.eval()

@@ -1,0 +1,192 @@
+"""One protocol for every model: caches of keys, cross-attention, recurrent and linear states."""
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError
+from regard_lab.decoding import Sampling, SpecialIds, beam_search, generate, greedy_search
+from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator, TranslationTransformer
+from regard_lab.text import BEGIN, END, PAD
+
+VOCAB = 23
+LANGUAGE = {"vocab_size": VOCAB, "dim": 12, "heads": 2, "layers": 2, "hidden_dim": 17}
+TRANSLATION = {"vocab_size": VOCAB, "dim": 12}
+MODELS = {
+    "llama": lambda: LanguageModel(LanguageConfig(**LANGUAGE, kv_heads=1)),
+    "window": lambda: LanguageModel(LanguageConfig(**LANGUAGE, pattern="causal_window(3)", positions="learned")),
+    "linear": lambda: LanguageModel(LanguageConfig(**LANGUAGE, mechanism="linear", positions="none")),
+    "transformer": lambda: TranslationTransformer(
+        TranslationTransformer.Config(**TRANSLATION, heads=2, hidden_dim=17, decoder_kv_heads=1)
+    ),
+    "bahdanau": lambda: RecurrentTranslator(RecurrentTranslator.Config(**TRANSLATION, hidden=14, attention="bahdanau")),
+    "luong": lambda: RecurrentTranslator(
+        RecurrentTranslator.Config(**TRANSLATION, hidden=14, attention="luong-general", input_feeding=True, cell="lstm")
+    ),
+}
+SEARCHES = {
+    "greedy": {},
+    "drawn": {"sampling": Sampling(temperature=0.9, top_p=0.95, seed=3)},
+    "beam": {"beam": 3, "normalisation": "average"},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    torch.manual_seed(0)
+    model = MODELS[request.param]().double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Unequal lengths, padded on the right."""
+    ids = torch.randint(4, VOCAB, (5, 7), generator=torch.Generator().manual_seed(1))
+    for row, length in enumerate((7, 3, 5, 1, 7)):
+        ids[row, length:] = PAD
+    return ids
+
+
+def scores_from_nothing(model, text, written):
+    """What the uncached model says of the next id, (vocab_size,), with the ids that no text holds left out."""
+    if isinstance(model, LanguageModel):
+        scores = model(torch.cat([text, torch.tensor(written, dtype=torch.int64)])[None])
+    else:
+        scores = model(text[None], torch.tensor([[BEGIN, *written]]))
+    scores = scores[0, -1].detach().clone()
+    scores[:3] = -torch.inf
+    return scores.log_softmax(-1)
+
+
+def test_greedy_search_takes_what_the_uncached_model_finds_likeliest(model, texts):
+    for row, found in enumerate(greedy_search(model, texts, 9)):
+        text, total = texts[row][texts[row] != PAD], 0.0
+        for place, identifier in enumerate((*found.ids, *[END] * found.finished)):
+            scores = scores_from_nothing(model, text, found.ids[:place])
+            assert identifier == int(scores.argmax())
+            total += float(scores.max())
+        assert found.log_probability == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_what_stands_beside_a_prompt_and_where_it_is_padded_changes_nothing(model, texts, search):
+    together = generate(model, texts, max_tokens=11, **SEARCHES[search])
+    left = torch.zeros_like(texts)
+    for row, text in enumerate(texts):
+        living = text[text != PAD]
+        left[row, len(text) - len(living) :] = living
+        alone = generate(model, living[None], max_tokens=11, rows=[row], **SEARCHES[search])
+        assert [one.ids for one in alone[0]] == [one.ids for one in together[row]]
+    moved = generate(model, left, max_tokens=11, **SEARCHES[search])
+    assert [[one.ids for one in row] for row in moved] == [[one.ids for one in row] for row in together]
+
+
+def test_hypotheses_of_a_beam_have_the_probability_that_the_uncached_model_gives_them(model, texts):
+    rows = beam_search(model, texts, 4, count=4, normalisation="none", max_length=6)
+    for row, hypotheses in enumerate(rows):
+        text = texts[row][texts[row] != PAD]
+        assert len({one.ids for one in hypotheses}) == 4
+        for found in hypotheses:
+            ids = (*found.ids, *[END] * found.finished)
+            total = sum(float(scores_from_nothing(model, text, ids[:at])[i]) for at, i in enumerate(ids))
+            assert found.log_probability == pytest.approx(total, abs=1e-9)
+
+
+def test_several_draws_of_a_prompt_differ_and_are_the_same_again(model, texts):
+    sampling = Sampling(temperature=1.5, seed=6)
+    found = generate(model, texts, max_tokens=8, sampling=sampling, count=3)
+    assert [len(row) for row in found] == [3] * 5
+    assert any(len({one.ids for one in row}) == 3 for row in found)
+    assert generate(model, texts, max_tokens=8, sampling=sampling, count=3) == found
+    fewer = generate(model, texts, max_tokens=8, sampling=sampling)
+    assert [row[0].ids for row in fewer] == [row[0].ids for row in found]
+    others = generate(model, texts, max_tokens=8, sampling=Sampling(temperature=1.5, seed=7), count=3)
+    assert others != found
+
+
+def test_no_two_texts_have_the_same_number_in_their_draws(model, texts):
+    """Of rows as far apart as a file of lines may have them: copies of a row never take another row's number."""
+    asked = []
+
+    class Listening(Sampling):
+        def choose(self, scores, rows, place):
+            asked.append(rows)
+            return super().choose(scores, rows, place)
+
+    rows = [0, *(2**bits for bits in range(30))]
+    prompts = texts[:1].expand(len(rows), -1)
+    for count in (2, 5):
+        generate(model, prompts, max_tokens=1, sampling=Listening(), count=count, rows=rows)
+    assert [len(numbers.unique()) for numbers in asked] == [2 * len(rows), 5 * len(rows)]
+
+
+def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
+    torch.manual_seed(0)
+    model = MODELS["transformer"]().eval()
+    sources = torch.tensor([[5, PAD, PAD], [6, 7, 8], [9, 9, PAD]])
+    endless = SpecialIds(end=None)
+    found = generate(model, sources, max_tokens=None, sampling=Sampling(seed=1), count=3, special=endless)
+    assert [[len(one.ids) for one in row] for row in found] == [[18] * 3, [22] * 3, [20] * 3]
+
+
+def test_a_search_leaves_the_scores_that_a_prompt_was_read_with():
+    """A state may be kept and continued again: what no text holds is left out of the search's scores only."""
+    torch.manual_seed(0)
+    model = MODELS["llama"]().eval()
+    prompts = torch.tensor([[5, 6, 7]])
+    state = model.start(prompts)
+    before = state.next_scores.clone()
+    model.start = lambda texts: state
+    greedy_search(model, prompts, 1)
+    assert torch.equal(state.next_scores, before)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_text_ends_when_the_caller_says_so(model, texts, search):
+    heard = []
+
+    def over(row, ids):
+        heard.append((row, tuple(ids)))
+        return len(ids) == 2
+
+    found = generate(model, texts, max_tokens=9, over=over, **SEARCHES[search])
+    assert all(len(one.ids) <= 2 and one.finished for row in found for one in row)
+    assert any(len(one.ids) == 2 for row in found for one in row)
+    assert {row for row, _ in heard} <= set(range(5))
+
+
+def test_other_special_ids_are_heeded(model, texts):
+    plain = greedy_search(model, texts, 9)
+    last = plain[0].ids[2]
+    ended = greedy_search(model, texts, 9, SpecialIds(end=last))
+    assert ended[0].ids == plain[0].ids[: plain[0].ids.index(last)]
+    assert ended[0].finished
+    without = greedy_search(model, texts, 9, SpecialIds(end=None, never=(PAD, BEGIN, last)))
+    assert not any(one.finished or last in one.ids for one in without)
+
+
+def test_rows_that_are_done_leave_the_batch():
+    """With a limit of its own for each row, the model steps no row further than that row needs."""
+    torch.manual_seed(0)
+    model, stepped = MODELS["transformer"](), []
+    step = model.step
+
+    def counted(ids, state):
+        stepped.append(len(ids))
+        return step(ids, state)
+
+    model.step = counted
+    sources = torch.tensor([[5, PAD, PAD], [6, 7, 8]])
+    greedy_search(model.eval(), sources, special=SpecialIds(end=None))  # limits of 18 and 22
+    assert stepped == [2] * 18 + [1] * 4
+
+
+def test_no_prompts_have_no_texts_and_settings_that_exclude_each_other_are_refused(model, texts):
+    assert generate(model, torch.zeros(0, 3, dtype=torch.int64)) == []
+    assert generate(model, torch.zeros(0, 3, dtype=torch.int64), beam=2) == []
+    with pytest.raises(ArgumentError, match="exclude each other"):
+        generate(model, texts, beam=2, sampling=Sampling())
+    with pytest.raises(ArgumentError, match="count=2"):
+        generate(model, texts, count=2)

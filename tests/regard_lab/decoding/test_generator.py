@@ -1,0 +1,156 @@
+"""Prompts in, texts out: stops, streams, batches and saved models."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError, CheckpointError
+from regard_lab.decoding import Generator, Sampling
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator
+from regard_lab.text import BEGIN, END, PAD, Tokeniser
+
+LINES = ["the animal sleeps", "a café in the street", "the old animal did not cross the street", "🦊 $x$"]
+PROMPTS = ["the animal", "", "a street in the old café", "🦊"]
+DRAWN = Sampling(temperature=1.5, seed=2)
+
+
+def new_generator(**settings):
+    tokeniser = Tokeniser.train(LINES, 300, verbatim=settings.pop("verbatim", False))
+    torch.manual_seed(0)
+    config = LanguageConfig(vocab_size=tokeniser.vocab_size, **{"dim": 16, "heads": 2, "layers": 2, **settings})
+    return Generator(LanguageModel(config).double(), tokeniser)
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return new_generator()
+
+
+def writing(generator, ids):
+    """The generator with a model that writes these ids, whatever is asked, and then ends."""
+
+    def start(prompts):
+        state = SimpleNamespace(place=0, reorder=lambda index: None, next_scores=None)
+        state.next_scores = step(prompts[:, 0], state)
+        return state
+
+    def step(ids_before, state):
+        scores = torch.zeros(len(ids_before), generator.tokeniser.vocab_size)
+        scores[:, [*ids, END][state.place]] = 9.0
+        state.place += 1
+        return scores
+
+    model = SimpleNamespace(
+        config=generator.model.config, eval=lambda: model, parameters=generator.model.parameters, start=start, step=step
+    )
+    return Generator(model, generator.tokeniser)
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": DRAWN}, {"sampling": DRAWN, "count": 3}, {"beam": 3, "count": 2}])
+def test_each_prompt_is_continued_in_its_place_whatever_stands_beside_it(generator, options):
+    found = generator.generate(PROMPTS, max_tokens=12, **options)
+    assert [[one.prompt for one in row] for row in found] == [[p] * options.get("count", 1) for p in PROMPTS]
+    alone = generator.generate(PROMPTS, max_tokens=12, batch_size=1, **options)
+    assert [[one.ids for one in row] for row in alone] == [[one.ids for one in row] for row in found]
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": DRAWN, "count": 2}, {"beam": 2}])
+@pytest.mark.parametrize("stop", [[], ["e"]])
+def test_what_was_told_piece_by_piece_is_the_text(generator, options, stop):
+    told = {}
+
+    def tell(prompt, number, more):
+        told[prompt, number] = told.get((prompt, number), "") + more
+
+    found = generator.generate(PROMPTS, max_tokens=15, stop=stop, on_text=tell, **options)
+    texts = {(row, number): one.text for row, many in enumerate(found) for number, one in enumerate(many)}
+    assert told == {place: text for place, text in texts.items() if text}
+
+
+def test_a_stop_that_begins_and_ends_inside_sub_words_ends_the_text(generator):
+    ids = generator.tokeniser.encode("the old street sleeps")
+    pieces = [generator.tokeniser.decode([i]) for i in ids]
+    assert "ld str" not in pieces  # it crosses pieces
+    ((found,),) = writing(generator, ids).generate(["a"], stop=["ld str", "zzz"])
+    assert found.text == " the o"
+    assert found.ended == "stop"
+    assert generator.tokeniser.decode(found.ids).startswith("the old str")
+    ((whole,),) = writing(generator, ids).generate(["a"], stop=["zzz"])
+    assert (whole.text, whole.ended) == (" the old street sleeps", "end")
+    ((beam,),) = writing(generator, ids).generate(["a"], stop=["ld str"], beam=2)
+    assert (beam.text, beam.ended) == (" the o", "stop")
+
+
+def test_a_stream_never_holds_half_a_character_and_nothing_that_is_taken_back(generator):
+    ids = [generator.tokeniser.vocabulary.raw_pieces.index(bytes([byte])) for byte in "é🦊!".encode()]
+    told = []
+    writing(generator, ids).generate(["a"], stop=["!?"], on_text=lambda *more: told.append(more))
+    assert told == [(0, 0, "é"), (0, 0, "🦊"), (0, 0, "!")]
+
+
+def test_an_empty_prompt_begins_a_text_without_the_tokenisers_space(generator):
+    ids = generator.tokeniser.encode("the street")
+    assert writing(generator, ids).generate([""])[0][0].text == "the street"
+    assert writing(generator, ids).generate(["a"])[0][0].text == " the street"
+    verbatim = new_generator(verbatim=True)
+    ids = verbatim.tokeniser.encode("  the street\n")
+    assert writing(verbatim, ids).generate([""])[0][0].text == "  the street\n"
+
+
+def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(generator):
+    read = []
+    start, generator.model.start = (
+        generator.model.start,
+        lambda prompts: read.append(prompts.tolist()) or start(prompts),
+    )
+    try:
+        generator.generate(["the animal", ""], max_tokens=1)
+    finally:
+        del generator.model.start
+    ids = generator.tokeniser.encode("the animal")
+    assert read == [[[BEGIN] + [PAD] * len(ids), [BEGIN, *ids]]]
+
+
+def test_the_end_of_a_text_is_said(generator):
+    found = [row[0] for row in generator.generate(PROMPTS, max_tokens=30, sampling=DRAWN)]
+    assert {one.ended for one in found} <= {"end", "length"}
+    assert all(len(one.ids) == 30 for one in found if one.ended == "length")
+    assert all(len(one.ids) <= 30 and END not in one.ids for one in found)
+
+
+def test_a_saved_generator_writes_the_same(generator, tmp_path):
+    generator.model.save(tmp_path / "run", {TOKENISER_FILE: generator.tokeniser.to_json()})
+    loaded = Generator.load(tmp_path / "run")
+    assert loaded.generate(PROMPTS, max_tokens=9) == generator.generate(PROMPTS, max_tokens=9)
+
+
+def test_what_is_no_language_model_or_was_not_trained_with_the_tokeniser_is_refused(generator, tmp_path):
+    tokeniser = generator.tokeniser
+    other = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=tokeniser.vocab_size, dim=8, hidden=8))
+    other.save(tmp_path / "run", {TOKENISER_FILE: tokeniser.to_json()})
+    with pytest.raises(CheckpointError, match="language-model"):
+        Generator.load(tmp_path / "run")
+    with pytest.raises(ArgumentError, match="were not trained together"):
+        Generator(generator.model, Tokeniser.train(["other words entirely"], 290))
+
+
+def test_more_than_the_model_has_places_for_is_refused_before_any_work():
+    generator = new_generator(positions="learned", max_length=10)
+    prompt = "the animal"
+    read = 1 + len(generator.tokeniser.encode(prompt))
+    with pytest.raises(ArgumentError, match=f"at most {11 - read}"):
+        generator.generate([prompt], max_tokens=12 - read)
+    with pytest.raises(ArgumentError, match=f"at most {11 - read}"):  # the longest prompt counts
+        generator.generate(["the", prompt], max_tokens=12 - read)
+    assert generator.generate([prompt], max_tokens=11 - read)  # the last id needs no place: nothing follows it
+
+
+def test_calls_that_cannot_be_are_refused(generator):
+    with pytest.raises(ArgumentError, match="prompts is "):
+        generator.generate("the animal")
+    with pytest.raises(ArgumentError, match="stops are"):
+        generator.generate(PROMPTS, stop=[""])
+    with pytest.raises(ArgumentError, match="limit is 0 ids"):
+        generator.generate(PROMPTS, max_tokens=0)

@@ -1,0 +1,196 @@
+"""Greedy and beam search against searches that try everything, and against each other."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError, RegardError
+from regard_lab.decoding import beam_search, greedy_search, normalised
+from regard_lab.decoding.search import SpecialIds, admitted
+from regard_lab.text import BEGIN, END, PAD
+
+VOCAB = 8  # 4 specials and 4 that may be written
+
+
+class Table:
+    """A model whose next id depends on the last two: scores by a table, so that every text can be tried."""
+
+    def __init__(self, seed, end_bonus=0.0):
+        generator = torch.Generator().manual_seed(seed)
+        self.scores = 2 * torch.randn(7, VOCAB, VOCAB, VOCAB, generator=generator, dtype=torch.float64)
+        self.scores[..., END] += end_bonus
+
+    def start(self, source):
+        return State(source[:, 0] % 7, torch.full((len(source),), BEGIN))
+
+    def step(self, ids, state):
+        scores = self.scores[state.kind, state.before, ids]
+        state.before = ids
+        return scores
+
+
+class State:
+    def __init__(self, kind, before):
+        self.kind, self.before = kind, before
+
+    def reorder(self, index):
+        self.kind, self.before = self.kind[index], self.before[index]
+
+
+def every_text(model, kind, longest):
+    """All texts of up to `longest` ids with END or at the limit, and the logarithm of their probability."""
+    found = {}
+    for length in range(1, longest + 1):
+        for ids in itertools.product(range(4, VOCAB), repeat=length):
+            endings = [(*ids[:-1], END)] if ids[-1] == 4 else []
+            for text in [*endings, *([ids] if length == longest else [])]:
+                before, last, total = BEGIN, BEGIN, 0.0
+                for identifier in text:
+                    scores = model.scores[kind, before, last].clone()
+                    scores[[PAD, 1, BEGIN]] = -math.inf
+                    total += float(scores.log_softmax(-1)[identifier])
+                    before, last = last, identifier
+                found[text] = total
+    return found
+
+
+RANKINGS = [("none", 0.6), ("average", 0.6), ("gnmt", 1.1), ("gnmt", -3.0)]  # the last one prefers short texts
+
+
+@pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_wide_beam_finds_the_best_of_all_texts(normalisation, alpha, seed):
+    model = Table(seed)
+    source = torch.tensor([[4], [5], [6]])
+    found = beam_search(model, source, 200, normalisation=normalisation, alpha=alpha, max_length=4)
+    for row, kind in enumerate((4, 5, 6)):
+        texts = every_text(model, kind, 4)
+        best = max(texts, key=lambda text: normalised(texts[text], len(text), normalisation, alpha))
+        assert found[row][0].ids == tuple(identifier for identifier in best if identifier != END)
+        assert found[row][0].log_probability == pytest.approx(texts[best], abs=1e-4)
+        assert found[row][0].finished == (best[-1] == END)
+
+
+def by_definition(model, kind, beam, longest, rank, over):
+    """Every step until the limit: what ends among the `beam` likeliest continuations has ended, and `beam` go on."""
+    going, ended = [((), 0.0)], {}
+    while going:
+        candidates = []
+        for ids, total in going:
+            scores = model.scores[kind, *((BEGIN, BEGIN, *ids)[-2:])].clone()
+            scores[[PAD, 1, BEGIN]] = -math.inf
+            likely = scores.log_softmax(-1).tolist()
+            candidates += [((*ids, i), total + likely[i]) for i in (END, *range(4, VOCAB))]
+        candidates.sort(key=lambda one: -one[1])
+        going = []
+        for place, (ids, total) in enumerate(candidates[: 2 * beam]):
+            stopped = ids[-1] != END and over(0, ids)
+            if len(going) == beam:
+                break
+            if ids[-1] == END or stopped:
+                if place < beam:
+                    text = ids if stopped else ids[:-1]
+                    ended[text, True] = total, rank(total, len(ids))
+            elif len(ids) == longest:
+                ended[ids, False] = total, rank(total, len(ids))
+            else:
+                going.append((ids, total))
+    return sorted(ended.items(), key=lambda one: -one[1][1])[:beam]
+
+
+@pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
+@pytest.mark.parametrize("beam", [2, 3, 4])
+def test_a_beam_is_its_definition_and_stops_no_search_too_early(beam, normalisation, alpha):
+    def rank(total, length):
+        return normalised(total, length, normalisation, alpha)
+
+    for seed in range(12):
+        model = Table(seed, end_bonus=0.5)
+        for over in (lambda row, ids: False, lambda row, ids: ids[-1] == 6):
+            settings = {"count": beam, "normalisation": normalisation, "alpha": alpha, "max_length": 6, "over": over}
+            found = beam_search(model, torch.tensor([[4]]), beam, **settings)[0]
+            expected = by_definition(model, 4, beam, 6, rank, over)
+            assert [(one.ids, one.finished) for one in found] == [text for text, _ in expected]
+            for one, (_, (total, score)) in zip(found, expected, strict=True):
+                assert one.log_probability == pytest.approx(total, abs=1e-9)
+                assert one.score == pytest.approx(score, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_beam_of_one_is_greedy_search(seed):
+    model, source = Table(seed, end_bonus=1.0), torch.tensor([[4], [5], [6], [3]])
+    greedy = greedy_search(model, source, 9)
+    for one, row in zip(greedy, beam_search(model, source, 1, max_length=9), strict=True):
+        assert row[0].ids == one.ids
+        assert row[0].log_probability == pytest.approx(one.log_probability, abs=1e-4)
+
+
+def test_greedy_takes_the_likeliest_each_time_and_writes_no_special_id():
+    model = Table(3)
+    found = greedy_search(model, torch.tensor([[5]]), 6)[0]
+    before, last = BEGIN, BEGIN
+    for identifier in (*found.ids, *([END] if found.finished else [])):
+        scores = model.scores[5, before, last].clone()
+        scores[[PAD, 1, BEGIN]] = -math.inf
+        assert identifier == int(scores.argmax())
+        before, last = last, identifier
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_what_stands_beside_a_sentence_changes_nothing(beam):
+    model = Table(1, end_bonus=0.5)
+    rows = torch.tensor([[4, PAD, PAD, PAD], [5, 6, 6, 7], [6, 6, PAD, PAD]])
+    together = beam_search(model, rows, beam)
+    for row in range(3):
+        alone = beam_search(model, rows[row : row + 1], beam)[0]
+        assert [found.ids for found in alone] == [found.ids for found in together[row]]
+
+
+def test_several_hypotheses_come_the_best_first_and_distinct():
+    found = beam_search(Table(2, end_bonus=1.0), torch.tensor([[4]]), 5, count=5, max_length=8)[0]
+    scores = [one.score for one in found]
+    assert scores == sorted(scores, reverse=True)
+    assert len({(one.ids, one.finished) for one in found}) == len(found) == 5
+
+
+def test_a_wider_beam_is_no_worse_without_normalisation():
+    for seed in range(8):
+        source = torch.tensor([[seed % 7]])
+        narrow, wide = (beam_search(Table(seed), source, beam, normalisation="none", max_length=6) for beam in (1, 300))
+        assert wide[0][0].score >= narrow[0][0].score - 1e-9
+
+
+def test_the_limit_is_twice_a_rows_own_source_and_16_more():
+    model = Table(0, end_bonus=-1000.0)  # never ends by itself
+    found = greedy_search(model, torch.tensor([[4, PAD], [5, 6]]))
+    assert [len(one.ids) for one in found] == [18, 20]
+    assert not any(one.finished for one in found)
+
+
+def test_searches_that_cannot_be_are_refused():
+    source = torch.tensor([[4]])
+    with pytest.raises(ArgumentError, match=r"^beam is 0; it is a whole number from 1 to 65,536$"):
+        beam_search(Table(0), source, 0)
+    with pytest.raises(ArgumentError, match="count is 3 and beam is 2"):
+        beam_search(Table(0), source, 2, count=3)
+    with pytest.raises(ArgumentError, match="none, average, gnmt"):
+        beam_search(Table(0), source, 2, normalisation="google")
+    with pytest.raises(ArgumentError, match="limit is 0 ids"):
+        greedy_search(Table(0), source, 0)
+
+
+def test_scores_that_are_no_numbers_are_said_and_not_searched():
+    model = Table(0)
+    model.scores[:] = math.nan
+    with pytest.raises(RegardError, match="not finite"):
+        greedy_search(model, torch.tensor([[4]]), 5)
+    with pytest.raises(RegardError, match="not finite"):
+        admitted(torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ()))  # one row of two
+
+
+def test_the_normalisations_are_their_formulas():
+    assert normalised(-6.0, 3, "none") == -6.0
+    assert normalised(-6.0, 3, "average") == -2.0
+    assert normalised(-6.0, 3, "gnmt", alpha=0.5) == pytest.approx(-6.0 / math.sqrt(8 / 6))

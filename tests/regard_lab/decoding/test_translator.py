@@ -1,0 +1,98 @@
+"""Lines in, lines out."""
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError, CheckpointError
+from regard_lab.decoding import Translator, evaluate, perplexity
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.text import END, Pair, Tokeniser
+
+LINES = ["the animal sleeps", "", "a street", "the old animal did not cross the street", "  ", "🦊 $x$"]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    tokeniser = Tokeniser.train(LINES, 300)
+    torch.manual_seed(0)
+    config = TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2)
+    model = TranslationTransformer(config)
+    with torch.no_grad():
+        model.embedding.weight[END] += 0.4 * torch.randn(16)  # so that some translations end
+    return Translator(model, tokeniser)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_each_line_has_one_translation_in_its_place(translator, beam):
+    found = translator.translate(LINES, beam=beam, max_length=12)
+    assert [one.source for one in found] == LINES
+    assert [one.text == "" for one in found][1] is True
+    assert found[4].text == ""
+    alone = [translator.translate([line], beam=beam, max_length=12)[0].ids for line in LINES]
+    assert [one.ids for one in found] == alone
+
+
+def test_small_batches_change_nothing(translator):
+    many = translator.translate(LINES, max_length=10, batch_tokens=4)
+    assert [one.ids for one in many] == [one.ids for one in translator.translate(LINES, max_length=10)]
+
+
+def test_a_saved_translator_translates_the_same(translator, tmp_path):
+    translator.model.save(tmp_path / "run", {TOKENISER_FILE: translator.tokeniser.to_json()})
+    loaded = Translator.load(tmp_path / "run")
+    assert loaded.translate(LINES, max_length=9) == translator.translate(LINES, max_length=9)
+
+
+def test_a_saved_recurrent_translator_is_loaded_and_translates_the_same(translator, tmp_path):
+    torch.manual_seed(1)
+    config = RecurrentTranslator.Config(vocab_size=translator.tokeniser.vocab_size, dim=12, hidden=14)
+    recurrent = Translator(RecurrentTranslator(config), translator.tokeniser)
+    recurrent.model.save(tmp_path / "run", {TOKENISER_FILE: translator.tokeniser.to_json()})
+    loaded = Translator.load(tmp_path / "run")
+    assert isinstance(loaded.model, RecurrentTranslator)
+    for beam in (1, 3):
+        assert loaded.translate(LINES, beam=beam, max_length=9) == recurrent.translate(LINES, beam=beam, max_length=9)
+
+
+def test_a_model_without_its_tokeniser_is_refused(translator, tmp_path):
+    translator.model.save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="holds a model without"):
+        Translator.load(tmp_path / "run")
+    with pytest.raises(ArgumentError, match="were not trained together"):
+        Translator(translator.model, Tokeniser.train(["other words entirely"], 290))
+
+
+def test_progress_counts_every_line(translator):
+    counted = []
+    translator.translate(LINES, max_length=5, batch_tokens=8, progress=counted.append)
+    assert sum(counted) == len(LINES)
+
+
+def test_perplexity_is_the_exponent_of_the_mean_cross_entropy(translator):
+    pairs = [Pair("a street", "the animal"), Pair("the animal sleeps", "a street sleeps")]
+    total, count = 0.0, 0
+    for pair in pairs:
+        source = torch.tensor([[*translator.tokeniser.encode(pair.source), END]])
+        ids = [*translator.tokeniser.encode(pair.target), END]
+        scores = translator.model(source, torch.tensor([[2, *ids[:-1]]])).log_softmax(-1).detach()
+        total -= sum(float(scores[0, place, identifier]) for place, identifier in enumerate(ids))
+        count += len(ids)
+    expected = torch.tensor(total / count).exp().item()
+    assert perplexity(translator, pairs) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_evaluation_says_how_it_searched(translator):
+    pairs = [Pair("a street", "eine Straße")]
+    greedy = evaluate(translator, pairs).to_dict()
+    beam = evaluate(translator, pairs, beam=2, normalisation="gnmt", alpha=0.7).to_dict()
+    assert greedy["settings"] == {"beam": 1}
+    assert beam["settings"] == {"beam": 2, "normalisation": "gnmt", "alpha": 0.7}
+    assert greedy["bleu_signature"]
+    assert 0 <= greedy["exact_match"] <= 1
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 2.5, "many"])
+def test_batches_of_no_tokens_are_refused(translator, tokens):
+    with pytest.raises(ArgumentError, match="batch_tokens"):
+        perplexity(translator, [Pair("a street", "eine Straße")], tokens)

@@ -1,0 +1,121 @@
+"""Every block of code in the documentation runs, and every command in it has the options that it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer.main
+
+from docs.making.blocks import blocks, mentioned
+from regard.mechanisms import FeatureMap, Score
+from regard.patterns import Pattern
+from regard_lab.cli import main
+from regard_lab.cli.app import app
+
+ROOT = Path(__file__).parents[3]
+# The reference is made of docstrings, whose examples run as doctests.
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - set((ROOT / "docs" / "reference").glob("*.md")))
+WITH_CODE = [
+    page for page in PAGES if any(one.language == "python" or one.commands for one in blocks(page.read_text("utf-8")))
+]
+QUICK = ("show", "plan")  # commands that answer at once, and run
+UNFINISHED = ("MissingParameter", "BadParameter", "NoArgsIsHelpError", "Exit")  # of a command in a line of text
+TRAINS = ROOT / "docs" / "recipes" / "translator.md"  # where they all run, with fewer steps
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def regard(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command in this process; one that fails fails the test with what it said."""
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "argv", ["regard", *words])
+    with contextlib.redirect_stderr(said), pytest.raises(SystemExit) as leaving:
+        main()
+    assert leaving.value.code == 0, f"regard {' '.join(words)}: {said.getvalue()}"
+
+
+def tidy(text: str) -> list[str]:
+    """Lines without the space at their ends."""
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def sooner(words: list[str]) -> list[str]:
+    """A training command with 2 steps instead of as many as the page says."""
+    return [("2" if before == "--steps" else word) for before, word in zip(["", *words], words, strict=False)]
+
+
+@pytest.fixture
+def workshop(tmp_path, monkeypatch, saved_runs):
+    """An empty folder to work in, with the models that pages speak of."""
+    (tmp_path / "runs").symlink_to(saved_runs, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    for registry in (
+        Pattern.registry,
+        FeatureMap.registry,
+        Score.registry,
+    ):  # the classes of a page are forgotten after it
+        monkeypatch.setattr(registry, "kinds", dict(registry.kinds))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch, capsys):
+    if page == TRAINS:
+        (workshop / "runs").unlink()
+    space: dict[str, object] = {"__name__": "page"}
+    said = ""  # what the block before printed
+    torch.manual_seed(0)
+    for block in blocks(page.read_text("utf-8")):
+        if block.language == "text" and said:
+            assert tidy(block.text) == tidy(said), f"line {block.line} shows what is not printed"
+        capsys.readouterr()
+        if block.language == "python":
+            text = "\n" * (block.line - 1) + block.text  # so that a traceback tells the line of the page
+            exec(compile(text, name(page), "exec", dont_inherit=True), space)
+        for words in block.commands:
+            parse(words, f"{name(page)}, line {block.line}")
+            if words[0] in QUICK or page == TRAINS:
+                regard(sooner(words), monkeypatch)
+        said = capsys.readouterr().out
+
+
+def parse(words: list[str], where: str, whole: bool = True) -> None:
+    """Read a command's options as the command line does, and do nothing; one that is not whole may lack values."""
+    command: Any = typer.main.get_command(app)
+    context, found, rest = None, "regard", list(words)
+    try:
+        while hasattr(command, "resolve_command"):
+            context = command.make_context(found, list(rest), parent=context)
+            found, command, rest = command.resolve_command(context, rest)
+        command.make_context(found, list(rest), parent=context)
+    except Exception as error:  # of classes that typer does not export
+        if whole or type(error).__name__ not in UNFINISHED:
+            pytest.fail(f"{where}: {error!r}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_commands_that_a_page_mentions_exist(page):
+    for words in mentioned(page.read_text("utf-8")):
+        parse(words, name(page), whole=False)
+
+
+@pytest.mark.parametrize("words", [["plan", "--sizes", "9"], ["plann"], ["train", "translation", "--layer", "2"]])
+def test_a_command_or_option_that_does_not_exist_is_seen(words):
+    for whole in (True, False):
+        with pytest.raises(pytest.fail.Exception):
+            parse(words, "here", whole)
+
+
+def test_a_block_that_fails_is_seen_with_its_line():
+    (block,) = blocks("one\n\n```python\nx = 1\nassert x == 2\n```\n")
+    with pytest.raises(AssertionError) as failing:
+        exec(compile("\n" * (block.line - 1) + block.text, "page.md", "exec"), {})
+    assert failing.traceback[-1].lineno + 1 == 5

@@ -1,0 +1,158 @@
+"""The page by keyboard alone, for screen readers, and in every colour scheme."""
+
+import pytest
+
+from regard.patterns import Causal
+from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_weights, to_page
+from regard_lab.seeing.explorer.server import ExplorerServer
+
+from .browsing import Opened, assert_accessible
+from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pages") / "translation.html"
+    to_page(translation()).save(path)
+    return path.as_uri()
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.innerText || ''")
+
+
+def tab_to(page, wanted, most=60):
+    """Press Tab until an element whose name begins so has the focus."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if focused(page).startswith(wanted):
+            return
+    raise AssertionError(f"{wanted!r} cannot be reached by Tab")
+
+
+def test_a_tour_by_keyboard_alone(browser, translated):
+    with Opened(browser, translated) as opened:
+        page = opened.page
+        tab_to(page, "Tier")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelector('.question').innerText.includes('Why Tier')")
+        page.keyboard.press("Home")
+        page.reload()
+        page.wait_for_selector("[data-ready]")
+        tab_to(page, "Heads")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("canvas.heads")
+        tab_to(page, "Heads; arrow keys move")
+        page.wait_for_timeout(200)
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("() => document.querySelector('[role=status]').innerText.startsWith('Layer 0, head 1')")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("canvas.heatmap")
+        tab_to(page, "Weights; arrow keys move")
+        page.wait_for_timeout(200)
+        before = page.locator("[role=status]").inner_text()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_timeout(200)
+        assert page.locator("[role=status]").inner_text() != before
+        assert "looks at" in page.locator("[role=status]").inner_text()
+        place = page.evaluate("new URLSearchParams(location.hash.slice(1))+''")
+        assert "head=1" in place
+        assert not opened.complaints
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "key", "says"),
+    [
+        ("Translation", "Steps; up and down", "ArrowDown", "Step "),
+        ("What if", "street", "Enter", "Without “street”"),
+        ("Pattern", "Pairs; arrow keys move", "ArrowDown", "Query 1 “animal” may look"),
+        ("Walk-through", "Left and right arrows change the step", "ArrowRight", "Step 2 of"),
+        ("Compare", "Differences; arrow keys move", "ArrowRight", "looks at"),
+    ],
+)
+def test_every_new_view_is_reached_and_used_by_keyboard(browser, translated, view, name, key, says):
+    with Opened(browser, translated) as opened:
+        page = opened.page
+        tab_to(page, view)
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        tab_to(page, name)
+        page.wait_for_timeout(100)
+        page.keyboard.press(key)
+        page.wait_for_function("(says) => document.querySelector('.said').innerText.includes(says)", arg=says)
+        assert focused(page).startswith(name.split(";")[0])
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+        assert not opened.complaints
+
+
+def test_the_address_keeps_what_is_shown(browser, translated):
+    with Opened(browser, f"{translated}#view=links&kind=1&layer=2&head=1&row=3&theme=dark") as opened:
+        page = opened.page
+        assert page.locator("h2").inner_text() == "Links"
+        assert page.get_by_role("combobox", name="Layer", exact=True).input_value() == "2"
+        assert translation().texts["source"][3] in page.locator(".readout").inner_text()
+
+
+def test_an_address_that_does_not_fit_shows_what_exists(browser, translated):
+    with Opened(
+        browser, f"{translated}#view=nothing&kind=9&layer=-4&head=x&row=1e9&palette=__proto__&share=NaN"
+    ) as opened:
+        assert opened.page.locator("h2").count() == 1
+        for view in VIEWS:
+            opened.view(view)
+        assert not opened.complaints
+
+
+def assert_every_view_is_accessible(opened):
+    for view in opened.page.locator("nav button").all_inner_texts():
+        opened.view(view)
+        opened.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        assert_accessible(opened, view)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_has_no_complaint(browser, translated, scheme):
+    with Opened(browser, translated, color_scheme=scheme, bypass_csp=True) as opened:
+        assert opened.page.locator("nav button").all_inner_texts() == list(VIEWS)
+        assert_every_view_is_accessible(opened)
+
+
+def test_axe_has_no_complaint_about_any_step(browser, translated):
+    with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
+        page = opened.page
+        for number in range(1, len(walked().steps) + 1):
+            page.wait_for_function(f"() => document.querySelector('.badge').innerText.startsWith('step {number} ')")
+            page.wait_for_selector(".step .numbers, .step .words")
+            assert_accessible(opened, number, "'.step'")
+            page.locator(".step").press("ArrowRight")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["text", "weights", "pattern", "live"])
+def test_axe_has_no_complaint_about_other_pages(browser, tmp_path, kind, scheme):
+    path = tmp_path / "page.html"
+    if kind == "live":
+        asks = {"change": lambda body: {}}
+        with (
+            ExplorerServer(
+                translation(), lambda text: translation(), text="a", label="Text", asks=asks
+            ).start() as server,
+            Opened(browser, server.url, color_scheme=scheme, bypass_csp=True) as opened,
+        ):
+            assert_every_view_is_accessible(opened)
+        return
+    made = {
+        "text": lambda: explore_text(language_model(), TOKENISER, SOURCE),
+        "weights": lambda: explore_weights(weights(2, 3, 90, causal=True)),
+        "pattern": lambda: explore_pattern(Causal(), length=300),
+    }
+    to_page(made[kind]()).save(path)
+    with Opened(browser, path.as_uri(), color_scheme=scheme, bypass_csp=True) as opened:
+        assert_every_view_is_accessible(opened)
+
+
+def test_reduced_motion_and_forced_colours_change_nothing_that_is_needed(browser, translated):
+    with Opened(browser, translated, reduced_motion="reduce", forced_colors="active") as opened:
+        assert opened.page.locator(".scored").count() > 10
+        assert not opened.complaints

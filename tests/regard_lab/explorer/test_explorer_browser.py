@@ -1,0 +1,264 @@
+"""The page in a real browser: what it shows, that it needs nothing, and that its pixels are those of the tables."""
+
+import pytest
+import torch
+from matplotlib import colormaps
+
+from regard_lab.seeing import show
+from regard_lab.seeing.explorer import explore_translation, to_page
+from regard_lab.seeing.explorer.server import ExplorerServer
+
+from .browsing import Opened
+from .making import OTHER, SOURCE, TARGET, TOKENISER, VIEWS, translation, translator, weights
+
+OF_WEIGHTS = ("Reader", "Heads", "Heat map", "Links", "Compare")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def translated(folder):
+    path = folder / "translation.html"
+    to_page(translation()).save(path)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def large(folder):
+    """12 layers, 12 heads, 512 tokens."""
+    path = folder / "large.html"
+    show(weights(12, 12, 512, causal=True), [f"word{at}" for at in range(512)]).save(path)
+    return path
+
+
+def test_the_reader_shows_the_lens_beside_raw_attention(browser, translated):
+    with Opened(browser, translated) as opened:
+        page = opened.page
+        one = translation().explained[translation().chosen][0]
+        panels = page.locator(".panel")
+        assert [panels.nth(at).get_attribute("data-lens") for at in range(2)] == ["erase", "attention"]
+        shown = panels.first.locator(".scored").all_inner_texts()
+        scores = [*one.source_scores, *one.written_scores]
+        words = [*one.source_words, *one.written_words]
+        for text, word, score in zip(shown, words, scores, strict=True):
+            label, number = text.split("\n")
+            assert label == word
+            assert float(number.replace("−", "-")) == pytest.approx(score, abs=0.0051)
+        assert "Why es rather than er or sie?" in page.locator(".question").inner_text()
+
+
+def test_another_word_and_another_lens_are_explained_when_they_are_chosen(browser, translated):
+    with Opened(browser, translated) as opened:
+        page = opened.page
+        page.get_by_role("button", name="Tier").click()
+        page.get_by_role("combobox", name="Lens", exact=True).select_option("gradients")
+        place = translation().texts["target"].index("Tier")
+        one = next(one for one in translation().explained[place] if one.lens == "gradients")
+        assert "Why Tier rather than" in page.locator(".question").inner_text()
+        first = page.locator(".panel").first.locator(".scored small").first.inner_text()
+        assert float(first.replace("−", "-")) == pytest.approx(one.source_scores[0], abs=0.0051)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1920])
+def test_every_view_fits_the_screen_without_a_request_or_a_complaint(browser, translated, width):
+    with Opened(browser, translated, width=width) as opened:
+        for view in VIEWS:
+            opened.view(view)
+            assert opened.page.locator("main h2").count() == 1
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, view
+        assert opened.requests == [translated]
+        assert not opened.complaints
+
+
+def pixels(page, row, column):
+    """The colour in the middle of a cell of the heat map."""
+    script = """([row, column]) => {
+        const canvas = document.querySelector("canvas.heatmap"), {left, top, cell, ratio} = canvas.place;
+        const at = (place, offset) => Math.floor((offset + (place + 0.5) * cell) * ratio);
+        return [...canvas.getContext("2d").getImageData(at(column, left), at(row, top), 1, 1).data];
+    }"""
+    return tuple(page.evaluate(script, [row, column]))
+
+
+@pytest.mark.parametrize("palette", ["cividis", "viridis"])
+def test_pixels_are_those_of_the_python_table(browser, folder, palette):
+    given = weights(1, 1, 12, seed=3)
+    given[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
+    path = folder / f"pixels-{palette}.html"
+    show(given).save(path)
+    expected = colormaps[palette](given[0, 0].numpy(), bytes=True)
+    with Opened(browser, f"{path.as_uri()}#view=map&palette={palette}") as opened:
+        opened.page.wait_for_timeout(200)
+        wrong = {
+            (row, column): (shown, tuple(map(int, expected[row, column])))
+            for row in range(12)
+            for column in range(12)
+            if (shown := pixels(opened.page, row, column)) != tuple(map(int, expected[row, column]))
+        }
+        assert not wrong
+
+
+def test_unequal_depths_and_lengths_are_all_reached(browser, translated):
+    """An encoder of three layers beside a decoder of one."""
+    with Opened(browser, f"{translated}#view=map") as opened:
+        page = opened.page
+        for number, one in enumerate(translation().attentions):
+            page.get_by_role("combobox", name="Attention", exact=True).select_option(str(number))
+            page.wait_for_timeout(100)
+            options = page.get_by_role("combobox", name="Layer", exact=True).locator("option")
+            assert options.count() == one.weights.shape[0]
+            for layer in range(one.weights.shape[0]):
+                page.get_by_role("combobox", name="Layer", exact=True).select_option(str(layer))
+                page.get_by_role("combobox", name="Head", exact=True).select_option("1")
+                page.wait_for_timeout(100)
+                row = int(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('row')"))
+                expected = float(one.weights[layer, 1, row, 0])
+                said = page.locator("[data-readout]").inner_text()
+                if one.unwritten and expected == 0 and row < 0:
+                    continue
+                assert f"weight {expected:.4f}" in said
+
+
+def test_links_say_how_much_weight_they_hide(browser, folder):
+    given = torch.tensor([[0.5, 0.25, 0.15, 0.1], [0.1, 0.2, 0.3, 0.4], [1.0, 0, 0, 0], [0.25] * 4])
+    path = folder / "links.html"
+    show(given, list("abcd")).save(path)
+    with Opened(browser, f"{path.as_uri()}#view=links&row=0&share=0.6") as opened:
+        assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 25 % of this row, 20 % of all")
+        opened.page.get_by_label("Weight shown").fill("100")
+        opened.page.wait_for_timeout(100)
+        assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 0 % of this row, 0 % of all")
+
+
+def test_heads_are_sorted_by_their_measures(browser, folder):
+    given = torch.stack([torch.eye(8), torch.full((8, 8), 1 / 8), torch.eye(8)[[0] * 8]])
+    path = folder / "heads.html"
+    show(given).save(path)
+    orders = {"layer": "012", "entropy": "021", "distance": "012", "first": "012", "received": "012"}
+    orders |= {"distance": "012" if 2.625 < 3.5 else "021"}
+    with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
+        opened.page.locator("summary").click()
+        for sort, order in orders.items():
+            opened.page.get_by_role("combobox", name="Sort by", exact=True).select_option(sort)
+            opened.page.wait_for_timeout(100)
+            shown = "".join(opened.page.locator("tbody th").all_inner_texts()).replace(" ", "")
+            assert shown == order, sort
+
+
+def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light(browser, large):
+    assert large.stat().st_size <= 20e6
+    with Opened(browser, f"{large.as_uri()}#view=heads") as opened:
+        assert opened.cpu_seconds() <= 2
+        assert opened.nodes() <= 2000
+        for view in OF_WEIGHTS:
+            opened.view(view)
+            opened.page.wait_for_timeout(300)
+            assert opened.nodes() <= 2000, view
+        assert len(opened.requests) == 1
+        assert not opened.complaints
+
+
+def test_a_pointer_over_512_tokens_is_answered_at_once(browser, large):
+    with Opened(browser, f"{large.as_uri()}#view=map&head=3") as opened:
+        opened.page.wait_for_timeout(500)
+        took = opened.page.evaluate("""() => {
+            const canvas = document.querySelector("canvas.heatmap"), box = canvas.getBoundingClientRect();
+            const times = [];
+            for (let at = 0; at < 40; at += 1) {
+                const start = performance.now();
+                canvas.dispatchEvent(new PointerEvent("pointermove", {bubbles: true,
+                    clientX: box.left + 60 + 5 * at, clientY: box.top + 80 + 7 * at}));
+                document.body.offsetHeight;
+                times.push(performance.now() - start);
+            }
+            return times.sort((a, b) => a - b)[20];
+        }""")
+        assert took <= 50
+        assert " look" in opened.page.locator("[data-readout]").inner_text()
+
+
+def test_weights_of_a_large_page_are_within_the_stated_error(browser, large):
+    given = weights(12, 12, 512, causal=True)
+    with Opened(browser, f"{large.as_uri()}#view=map&layer=5&head=7&row=300") as opened:
+        opened.page.wait_for_timeout(500)
+        assert "rounded" in opened.page.locator(".badge").first.inner_text()
+        cells = opened.page.locator("tbody tr").all_inner_texts()
+        for rank, cell in enumerate(cells):
+            _, place, word, weight = cell.split()
+            assert word == f"word{place}"
+            assert float(weight) == pytest.approx(float(given[5, 7, 300, int(place)]), abs=0.004), rank
+
+
+def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browser):
+    other = explore_translation(translator(), TOKENISER, OTHER, TOKENISER.encode(TARGET))
+    with (
+        ExplorerServer(translation(), lambda text: other, text=SOURCE, label="Sentence").start() as server,
+        Opened(browser, server.url) as opened,
+    ):
+        page = opened.page
+        page.get_by_role("group", name="Words to explain").get_by_text("Tier", exact=True).click()
+        opened.view("What if")
+        words = page.get_by_role("group", name="Words of the source")
+        words.get_by_text("street", exact=True).click()
+        page.get_by_role("button", name="Read", exact=True).click()
+        words.get_by_text("road", exact=True).wait_for()
+        least = min((at for at in other.changes if at is not None), key=lambda at: other.changes[at].probabilities[0])
+        assert other.chosen == 0
+        assert words.locator("[aria-pressed=true]").inner_text() == other.texts["source"][least]
+        opened.view("Reader")
+        assert f"Why {other.texts['target'][0]} rather" in page.locator(".question").inner_text()
+        assert not opened.complaints
+
+
+@pytest.mark.parametrize(("width", "heads", "across"), [(360, 6, 3), (360, 7, 4), (800, 12, 6), (1920, 12, 12)])
+def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, across):
+    path = folder / f"heads-{heads}.html"
+    show(weights(2, heads, 6)).save(path)
+    with Opened(browser, f"{path.as_uri()}#view=heads&scale=largest", width=width) as opened:
+        page = opened.page
+        page.wait_for_function("() => document.querySelector('canvas.heads').grid")
+        assert page.evaluate("document.querySelector('canvas.heads').grid.across") == across
+        assert page.get_by_role("img", name="Colours from 0 to 1").count() == 1
+        assert "largest weight of each row" not in page.get_by_role("combobox", name="Scale").inner_text()
+        side, tall = page.evaluate("(({side, tall}) => [side, tall])(document.querySelector('canvas.heads').grid)")
+        column, row = heads % across, heads // across
+        page.locator("canvas.heads").click(position={"x": (side + 14) * (column + 0.5), "y": (tall + 29) * (row + 0.5)})
+        page.locator("canvas.heatmap").wait_for()
+        assert [page.get_by_role("combobox", name=name, exact=True).input_value() for name in ("Layer", "Head")] == [
+            "1",
+            "0",
+        ]
+
+
+@pytest.mark.parametrize("width", [360, 800, 1920])
+@pytest.mark.parametrize(("view", "count"), [("map", 24), ("map", 20), ("compare", 24), ("compare", 600)])
+def test_maps_and_their_words_are_not_wider_than_the_page(browser, folder, width, view, count):
+    path = folder / f"words-{count}.html"
+    show(weights(1, 2, count), [f"word number {at}" for at in range(count)]).save(path)
+    with Opened(browser, f"{path.as_uri()}#view={view}", width=width) as opened:
+        opened.page.wait_for_function("() => document.querySelector('main canvas').place")
+        found = opened.page.evaluate(
+            """(count) => {
+            const canvas = document.querySelector("main canvas"), {left, cell} = canvas.place;
+            return [canvas.offsetWidth, canvas.parentElement.clientWidth, left + count * cell];
+        }""",
+            count,
+        )
+        assert found[0] <= found[1]
+        assert found[2] + 28 <= found[0]  # the last word, or the bars of distances
+
+
+def test_a_notebook_shows_the_page_in_a_frame_without_rights(browser, folder):
+    html = to_page(translation())._repr_html_()
+    assert 'sandbox="allow-scripts allow-downloads"' in html
+    path = folder / "notebook.html"
+    path.write_text(f'<!doctype html><title>n</title><div data-ready="yes">{html}</div>', encoding="utf-8")
+    with Opened(browser, path.as_uri()) as opened:
+        frame = opened.page.frame_locator("iframe")
+        assert frame.locator(".panel").count() == 2 or frame.locator(".panel").first.wait_for() is None
+        frame.get_by_role("button", name="Heat map").click()
+        frame.locator("canvas.heatmap").wait_for()
+        assert not opened.complaints

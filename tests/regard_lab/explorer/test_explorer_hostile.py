@@ -1,0 +1,191 @@
+"""Text of the user is shown as text: in a file and live, nothing in it runs, and it adds no element."""
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.patterns import Causal
+from regard_lab.seeing import Relevance
+from regard_lab.seeing.explorer import (
+    Attention,
+    Exploration,
+    compared,
+    explore_translation,
+    explore_weights,
+    to_page,
+)
+from regard_lab.seeing.explorer.patterns import map_pattern
+from regard_lab.seeing.explorer.records import ShownStep, ShownWalk, StepAxis
+from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.lenses.erasing import Changed
+
+from .browsing import Opened
+from .making import SOURCE, TARGET, TOKENISER, VIEWS, translator, weights
+
+PAYLOADS = (
+    "</script><script>window.ran=1</script>", "<img src=x onerror=window.ran=1>", '"onmouseover="window.ran=1', "'><b>",
+    "<svg onload=window.ran=1>", "javascript:window.ran=1", "<!--<script>", "-->", "]]>", "&lt;b&gt;", "%3Cscript%3E",
+    "\u202eevil\u202c", "\u2066\u2069", "\u200b", "\0", "\ud800", "\udfff\ud800", "\x1b[2J", "\u2028\u2029",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467", "שלום", "مرحبا", "猫", "", " ", "\t\n", "${window.ran=1}", "`${1}`",
+    "{{constructor}}", "\\u003cscript>", "__proto__", "constructor", "</style></title><script>",
+    "<iframe srcdoc='<script>parent.ran=1</script>'>", "<style>*{display:none}</style>",
+    "<base href=//evil.example>", "<meta http-equiv=refresh content=0>", "a" * 1_000_000,
+)  # fmt: skip
+
+
+def hostile_words(count):
+    generator = random.Random(0)
+    words = list(PAYLOADS)
+    while len(words) < count:
+        one, other = generator.choice(PAYLOADS[:-1]), generator.choice(PAYLOADS[:-1])
+        words.append(generator.choice([one + other, one * 3, one[::-1], f"{one}{chr(generator.randrange(0x11000))}"]))
+    return words[:count]
+
+
+def hostile_exploration(words):
+    """Hostile text in every place: title, notes, words, the explained words and what they are compared with."""
+    count = len(words)
+    given = weights(1, 2, count)
+    relevances = {
+        place: (
+            Relevance(
+                lens="erase", word=words[place], others=tuple(words[place : place + 3]), place=place, log_odds=1.0,
+                source_words=tuple(words), source_scores=(0.5,) * count, written_words=tuple(words[:place]),
+                written_scores=(-0.5,) * place, passes=1, note=words[place],
+            ),
+        )
+        for place in range(1, 6)
+    }  # fmt: skip
+    texts = {"source": tuple(words), "target": tuple(words)}
+    attention = Attention(words[0], "target", "source", given, words[1], words[2], says=words[5])
+    title = "".join(words[:30])
+    changed = Changed(words[7], (0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words))
+    step = ShownStep(
+        words[0], words[1], words[2], "<math><mtext>&lt;b&gt;</mtext></math>", words[4],
+        (StepAxis(words[5], tuple(words), 1), StepAxis("words", tuple(words), 0)), given[0, 0],
+    )  # fmt: skip
+    told = ShownStep(words[0], words[3], "", "", "", (StepAxis("words", tuple(words)),), tuple(words))
+    one = Exploration(
+        title, texts, (attention,), relevances, "target", 1, notes=tuple(words[:20]),
+        patterns=(map_pattern(Causal(), words, name=words[0]),),
+        walk=ShownWalk((step, told), tuple(words), 1, words[0]), changes=dict.fromkeys((None, *range(6)), changed),
+    )  # fmt: skip
+    return compared(one, replace(one, title=words[0] + words[1], notes=(words[4],)), words[0])
+
+
+def opened_everywhere(opened, view):
+    """Show a view with all that can be unfolded, and the next step of a walkthrough."""
+    opened.view(view)
+    opened.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    if view == "Walk-through":
+        opened.page.get_by_role("button", name="Next step").click()
+        opened.page.wait_for_timeout(100)
+
+
+def structure(opened):
+    """Every element of the page by its name, except those whose number depends on the number of words."""
+    return opened.page.evaluate("[...new Set([...document.querySelectorAll('*')].map((one) => one.tagName))].sort()")
+
+
+def assert_harmless(opened, allowed):
+    for view in VIEWS:
+        if view not in opened.page.locator("nav button").all_inner_texts():
+            continue
+        opened_everywhere(opened, view)
+        assert set(structure(opened)) <= allowed, view
+        for script in ("window.ran", "document.querySelector('img, svg, iframe, b, base')"):
+            assert opened.page.evaluate(script) is None
+        assert opened.page.evaluate("document.querySelectorAll('script').length") == 3
+    assert not opened.complaints
+
+
+@pytest.fixture(scope="module")
+def allowed(browser, tmp_path_factory):
+    """The kinds of elements of the same page with harmless words."""
+    path = tmp_path_factory.mktemp("plain") / "plain.html"
+    to_page(
+        hostile_exploration([f"word{at}" for at in range(40)]), live={"read": True, "text": "a", "label": "b"}
+    ).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        names = set()
+        for view in VIEWS:
+            opened_everywhere(opened, view)
+            names |= set(structure(opened))
+        return names
+
+
+def test_a_thousand_hostile_words_are_shown_as_text_in_a_file(browser, tmp_path, allowed):
+    words = hostile_words(1000)
+    for number, part in enumerate((words[:500], words[500:])):
+        path = tmp_path / f"hostile{number}.html"
+        exploration = explore_weights(weights(1, 2, 500), part, title=part[0])
+        to_page(exploration).save(path)
+        with Opened(browser, path.as_uri()) as opened:
+            assert_harmless(opened, allowed)
+            assert opened.requests == [path.as_uri()]
+
+
+def test_hostile_text_is_harmless_in_every_place(browser, tmp_path, allowed):
+    path = tmp_path / "everywhere.html"
+    words = hostile_words(60)
+    to_page(hostile_exploration(words)).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        assert_harmless(opened, allowed)
+        opened.view("Reader")
+        shown = opened.page.locator(".panel bdi").all_inner_texts()
+        assert "<svg onload=window.ran=1>" in shown
+        assert r"\u202eevil\u202c" in shown
+        assert r"\ud800" in shown
+
+
+def test_hostile_text_is_harmless_in_a_live_page(browser, allowed):
+    typed = []
+
+    def read(text):
+        typed.append(text)
+        return explore_translation(translator(), TOKENISER, text, TOKENISER.encode(TARGET), title=text)
+
+    words = hostile_words(60)
+    first = hostile_exploration(words)
+    with ExplorerServer(first, read, text=PAYLOADS[0], label=PAYLOADS[1]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        with Opened(browser, server.url) as opened:
+            assert_harmless(opened, allowed)
+            box = opened.page.locator("#sentence")
+            assert box.input_value() == PAYLOADS[0]
+            for text in ("<img src=x onerror=window.ran=1> </script>", SOURCE):
+                box.fill(text)
+                opened.page.get_by_role("button", name="Read", exact=True).click()
+                opened.page.locator("h1").filter(has_text=text).wait_for()
+            assert typed == ["<img src=x onerror=window.ran=1> </script>", SOURCE]
+            assert_harmless(opened, allowed)
+            assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}
+        server.shutdown()
+        thread.join()
+
+
+def test_a_mistake_of_the_model_is_shown_in_the_page(browser):
+    def read(text):
+        raise IndexError("<b>index</b>")
+
+    with ExplorerServer(hostile_exploration(list("abcdefgh")), read, text="a", label="Text") as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        with Opened(browser, server.url) as opened:
+            opened.page.get_by_role("button", name="Read", exact=True).click()
+            opened.page.locator("[role=alert]").filter(has_text="cannot read").wait_for()
+            assert "<b>index</b>" in opened.page.locator("[role=alert]").inner_text()
+        server.shutdown()
+        thread.join()
+
+
+def test_hostile_words_do_not_leave_their_element_in_the_file():
+    html = to_page(hostile_exploration(hostile_words(300))).html
+    plain = to_page(hostile_exploration([f"word{at}" for at in range(300)])).html
+    for end in ("</script", "<script", "</style", "<!--", "<img", "<svg", "<base", "<meta"):
+        assert html.lower().count(end) == plain.lower().count(end), end
+    assert torch.tensor(len(html)) < 4_000_000  # a word of a megabyte is cut, and there are two explorations

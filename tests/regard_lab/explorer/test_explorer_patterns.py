@@ -1,0 +1,166 @@
+"""The pattern view: the pairs that are drawn and counted are those of Python, in records and on the page."""
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError
+from regard.patterns import Causal, CausalWindow, Explicit, GlobalTokens, PerHead, SameDocument, SlidingWindow, parse
+from regard_lab.models import RecurrentTranslator
+from regard_lab.seeing import show
+from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_translation, to_page
+from regard_lab.seeing.explorer.page import to_answer, unpacked
+from regard_lab.seeing.explorer.patterns import LENGTHS, map_pattern, patterns_used
+
+from .browsing import Opened
+from .making import SOURCE, TARGET, TOKENISER, language_model, translator
+
+TEXTS = (
+    "causal",
+    "sliding_window(4)",
+    "causal & strided(5)",
+    "fixed(4, summary=1)",
+    "causal_window(3) | global_tokens(0)",
+)
+
+
+@pytest.fixture
+def _short(monkeypatch):
+    """Other lengths that are counted and planned at once."""
+    monkeypatch.setattr("regard_lab.seeing.explorer.patterns.LENGTHS", (32, 64))
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(("rows", "columns", "start"), [(13, 13, None), (7, 9, 0)])
+def test_the_pairs_are_those_of_the_dense_pattern(text, rows, columns, start):
+    pattern = parse(text)
+    found = map_pattern(pattern, rows, columns, q_start=start)
+    dense = pattern.dense(rows, columns, q_start=start)
+    assert torch.equal(found.panels[0].states == 2, dense)
+    assert found.panels[0].pairs == found.growth[0].pairs == int(dense.sum())
+    for one in found.growth[1:3]:
+        assert one.pairs == pattern.count(one.length, one.length)
+        assert 0 < one.computed <= 1
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("text", TEXTS)
+def test_tiles_of_a_long_pattern_are_those_of_its_pairs(text):
+    pattern, length = parse(text), 600
+    found = map_pattern(pattern, length)
+    tile = found.tile
+    assert tile == 3
+    dense = pattern.dense(length, length).reshape(200, tile, 200, tile)
+    some, whole = dense.any(3).any(1), dense.all(3).all(1)
+    assert torch.equal(found.panels[0].states, some.to(torch.uint8) + whole.to(torch.uint8))
+    assert found.panels[0].pairs == int(dense.sum())
+
+
+def test_heads_that_differ_are_panels_of_their_own():
+    found = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), 6)
+    assert [panel.heads for panel in found.panels] == [(0, 2), (1,)]
+    assert [panel.pairs for panel in found.panels] == [21, SlidingWindow(2).count(6, 6)]
+    assert found.growth[0].of == 3 * 36
+    long = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), 700)
+    assert [panel.heads for panel in long.panels] == [(0, 2), (1,)]
+
+
+def test_a_pattern_that_holds_a_tensor_is_counted_at_its_own_length_alone():
+    for pattern in (SameDocument(torch.tensor([0, 0, 1])), Explicit(torch.eye(3, dtype=torch.bool))):
+        found = map_pattern(pattern, 3)
+        assert [one.length for one in found.growth] == [3]
+    assert [one.length for one in map_pattern(Causal(), 8).growth] == [8, *LENGTHS]
+
+
+def test_the_layers_of_each_model_are_named():
+    source, target = TOKENISER.pieces(TOKENISER.encode(SOURCE)), TOKENISER.pieces(TOKENISER.encode(TARGET))
+    model = translator(encoder_pattern="sliding_window(4)", decoder_pattern="causal_window(3)")
+    found = {one.name: one for one in patterns_used(model, source, target)}
+    assert list(found) == [
+        "Encoder self-attention, layers 0 to 2", "Decoder self-attention, layer 0", "Cross-attention, layer 0"
+    ]  # fmt: skip
+    encoder = found["Encoder self-attention, layers 0 to 2"]
+    assert encoder.rows == tuple(source)
+    assert encoder.panels[0].pairs == SlidingWindow(4).count(len(source), len(source))
+    decoder = found["Decoder self-attention, layer 0"]
+    assert torch.equal(decoder.panels[0].states == 2, CausalWindow(3).dense(len(target), len(target)))
+    config = RecurrentTranslator.Config(
+        vocab_size=TOKENISER.vocab_size, dim=8, hidden=8, attention="luong-dot", reach="local-m", window=2
+    )
+    (local,) = patterns_used(RecurrentTranslator(config), source, target)
+    assert torch.equal(local.panels[0].states == 2, SlidingWindow(4).dense(len(target), len(source), q_start=0))
+
+
+def test_explorations_of_models_have_the_patterns_of_what_they_read():
+    found = explore_translation(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    assert [one.q_len for one in found.patterns] == [
+        len(TOKENISER.encode(SOURCE)) + 1,
+        *2 * [len(TOKENISER.encode(TARGET)) + 1],
+    ]
+    (text,) = explore_text(language_model(), TOKENISER, SOURCE).patterns
+    assert text.rows == ("<begin>",) + tuple(TOKENISER.pieces(TOKENISER.encode(SOURCE)))
+
+
+def test_the_page_contains_the_pairs():
+    pattern = Causal() & CausalWindow(3) | GlobalTokens([0])
+    answer = to_answer(explore_pattern(pattern, list("abcdef")))
+    (one,) = answer["header"]["patterns"]
+    panel = one["panels"][0]
+    states = torch.frombuffer(bytearray(unpacked(answer["arrays"], panel["place"])), dtype=torch.uint8)
+    assert torch.equal(states.view(panel["shape"]) == 2, pattern.dense(6, 6))
+    assert one["rows"] == list("abcdef")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tokens": ["a"], "length": 3}, "not both"),
+        ({"keys": ["a"]}, "give the words of the queries too"),
+        ({"length": 200_000}, "at most 100,000"),
+        ({"length": 0}, "length"),
+        ({"tokens": []}, "no words"),
+    ],
+)
+def test_a_pattern_that_cannot_be_shown_is_refused_with_a_sentence(options, says):
+    with pytest.raises(ArgumentError, match=says):
+        show(Causal(), **options)
+    with pytest.raises(ArgumentError, match="length is for a Pattern"):
+        show(torch.eye(2), length=3)
+
+
+def test_the_page_says_what_python_counts(browser, tmp_path):
+    pattern, path = CausalWindow(3) | GlobalTokens([0]), tmp_path / "pattern.html"
+    words = ["the", "</script><b>", "sat", "on", "it"]
+    show(pattern, words).save(path)
+    dense = pattern.dense(5, 5)
+    with Opened(browser, path.as_uri()) as opened:
+        page = opened.page
+        page.wait_for_selector("canvas.pattern")
+        assert page.locator("nav button").all_inner_texts() == ["Pattern"]
+        assert f"{int(dense.sum())} of 25 pairs" in page.locator(".summary").inner_text()
+        page.locator("canvas.pattern").focus()
+        for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
+            page.keyboard.press(key)
+            page.wait_for_timeout(60)
+        said = page.locator("[role=status]").inner_text()
+        assert "Query 3 “on” may look at key 1 “</script><b>”" in said
+        assert f"{int(dense[3].sum())} of 5 keys: 0 to 3;" in said
+        assert f"{int(dense[:, 1].sum())} of 5 queries" in said
+        lines = page.locator("[data-growth] tbody tr").all_inner_texts()
+        counts = [int(line.split("\t")[1].replace(",", "")) for line in lines]
+        assert counts == [int(dense.sum()), *(pattern.count(n, n) for n in LENGTHS[:3])]
+        shown = page.evaluate("""() => { const {place} = document.querySelector("canvas.pattern"), all = [];
+          const pen = document.querySelector("canvas.pattern").getContext("2d");
+          for (let row = 0; row < 5; row++) for (let column = 0; column < 5; column++) all.push([...pen.getImageData(
+            place.left + (column + 0.5) * place.cell, place.top + (row + 0.5) * place.cell, 1, 1).data].join());
+          return all; }""")
+        colours = {bool(allowed): colour for allowed, colour in zip(dense.flatten(), shown, strict=True)}
+        assert len(set(colours.values())) == 2
+        assert shown == [colours[bool(allowed)] for allowed in dense.flatten()]
+        assert not [one for one in opened.complaints if "getImageData" not in one]  # which only the test calls
+
+
+def test_a_pattern_of_many_positions_is_a_small_page():
+    found = explore_pattern(Causal() & CausalWindow(2000), length=100_000)
+    assert max(found.patterns[0].panels[0].states.shape) <= 256
+    assert len(to_page(found).html) < 200_000

@@ -1,0 +1,389 @@
+"""What-if of models of transformers: a word is erased or replaced, and each kind of model shows what it does then."""
+
+import json
+import re
+from http.client import HTTPConnection
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+from regard.errors import ArgumentError, UnsupportedError
+from regard_lab.seeing.explorer import to_page
+from regard_lab.seeing.transformers import change_pretrained, changing, explore_pretrained, serve_pretrained
+
+from .browsing import Opened
+from .making import instead
+from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, bert, mistral, t5
+
+WRITTEN = "the street was tired"
+
+
+def spans(found, tokenizer, ids, name="text"):
+    """The indices of the ids of each word, found by decoding."""
+    result, start = [], 0
+    for word in found.texts[name]:
+        stop = start + 1
+        while tokenizer.decode(ids[start:stop]).strip() != word:
+            stop += 1
+        result.append(range(start, stop))
+        start = stop
+    return result
+
+
+def embedded(model, ids, words, erased):
+    """Embeddings (1, n, dim) in which some ids have the mean of those of all words."""
+    vectors = model.get_input_embeddings()(torch.tensor([ids])).detach().clone()
+    vectors[0, list(erased)] = vectors[0, words].mean(0)
+    return vectors
+
+
+@torch.no_grad()
+def chances(logits, ids, words, first):
+    """The probability of each word from `first` on, of ids that are predicted from those before them."""
+    rows = logits[0].log_softmax(-1)
+    return [float(sum(rows[at - 1, ids[at]] for at in span).exp()) for span in words[first:]]
+
+
+def test_the_next_words_of_a_causal_model_are_those_without_each_word():
+    model = mistral()
+    found = explore_pretrained(model, BYTES, SENTENCE, changes=True)
+    ids = BYTES(SENTENCE)["input_ids"]
+    words = spans(found, BYTES, ids)
+    assert (found.follows, list(found.changes)) == ("words", [None, *range(1, len(words))])  # "<s>" is no word
+    with torch.no_grad():
+        plain = model(torch.tensor([ids])).logits
+    best = int(plain[0, -1].argmax())
+    assert found.changes[None].probabilities[:-1] == pytest.approx(chances(plain, ids, words, 1), rel=1e-3)
+    for place in (1, 3, 6):
+        with torch.no_grad():
+            logits = model(inputs_embeds=embedded(model, ids, range(1, len(ids)), words[place])).logits
+        changed = found.changes[place]
+        assert changed.probabilities[place:-1] == pytest.approx(chances(logits, ids, words, place + 1), rel=1e-3)
+        assert changed.probabilities[:place] == found.changes[None].probabilities[:place]
+        assert changed.probabilities[-1] == pytest.approx(float(logits[0, -1].softmax(-1)[best]), rel=1e-3)
+        name, chance = changed.likeliest[-1][0]
+        assert chance == pytest.approx(float(logits[0, -1].softmax(-1).max()), rel=1e-3)
+        assert name.strip("…") in BYTES.decode([int(logits[0, -1].argmax())])
+
+
+@pytest.mark.parametrize(("place", "word"), [(2, "street"), (2, "überfüllte"), (1, "tired"), (13, "!")])
+def test_the_next_words_with_another_word_are_those_of_the_changed_text(place, word):
+    model = mistral()
+    found = explore_pretrained(model, BYTES, SENTENCE)
+    old = found.texts["text"][place]
+    ids = BYTES(SENTENCE.replace(old, word, 1))["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits
+    changed = change_pretrained(model, BYTES, SENTENCE, place, word)
+    words = spans(explore_pretrained(model, BYTES, SENTENCE.replace(old, word, 1)), BYTES, ids)
+    assert changed.probabilities[place:-1] == pytest.approx(chances(logits, ids, words, place + 1), rel=1e-3)
+    assert changed.word == word
+    assert len(changed.probabilities) == len(found.texts["text"])
+
+
+def test_the_vectors_of_an_encoder_are_compared_by_word():
+    model = bert()
+    found = explore_pretrained(model, PIECES, SENTENCE, changes=True)
+    ids = PIECES(SENTENCE)["input_ids"]
+    words = spans(found, PIECES, ids)
+    assert (found.follows, list(found.changes)) == ("vectors", [None, *range(1, len(words) - 1)])
+    assert found.changes[None].similarities == pytest.approx([1.0] * len(words), abs=1e-5)
+
+    @torch.no_grad()
+    def by_word(words, **inputs):
+        vectors = model(**inputs).last_hidden_state[0]
+        return torch.stack([vectors[list(span)].mean(0) for span in words])
+
+    own = by_word(words, input_ids=torch.tensor([ids]))
+    for place in (1, 8):
+        inputs = {"inputs_embeds": embedded(model, ids, range(1, len(ids) - 1), words[place])}
+        expected = F.cosine_similarity(by_word(words, **inputs), own, dim=-1)
+        assert found.changes[place].similarities == pytest.approx(expected.tolist(), abs=1e-4)
+        assert min(found.changes[place].similarities) < 0.99
+    longer = SENTENCE.replace("animal", "streettired")  # a word of more pieces
+    other = PIECES(longer)["input_ids"]
+    moved = spans(explore_pretrained(model, PIECES, longer), PIECES, other)
+    expected = F.cosine_similarity(by_word(moved, input_ids=torch.tensor([other])), own, dim=-1)
+    assert len(other) > len(ids)
+    assert change_pretrained(model, PIECES, SENTENCE, 2, "streettired").similarities == pytest.approx(
+        expected.tolist(), abs=1e-4
+    )
+
+
+def test_masked_places_have_the_probability_of_what_was_most_probable_there():
+    model = bert("BertForMaskedLM")
+    found = explore_pretrained(model, PIECES, MASKED, changes=True)
+    ids = PIECES(MASKED)["input_ids"]
+    places = [at for at, one in enumerate(ids) if one == PIECES.mask_token_id]
+    words = spans(found, PIECES, ids)
+    masks = [words.index(range(at, at + 1)) for at in places]
+    assert found.follows == "masked"
+    assert set(found.changes) == {None, *range(1, len(words) - 1)} - set(masks)
+    with torch.no_grad():
+        plain = model(torch.tensor([ids])).logits[0, places].softmax(-1)
+        kept = [at for word, span in enumerate(words[1:-1], 1) if word not in masks for at in span]
+        erased = model(inputs_embeds=embedded(model, ids, kept, words[2])).logits[0, places].softmax(-1)
+        swapped = model(torch.tensor([PIECES(MASKED.replace("animal", "street"))["input_ids"]])).logits
+        swapped = swapped[0, [at + len(PIECES("street")["input_ids"]) - 2 - len(words[2]) for at in places]].softmax(-1)
+    best = plain.argmax(-1)
+    changed = change_pretrained(model, PIECES, MASKED, 2, "street")
+    for one, expected in ((found.changes[None], plain), (found.changes[2], erased), (changed, swapped)):
+        assert one.probabilities == pytest.approx(expected[range(2), best].tolist(), rel=1e-3)
+        assert [place[0][1] for place in one.likeliest] == pytest.approx(expected.max(-1).values.tolist(), rel=1e-3)
+    assert [place[0][0].strip("…") for place in found.changes[None].likeliest] == [
+        PIECES.decode([one]).removeprefix("##") for one in best.tolist()
+    ]
+
+
+def test_a_word_that_the_tokenizer_does_not_know_is_a_word():
+    found = explore_pretrained(bert(), PIECES, "the 猫 was tired", changes=True)
+    assert found.texts["text"][2] == "[UNK]"
+    assert 2 in found.changes
+
+
+def test_letters_of_several_ids_do_not_divide_a_word():
+    assert BYTES.convert_ids_to_tokens(BYTES("überfüllte")["input_ids"])[1:3] == ["Ã", "¼"]
+    words = explore_pretrained(mistral(), BYTES, "The überfüllte ñandú 猫犬 €uro").texts["text"]
+    assert words == ("<s>", "The", "überfüllte", "ñandú", "猫", "犬", "€", "uro")
+
+
+def test_a_model_of_masked_words_says_how_to_mask_one():
+    found = explore_pretrained(bert("BertForMaskedLM"), PIECES, SENTENCE, changes=True)
+    assert found.follows == "vectors"
+    assert found.notes == ("Write [MASK] for a word to see what the model puts there.",)
+    assert explore_pretrained(bert(), PIECES, MASKED, changes=True).follows == "vectors"  # no head for words
+
+
+def test_a_head_that_writes_on_a_model_that_looks_at_all_words_predicts_no_next_words():
+    assert explore_pretrained(bert("BertLMHeadModel"), PIECES, SENTENCE, changes=True).follows == "vectors"
+
+
+def test_what_an_encoder_decoder_wrote_has_its_probability_without_each_word_of_the_source():
+    model = t5()
+    found = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN, changes=True)
+    ids, target = PAIRS(SENTENCE)["input_ids"], PAIRS(WRITTEN)["input_ids"]
+    source = spans(found, PAIRS, ids, "source")
+    words = spans(found, PAIRS, target, "target")
+    assert list(found.changes) == [None, *range(len(source) - 1)]
+    for place in (1, 5):
+        with torch.no_grad():
+            vectors = embedded(model, ids, range(len(ids) - 1), source[place])
+            rows = model(inputs_embeds=vectors, labels=torch.tensor([target])).logits[0].log_softmax(-1)
+        expected = [float(sum(rows[at, target[at]] for at in span).exp()) for span in words]
+        assert found.changes[place].probabilities == pytest.approx(expected, rel=1e-3)
+        assert found.changes[place].translation == ()  # it was given, and not written
+
+
+def test_an_encoder_decoder_writes_again(monkeypatch):
+    monkeypatch.setattr(changing, "MOST_WRITTEN", 6)
+    model = t5()
+    found = explore_pretrained(model, PAIRS, SENTENCE, changes=True)
+    assert found.changes[None].translation == tuple(word for word in found.texts["target"] if word != "</s>")
+    changed = change_pretrained(model, PAIRS, SENTENCE, 1, "street")
+    other = explore_pretrained(model, PAIRS, SENTENCE.replace("animal", "street", 1))
+    assert changed.translation == tuple(word for word in other.texts["target"] if word != "</s>")
+    assert len(changed.probabilities) == len(found.texts["target"])
+
+
+def test_without_changes_nothing_is_read_again():
+    assert explore_pretrained(mistral(), BYTES, SENTENCE).changes is None
+    found = explore_pretrained(bert(), PIECES, "it", changes=True)
+    table = bert().get_input_embeddings().weight
+    with torch.no_grad():
+        vectors = bert().get_input_embeddings()(torch.tensor([PIECES("it")["input_ids"]]))
+        vectors[0, 1] = table.mean(0)  # one word has nothing to be told from
+        own = bert()(torch.tensor([PIECES("it")["input_ids"]])).last_hidden_state
+        expected = F.cosine_similarity(bert()(inputs_embeds=vectors).last_hidden_state, own, dim=-1)[0]
+    assert found.changes[1].similarities == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_text_of_many_words_is_not_read_again_and_says_so():
+    model = bert()
+    model.config.max_position_embeddings = 1000
+    model.embeddings.position_embeddings = torch.nn.Embedding(1000, 32)
+    model.embeddings.position_ids = torch.arange(1000)[None]
+    model.embeddings.token_type_ids = torch.zeros(1, 1000, dtype=torch.long)
+    found = explore_pretrained(model, PIECES, "it " * 201, changes=True)
+    assert found.changes is None
+    assert "more than 200 words" in found.notes[0]
+
+
+def test_a_model_that_looks_up_no_embeddings_has_a_note():
+    model = bert()
+    unused = torch.nn.Embedding(len(PIECES), 32)
+    model.get_input_embeddings = lambda: unused
+    found = explore_pretrained(model, PIECES, SENTENCE, changes=True)
+    assert found.changes is None
+    assert found.notes == (
+        "No word can be changed: BertModel does not call its input embeddings, so no word can be erased.",
+    )
+    with pytest.raises(UnsupportedError, match="does not call its input embeddings"):
+        change_pretrained(model, PIECES, SENTENCE, 1)
+
+
+def test_the_model_is_left_unchanged():
+    model = mistral().train()
+    before = model.config._attn_implementation
+    explore_pretrained(model, BYTES, SENTENCE, changes=True)
+    change_pretrained(model, BYTES, SENTENCE, 1, "street")
+    with pytest.raises(ArgumentError):
+        change_pretrained(model, BYTES, SENTENCE, 99)
+    assert (model.config._attn_implementation, model.training) == (before, True)
+    assert not model.get_input_embeddings()._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("place", "word", "says"),
+    [
+        (0, "", "word 0 cannot be changed; the text has 14 words"),
+        (99, "", "word 99 cannot be changed"),
+        (-1, "", "place is -1|word -1"),
+        ("1", "", "place"),
+        (True, "", "place"),
+        (1, 3, "word"),
+        (1, "two words", "'two words' is not one word; give one word in the place of 'The'"),
+        (1, " ", "is not one word"),
+        (1, "a" * 61, "61 characters; give one of at most 60"),
+        (1, "\ud800", r"word has U\+D800, half of a character of UTF-16, at index 0"),
+        (1, "</s>", "is read as </s>, a sign of the tokenizer"),
+        (1, "猫犬" * 15, "has 116 ids, and MistralForCausalLM reads at most 64"),
+    ],
+)
+def test_a_change_that_is_impossible_is_refused_with_a_sentence(place, word, says):
+    with pytest.raises(ArgumentError, match=says):
+        change_pretrained(mistral(), BYTES, SENTENCE, place, word)
+
+
+def test_a_word_that_the_tokenizer_drops_is_refused():
+    with pytest.raises(ArgumentError, match="half of a character"):
+        explore_pretrained(mistral(), BYTES, "a \ud800")
+    empty = word_less()
+    with pytest.raises(ArgumentError, match="the tokenizer has no ids for"):
+        change_pretrained(bert(), empty, SENTENCE, 1, "\u0301")
+
+
+def word_less():
+    """A tokenizer that drops marks, as that of BERT drops control characters."""
+    from tokenizers import normalizers
+
+    from .pretrained import word_pieces
+
+    tokenizer = word_pieces()
+    tokenizer.backend_tokenizer.normalizer = normalizers.StripAccents()
+    return tokenizer
+
+
+def asked(server, name, **body):
+    """The status and the answer of the server to a question of its page."""
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", f"/{server.token}/{name}", json.dumps(body), headers)
+    response = connection.getresponse()
+    found = response.status, json.loads(response.read())
+    connection.close()
+    return found
+
+
+def test_a_model_is_served_until_the_page_is_closed():
+    model = t5()
+    server = serve_pretrained(model, PAIRS, SENTENCE, WRITTEN, title="the title").start()
+    assert server.start() is server
+    status, answer = asked(server, "change", text=SENTENCE, place=1, word="street")
+    changed = change_pretrained(model, PAIRS, SENTENCE, 1, "street", written=WRITTEN)
+    assert (status, answer["probabilities"]) == (200, pytest.approx(changed.probabilities, rel=1e-4))
+    assert asked(server, "change", text=SENTENCE, place=1)[1]["word"] == ""
+    assert asked(server, "change", text=SENTENCE)[0] == 422
+    status, answer = asked(server, "read", text=SENTENCE)
+    assert answer["header"]["texts"]["target"] == ["the", "street", "was", "tired", "</s>"]
+    assert answer["header"]["live"] == {"read": True, "text": SENTENCE, "label": "Text", "change": True}
+    assert b"<title>the title</title>" in server.page
+    server.close()
+    assert server.thread is None
+    with pytest.raises(ConnectionRefusedError):
+        asked(server, "read", text=SENTENCE)
+
+
+def test_a_live_page_replaces_a_word_that_an_encoder_reads(browser):
+    model = bert()
+    with (
+        serve_pretrained(model, PIECES, SENTENCE).start() as server,
+        Opened(browser, f"{server.url}#view=change") as opened,
+    ):
+        page = opened.page
+        page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
+        page.locator("#swap").fill("street")
+        page.keyboard.press("Enter")
+        page.locator("[data-change]").filter(has_text="With “street”").wait_for()
+        found = change_pretrained(model, PIECES, SENTENCE, 2, "street")
+        cells = page.get_by_role("region", name="Words", exact=True).locator("tbody td").all_inner_texts()
+        assert [float(cell) for cell in cells] == pytest.approx(found.similarities, abs=5.1e-4)
+        said = page.locator("[data-moves] small").all_inner_texts()
+        assert all(re.fullmatch(r"-?\d\.\d{3}", one) for one in said)  # 0.9805 may be shown as 0.980 or 0.981
+        assert [float(one) for one in said] == pytest.approx(found.similarities, abs=5.1e-4)
+        assert "the vector of" in page.locator("[data-change]").inner_text()
+        page.locator("#swap").fill("two words")
+        page.keyboard.press("Enter")
+        page.get_by_text("is not one word").first.wait_for()
+        assert not [one for one in opened.complaints if "422" not in one]  # the browser reports the refusal itself
+
+
+def test_a_page_names_each_masked_place_by_what_is_most_probable_there(browser, tmp_path):
+    found, path = explore_pretrained(bert("BertForMaskedLM"), PIECES, MASKED, changes=True), tmp_path / "masked.html"
+    to_page(found).save(path)
+    with Opened(browser, f"{path.as_uri()}#view=change") as opened:
+        page = opened.page
+        page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
+        page.get_by_role("combobox", name="Masked word").select_option("1")
+        best, now = found.changes[None].likeliest[1][0], found.changes[2].probabilities[1]
+        told = f"Without “animal”, the probability of “{best[0]} (masked place 2)” is {instead(now, best[1])}"
+        assert page.locator("[data-change]").inner_text().startswith(told)
+        assert "This page stands alone" in page.inner_text("main")
+        assert page.locator("#swap").count() == 0
+        assert not opened.complaints
+
+
+def test_the_word_that_is_followed_at_first_can_move(browser, tmp_path):
+    """A causal model predicts a word before it reads it, so its own erasure does not move it."""
+    found, path = explore_pretrained(mistral(), BYTES, SENTENCE, changes=True), tmp_path / "text.html"
+    to_page(found).save(path)
+    words, changes = found.texts["text"], found.changes
+    least = min((place for place in changes if place is not None), key=lambda at: changes[at].probabilities[-1])
+    best = changes[None].likeliest[-1][0][0]
+    with Opened(browser, f"{path.as_uri()}#view=change") as opened:
+        page = opened.page
+        told = page.locator("[data-change]")
+        assert told.inner_text().startswith(f"Without “{words[least]}”, the probability of “{best} (what follows)” is ")
+        page.get_by_role("combobox", name="Next word").select_option("0")
+        group = page.get_by_role("group", name="Words of the text")
+        group.get_by_text("animal", exact=True).click()
+        stays = f"stays {changes[None].probabilities[0]:.3f}: the model predicts it before it reads “animal”."
+        assert told.inner_text() == f"The probability of “{words[1]}” {stays}"
+    with Opened(browser, f"{path.as_uri()}#view=change&row=2") as opened:
+        page = opened.page
+        page.get_by_role("group", name="Words of the text").get_by_text("street", exact=True).click()
+        after = words[words.index("street") + 1]
+        assert (
+            opened.page.locator("[data-change]")
+            .inner_text()
+            .startswith(f"Without “street”, the probability of “{after}” is ")
+        )
+        assert not opened.complaints
+
+
+def test_of_a_vector_another_word_is_erased_at_first(browser, tmp_path):
+    found, path = explore_pretrained(bert(), PIECES, SENTENCE, changes=True), tmp_path / "text.html"
+    to_page(found).save(path)
+    words, places = found.texts["text"], [at for at in found.changes if at is not None]
+
+    def furthest(row, among):
+        return min(among, key=lambda at: found.changes[at].similarities[row])
+
+    row = next(at for at in places if furthest(at, places) == at)  # its own erasure moves it most
+    least = furthest(row, [at for at in places if at != row])
+    with Opened(browser, f"{path.as_uri()}#view=change&row={row}") as opened:
+        told = f"Without “{words[least]}”, the vector of “{words[row]}” has a cosine of "
+        assert opened.page.locator("[data-change]").inner_text().startswith(told)
+        assert not opened.complaints

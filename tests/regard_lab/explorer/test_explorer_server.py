@@ -1,0 +1,427 @@
+"""The local page: only this machine's browser, only its own address, and nobody can keep others waiting."""
+
+import http.client
+import json
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+from regard.errors import ArgumentError
+from regard_lab.cli.view import open_run
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.seeing.explorer.server import LARGEST_BODY, ExplorerServer
+
+from .making import SOURCE, TOKENISER, language_model, translation, translator
+
+ENOUGH = 2.5  # seconds in which others are served while a slow sentence is read
+
+
+def read(text):
+    if text == "refused":
+        raise ArgumentError("this sentence is refused")
+    if text == "broken":
+        raise IndexError("an index")
+    if text == "slow":
+        time.sleep(ENOUGH + 0.5)
+    return translation()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ExplorerServer(translation(), read, text="The animal.", label="Sentence") as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def ask(server, method="GET", path=None, body=None, headers=None, host=None):
+    """Status, headers and body of one request, whose headers may be anything."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    try:
+        connection.putrequest(method, f"/{server.token}/" if path is None else path, skip_host=True)
+        for name, value in {
+            "Host": f"127.0.0.1:{server.server_port}" if host is None else host,
+            **(headers or {}),
+        }.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        if body is not None:
+            connection.send(body)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def post(server, content, **changes):
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))} | changes.pop("headers", {})
+    return ask(server, "POST", changes.pop("path", f"/{server.token}/read"), body, headers, **changes)
+
+
+def sent(server, data, *, close=True):
+    """The first line that the server answers to raw bytes, or b"" if it ends the connection."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        try:
+            connection.sendall(data)
+            if close:
+                connection.shutdown(socket.SHUT_WR)
+            return connection.recv(65536).split(b"\r\n")[0]
+        except OSError:
+            return b""
+
+
+def assert_serves(server):
+    start = time.perf_counter()
+    assert ask(server)[0] == 200
+    assert time.perf_counter() - start < ENOUGH
+
+
+def test_the_page_is_served_at_its_address_alone(server):
+    status, headers, body = ask(server)
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b'id="regard-explorer"' in body
+    assert server.server_address[0] == "127.0.0.1"
+    assert len(server.token) >= 32
+    assert ask(server, "HEAD")[2] == b""
+
+
+def test_another_sentence_is_read(server):
+    status, _, body = post(server, {"text": "The street."})
+    answer = json.loads(body)
+    assert status == 200
+    assert answer["header"]["title"] == translation().title
+    assert answer["header"]["live"]["text"] == "The street."
+
+
+@pytest.mark.parametrize("text", ["refused", "broken"])
+def test_a_sentence_that_cannot_be_read_is_explained(server, text):
+    status, _, body = post(server, {"text": text})
+    assert status == 422
+    assert {"refused": "refused", "broken": "an index"}[text] in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "127.0.0.1", "127.0.0.1:1", "localhost:80", "[::1]", "127.0.0.1:PORT.evil.example", "\xff"],
+)
+def test_another_host_is_refused(server, host):
+    assert ask(server, host=host.replace("PORT", str(server.server_port)))[0] == 421
+    assert post(server, {"text": "a"}, host=host)[0] == 421
+
+
+def test_two_hosts_or_none_are_refused(server):
+    own = f"Host: 127.0.0.1:{server.server_port}\r\n"
+    for hosts in ("", own + "Host: evil.example\r\n", own + own):
+        assert b" 421 " in sent(server, f"GET /{server.token}/ HTTP/1.1\r\n{hosts}\r\n".encode())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "", "//", "/{token}", "/{token}/../", "/{token}//", "/{token}/..%2f", "/{token}/%2e%2e/%2e%2e/etc/passwd",
+        "/../../../../etc/passwd", "/..%2f..%2f..%2fetc%2fpasswd", "/%252e%252e%252fetc%252fpasswd",
+        "/..%c0%af..%c0%afetc/passwd", "/....//....//etc/passwd", "/..\\..\\windows\\win.ini", "/{token}/read",
+        "/{token}/?x=1", "/{token}/%00", "file:///etc/passwd", "http://127.0.0.1/{token}/", "/.git/config",
+        "/{token}/explorer.js", "/x/{token}/", "/{token}/%ff", "*",
+    ],
+)  # fmt: skip
+def test_no_other_path_leads_anywhere(server, path):
+    status, _, body = ask(server, path=path.format(token=server.token) or "/")
+    assert status == 404
+    assert b"root:" not in body
+    assert server.token.encode() not in body
+
+
+def test_another_page_may_not_ask(server):
+    assert post(server, {"text": "a"}, headers={"Origin": "http://evil.example"})[0] == 403
+    assert post(server, {"text": "a"}, headers={"Origin": "null"})[0] == 403
+    assert post(server, {"text": "a"}, headers={"Content-Type": "text/plain"})[0] == 415
+    assert "Access-Control-Allow-Origin" not in ask(server)[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"text": 1}', b'{"text": ""}', b'{"text": "  "}', b'{"text": "\\ud800"}', b"\xff\xfe",
+     b"[" * 60_000, json.dumps({"text": "a" * 4001}).encode(), b'{"other": "a"}', b"NaN", b"1" * 6000],
+)  # fmt: skip
+def test_a_body_that_is_no_sentence_is_explained(server, body):
+    status, _, answer = post(server, body)
+    assert status == 400
+    assert "4000 characters" in json.loads(answer)["error"]
+
+
+@pytest.mark.parametrize("text", ["", " \u00a0\n"])
+def test_a_blank_sentence_is_answered_with_a_sentence(server, text):
+    status, _, answer = post(server, {"text": text})
+    assert (status, json.loads(answer)["error"]) == (400, "The sentence is empty; write one of 1 to 4000 characters.")
+
+
+def test_a_body_of_a_gigabyte_is_refused_before_it_is_read(server):
+    start = time.perf_counter()
+    for length in (10**9, LARGEST_BODY + 1, "9" * 400):
+        status, _, _ = ask(
+            server, "POST", f"/{server.token}/read",
+            headers={"Content-Type": "application/json", "Content-Length": str(length)},
+        )  # fmt: skip
+        assert status == 413
+    for length in ("-1", "x", "", "1e3", "\u0661".encode("utf-8").decode("latin-1")):
+        headers = {"Content-Type": "application/json", "Content-Length": length}
+        assert ask(server, "POST", f"/{server.token}/read", headers=headers)[0] == 411
+    headers = {"Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+    assert ask(server, "POST", f"/{server.token}/read", headers=headers)[0] == 411
+    assert time.perf_counter() - start < 10
+
+
+def test_what_a_page_may_ask_besides_is_refused_and_explained_like_a_sentence():
+    def change(body):
+        if not isinstance(body.get("place"), int):
+            raise ArgumentError("place must be a number")
+        return {"word": body["text"]}
+
+    with ExplorerServer(translation(), asks={"change": change}) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        path = f"/{running.token}/change"
+        status, _, body = post(running, {"text": "a", "place": 1}, path=path)
+        assert (status, json.loads(body)) == (200, {"word": "a"})
+        for place in (None, "1", [], {}, "../../etc"):
+            status, _, body = post(running, {"text": "a", "place": place}, path=path)
+            assert (status, json.loads(body)["error"]) == (422, "place must be a number")
+        assert post(running, {"place": 1}, path=path)[0] == 400
+        assert post(running, [{"text": "a"}], path=path)[0] == 400
+        assert post(running, {"text": "a", "place": 1}, path=path, host="evil.example")[0] == 421
+        assert post(running, {"text": "a", "place": 1}, path=path, headers={"Origin": "http://evil.example"})[0] == 403
+        assert ask(running, path=path)[0] == 404  # GET
+        for other in (f"/{running.token}/walk", f"/{running.token}/read", f"/{running.token}/change/", "/change"):
+            assert post(running, {"text": "a", "place": 1}, path=other)[0] == 404
+        running.shutdown()
+        thread.join()
+
+
+def test_unknown_methods_are_refused(server):
+    for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "BREW", "get"):
+        assert ask(server, method)[0] == 405
+
+
+def test_two_hundred_idle_connections_keep_nobody_waiting(server):
+    idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(200)]
+    try:
+        for number, connection in enumerate(idle):
+            if number % 2:
+                connection.sendall(b"GET / HTTP/1.1\r\nHost:")  # and no more
+        for _ in range(3):
+            assert_serves(server)
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_slow_reader_and_a_slow_sentence_keep_nobody_waiting(server):
+    slow = socket.create_connection(("127.0.0.1", server.server_port))
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    slow.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+    thinking = threading.Thread(target=post, args=(server, {"text": "slow"}))
+    thinking.start()
+    try:
+        time.sleep(0.2)
+        assert_serves(server)
+    finally:
+        slow.close()
+        thinking.join()
+
+
+def fuzzed(generator, server):
+    """A request that is nearly right: some bytes changed, removed, doubled, or all of it random."""
+    body = json.dumps({"text": "refused"}).encode()
+    request = generator.choice(
+        [
+            f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode(),
+            f"POST /{server.token}/read HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Type: "
+            f"application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body,
+            generator.randbytes(generator.randrange(1, 400)) + b"\r\n\r\n",
+        ]
+    )
+    data = bytearray(request)
+    for _ in range(generator.randrange(6)):
+        at = generator.randrange(len(data))
+        change = generator.randrange(4)
+        if change == 0:
+            data[at] = generator.randrange(256)
+        elif change == 1:
+            del data[at : at + generator.randrange(1, 9)]
+        elif change == 2:
+            data[at:at] = data[at : at + generator.randrange(1, 40)]
+        else:
+            data[at:at] = generator.choice([b"\r\n", b"\0", b" ", b"HTTP/9.9", b"\xff" * 30, b"A" * 70_000, b": "])
+        if not data:
+            return b"\r\n"
+    return bytes(data)
+
+
+def assert_survives_fuzzing(server, count):
+    generator = random.Random(0)
+    for _ in range(count):
+        data = fuzzed(generator, server)
+        first = sent(server, data)
+        assert not first or first.startswith((b"HTTP/1.1 2", b"HTTP/1.1 4")), (first, data[:200])
+    assert_serves(server)
+
+
+def test_fuzzed_requests_are_refused_or_explained(server):
+    assert_survives_fuzzing(server, 1_000)
+
+
+@pytest.mark.slow
+def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
+    assert_survives_fuzzing(server, 50_000)
+
+
+def served(explored, asks, read):
+    """A server in a thread of its own, until the test module ends."""
+    with ExplorerServer(explored, read, asks=asks) as running:
+        assert set(running.asks) == {"read", "walk", "change"}
+        yield running.start()
+
+
+@pytest.fixture(scope="module", params=["translator", "language model", "mistral", "bert", "t5"])
+def asked(request, tmp_path_factory):
+    """A server of a run, or a folder of Hugging Face, that answers everything that a page may ask for."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    if request.param in ("translator", "language model"):
+        model = {"translator": translator, "language model": language_model}[request.param]()
+        model.save(run, {TOKENISER_FILE: TOKENISER.to_json()})
+    else:
+        pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+        from regard_lab.seeing.transformers import changing
+
+        from . import pretrained
+
+        model, tokenizer = {
+            "mistral": lambda: (pretrained.mistral(), pretrained.BYTES),
+            "bert": lambda: (pretrained.bert("BertForMaskedLM"), pretrained.PIECES),
+            "t5": lambda: (pretrained.t5(), pretrained.PAIRS),
+        }[request.param]()
+        model.save_pretrained(run)
+        tokenizer.save_pretrained(run)
+        request.getfixturevalue("monkeypatch_module").setattr(changing, "MOST_WRITTEN", 4)
+    opened = open_run(run)
+    yield from served(translation(), opened.asks(), lambda text: opened.read(text, None))
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patched:
+        yield patched
+
+
+HOSTILE = (
+    "", " ", "a", "The", "street", "<b>", "</script><script>", "\0", "\ud800", "\u202e", "\n\t", "__proto__", "$(id)",
+    "../../etc", "a b", "\u00b4", "\U0001f600", "%s%n", "{0}", "nan", "-1", "x" * 70, "猫", "e\u0301", "'; --",
+    "<begin>", "<end>", "\x1b[2J",
+)  # fmt: skip
+NUMBERS = (0, 1, 2, -1, 3.0, 1.5, 10**6, 2**63, -(2**64), 10**300, 1e308, float("nan"), float("inf"), True, False)
+
+
+def anything(generator, depth=0):
+    """A JSON value of any kind."""
+    kind = generator.randrange(6 if depth < 3 else 3)
+    if kind < 3:
+        return (generator.choice(NUMBERS), generator.choice(HOSTILE), None)[kind]
+    values = [anything(generator, depth + 1) for _ in range(generator.randrange(4))]
+    return values if kind == 3 else {generator.choice(HOSTILE): value for value in values}
+
+
+def question(generator):
+    """A body that a page could send, or one of another shape."""
+    if generator.random() < 0.1:
+        return anything(generator)
+    text = generator.choice([SOURCE, "The street.", "a", *HOSTILE])
+    body = {"text": text, "place": generator.randrange(6), "word": generator.choice(HOSTILE)}
+    for name in list(body):
+        chance = generator.random()
+        if chance < 0.2:
+            body[name] = anything(generator)
+        elif chance < 0.3:
+            del body[name]
+    if generator.random() < 0.2:
+        body[generator.choice(HOSTILE)] = anything(generator)
+    return body
+
+
+def assert_answered_or_explained(server, name, body):
+    """A mistake of the page is a sentence of ours, and not the text of an error inside the model; was it answered?"""
+    status, headers, answer = post(server, body, path=f"/{server.token}/{name}")
+    assert status in (200, 400, 422), (name, body, answer)
+    assert headers["Content-Type"] == "application/json"
+    found = json.loads(answer, parse_constant=pytest.fail)  # NaN is no JSON
+    if status != 200:
+        assert 15 < len(found["error"]) < 3000
+        assert "the model cannot read this" not in found["error"], (name, body, found["error"])
+        assert "Traceback" not in found["error"]
+    return status == 200
+
+
+def assert_answers_or_explains(server, count):
+    generator = random.Random(0)
+    answered = 0
+    for _ in range(count):
+        answered += assert_answered_or_explained(server, generator.choice(sorted(server.asks)), question(generator))
+    assert answered > count // 20
+    assert_serves(server)
+
+
+def test_a_question_for_another_word_without_a_field_or_with_any_value_in_it_is_answered_or_explained(asked):
+    """Each field by itself, in a question that is right otherwise: chance seldom leaves the others right."""
+    right = {"text": "The street.", "place": 1, "word": "animal"}
+    assert assert_answered_or_explained(asked, "change", right)
+    for name in right:
+        assert_answered_or_explained(asked, "change", {field: one for field, one in right.items() if field != name})
+        for value in (
+            None,
+            True,
+            1.5,
+            float("nan"),
+            10**300,
+            -1,
+            "",
+            "\ud800",
+            "</s>",
+            "[MASK]",
+            "a b",
+            "a" * 61,
+            [],
+            {},
+        ):
+            assert_answered_or_explained(asked, "change", {**right, name: value})
+
+
+def test_questions_of_any_shape_are_answered_or_explained(asked):
+    assert_answers_or_explains(asked, 30)
+
+
+@pytest.mark.slow
+def test_two_thousand_questions_of_any_shape_are_answered_or_explained(asked):
+    assert_answers_or_explains(asked, 2_000)
+
+
+def test_a_port_that_is_taken_is_explained(server):
+    with pytest.raises(
+        ArgumentError, match=f"port {server.server_port} .*; give another port, or 0 for one that is free"
+    ):
+        ExplorerServer(translation(), port=server.server_port)
+
+
+def test_a_page_without_a_form_reads_nothing():
+    with ExplorerServer(translation()) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        assert post(running, {"text": "a"})[0] == 404
+        running.shutdown()
+        thread.join()

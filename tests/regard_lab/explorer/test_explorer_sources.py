@@ -1,0 +1,184 @@
+"""What the explorer is given: models, recorded maps and arrays of every shape and dtype."""
+
+import numpy as np
+import pytest
+import torch
+
+import regard as rg
+from regard.errors import ArgumentError, RegardError, ShapeError
+from regard_lab.models import RecurrentTranslator, TextEncoder
+from regard_lab.seeing import look, look_text, relevance, show
+from regard_lab.seeing.explorer import explore_maps, explore_text, explore_translation, explore_weights
+from regard_lab.seeing.explorer.figures import to_exploration
+from regard_lab.seeing.explorer.page import Packed, header_of
+from regard_lab.text import BEGIN, END, PAD
+
+from .making import SOURCE, TARGET, TOKENISER, language_model, translation, translator, weights
+
+
+def test_a_translation_has_every_kind_of_attention_with_its_own_depth():
+    found = translation()
+    shapes = {one.name: tuple(one.weights.shape) for one in found.attentions}
+    source, target = (len(found.texts[name]) for name in ("source", "target"))
+    assert shapes == {
+        "Cross-attention": (1, 2, target, source),
+        "Encoder self-attention": (3, 2, source, source),
+        "Decoder self-attention": (1, 2, target, target),
+    }
+
+
+def test_every_written_word_is_explained_by_every_lens():
+    found = translation()
+    words = found.texts[found.written]
+    assert [words[place] for place in found.explained] == list(words[:-1])  # all but "<end>"
+    for place, lenses in found.explained.items():
+        assert [one.lens for one in lenses] == ["erase", "gradients", "attention", "rollout"]
+        assert {one.word for one in lenses} == {words[place]}
+        assert all(len(one.written_words) == place + 1 for one in lenses)
+
+
+def test_the_asked_word_is_shown_first_with_the_numbers_of_relevance():
+    found = translation()
+    assert found.texts["target"][found.chosen] == "es"
+    asked = {"of": "es", "instead_of": ("er", "sie")}
+    expected = relevance(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), **asked)
+    shown = found.explained[found.chosen][0]
+    assert shown.others == expected.others
+    assert shown.source_scores == pytest.approx(expected.source_scores, abs=1e-4)
+    assert shown.written_scores == pytest.approx(expected.written_scores, abs=1e-4)
+
+
+def test_other_words_are_compared_with_the_most_probable_alternatives():
+    model = translator()
+    ids = TOKENISER.encode(TARGET)
+    found = explore_translation(model, TOKENISER, SOURCE, ids)
+    with torch.no_grad():
+        total = model(torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]]))[0, 0]
+    logits = total.clone()
+    logits[[PAD, BEGIN, END, ids[0]]] = -torch.inf
+    expected = logits.topk(3).indices
+    one = found.explained[0][0]
+    assert len(one.others) == 3
+    assert one.log_odds == pytest.approx(float(total[ids[0]] - total[expected].logsumexp(0)), abs=1e-4)
+
+
+def test_a_recurrent_translator_has_alignments_and_no_rollout():
+    torch.manual_seed(0)
+    model = RecurrentTranslator(
+        RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=16, attention="bahdanau")
+    )
+    found = explore_translation(model.eval(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    assert [one.name for one in found.attentions] == ["Cross-attention"]
+    assert [one.lens for one in found.explained[3]] == ["erase", "gradients", "attention"]
+
+
+def test_a_language_model_explains_each_word_but_the_first():
+    found = explore_text(language_model(), TOKENISER, SOURCE)
+    words = found.texts["text"]
+    assert words[0] == "<begin>"
+    assert [words[place] for place in found.explained] == list(words[2:])
+    assert {lenses[0].word for lenses in found.explained.values()} == set(words[2:])
+    assert found.attentions[0].unwritten
+
+
+def test_an_encoder_has_weights_and_nothing_to_explain():
+    torch.manual_seed(0)
+    model = TextEncoder(TextEncoder.Config(vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=2)).eval()
+    found = explore_text(model, TOKENISER, SOURCE)
+    assert not found.explained
+    assert not found.attentions[0].unwritten
+
+
+def test_recorded_maps_are_shown_between_words():
+    maps = look(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    found = explore_maps(maps)
+    assert torch.equal(found.attentions[0].weights, maps.merged().cross)
+    text = look_text(language_model(), TOKENISER, SOURCE)
+    assert torch.equal(explore_maps(text).attentions[0].weights, text.weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_arrays_of_every_dtype_are_shown(dtype):
+    given = weights(2, 3, 5).to(dtype)
+    assert torch.equal(explore_weights(given, list("abcde")).attentions[0].weights, given.float())
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        (weights(1, 1, 4, 6)[0, 0], (1, 1, 4, 6)),
+        (weights(1, 3, 4, 6)[0], (1, 3, 4, 6)),
+        (weights(2, 3, 4, 6), (2, 3, 4, 6)),
+        (weights(1, 3, 4, 6).numpy(), (1, 3, 4, 6)),
+        ([layer[None] for layer in weights(2, 3, 4, 6)], (2, 3, 4, 6)),
+        (tuple(weights(2, 3, 4, 6)), (2, 3, 4, 6)),
+        ([[0.5, 0.5], [1.0, 0.0]], (1, 1, 2, 2)),
+    ],
+)
+def test_arrays_of_every_shape_are_shown(given, shape):
+    assert tuple(explore_weights(given).attentions[0].weights.shape) == shape
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "error", "says"),
+    [
+        (torch.ones(3), None, ShapeError, r"weights are \(3,\)"),
+        (torch.ones(0, 3), None, ShapeError, "nothing to show"),
+        (torch.ones(2, 2) / 2, ["a"], ShapeError, "tokens has 1 word, and the weights have 2"),
+        (torch.ones(2, 2) * 3, None, ArgumentError, "from 3 to 3; they must be from 0 to 1"),
+        (torch.tensor([[1.0, 0.1], [0.1, 1.0]]), None, ArgumentError, r"sum to 1\.1 to 1\.1.*weights\.sum\(-1"),
+        (weights(1, 1, 3, 5).mT, None, ArgumentError, r"keys come before queries.*swapaxes"),
+        (torch.full((2, 2), torch.nan), None, ArgumentError, "must be from 0 to 1"),
+        (torch.ones(2, 2, dtype=torch.int64), None, ArgumentError, "floating-point"),
+        ([torch.ones(2, 2, 2), torch.ones(3, 2, 2)], None, ShapeError, "all of one shape"),
+        ("weights", None, ArgumentError, "it needs a tensor"),
+        (torch.ones(2, 2) / 2, "ab", ArgumentError, "a list of words"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_with_a_sentence(given, tokens, error, says):
+    with pytest.raises(error, match=says):
+        show(given, tokens)
+
+
+def test_the_details_of_each_layer_are_shown_and_a_batch_is_refused_with_the_way_out():
+    q = torch.randn(2, 3, 4, 8)
+    alone = [rg.attention_detail(q[:1], q[:1], q[:1], want="weights") for _ in range(2)]
+    found = to_exploration(alone).attentions[0].weights
+    assert torch.equal(found, torch.stack([detail.weights[0] for detail in alone]))
+    with pytest.raises(ShapeError, match=r"\[d\.weights\[0\] for d in details\]"):
+        show([rg.attention_detail(q, q, q, want="weights")], list("abcd"))
+    with pytest.raises(RegardError, match="weights"):
+        show([rg.attention_detail(q, q, q)])
+
+
+def test_maps_that_have_words_take_no_others():
+    with pytest.raises(ArgumentError, match="has its own words"):
+        show(look_text(language_model(), TOKENISER, SOURCE), ["a"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_rows_that_sum_to_less_than_one_are_labelled(dtype):
+    """A sink takes some weight; a query without keys has none. Rounding is no reason for a label."""
+    normal = torch.rand(2, 3, 40, 200).softmax(-1)
+    assert header_of(explore_weights(normal.to(dtype).float()), Packed())["attentions"][0]["sums"] == ""
+    normal[:, :, 7] = 0
+    normal[:, :, 8] *= 0.625
+    said = header_of(explore_weights(normal.to(dtype)), Packed())["attentions"][0]["sums"]
+    assert said.startswith("Rows sum to 0.00 to 1.00, not all to 1: a sink")
+
+
+def test_numpy_arrays_are_not_changed():
+    given = np.full((2, 2), 0.5, dtype=np.float32)
+    show(given)
+    assert (given == 0.5).all()
+
+
+def test_a_chosen_word_is_compared_with_the_alternatives_if_no_words_are_given():
+    ids = TOKENISER.encode(TARGET)
+    plain = explore_translation(translator(), TOKENISER, SOURCE, ids)
+    chosen = explore_translation(translator(), TOKENISER, SOURCE, ids, of="es")
+    assert chosen.texts["target"][chosen.chosen] == "es"
+    assert chosen.explained[chosen.chosen][0].others == plain.explained[chosen.chosen][0].others
+    found = relevance(translator(), TOKENISER, SOURCE, ids, of="es")
+    assert found.others == plain.explained[chosen.chosen][0].others
+    assert found.source_scores == pytest.approx(plain.explained[chosen.chosen][0].source_scores, abs=1e-4)

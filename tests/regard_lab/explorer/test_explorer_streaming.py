@@ -1,0 +1,133 @@
+"""A head of a long text: the same numbers as from its whole matrix of weights, in memory linear in the length."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns import Causal, CausalWindow, PerHead, RandomBlocks, parse
+from regard_lab.bench.measuring import RESET
+from regard_lab.seeing.explorer import stream_head
+from regard_lab.seeing.explorer.streaming import SIDE
+
+PATTERNS = ("full", "causal", "causal & causal_window(100)", "causal & (strided(64) | global_tokens(0))", "~full")
+
+
+def tensors(n, dim=16, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(n, dim, generator=generator), torch.randn(n, dim, generator=generator)
+
+
+def dense(q, k, pattern):
+    """The weights in float64, by the formula."""
+    n = len(q)
+    allowed = pattern.dense(n, n)
+    scores = (q.double() @ k.double().T) / q.shape[1] ** 0.5
+    return scores.masked_fill(~allowed, -torch.inf).softmax(1).nan_to_num(0.0)
+
+
+@pytest.mark.parametrize("text", PATTERNS)
+def test_statistics_equal_those_of_the_whole_matrix_at_2048(text):
+    n, pattern = 2048, parse(text)
+    q, k = tensors(n)
+    found, w = stream_head(q, k, pattern=pattern), dense(q, k, pattern)
+    assert not found.is_sampled
+    apart = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+    close = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
+    torch.testing.assert_close(found.entropy, -torch.xlogy(w, w).sum(1), **close)
+    torch.testing.assert_close(found.distance, (w * apart).sum(1), **close)
+    torch.testing.assert_close(found.received, w.sum(0), **close)
+    torch.testing.assert_close(found.first, w[:, 0], **close)
+    torch.testing.assert_close(found.largest, w.amax(1), **close)
+    torch.testing.assert_close(found.weights, w.topk(16).values, **close)
+    kept = w.gather(1, found.keys.clamp(min=0)).masked_fill(found.keys < 0, 0)
+    torch.testing.assert_close(found.weights, kept, **close)
+    parts = w.view(SIDE, n // SIDE, SIDE, n // SIDE).sum(3).mean(1)
+    torch.testing.assert_close(found.map, parts, **close)
+
+
+def test_random_blocks_depend_on_the_length_and_agree_too():
+    pattern = Causal() & RandomBlocks(2, block=16, seed=0)
+    q, k = tensors(300)
+    w = dense(q, k, pattern)
+    torch.testing.assert_close(stream_head(q, k, pattern=pattern).received, w.sum(0).float(), rtol=1e-5, atol=1e-5)
+    sampled = stream_head(q, k, pattern=pattern, rows=20)
+    torch.testing.assert_close(sampled.largest, w.amax(1)[sampled.rows].float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 255, 257, 1000])
+def test_lengths_that_no_number_divides(n):
+    q, k = tensors(n)
+    found, w = stream_head(q, k, pattern=Causal(), links=5), dense(q, k, Causal())
+    torch.testing.assert_close(found.received, w.sum(0).float(), rtol=1e-5, atol=1e-5)
+    side = min(n, SIDE)
+    part = torch.arange(n) * side // n
+    counts = part.bincount(minlength=side)
+    sums = torch.zeros(side, n, dtype=torch.float64).index_add_(0, part, w) / counts[:, None]
+    expected = torch.zeros(side, side, dtype=torch.float64).index_add_(1, part, sums)
+    torch.testing.assert_close(found.map, expected.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_sampled_rows_are_exact_and_labelled():
+    q, k = tensors(1000)
+    whole, some = stream_head(q, k, pattern=Causal()), stream_head(q, k, pattern=Causal(), rows=50, seed=3)
+    assert some.is_sampled
+    assert len(some.rows) == 50
+    assert torch.equal(some.rows, some.rows.unique())
+    torch.testing.assert_close(some.entropy, whole.entropy[some.rows])
+    assert torch.equal(some.keys, whole.keys[some.rows])
+    other = stream_head(q, k, pattern=Causal(), rows=50, seed=4)
+    assert not torch.equal(some.rows, other.rows)
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square(monkeypatch):
+    """The largest tensor that one block makes, at two lengths."""
+    largest = {}
+    for n in (2_000, 20_000):
+        sizes = []
+        softmax = torch.Tensor.softmax
+        monkeypatch.setattr(
+            torch.Tensor, "softmax", lambda self, dim, s=softmax, z=sizes: (z.append(self.numel()), s(self, dim))[1]
+        )
+        q, k = tensors(n, dim=4)
+        stream_head(q, k, pattern=CausalWindow(64), rows=500)
+        monkeypatch.undo()
+        largest[n] = max(sizes)
+    assert largest[20_000] <= 2**23
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"q": torch.ones(3)}, ShapeError, r"q is \(3,\)"),
+        ({"k": torch.ones(4, 2)}, ShapeError, "both must be"),
+        ({"words": ["a"]}, ShapeError, "words has 1 word, and q has 3"),
+        ({"links": 0}, ArgumentError, "links is 0"),
+        ({"rows": 0}, ArgumentError, "rows is 0"),
+        ({"pattern": "causal"}, ArgumentError, "a Pattern"),
+        ({"pattern": PerHead([Causal(), CausalWindow(2)])}, ArgumentError, "for_head"),
+    ],
+)
+def test_mistakes_are_explained(change, error, says):
+    with pytest.raises(error, match=says):
+        stream_head(**{"q": torch.ones(3, 2), "k": torch.ones(3, 2), **change})
+
+
+PEAK = """
+import torch
+from regard_lab.seeing.explorer import stream_head
+from regard_lab.bench.measuring import peak_of
+torch.set_num_threads(1)
+q, k = torch.randn(2, 10_000, 8)
+stream_head(q[:6000], k[:6000])
+print(peak_of(lambda: stream_head(q, k)))
+"""
+
+
+@pytest.mark.skipif(not RESET.exists(), reason="the peak of memory is read from a file of Linux")
+def test_no_block_of_weights_outlives_its_turn():
+    """All weights of 10,000 positions take 381 MiB, a block of them 32, and what is computed of it about 300."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 500 * 2**20

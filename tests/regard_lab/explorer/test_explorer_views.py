@@ -1,0 +1,417 @@
+"""Walk-through, changed words, alignments, comparisons, relations and sampled rows: numbers equal those of Python."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError
+from regard_lab.lessons.walkthrough import shown_walk, walk_whole
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
+from regard_lab.seeing import look_text, visible
+from regard_lab.seeing.english import relations_in
+from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation, show, to_page
+from regard_lab.seeing.explorer import sources as sources_module
+from regard_lab.seeing.explorer.comparing import heads_apart
+from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
+from regard_lab.seeing.explorer.records import ShownWalk
+from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.lenses.erasing import Changed, with_word, without_each
+from regard_lab.seeing.lenses.passes import baseline
+from regard_lab.seeing.texts import look_rows
+from regard_lab.text import BEGIN, END
+
+from .browsing import Opened
+from .making import OTHER, SOURCE, TARGET, TOKENISER, instead, language_model, translation, translator, walked
+
+IDS = TOKENISER.encode(TARGET)
+
+
+@pytest.fixture(scope="module")
+def page_of(tmp_path_factory):
+    """The address of the page of an exploration."""
+    folder, count = tmp_path_factory.mktemp("pages"), iter(range(99))
+
+    def saved(exploration):
+        path = folder / f"{next(count)}.html"
+        to_page(exploration).save(path)
+        return path.as_uri()
+
+    return saved
+
+
+@pytest.fixture(scope="module")
+def translated(page_of):
+    return page_of(translation())
+
+
+def served(exploration, asks):
+    """A server of one exploration, in a thread."""
+    server = ExplorerServer(exploration, lambda text: exploration, text=SOURCE, label="Sentence", asks=asks)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    return server
+
+
+# the walk-through
+
+
+def test_the_numbers_of_every_step_are_those_of_torch():
+    walk = walked()
+    answer = walk_to_answer(shown_walk(walk))
+    assert len(answer["walk"]["steps"]) == len(walk.steps) > 50
+    for record, step in zip(answer["walk"]["steps"], walk.steps, strict=True):
+        assert record["line"] == step.line
+        assert [axis["size"] for axis in record["axes"]] == [len(axis) for axis in step.axes]
+        if isinstance(step.value, torch.Tensor):
+            stored = torch.frombuffer(bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32)
+            torch.testing.assert_close(stored.double(), step.value.double().flatten(), rtol=1e-6, atol=1e-6)
+        else:
+            assert record["words"] == list(step.value)
+
+
+def test_a_step_with_too_many_numbers_has_those_of_the_followed_word(monkeypatch):
+    monkeypatch.setattr("regard_lab.seeing.explorer.records.MOST_NUMBERS", 10)
+    walk = walked()
+    answer = walk_to_answer(shown_walk(walk))
+    record = next(one for one in answer["walk"]["steps"] if one["title"] == "Distribution")
+    assert record["only"] == 0
+    stored = torch.frombuffer(bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32)
+    assert stored.tolist() == pytest.approx(walk["probabilities"][walk.word].tolist(), abs=1e-6)
+
+
+def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translated):
+    walk = walked()
+    with Opened(browser, f"{translated}#view=walk") as opened:
+        page = opened.page
+        page.locator(".step").focus()
+        page.keyboard.press("End")
+        page.wait_for_function(
+            f"() => document.querySelector('.badge').innerText === 'step {len(walk.steps)} of {len(walk.steps)}'"
+        )
+        page.keyboard.press("Home")
+        at = [step.title for step in walk.steps].index("Self-attention: attention weights")
+        for _ in range(at):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_function(f"() => document.querySelector('.badge').innerText.startsWith('step {at + 1} ')")
+        page.wait_for_selector(".numbers")
+        step = walk.steps[at]
+        assert page.locator(".step pre").inner_text() == step.line
+        assert page.locator(".step math").count() == 1
+        assert page.locator("[data-shape]").inner_text().startswith(step.shape)
+        for followed in (step.axes[1].chosen, 0):
+            page.get_by_role("combobox", name="and of the source").select_option(str(followed))
+            page.wait_for_timeout(300)
+            shown = [float(text.replace("−", "-")) for text in page.locator(".numbers tbody td").all_inner_texts()]
+            assert shown == pytest.approx(step.value[:, followed].flatten().tolist(), abs=5.1e-4)
+        page.locator(".step").focus()
+        page.keyboard.press("PageDown")
+        page.wait_for_timeout(200)
+        assert walk.steps[at].section not in page.locator("[role=status]").first.inner_text()
+        assert not opened.complaints
+
+
+def test_a_local_page_computes_the_steps_when_they_are_looked_at(browser):
+    asked = []
+
+    def walk(body):
+        asked.append(body["text"])
+        return walk_to_answer(shown_walk(walked()))
+
+    with served(replace(translation(), walk=None), {"walk": walk}) as server:
+        with Opened(browser, server.url) as opened:
+            assert asked == []
+            opened.view("Walk-through")
+            opened.page.wait_for_selector(".step .numbers, .step .words")
+            assert asked == [SOURCE]
+            assert not opened.complaints
+        server.shutdown()
+
+
+def test_a_missing_walkthrough_has_a_reason(browser, page_of):
+    given = replace(translation(), walk=ShownWalk((), note="This model has no steps."))
+    with Opened(browser, f"{page_of(given)}#view=walk") as opened:
+        assert "This model has no steps." in opened.page.locator("main").inner_text()
+
+
+# changed words
+
+
+def models():
+    settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "hidden": 16}
+    torch.manual_seed(0)
+    return {
+        "transformer": translator(),
+        "bahdanau": RecurrentTranslator(RecurrentTranslator.Config(**settings, attention="bahdanau")).eval(),
+        "luong": RecurrentTranslator(RecurrentTranslator.Config(**settings, attention="luong-general")).eval(),
+    }
+
+
+@pytest.mark.parametrize("name", ["transformer", "bahdanau", "luong"])
+@torch.no_grad()
+def test_probabilities_without_a_word_are_those_of_the_model(name):
+    model, written = models()[name], TOKENISER.encode("Das Wildtier war überaus müde.")
+    found = without_each(model, TOKENISER, SOURCE, written, 40)
+    ids = torch.tensor([[*TOKENISER.encode(SOURCE), END]])
+    target = torch.tensor([[BEGIN, *written]])
+    words = TOKENISER.words([*written, END])
+    assert max(len(span) for _, span in words) > 1  # sub-words of one word are multiplied
+    table = model.embedding.weight
+    for place, (_, span) in enumerate(TOKENISER.words(ids[0].tolist())[:-1]):
+        vectors = table[ids].clone()
+        vectors[0, list(span)] = baseline(ids, table)[0, 0]
+        chances = model(ids, target, source_vectors=vectors).log_softmax(-1)[0]
+        chances = chances.gather(1, torch.tensor([*written, END])[:, None])[:, 0]
+        expected = [float(chances[list(ids_of)].sum().exp()) for _, ids_of in words]
+        assert found[place].probabilities == pytest.approx(expected, rel=1e-4)
+    plain = model(ids, target).log_softmax(-1)[0].gather(1, torch.tensor([*written, END])[:, None])[:, 0]
+    assert found[None].probabilities[0] == pytest.approx(float(plain[list(words[0][1])].sum().exp()), rel=1e-4)
+
+
+@torch.no_grad()
+def test_translations_of_a_changed_source_are_those_of_the_translator():
+    from regard_lab.decoding import Translator
+
+    model = translator()
+    greedy = Translator(model, TOKENISER)
+    assert without_each(model, TOKENISER, SOURCE, IDS, 0)[None].translation == tuple(
+        word for word, _ in TOKENISER.words(list(greedy.translate([SOURCE])[0].ids))
+    )
+    changed = with_word(model, TOKENISER, SOURCE, IDS, 1, "street")
+    (expected,) = greedy.translate([SOURCE.replace("animal", "street")])
+    assert changed.translation == tuple(word for word, _ in TOKENISER.words(list(expected.ids)))
+    assert changed.word == "street"
+
+
+@pytest.mark.parametrize(
+    ("place", "word", "says"),
+    [
+        (99, "", "word 99 does not exist"),
+        (-1, "", "does not exist"),
+        (1, "two words", "not one word"),
+        ("1", "", "place"),
+    ],
+)
+def test_a_change_that_is_impossible_is_refused_with_a_sentence(place, word, says):
+    with pytest.raises(ArgumentError, match=says):
+        with_word(translator(), TOKENISER, SOURCE, IDS, place, word)
+
+
+def test_an_exported_page_contains_the_erasure_of_each_word(browser, translated):
+    found = translation().changes
+    words = translation().texts["source"]
+    with Opened(browser, f"{translated}#view=change") as opened:
+        page = opened.page
+        assert "stands alone" in page.locator("main").inner_text()
+        assert page.locator(".swap").count() == 0
+        for place in (1, 5):
+            page.get_by_role("group", name="Words of the source").get_by_text(words[place], exact=True).click()
+            row = translation().chosen
+            expected = instead(found[place].probabilities[row], found[None].probabilities[row])
+            assert expected in page.locator("[data-change]").inner_text()
+            shown = page.locator(".sentence").nth(1).inner_text().split()
+            assert shown == " ".join(map(visible, found[place].translation)).split()
+        assert opened.requests == [translated + "#view=change"] or len(opened.requests) == 1
+        assert not opened.complaints
+
+
+def test_a_live_page_replaces_a_word_and_explains_what_it_refuses(browser):
+    asked = []
+
+    def change(body):
+        asked.append((body["text"], body["place"], body["word"]))
+        if body["word"] == "<b>zebra</b>":
+            raise ArgumentError("the model does not know the word '<b>zebra</b>'")
+        return json.loads(json.dumps({
+            "word": body["word"], "probabilities": [0.25] * len(translation().texts["target"]),
+            "likeliest": [[["er", 0.5]]] * len(translation().texts["target"]), "translation": ["Der", "<b>Hund</b>"],
+        }))  # fmt: skip
+
+    with served(translation(), {"change": change}) as server:
+        with Opened(browser, server.url) as opened:
+            page = opened.page
+            opened.view("What if")
+            page.get_by_role("group", name="Words of the source").get_by_text("animal", exact=True).click()
+            page.locator("#swap").fill("dog")
+            page.keyboard.press("Enter")
+            page.wait_for_function("() => document.querySelector('[data-change]').innerText.includes('0.250')")
+            assert "most probable there is “er” (0.500)" in page.locator("[data-change]").inner_text()
+            assert page.locator(".sentence mark").all_inner_texts() == ["Der", "<b>Hund</b>"]
+            page.locator("#swap").fill("<b>zebra</b>")
+            page.get_by_role("button", name="Replace").click()
+            page.wait_for_function(
+                "() => document.querySelector('.swap [role=alert]').innerText.includes('does not know')"
+            )
+            assert page.locator("b").count() == 0
+            assert asked == [(SOURCE, 1, "dog"), (SOURCE, 1, "<b>zebra</b>")]
+            assert not [one for one in opened.complaints if "422" not in one]
+        server.shutdown()
+
+
+# alignments
+
+
+@pytest.mark.parametrize("name", ["transformer", "bahdanau", "luong"])
+def test_a_translation_is_read_step_by_step(browser, page_of, name):
+    found = explore_translation(models()[name], TOKENISER, SOURCE, IDS)
+    cross = found.attentions[0].weights[-1].mean(0)
+    with Opened(browser, f"{page_of(found)}#view=steps&row=3") as opened:
+        page = opened.page
+        words = found.texts["target"]
+        assert f"writes “{words[3]}”" in page.locator("[data-step]").inner_text()
+        assert f"probability {found.changes[None].probabilities[3]:.3f}" in page.locator("[data-step]").inner_text()
+        page.locator("canvas.steps").focus()
+        page.keyboard.press("ArrowDown")
+        page.wait_for_function("() => document.querySelector('[data-step]').innerText.startsWith('Step 5')")
+        page.evaluate("document.querySelector('details').open = true")
+        cells = [float(text) for text in page.locator("[data-coverage] td").all_inner_texts()]
+        assert cells[::2] == pytest.approx(cross[4].tolist(), abs=5.1e-5)
+        assert cells[1::2] == pytest.approx(cross[:5].sum(0).tolist(), abs=5.1e-5)
+        said = page.locator("main").inner_text()
+        assert ("Bahdanau et al. 2015" in said) == (name == "bahdanau")
+        assert ("W h" in said and "Luong" in said) == (name == "luong")
+
+
+# comparisons
+
+
+def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
+    one, other = translation(), translation().second.exploration
+    matched = translation().second.matched["source"]
+    pairs = [(one.texts["source"][at], other.texts["source"][to]) for at, to in zip(*matched, strict=True)]
+    assert [pair for pair in pairs if len(set(pair)) > 1] == [("street", "road")]
+    assert len(pairs) == len(one.texts["source"]) - 2  # "too tired" is one word there
+    encoder = next(at for at, one in enumerate(one.attentions) if one.name.startswith("Encoder"))
+    weights = [found.attentions[encoder].weights for found in (one, other)]
+    expected = heads_apart(*weights, matched, matched)
+    with Opened(browser, f"{translated}#view=compare&kind={encoder}&layer=2&head=1") as opened:
+        page = opened.page
+        page.wait_for_selector("[data-distance]")
+        assert f"Mean distance of the rows: {expected[2, 1]:.3f}" in page.locator("[data-distance]").inner_text()
+        hidden = [
+            float((found[2, 1][list(rows)].sum(-1) - found[2, 1][list(rows)][:, list(rows)].sum(-1)).mean())
+            for found, rows in zip(weights, matched, strict=True)
+        ]
+        assert (
+            f"Hidden: {100 * hidden[0]:.0f} % of the first and {100 * hidden[1]:.0f} % of"
+            in page.locator("[data-hidden]").inner_text()
+        )
+        assert page.locator(".badge").all_inner_texts() == ["exact", "exact"]
+        shown = page.locator("[data-written] td").all_inner_texts()
+        assert float(shown[0]) == pytest.approx(one.changes[None].probabilities[0], abs=5.1e-4)
+        assert float(shown[1]) == pytest.approx(other.changes[None].probabilities[0], abs=5.1e-4)
+        page.get_by_role("combobox", name="With").select_option("own")
+        page.wait_for_function("() => !document.querySelector('[data-hidden]')")
+        assert not opened.complaints
+
+
+def test_heads_of_equal_models_are_not_apart():
+    found = explore_translation(translator(), TOKENISER, SOURCE, IDS)
+    same = compared(found, found, "the same")
+    for one in same.attentions:
+        assert float(one.measured["apart"].abs().max()) < 1e-6
+    other = explore_translation(translator(seed=3), TOKENISER, SOURCE, IDS)
+    assert float(compared(found, other, "").attentions[0].measured["apart"].min()) > 1e-4
+
+
+def test_texts_without_a_common_word_are_compared_without_an_error(browser, page_of):
+    one = explore_text(language_model(), TOKENISER, SOURCE)
+    other = replace(one, texts={"text": tuple(f"{word}!" for word in one.texts["text"])})
+    with Opened(browser, f"{page_of(compared(one, other, 'other'))}#view=compare") as opened:
+        opened.page.wait_for_function("() => document.querySelector('main').innerText.includes('no words in common')")
+        assert not opened.complaints
+
+
+# relations and sampled rows
+
+
+def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
+    maps = look_text(language_model(), TOKENISER, SOURCE)
+    (one,) = explore_maps(maps).attentions
+    for name in ("previous word", "noun to article"):
+        links = relations_in(maps.words)[name]
+        expected = torch.stack([maps.weights[:, :, query, list(keys)].sum(-1) for query, keys in links]).mean(0)
+        torch.testing.assert_close(one.measured[name], expected)
+        assert one.links[name][0] == len(links)
+    assert len(relations_in(maps.words)["previous word"]) > 5
+    assert "article to noun" not in one.links  # a causal model cannot look ahead
+    with Opened(browser, f"{page_of(explore_maps(maps))}#view=heads") as opened:
+        opened.page.get_by_role("combobox", name="Sort by").select_option("noun to article")
+        opened.page.wait_for_timeout(200)
+        opened.page.evaluate("document.querySelector('details').open = true")
+        rows = opened.page.locator("tbody tr").all_inner_texts()
+        order = sorted(((float(expected[a, b]), a, b) for a in range(2) for b in range(2)), reverse=True)
+        assert [tuple(map(int, row.split("\t")[:2])) for row in rows] == [(a, b) for _, a, b in order]
+        assert "link" in opened.page.locator("main").inner_text()
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "sinusoidal"])
+def test_sampled_rows_are_those_of_the_whole(positions):
+    torch.manual_seed(0)
+    settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 4, "kv_heads": 2, "layers": 2}
+    for kind in (LanguageModel, TextEncoder):
+        model = kind(kind.Config(**settings, positions=positions, pattern="causal & causal_window(9)"))
+        whole, some = look_text(model, TOKENISER, SOURCE), look_rows(model, TOKENISER, SOURCE, 6, seed=3)
+        assert len(some.rows) == 6
+        assert model.training
+        torch.testing.assert_close(some.weights, whole.weights[:, :, list(some.rows)], atol=1e-6, rtol=1e-5)
+
+
+def test_a_long_text_says_that_its_rows_are_sampled(browser, page_of, monkeypatch):
+    monkeypatch.setattr(sources_module, "MOST_WEIGHTS", 2_000)
+    found = explore_text(language_model(), TOKENISER, f"{SOURCE} {OTHER}")
+    (one,) = found.attentions
+    rows, columns = one.weights.shape[2:]
+    assert rows == len(one.sampled) < columns
+    record = to_answer(found)["header"]["attentions"][0]
+    apart = (torch.tensor(one.sampled)[:, None] - torch.arange(columns)).abs()
+    assert record["statistics"]["distance"][0][0] == pytest.approx(
+        float((one.weights[0, 0] * apart).sum(-1).mean()), rel=1e-4
+    )
+    with Opened(browser, page_of(found)) as opened:
+        for view in ("Heads", "Heat map", "Links", "Reader"):
+            opened.view(view)
+            if view != "Reader":
+                assert "sampled" in opened.page.locator("[data-sampled]").first.inner_text()
+        opened.view("Heat map")
+        assert opened.page.locator("canvas.heatmap").count() == 1
+        assert not opened.complaints
+
+
+def test_arrays_and_maps_have_no_view_that_needs_a_model(browser, tmp_path):
+    path = tmp_path / "weights.html"
+    show(torch.full((3, 3), 1 / 3)).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        names = opened.page.locator("nav button").all_inner_texts()
+        assert names == ["Reader", "Heads", "Heat map", "Links", "Compare"]
+
+
+def test_rows_that_do_not_sum_to_one_are_named_in_each_view_of_weights(browser, tmp_path):
+    path = tmp_path / "weights.html"
+    show(torch.full((2, 3, 3), 1 / 6)).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        for view in ("Reader", "Heads", "Heat map"):
+            opened.view(view)
+            hints = " ".join(opened.page.locator("p.hint").all_inner_texts())
+            assert "Rows sum to 0.50 to 0.50, not all to 1" in hints, view
+            assert "The weights of each row sum to 1." not in hints
+
+
+def test_the_labels_of_heads_are_explained_where_they_stand(browser, tmp_path):
+    path = tmp_path / "weights.html"
+    show(torch.full((2, 8, 3, 3), 1 / 3)).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        opened.view("Heads")
+        assert (
+            "layer.head, both counted from 0, so 1.7 is head 7 of layer 1." in opened.page.locator("main").inner_text()
+        )
+        opened.page.get_by_label("Sort by").select_option("entropy")
+        assert "so 1.7 is head 7 of layer 1; then the entropy." in opened.page.locator("main").inner_text()
+
+
+def test_a_change_is_json():
+    changed = Changed("", (0.5,), ((("a", 0.5),),), ("a",))
+    answer = to_answer(replace(translation(), changes={None: changed, 0: changed}, second=None))
+    assert answer["header"]["changes"]["erased"][0]["word"] == ""
+    assert walk_whole("a b", layers=1).steps

@@ -1,0 +1,194 @@
+"""The lens benchmark: what counts as known and as verified, how lenses are scored, and a report that goes on."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from grammar_translator import SENTENCES, TOKENISER, grammar_translator, recurrent_translator
+
+from regard.errors import ArgumentError, DataError
+from regard_lab.decoding import Translator
+from regard_lab.seeing.lens_study import (
+    LensReport,
+    known_sentences,
+    lens_agreement,
+    measure_routes,
+    routes,
+    study_lenses,
+)
+from regard_lab.seeing.lens_study import study as study_file
+from regard_lab.seeing.lens_study.known import written_before
+from regard_lab.seeing.lens_study.routes import swapped
+from regard_lab.seeing.lens_study.scoring import agreement, deletion, standard_error
+from regard_lab.seeing.lenses import explain, log_odds
+from regard_lab.text import END
+from regard_lab.text.pronouns import swap_adjective, swap_referent
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return grammar_translator()
+
+
+@pytest.fixture(scope="module")
+def known(translator):
+    return known_sentences(translator, SENTENCES)
+
+
+def test_a_known_sentence_names_the_words_of_its_cause(known):
+    assert len(known) == len(SENTENCES)
+    for one in known:
+        words = [word for word, _ in one.contrast.source_words]
+        assert words[one.it].lower() == "it"
+        assert (words[one.referent], words[one.other]) == (one.sentence.referent, one.sentence.other)
+        assert one.sentence.derivation.drawback.english.endswith(words[one.adjective])
+        assert (one.contrast.word, one.as_grammar) == (one.sentence.pronoun, True)
+        assert one.contrast.written[1:] == written_before(TOKENISER, one.sentence)
+
+
+def test_a_wrong_pronoun_is_not_explained(translator, known, monkeypatch):
+    wrong = {"es": "er", "er": "sie", "sie": "es"}
+    translation = translator.translate([SENTENCES[0].source])[0]
+    before, _, after = translation.text.rpartition(f" {SENTENCES[0].pronoun} ")
+    text = f"{before} {wrong[SENTENCES[0].pronoun]} {after}"
+    changed = replace(translation, text=text, ids=tuple(TOKENISER.encode(text)))
+    monkeypatch.setattr(translator, "translate", lambda lines: [changed], raising=False)
+    assert known_sentences(translator, SENTENCES[:1]) == []
+    assert lens_agreement(translator, SENTENCES[:1]) is None
+
+
+def test_a_swap_changes_one_text_and_keeps_the_question(known):
+    one = known[0]
+    versions = swapped(TOKENISER, one)
+    base, other = versions["nothing"], swap_referent(one.sentence)
+    assert versions["source"].source == (*TOKENISER.encode(other.source), END)
+    assert versions["source"].written == base.written
+    assert versions["written"].source == base.source
+    assert versions["written"].written[1:] == written_before(TOKENISER, other)
+    assert (versions["both"].source, versions["both"].written) == (
+        versions["source"].source,
+        versions["written"].written,
+    )
+    assert versions["adjective"].source == (*TOKENISER.encode(swap_adjective(one.sentence).source), END)
+    for version in versions.values():
+        assert (version.of, version.instead_of, version.word) == (base.of, base.instead_of, base.word)
+
+
+def test_an_adjective_of_the_other_noun_moves_the_referent():
+    moved = [(one, new) for one in SENTENCES if (new := swap_adjective(one)) is not None]
+    assert len(moved) > len(SENTENCES) / 2
+    for before, after in moved:
+        assert (after.referent, after.other) == (before.other, before.referent)
+        assert len(set(before.source.split()) ^ set(after.source.split())) == 2
+        assert before.pronoun != after.pronoun
+
+
+def test_routes_are_mean_probabilities_after_each_swap(translator, known):
+    measured = measure_routes(translator, known)
+    for kind, first in ((measured.last, False), (measured.first, True)):
+        group = [one for one in known if one.link_first is first]
+        if not group:
+            assert kind == {}
+            continue
+        odds = log_odds(translator.model, [swapped(TOKENISER, one)["both"] for one in group])
+        assert kind["both"] == pytest.approx(float(torch.tensor(odds).sigmoid().mean()), abs=1e-6)
+    assert sum(measured.counts) == len(known)
+    with pytest.raises(DataError, match="none is translated as by the grammar"):
+        measure_routes(translator, [replace(one, as_grammar=False) for one in known])
+
+
+def test_a_cause_is_verified_only_if_every_swap_says_so():
+    share = {"nothing": 0.9, "source": 0.9, "written": 0.9, "both": 0.1, "other": 0.9, "adjective": 0.1}
+    assert routes._is_verified(share)
+    for name, value in (("nothing", 0.4), ("both", 0.6), ("other", 0.4), ("adjective", 0.6)):
+        assert not routes._is_verified({**share, name: value})
+    assert not routes._is_verified({name: value for name, value in share.items() if name != "adjective"})
+
+
+def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(known):
+    def scores(**chosen):
+        lists = []
+        for one in known:
+            values = [0.0] * len(one.contrast.source_words)
+            values[one.it] = 9.0
+            for name, value in chosen.items():
+                values[getattr(one, name)] = value
+            lists.append(values)
+        return lists
+
+    assert agreement(known, scores(referent=2.0, other=1.0)) == (1.0, 1.0, 1.0)
+    assert agreement(known, scores(referent=1.0, adjective=2.0)) == (0.0, 1.0, 1.0)
+    assert agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0  # a tie does not count
+    assert agreement(known, scores(other=3.0, referent=1.0)) == (0.0, 0.0, 0.0)
+    assert standard_error(0.5, 25) == pytest.approx(0.1)
+
+
+def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(translator, known):
+    model, one = translator.model.double(), known[0]
+    scores = [
+        float(place) for place in range(len(one.contrast.source_words))
+    ]  # <end>, the full stop, the adjective ...
+    fall = deletion(translator, [one], [scores], words=2)
+    before = torch.tensor(log_odds(model, [one.contrast])).sigmoid()
+    erased = explain(model, TOKENISER, [one.contrast], "erase", sides=("source",))[0].source_scores
+    after = torch.tensor([0.0, erased[-2]])  # without <end>, which stays, and without it and the full stop
+    expected = (before - torch.sigmoid(torch.tensor(log_odds(model, [one.contrast])) - after)).mean()
+    assert fall == pytest.approx(float(expected), abs=1e-6)
+    assert abs(fall) > 1e-6
+    model.float()
+
+
+def test_lens_agreement_is_the_share_with_the_referent_above_the_other_noun(translator, known):
+    records = explain(translator.model, TOKENISER, [one.contrast for one in known], steps=20)
+    above = [r.source_scores[one.referent] > r.source_scores[one.other] for one, r in zip(known, records, strict=True)]
+    assert 0 < sum(above) < len(above)
+    assert lens_agreement(translator, SENTENCES) == sum(above) / len(above)
+
+
+@pytest.fixture
+def _all_verified(monkeypatch):
+    monkeypatch.setattr(routes, "_is_verified", lambda share: bool(share))
+    monkeypatch.setattr(study_file, "CHOOSING", 6)
+
+
+@pytest.mark.usefixtures("_all_verified")
+def test_a_report_goes_on_where_it_stopped(translator, tmp_path, monkeypatch):
+    told = []
+    first = study_lenses(translator, sentences=8, out=tmp_path, name="demo", tell=told.append)
+    assert list(first.rows) == ["random", "it", "cross", "cross_head", "rollout", "erase", "gradients", "swap"]
+    kept = LensReport.load(tmp_path)
+    assert kept.to_dict() == json.loads(json.dumps(first.to_dict()))
+    del kept.rows["erase"]
+    kept.rows["random"]["top"] = 0.987
+    kept.save(tmp_path)
+    again = study_lenses(translator, sentences=8, out=tmp_path, tell=(told := []).append)
+    assert "erasure (default) ..." in told
+    assert sum(line.endswith("measured before") for line in told) == 7
+    assert again.rows["random"]["top"] == 0.987  # read, not measured
+    page = (tmp_path / "lenses.md").read_text("utf-8")
+    assert "| erasure (default) |" in page
+    assert "0.987" in page
+    with pytest.raises(ArgumentError, match="other weights or sentences"):
+        study_lenses(translator, sentences=9, out=tmp_path)
+    with torch.no_grad():
+        translator.model.embedding.weight[5] += 1
+    with pytest.raises(ArgumentError, match="other weights or sentences"):
+        study_lenses(translator, sentences=8, out=tmp_path)
+
+
+@pytest.mark.usefixtures("_all_verified")
+@pytest.mark.parametrize(
+    ("attention", "missing"), [("bahdanau", {"it", "rollout"}), ("none", {"it", "rollout", "cross"})]
+)
+def test_recurrent_translators_have_the_lenses_that_apply_to_them(attention, missing):
+    report = study_lenses(recurrent_translator(attention), sentences=4)
+    assert not missing & report.rows.keys()
+    assert {"random", "erase", "gradients", "swap"} <= report.rows.keys()
+    assert ("cross" in report.rows) == (attention == "bahdanau")
+
+
+def test_a_translator_that_understands_nothing_is_refused(translator):
+    untrained = Translator(translator.model, TOKENISER)
+    with pytest.raises(ArgumentError, match="a cause that swaps verify"):
+        study_lenses(untrained, sentences=3)

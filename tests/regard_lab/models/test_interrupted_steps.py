@@ -1,0 +1,58 @@
+"""A model whose step is stopped at any line leaves a state as before or as after the step, the same in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from injections import at_each_line, interrupted
+
+from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
+
+BATCH, LENGTH, VOCABULARY = 3, 5, 23
+MOST = 150  # lines of one change
+ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
+SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "dim": 12, "heads": 2}
+MODELS: dict[str, Callable[[], Any]] = {
+    "language model": lambda: LanguageModel(LanguageModel.Config(**SIZES, layers=3)),
+    "translator": lambda: TranslationTransformer(TranslationTransformer.Config(**SIZES, decoder_layers=3)),
+    "recurrent translator": lambda: RecurrentTranslator(
+        RecurrentTranslator.Config(vocab_size=VOCABULARY, dim=8, hidden=8)
+    ),
+}
+ORDER = torch.tensor([2, 0, 0])
+IDS = torch.arange(4 * BATCH).view(4, BATCH) % 13 + 5
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "step": lambda model, state: model.step(IDS[0], state),
+    "reorder": lambda model, state: state.reorder(ORDER),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_state_is_as_before_or_as_after_a_change_that_is_stopped_at_any_line(kind: str, name: str) -> None:
+    torch.manual_seed(3)
+    model, change = MODELS[kind]().double().eval(), CHANGES[name]
+    texts = torch.arange(BATCH * LENGTH).view(BATCH, LENGTH) % 17 + 5
+
+    def state() -> Any:
+        begun = model.start(texts)
+        model.step(IDS[1], begun)
+        return begun
+
+    def later(begun: Any) -> torch.Tensor:
+        """The scores of two more steps, which show the states of all layers."""
+        return torch.stack([model.step(ids, begun) for ids in IDS[2:]])
+
+    with torch.no_grad():
+        changed = state()
+        change(model, changed)
+        wanted = [later(state()), later(changed)]
+        begun = state()
+        for number, line in enumerate([*at_each_line(lambda: change(model, begun), most=MOST)]):  # noqa: B023
+            begun = state()
+            interrupted(lambda: change(model, begun), line, ERRORS[number % 2])  # noqa: B023
+            found = later(begun)
+            assert any(torch.allclose(found, one, rtol=0, atol=1e-12) for one in wanted), line

@@ -1,0 +1,156 @@
+"""What a language model promises: padding, batches, caches and chunks change nothing, whatever its attention."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from language_models import GPT2, KINDS, SIZES, language_model, lossless_caches
+
+import regard as rg
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.text import PAD
+from regard_lab.text.batches import pad
+
+EXACT = {"rtol": 0, "atol": 1e-12}
+texts = st.lists(st.integers(1, 22), min_size=1, max_size=7)
+sides = st.sampled_from(["left", "right"])
+EVERY = pytest.mark.parametrize("kind", KINDS)
+
+
+@EVERY
+@settings(max_examples=6)
+@given(rows=st.lists(texts, min_size=1, max_size=4), side=sides, more=st.integers(0, 3))
+def test_a_padded_batch_equals_each_text_alone(kind, rows, side, more):
+    model = language_model(kind)
+    ids = pad([*rows, [5] * (max(map(len, rows)) + more)], side)
+    with torch.no_grad():
+        together = model(ids)
+        for row, alone in enumerate(rows):
+            torch.testing.assert_close(together[row][ids[row] != PAD], model(torch.tensor([alone]))[0], **EXACT)
+
+
+@EVERY
+@settings(max_examples=8)
+@given(data=st.data(), rows=st.lists(texts, min_size=1, max_size=3), added=texts, side=sides)
+def test_a_cache_continues_unequal_prompts_as_each_text_computed_whole(kind, data, rows, added, side):
+    """`start`, then `step` by one id and `extend` by several, against `forward` of each whole text alone."""
+    model = language_model(kind)
+    length = max(map(len, rows)) + len(added)
+    options = data.draw(st.sampled_from(lossless_caches(kind, length)))
+    with torch.no_grad():
+        whole = [model(torch.tensor([[*row, *added]]))[0, len(row) - 1 :] for row in rows]  # (1 + added, vocab_size)
+        expected = torch.stack(whole)
+        state = model.start(pad([*rows], side), **options)
+        torch.testing.assert_close(state.next_scores, expected[:, 0], **EXACT)
+        at, ids = 0, torch.tensor([added] * len(rows))
+        while at < len(added):
+            stop = data.draw(st.integers(at + 1, len(added)))
+            one = stop == at + 1
+            found = model.step(ids[:, at], state)[:, None] if one else model.extend(ids[:, at:stop], state)
+            torch.testing.assert_close(found, expected[:, at + 1 : stop + 1], **EXACT)
+            assert state.next_scores is None
+            at = stop
+            assert state.length == max(map(len, rows)) + at
+
+
+@EVERY
+def test_what_comes_later_changes_nothing_before_it(kind):
+    model = language_model(kind)
+    one, other = torch.tensor([[5, 6, 7, 8, 9]]), torch.tensor([[5, 6, 7, 20, 3]])
+    torch.testing.assert_close(model(one)[:, :3], model(other)[:, :3], **EXACT)
+    assert not torch.allclose(model(one)[:, 3], model(other)[:, 3])
+
+
+def test_a_stack_of_windows_sees_as_far_as_its_reach_and_no_further():
+    model = language_model("window")  # 2 layers of 3 keys: 4 positions back
+    ids = torch.arange(1, 10)[None]
+    for place in range(9):
+        changed = ids.clone()
+        changed[0, place] = 22
+        moved = (model(changed) != model(ids)).any(-1)[0]
+        assert moved.nonzero().flatten().tolist() == list(range(place, min(9, place + 5)))
+
+
+def test_layers_take_patterns_in_turn():
+    model = language_model("windows alternating with full")
+    seen = [str(block.attention.pattern.canonical()) for block in model.blocks]
+    assert seen == ["causal_window(3)", "causal", "causal_window(3)"]
+
+
+@EVERY
+def test_every_parameter_learns(kind):
+    model = copy.deepcopy(language_model(kind)).train()
+    model(torch.tensor([[5, 6, 7, 3, 9], [8, 9, 0, 0, 0]])).logsumexp(-1).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        if not name.endswith("to_k.bias"):  # the same number added to all scores of a row changes no softmax
+            assert float(parameter.grad.abs().max()) > 0, name
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "linear", "windows alternating with full"])
+def test_gradient_checkpointing_gives_the_same_gradients_and_runs_each_block_twice(kind):
+    config = {**SIZES, **KINDS[kind], "dropout": 0.3}
+    if kind != "linear":
+        config["attention_dropout"] = 0.2
+    gradients, calls = [], []
+    for again in (False, True):
+        torch.manual_seed(1)
+        model = LanguageModel(LanguageConfig(**config, gradient_checkpointing=again)).double().train()
+        calls.append(0)
+        for block in model.blocks:
+            block.feed_forward.register_forward_hook(lambda *_: calls.__setitem__(-1, calls[-1] + 1))
+        torch.manual_seed(2)
+        model(torch.tensor([[5, 6, 7, 8, 9], [0, 0, 4, 3, 2]])).logsumexp(-1).sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert calls[1] == 2 * calls[0] == 2 * config["layers"]
+    for kept, computed_again in zip(*gradients, strict=True):
+        assert torch.equal(kept, computed_again)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "alibi", "linear", "window"])
+def test_bfloat16_runs_near_float64(kind):
+    exact = language_model(kind)
+    model = copy.deepcopy(exact).bfloat16()
+    ids = torch.tensor([[5, 6, 7, 8], [0, 0, 4, 3]])
+    with torch.no_grad():
+        rounded, expected = model.step(ids[:, 3], model.start(ids[:, :3])), exact(ids)[:, -1]
+    assert rounded.dtype == torch.bfloat16
+    assert float((rounded.double() - expected).abs().max()) < 0.05 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("style", ["llama", "gpt2"])
+def test_a_model_at_its_start_is_nearly_uniform(style):
+    torch.manual_seed(3)
+    model = LanguageModel(LanguageConfig(vocab_size=211, dim=64, layers=3, **({} if style == "llama" else GPT2)))
+    with torch.no_grad():
+        log_probabilities = model(torch.randint(1, 211, (8, 31))).log_softmax(-1)
+    entropy = -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
+    assert math.log(211) - 0.3 < float(entropy) < math.log(211) - 1e-4
+    small = math.sqrt(2 / (5 * 64))
+    for block in model.blocks:
+        for part, last in ((block.attention, "to_output"), (block.feed_forward, "narrow")):
+            for name, layer in part.named_children():
+                if isinstance(layer, torch.nn.Linear):
+                    expected = small / math.sqrt(6) if name == last else small
+                    assert abs(float(layer.weight.detach().std()) / expected - 1) < 0.1, name
+
+
+def test_ids_that_cannot_be_are_refused_with_their_numbers():
+    model = language_model("gpt2")
+    with pytest.raises(rg.ArgumentError, match="5 to 23"):
+        model(torch.tensor([[5, 23]]))
+    with pytest.raises(rg.ShapeError, match="int64"):
+        model(torch.zeros(1, 2))
+    long = LanguageModel(LanguageConfig(**SIZES, **GPT2, max_length=4)).eval()
+    with pytest.raises(rg.ShapeError, match="0 to 3"):
+        long(torch.ones(1, 5, dtype=torch.int64))
+    state = long.start(torch.ones(1, 4, dtype=torch.int64))
+    with pytest.raises(rg.ShapeError, match="0 to 3"):
+        long.step(torch.tensor([1]), state)
+    assert state.length == 4
+    assert state.next_scores is not None

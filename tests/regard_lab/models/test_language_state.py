@@ -1,0 +1,207 @@
+"""What the state of a language model promises: rows move freely, texts are cropped, and a refusal changes nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from language_models import KINDS, SIZES, language_model, lossless_caches
+
+import regard as rg
+from regard.core.tensors import Stored
+from regard.layers import multi_head
+from regard_lab.models import LanguageConfig, LanguageModel, State, Writer
+from regard_lab.models.language import LanguageState
+from regard_lab.text.batches import pad
+
+EXACT = {"rtol": 0, "atol": 1e-12}
+EVERY = pytest.mark.parametrize("kind", KINDS)
+ROWS = [[5, 6, 7], [8], [9, 3, 4, 2], [11, 12, 13], [14]]
+
+
+def whole(model: LanguageModel, rows: list[list[int]]) -> torch.Tensor:
+    """Scores (rows, vocab_size) of what follows each text, alone."""
+    return torch.stack([model(torch.tensor([row]))[0, -1] for row in rows])
+
+
+def test_a_language_model_is_a_writer():
+    model: Writer[LanguageState] = language_model("llama")
+    state: State = model.start(torch.tensor([[5]]))
+    assert state.length == 1
+
+
+@EVERY
+@settings(max_examples=6)
+@given(data=st.data(), index=st.lists(st.integers(0, 4), min_size=1, max_size=7), before=st.booleans())
+@torch.no_grad()
+def test_a_reordered_state_goes_on_from_the_chosen_rows(kind, data, index, before):
+    model = language_model(kind)
+    state = model.start(pad(ROWS), **data.draw(st.sampled_from(lossless_caches(kind, 9))))
+    rows = ROWS
+    if not before:
+        model.step(torch.arange(1, 6), state)
+        rows = [[*row, 1 + at] for at, row in enumerate(ROWS)]
+    state.reorder(torch.tensor(index))
+    rows = [rows[at] for at in index]
+    if before:
+        torch.testing.assert_close(state.next_scores, whole(model, rows), **EXACT)
+    for added in (20, 21):
+        rows = [[*row, added] for row in rows]
+        found = model.step(torch.full((len(index),), added), state)
+        torch.testing.assert_close(found, whole(model, rows), **EXACT)
+
+
+@EVERY
+@torch.no_grad()
+def test_a_cropped_state_goes_on_from_where_it_was(kind):
+    model = language_model(kind)
+    if kind == "gated":
+        state = model.start(torch.tensor([[5, 6]]), cache="state")
+        with pytest.raises(rg.UnsupportedError, match="cannot be separated"):
+            state.crop(1)
+        return
+    state = model.start(pad(ROWS), cache="dynamic")
+    kept = [[*row, 17] for row in ROWS]
+    model.step(torch.full((5,), 17), state)
+    model.extend(torch.tensor([[1, 2, 3]] * 5), state)
+    with pytest.raises(rg.ArgumentError, match=r"longest text has 8 ids and the shortest 5.* 3 to 8"):
+        state.crop(2)
+    state.crop(5)
+    assert state.length == 5
+    torch.testing.assert_close(model.step(torch.full((5,), 19), state), whole(model, [[*r, 19] for r in kept]), **EXACT)
+    state.crop(0)
+    assert state.length == 0
+    anew = [[row, 7 - row] for row in range(1, 6)]
+    torch.testing.assert_close(model.extend(torch.tensor(anew), state)[:, -1], whole(model, anew), **EXACT)
+
+
+def test_next_scores_are_those_of_the_prompt_and_nothing_later():
+    model = language_model("llama")
+    state = model.start(torch.tensor([[5, 6]]))
+    state.crop(2)
+    assert state.next_scores is not None
+    state.crop(1)
+    assert state.next_scores is None
+
+
+@torch.no_grad()
+def test_a_refused_call_changes_nothing():
+    model = language_model("rotated features")  # unequal prompts go on in groups
+    state = model.start(pad(ROWS), cache="static", capacity=5)
+    model.step(torch.ones(5, dtype=torch.int64), state)
+    for call in (
+        lambda: model.step(torch.full((5,), 2), state),  # the longest text is full, the others are not
+        lambda: state.reorder(torch.tensor([0, 5])),
+        lambda: state.crop(6),
+    ):
+        with pytest.raises(rg.RegardError):
+            call()
+        assert [texts.caches.length for texts in state.groups] == [5, 4, 2]
+    state.crop(4)
+    expected = whole(model, [[*row, 2] for row in ROWS])
+    torch.testing.assert_close(model.step(torch.full((5,), 2), state), expected, **EXACT)
+
+
+@torch.no_grad()
+def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
+    model = LanguageModel(LanguageConfig(**SIZES, mechanism=("softmax", "linear"))).eval()
+    state = model.start(torch.tensor([[5, 6]]))
+    with rg.record_attention(model), pytest.raises(rg.UnsupportedError, match="neither bias nor statistics"):
+        model.step(torch.tensor([7]), state)
+    assert [cache.length for cache in state.groups[0].caches.each] == [2, 2]
+    assert state.next_scores is not None
+    torch.testing.assert_close(model.step(torch.tensor([8]), state), whole(model, [[5, 6, 8]]), rtol=0, atol=1e-5)
+
+
+def test_what_cannot_be_started_is_said():
+    model = language_model("llama")
+    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 has no ids"):
+        model.start(torch.tensor([[5], [0]]))
+    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 has no ids"):
+        model.start(torch.zeros(2, 0, dtype=torch.int64))
+    with pytest.raises(rg.ArgumentError, match="give cache='static' or cache='ring'"):
+        model.start(torch.tensor([[5]]), capacity=5)
+    with pytest.raises(rg.ArgumentError, match="give capacity=, or a pattern with a window"):
+        model.start(torch.tensor([[5]]), cache="ring")
+    with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
+        model.start(torch.tensor([[5]]), cache="state")
+
+
+@torch.no_grad()
+def test_each_layer_keeps_what_is_exact_in_the_least_memory():
+    prompt = torch.tensor([[5, 6, 7, 8, 9]])
+    kinds = {
+        "llama": ["GrowingCache"] * 2,
+        "windows alternating with full": ["RingCache", "GrowingCache", "RingCache"],
+        "linear beside softmax": ["RecurrentState", "GrowingCache"],
+    }
+    for kind, names in kinds.items():
+        caches = language_model(kind).start(prompt).groups[0].caches.each
+        assert [type(cache).__name__ for cache in caches] == names
+    narrow = language_model("linear beside softmax").start(prompt, dtype="int8").groups[0].caches.each
+    assert [cache.dtype for cache in narrow] == [torch.float64, torch.int8]
+
+
+@torch.no_grad()
+def test_bytes_are_counted():
+    model = language_model("llama")  # 2 layers of 1 key/value head of 10 numbers in float64
+    state = model.start(torch.ones(3, 7, dtype=torch.int64), cache="static", capacity=11)
+    assert state.nbytes == 2 * 2 * 3 * 11 * 10 * 8
+    apart = language_model("fixed").start(pad(ROWS), cache="static", capacity=11)  # 2 heads
+    assert apart.nbytes == 2 * 2 * 5 * 11 * 2 * 10 * 8
+
+
+LONG = {
+    "window": {"pattern": "causal_window(64)"},
+    "linear": {"mechanism": "linear"},
+    "both": {"pattern": "full", "mechanism": "performer(features=16)", "positions": "learned", "max_length": 20_100},
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@torch.no_grad()
+def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatch):
+    model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
+    read: list[int] = []  # keys that are handed to attention, layer by layer
+    plain = multi_head.attention
+
+    def counting(q, k, v, **rest):
+        read.append(k.numbers.shape[2] if isinstance(k, Stored) else k.shape[2])
+        return plain(q, k, v, **rest)
+
+    monkeypatch.setattr(multi_head, "attention", counting)
+    found = []
+    for length in (100, 20_000):
+        state = model.start(torch.randint(1, 23, (1, length)))
+        sizes = set()
+        read.clear()
+        for _ in range(40):
+            assert model.step(torch.tensor([5]), state).isfinite().all()
+            sizes.add(state.nbytes)
+        found.append((sizes, list(read)))
+        assert state.length == length + 40
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 1
+    assert set(found[0][1]) == ({64} if kind == "window" else set())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["window", "linear"])
+@torch.no_grad()
+def test_20_000_tokens_take_constant_memory_and_constant_time_each(kind):
+    model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
+    state = model.start(torch.tensor([[5]]))
+    assert state.next_scores is not None
+    ids, sizes, times = state.next_scores.argmax(-1), set(), []
+    while state.length < 20_000:
+        began = time.process_time()
+        for _ in range(500):
+            ids = model.step(ids, state).argmax(-1)
+        times.append(time.process_time() - began)
+        sizes.add(state.nbytes)
+    assert len(sizes) == 1
+    early, late = sorted(times[1:9])[4], sorted(times[-8:])[4]
+    assert late < 1.25 * early, f"500 tokens took {early:.2f} s at the beginning and {late:.2f} s at the end"

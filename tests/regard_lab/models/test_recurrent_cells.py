@@ -1,0 +1,298 @@
+"""Bahdanau's and Luong's cells against loops written from the papers."""
+
+import numpy as np
+import pytest
+import torch
+from recurrent_by_loops import Cell, additive, concat, context, dot, general, numbers
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from regard.errors import ArgumentError, ShapeError
+from regard.layers import record_attention
+from regard.mechanisms import Additive, Concat, Dot, General, LocalPredictive
+from regard_lab.models.recurrent import BahdanauCell, CellState, FixedVectorCell, LuongCell, MemoryAttention, Tapes
+from regard_lab.models.recurrent.memory import Memory
+
+X, H, M, OUT, LENGTH = 5, 7, 3, 11, 13  # sizes of x, state, memory and h~; words of the source
+CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "tanh": nn.RNNCell, "2 gru": nn.GRU, "2 lstm": nn.LSTM}
+SCORES = {
+    "dot": (Dot(), dot),
+    "general": (General(H, M), general),
+    "concat": (Concat(H, M, hidden=17), concat),
+    "additive": (Additive(H, M, hidden=17), additive),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def new_cell(kind, size):
+    if kind.startswith("2"):
+        return CELLS[kind](size, H, 2, batch_first=True).double()
+    return CELLS[kind](size, H).double()
+
+
+def first_state(kind):
+    shape = (2, 1, H) if kind.startswith("2") else (1, H)
+    h, c = torch.randn(2, *shape, dtype=torch.float64)
+    states = [(h.reshape(-1, H)[layer].numpy(), c.reshape(-1, H)[layer].numpy()) for layer in range(h.numel() // H)]
+    return (h, c) if "lstm" in kind else h, states
+
+
+def given(memory_dim=M, steps=6):
+    return torch.randn(1, steps, X, dtype=torch.float64), torch.randn(1, LENGTH, memory_dim, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found(kind):
+    attention = MemoryAttention(Additive(H, M, hidden=17)).double()
+    cell = BahdanauCell(new_cell(kind, X + M), attention)
+    xs, states = given()
+    start, at = first_state(kind)
+    found, end = cell.sequence(xs, cell.begin(start), attention.remember(states))
+
+    loop, learned = Cell(cell.cell), numbers(attention.learned)
+    for t, x in enumerate(xs[0].numpy()):
+        c = context(additive, learned, at[-1][0], states[0].numpy())
+        at = loop.step(np.concatenate([x, c]), at)
+        np.testing.assert_allclose(found[0, t].detach(), np.concatenate([at[-1][0], c]), atol=1e-12)
+    assert end.place == 6
+
+
+@pytest.mark.parametrize("feeding", [False, True], ids=["", "input feeding"])
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("kind", CELLS)
+def test_luong_moves_on_and_then_attends(kind, name, feeding):
+    score, by_loop = SCORES[name]
+    memory_dim = H if name == "dot" else M
+    attention = MemoryAttention(score).double()
+    cell = LuongCell(
+        new_cell(kind, X + OUT if feeding else X),
+        attention,
+        memory_dim=memory_dim,
+        output_dim=OUT,
+        input_feeding=feeding,
+    ).double()
+    xs, states = given(memory_dim)
+    start, at = first_state(kind)
+    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
+    learned = numbers(attention.learned)
+    expected = luong_by_loop(cell, xs, at, lambda h, t: context(by_loop, learned, h, states[0].numpy()))
+    np.testing.assert_allclose(found[0].detach(), list(expected), atol=1e-12)
+
+
+def luong_by_loop(cell, xs, at, attend):
+    loop, W, fed = Cell(cell.cell), numbers(cell)["combine.weight"], np.zeros(OUT)
+    for t, x in enumerate(xs[0].numpy()):
+        at = loop.step(np.concatenate([x, fed]) if cell.input_feeding else x, at)
+        fed = np.tanh(W @ np.concatenate([attend(at[-1][0], t), at[-1][0]]))
+        yield fed
+
+
+@pytest.mark.parametrize("feeding", [False, True], ids=["", "input feeding"])
+@pytest.mark.parametrize("D", [1, 2])
+def test_local_m_looks_around_the_place_of_the_step_and_beyond_the_source_at_nothing(D, feeding):
+    attention = MemoryAttention(Dot(), window=D)
+    cell = LuongCell(
+        new_cell("2 gru", X + OUT if feeding else X), attention, memory_dim=H, output_dim=OUT, input_feeding=feeding
+    ).double()
+    xs, states = given(H, steps=LENGTH + D + 3)
+    start, at = first_state("2 gru")
+    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
+    expected = luong_by_loop(cell, xs, at, lambda h, t: context(dot, {}, h, states[0].numpy(), near=(t, D)))
+    np.testing.assert_allclose(found[0].detach(), list(expected), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_local_p_looks_around_the_place_that_it_predicts(name):
+    score, by_loop = SCORES[name]
+    memory_dim = H if name == "dot" else M
+    attention = MemoryAttention(LocalPredictive(score, window=2, query_dim=H)).double()
+    cell = LuongCell(new_cell("2 lstm", X), attention, memory_dim=memory_dim, output_dim=OUT).double()
+    xs, states = given(memory_dim)
+    start, at = first_state("2 lstm")
+    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
+    learned = numbers(attention.learned)
+    expected = luong_by_loop(cell, xs, at, lambda h, t: context(by_loop, learned, h, states[0].numpy(), predicted=2))
+    np.testing.assert_allclose(found[0].detach(), list(expected), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_fixed_vector_is_fed_at_each_step(kind):
+    cell = FixedVectorCell(new_cell(kind, X + M))
+    xs, states = given()
+    start, at = first_state(kind)
+    found, _ = cell.sequence(xs, cell.begin(start), cell.attention.remember(states[:, -1:]))
+    loop, c = Cell(cell.cell), states[0, -1].numpy()
+    for t, x in enumerate(xs[0].numpy()):
+        at = loop.step(np.concatenate([x, c]), at)
+        np.testing.assert_allclose(found[0, t].detach(), np.concatenate([at[-1][0], c]), atol=1e-12)
+
+
+def test_a_recording_hears_each_step_of_bahdanau_and_all_of_luong_at_once():
+    attention = MemoryAttention(Additive(H, M, hidden=17)).double()
+    xs, states = given()
+    memory = attention.remember(states)
+    bahdanau = BahdanauCell(new_cell("gru", X + M), attention)
+    plain, _ = bahdanau.sequence(xs, bahdanau.begin(torch.zeros(1, H).double()), memory)
+    with record_attention(bahdanau) as recording:
+        heard, _ = bahdanau.sequence(xs, bahdanau.begin(torch.zeros(1, H).double()), memory)
+    assert [detail.weights.shape for detail in recording["attention"]] == [(1, 1, 1, LENGTH)] * 6
+    torch.testing.assert_close(heard, plain)
+
+    luong = LuongCell(new_cell("2 gru", X), attention, memory_dim=M, output_dim=OUT).double()
+    with record_attention(luong) as recording:
+        luong.sequence(xs, luong.begin(torch.zeros(2, 1, H).double()), memory)
+    (detail,) = recording["attention"]
+    assert detail.weights.shape == (1, 1, 6, LENGTH)
+    torch.testing.assert_close(detail.weights.sum(-1), torch.ones(1, 1, 6).double())
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_reordered_state_holds_the_chosen_rows(kind):
+    cell = LuongCell(new_cell(kind, X + OUT), MemoryAttention(Dot()), memory_dim=H, output_dim=OUT, input_feeding=True)
+    shape = (2, 5, H) if kind.startswith("2") else (5, H)
+    h, c, fed = torch.randn(shape), torch.randn(shape), torch.randn(5, OUT)
+    state = CellState((h, c) if "lstm" in kind else h, fed, place=3)
+    index = torch.tensor([4, 0, 0])
+    found = state.reorder(index)
+    parts = found.recurrent if "lstm" in kind else (found.recurrent,)
+    for part, before in zip(parts, (h, c), strict=False):
+        assert torch.equal(part, before[..., index, :])
+    assert torch.equal(found.fed, fed[index])
+    assert found.place == 3
+    assert state.nbytes == sum(part.nbytes for part in ((h, c, fed) if "lstm" in kind else (h, fed)))
+    assert cell.begin(found.recurrent).fed.shape == (3, OUT)
+
+
+def test_an_input_of_another_size_is_refused_with_the_size_to_give():
+    attention = MemoryAttention(Additive(H, M, hidden=2))
+    cell = BahdanauCell(nn.GRUCell(X, H), attention)
+    with pytest.raises(ShapeError, match=f"{X + M} numbers, and GRUCell.* takes {X}; make it with input_size={X + M}"):
+        cell(torch.zeros(2, X), cell.begin(torch.zeros(2, H)), attention.remember(torch.zeros(2, 4, M)))
+
+
+@pytest.mark.parametrize("options", [{"batch_first": False}, {"batch_first": True, "bidirectional": True}])
+def test_layers_that_cannot_go_step_by_step_are_refused(options):
+    with pytest.raises(ArgumentError, match="step by step"):
+        FixedVectorCell(nn.GRU(X, H, **options))
+
+
+class Minimal(nn.Module):
+    """A cell of a user's own: s' = tanh(x W + s U)."""
+
+    input_size, hidden_size = X + M, H
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.keep = nn.Linear(X + M, H), nn.Linear(H, H)
+
+    def forward(self, x, state):
+        return torch.tanh(self.read(x) + self.keep(state))
+
+
+class WithOutput(Minimal):
+    """It returns its output beside its state, as some libraries do."""
+
+    def forward(self, x, state):
+        state = super().forward(x, state)
+        return state, state
+
+
+def attended():
+    return MemoryAttention(Additive(H, M, hidden=17)).double()
+
+
+def test_a_cell_of_a_users_own_is_wrapped_if_it_is_called_as_those_of_torch_are():
+    own, attention = Minimal().double(), attended()
+    torch_cell = nn.RNNCell(X + M, H).double()
+    torch_cell.load_state_dict({
+        "weight_ih": own.read.weight, "bias_ih": own.read.bias, "weight_hh": own.keep.weight, "bias_hh": own.keep.bias
+    })  # fmt: skip
+    xs, states = given()
+    start, _ = first_state("tanh")
+    outputs = [
+        cell.sequence(xs, cell.begin(start), attention.remember(states))[0]
+        for cell in (BahdanauCell(own, attention), BahdanauCell(torch_cell, attention))
+    ]
+    torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (nn.LSTMCell, "cell is <class .*LSTMCell'>; give nn.GRUCell"),
+        (None, "cell is None; give nn.GRUCell"),
+        (nn.Linear(X, H), "cell is a Linear, which has no input_size"),
+        (nn.LSTM(X, H, batch_first=True, proj_size=2), "make it without proj_size"),
+        (nn.GRU(X, H), "needs batch_first=True"),
+        (nn.GRU(X, H, batch_first=True, bidirectional=True), "one direction"),
+    ],
+)
+def test_a_cell_that_cannot_run_step_by_step_is_refused_by_a_sentence(cell, words):
+    for make in (
+        lambda: BahdanauCell(cell, attended()),
+        lambda: LuongCell(cell, attended(), memory_dim=M, output_dim=OUT),
+        lambda: FixedVectorCell(cell),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            make()
+
+
+def test_a_cell_that_returns_more_than_its_state_is_refused_at_the_first_step():
+    cell = BahdanauCell(WithOutput().double(), attended())
+    xs, states = given()
+    start = cell.begin(first_state("tanh")[0])
+    with pytest.raises(
+        ArgumentError, match=r"WithOutput was given a state of shape \(1, 7\) and returned \(1, 7\) and"
+    ):
+        cell(xs[:, 0], start, cell.attention.remember(states))
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "error", "words"),
+    [
+        ("lstm", torch.zeros(1, H), ArgumentError, r"state of LSTMCell is a pair \(hidden, memory\), and one tensor"),
+        ("gru", (torch.zeros(1, H), torch.zeros(1, H)), ArgumentError, "state of GRUCell is one tensor, and a pair"),
+        ("gru", None, ArgumentError, "the state is None; give a tensor"),
+        ("gru", torch.zeros(1, H + 1), ShapeError, r"shape \(1, 8\); it needs \(batch, hidden_size\), of size 7"),
+        ("2 gru", torch.zeros(1, H), ShapeError, r"it needs \(layers, batch, hidden_size\)"),
+    ],
+)
+def test_a_state_that_the_cell_does_not_have_is_refused(kind, state, error, words):
+    cells = BahdanauCell(new_cell(kind, X + M), attended()), LuongCell(
+        new_cell(kind, X), attended(), memory_dim=M, output_dim=OUT, input_feeding=True
+    )  # fmt: skip
+    for cell in cells:
+        with pytest.raises(error, match=words):
+            cell.begin(state)
+
+
+def test_tensors_in_place_of_a_state_or_a_memory_are_refused():
+    cell, (xs, states) = BahdanauCell(new_cell("gru", X + M), attended()), given()
+    start, memory = torch.zeros(1, H).double(), cell.attention.remember(states)
+    for call in (cell, LuongCell(new_cell("gru", X), attended(), memory_dim=M, output_dim=OUT)):
+        with pytest.raises(ArgumentError, match="needs the CellState that `begin`"):
+            call(xs[:, 0], start, memory)
+        with pytest.raises(ArgumentError, match="needs what `remember` returns"):
+            call(xs[:, 0], call.begin(start), states)
+    with pytest.raises(ArgumentError, match=r"needs a score of regard\.mechanisms"):
+        MemoryAttention("dot")
+    with pytest.raises(ArgumentError, match="needs a MemoryAttention"):
+        BahdanauCell(new_cell("gru", X + M), nn.MultiheadAttention(4, 2))
+    with pytest.raises(ShapeError, match=r"states have shape \(13, 3\)"):
+        cell.attention.remember(states[0])
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None),
+    lambda x: CellState((x, x), x),
+    lambda x: Tapes(Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None), x),
+])  # fmt: skip
+def test_a_state_on_a_gpu_is_reordered_by_an_index_on_the_cpu(make):
+    with FakeTensorMode():  # tensors with a device and a shape, and no numbers: no GPU is needed
+        moved = make(torch.empty(3, 4, device="cuda")).reorder(torch.empty(5, dtype=torch.int64))
+    held = moved.fed if isinstance(moved, CellState) else moved.values if isinstance(moved, Memory) else moved.summary
+    assert (held.device.type, len(held)) == ("cuda", 5)

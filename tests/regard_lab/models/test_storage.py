@@ -1,0 +1,278 @@
+"""A saved model comes back whole, of the right kind, or not at all."""
+
+import errno
+import hashlib
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.errors import ArgumentError, CheckpointError
+from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.models.storage import (
+    Checkpoints,
+    load_model,
+    read_checkpoints,
+    save_model,
+    write_checkpoints,
+)
+
+TOKENISER = '{"words": ["das", "Tier", "überquerte"]}'
+
+
+def save(folder: Path, value: float = 1.0) -> Path:
+    state = {"weight": torch.full((2, 3), value), "bias": torch.zeros(3)}
+    save_model(folder, {"dim": 3, "value": value}, state, "toy", {"tokeniser.json": TOKENISER})
+    return folder
+
+
+def value_of(folder: Path) -> float:
+    """The one number that everything in the folder must agree on."""
+    found = load_model(folder, kind="toy")
+    assert found.extra_files == {"tokeniser.json": TOKENISER}
+    assert torch.equal(found.state["weight"], torch.full((2, 3), found.config["value"]))
+    return found.config["value"]
+
+
+def edit(path: Path, **changes: object) -> None:
+    """Change a sealed file and seal it again, as only an author of files can."""
+    path.write_bytes(render_sealed(read_sealed(path) | changes))
+
+
+def test_a_model_comes_back(tmp_path):
+    found = load_model(save(tmp_path / "m"), kind="toy")
+    assert found.config == {"dim": 3, "value": 1.0}
+    assert found.kind == "toy"
+    assert found.extra_files == {"tokeniser.json": TOKENISER}
+    assert found.state.keys() == {"weight", "bias"}
+
+
+def test_tied_weights_load_strictly_into_the_module(tmp_path):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.output = torch.nn.Embedding(5, 2), torch.nn.Linear(2, 5, bias=False)
+            self.output.weight = self.embedding.weight
+
+    first, second = Tied(), Tied()
+    save_model(tmp_path / "m", {}, first.state_dict(), "tied")
+    second.load_state_dict(load_model(tmp_path / "m").state, strict=True)
+    assert torch.equal(first.output.weight, second.embedding.weight)
+
+
+def test_a_saved_model_replaces_a_saved_model(tmp_path):
+    save(tmp_path / "m", 1.0)
+    save(tmp_path / "m", 2.0)
+    assert value_of(tmp_path / "m") == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_folder_with_anything_else_in_it_is_never_replaced(tmp_path):
+    save(tmp_path / "m")
+    (tmp_path / "m" / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"notes\.txt"):
+        save(tmp_path / "m", 2.0)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"thesis\.txt"):
+        save(tmp_path / "home")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(CheckpointError, match="file"):
+        save(tmp_path / "file")
+    assert (tmp_path / "home" / "thesis.txt").read_text() == "mine"
+    assert (tmp_path / "m" / "notes.txt").read_text() == "mine"
+
+
+def test_an_empty_folder_is_filled(tmp_path):
+    assert value_of(save(tmp_path)) == 1.0
+
+
+@pytest.mark.parametrize("name", ["config.json", "weights.safetensors", "tokeniser.json"])
+def test_every_damage_to_any_file_is_refused(tmp_path, name):
+    path = save(tmp_path / "m") / name
+    whole = path.read_bytes()
+    flips = [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(0, len(whole), 3)]
+    for data in [*flips, b"", whole[:-1], whole + b" "]:
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match="m"):
+            load_model(tmp_path / "m")
+    path.unlink()
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path / "m")
+
+
+def test_weights_of_another_model_are_refused_though_whole(tmp_path):
+    save(tmp_path / "a", 1.0)
+    save(tmp_path / "b", 2.0)
+    os.replace(tmp_path / "b" / "weights.safetensors", tmp_path / "a" / "weights.safetensors")
+    with pytest.raises(CheckpointError, match="other tensors"):
+        load_model(tmp_path / "a")
+
+
+def test_another_kind_is_refused_by_name(tmp_path):
+    save(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="kind 'toy', and this call needs 'translator'"):
+        load_model(tmp_path / "m", kind="translator")
+
+
+def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
+    edit(save(tmp_path / "m") / "config.json", format=2)
+    with pytest.raises(CheckpointError, match="format 2; this version reads format 1"):
+        load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/b", "..", ".x"])
+def test_a_listed_file_outside_the_folder_is_not_opened(tmp_path, name):
+    save(tmp_path / "m")
+    (tmp_path / "secret").write_text("secret")
+    files = read_sealed(tmp_path / "m" / "config.json")["files"]
+    files[name] = hashlib.sha256(b"secret").hexdigest()
+    edit(tmp_path / "m" / "config.json", files=files)
+    with pytest.raises(CheckpointError, match="names the file"):
+        load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["config.json", "weights.safetensors", "tokeniser.json"])
+def test_a_link_in_the_folder_is_not_followed(tmp_path, name):
+    save(tmp_path / "m")
+    os.rename(tmp_path / "m" / name, tmp_path / "elsewhere")
+    (tmp_path / "m" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kind": 7}, {"config": []}, {"files": None}, {"files": {}}, {"files": {"weights.safetensors": None}}],
+)
+def test_a_config_of_another_shape_is_refused(tmp_path, changes):
+    edit(save(tmp_path / "m") / "config.json", **changes)
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path / "m")
+
+
+def test_an_extra_file_that_is_no_text_is_refused(tmp_path):
+    save(tmp_path / "m")
+    (tmp_path / "m" / "tokeniser.json").write_bytes(b"\xff")
+    files = read_sealed(tmp_path / "m" / "config.json")["files"]
+    edit(tmp_path / "m" / "config.json", files=files | {"tokeniser.json": hashlib.sha256(b"\xff").hexdigest()})
+    with pytest.raises(CheckpointError, match="UTF-8"):
+        load_model(tmp_path / "m")
+
+
+def test_a_config_that_json_cannot_hold_leaves_the_old_model(tmp_path):
+    save(tmp_path / "m")
+    with pytest.raises(ArgumentError, match="JSON"):
+        save_model(tmp_path / "m", {"rate": float("nan")}, {}, "toy")
+    with pytest.raises(ArgumentError, match="reserved"):
+        save_model(tmp_path / "m", {}, {}, "toy", {"config.json": ""})
+    assert value_of(tmp_path / "m") == 1.0
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "missing/x", "."])
+def test_a_folder_that_is_none_of_ours_is_refused(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError):
+        load_model(path)
+
+
+def test_a_config_too_deep_for_json_is_not_written(tmp_path):
+    deep: dict = {}
+    for _ in range(100_000):
+        deep = {"x": deep}
+    with pytest.raises(ArgumentError, match="JSON"):
+        save_model(tmp_path / "m", deep, {}, "toy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_at_any_byte_leaves_the_old_model(tmp_path):
+    """The system itself refuses to let files grow over each limit in turn."""
+    save(tmp_path / "m", 1.0)
+    largest = max(path.stat().st_size for path in (tmp_path / "m").iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    refused = 0
+    for limit in range(0, largest, 7):
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+            with pytest.raises(CheckpointError) as caught:
+                save(tmp_path / "m", 2.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        refused += 1
+        assert caught.value.__cause__.errno == errno.EFBIG
+        assert value_of(tmp_path / "m") == 1.0
+        assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    assert refused >= 50
+
+
+def test_a_full_disk_is_told_with_the_bytes_needed(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(CheckpointError, match="these tensors need 36 bytes"):
+        save(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_read_as_its_best_model_and_without_one_as_its_last(tmp_path):
+    save(tmp_path / "step-000001", 1.0)
+    save(tmp_path / "step-000002", 2.0)
+    write_checkpoints(tmp_path, Checkpoints(last="step-000002"))
+    assert value_of(tmp_path) == 2.0
+    write_checkpoints(tmp_path, Checkpoints(last="step-000002", best="step-000001"))
+    assert value_of(tmp_path) == 1.0
+
+
+def test_a_run_that_moves_on_while_it_is_read_gives_its_newer_model(tmp_path, monkeypatch):
+    import regard_lab.models.storage as storage
+
+    save(tmp_path / "step-000002", 2.0)
+    write_checkpoints(tmp_path, Checkpoints(last="step-000001"))
+    real = storage._load
+
+    def move_on(folder, kind):
+        write_checkpoints(tmp_path, Checkpoints(last="step-000002"))
+        return real(folder, kind)
+
+    monkeypatch.setattr(storage, "_load", move_on)
+    assert value_of(tmp_path) == 2.0
+
+
+@pytest.mark.parametrize("name", ["..", "../m", "/tmp", "", None, 7])
+def test_checkpoints_outside_the_run_are_refused(tmp_path, name):
+    (tmp_path / "checkpoints.json").write_bytes(render_sealed({"format": 1, "last": name, "best": None}))
+    with pytest.raises(CheckpointError):
+        read_checkpoints(tmp_path)
+
+
+def test_a_checkpoint_that_is_a_link_is_refused(tmp_path):
+    save(tmp_path / "elsewhere")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "step-000001").symlink_to(tmp_path / "elsewhere")
+    write_checkpoints(tmp_path / "run", Checkpoints(last="step-000001"))
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        load_model(tmp_path / "run")
+
+
+def test_no_pickle_is_opened_whatever_the_files_hold(tmp_path):
+    """The folder of a model whose files are all torch archives under our names."""
+    (tmp_path / "m").mkdir()
+    for name in ("config.json", "weights.safetensors"):
+        torch.save({"x": torch.ones(1)}, tmp_path / "m" / name)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_model(tmp_path / "m")
+    (tmp_path / "m" / "config.json").write_text(json.dumps({"format": 1}))
+    with pytest.raises(CheckpointError, match="not written by regard"):
+        load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("found", [True, 1.0, "1"])
+def test_a_format_that_only_equals_the_number_is_refused(tmp_path, found):
+    edit(save(tmp_path / "m") / "config.json", format=found)
+    with pytest.raises(CheckpointError, match="this version reads format 1"):
+        load_model(tmp_path / "m")

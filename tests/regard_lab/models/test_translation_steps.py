@@ -1,0 +1,195 @@
+"""Sources are held once for all that read them, and a step equals the whole, however the rows were moved."""
+
+import copy
+from functools import cache
+from itertools import chain
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard_lab.models import TranslationTransformer
+from regard_lab.text import BEGIN, PAD
+from regard_lab.text.batches import pad
+
+TINY = {"vocab_size": 41, "dim": 24, "heads": 4, "hidden_dim": 36, "encoder_layers": 1, "decoder_layers": 2}
+KINDS = [
+    {},
+    {"norm": "post", "tied": False, "vocab_size": 131},
+    {"positions": "rotary", "decoder_kv_heads": 2, "cross_kv_heads": 1},
+    {"decoder_pattern": "causal_window(3)", "cross_pattern": "key_span(1) | prefix(1)"},
+    {"cross_pattern": "sliding_window(4)", "cross_kv_heads": 2},
+    {"cross_pattern": "global_tokens(0) | causal", "positions": "learned", "max_length": 32},
+]
+
+
+def make(**changes):
+    return copy.deepcopy(_made(tuple(changes.items())))
+
+
+@cache
+def _made(changes):
+    torch.manual_seed(0)
+    model = TranslationTransformer(TranslationTransformer.Config(**{**TINY, **dict(changes)})).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # far from flat, so that a wrong path shows
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def close(found, expected):
+    assert (found - expected).abs().max() <= 1e-12 * expected.abs().max().clamp(min=1)
+
+
+texts = st.lists(st.integers(4, 40), min_size=1, max_size=7)
+
+
+def beams(rows, readers):
+    """Every group of neighbours goes on from some of its own, as in a beam search."""
+    groups = [rows[at : at + readers] for at in range(0, len(rows), readers)]
+    return st.tuples(*(st.lists(st.sampled_from(group), min_size=3, max_size=3) for group in groups)).map(
+        lambda found: [*chain(*found)]
+    )
+
+
+@pytest.mark.parametrize("changes", KINDS, ids=str)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data(), sources=st.lists(texts, min_size=1, max_size=4), side=st.sampled_from(["left", "right"]))
+def test_a_step_equals_the_whole_after_any_reordering(changes, data, sources, side):
+    model, source = make(**changes), pad([[*text, 3] for text in sources], side)
+    state, readers = model.start(source), 1
+    reads, written = list(range(len(sources))), [[BEGIN] for _ in sources]  # what each row reads and has written
+    for _ in range(4):
+        with torch.no_grad():
+            found = model.step(torch.tensor([ids[-1] for ids in written]), state)
+            close(found, model(source[reads], torch.tensor(written))[:, -1])
+        places = list(range(len(reads)))
+        how = data.draw(st.sampled_from(["beam", "beam", "leave", "any"]))
+        if how == "beam":
+            index, readers = data.draw(beams(places, readers)), 3
+        elif how == "leave" and len(places) > readers:
+            leaving = data.draw(st.sampled_from([at // readers for at in places]))
+            index = [at for at in places if at // readers != leaving]
+        else:
+            index, readers = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6)), 1
+        state.reorder(torch.tensor(index))
+        reads = [reads[at] for at in index]
+        written = [[*written[at], data.draw(st.integers(4, 40))] for at in index]
+
+
+def test_a_beam_holds_its_source_once():
+    model, source = make(), pad([[5, 6, 3], [7, 3]])
+    with torch.inference_mode():
+        state = model.start(source)
+        held = state.sources.nbytes
+        state.reorder(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
+        before = state.contexts[0].keys
+        state.reorder(torch.tensor([3, 1, 0, 0, 4, 7, 5, 5]))
+    assert state.sources.readers == 4
+    assert state.sources.nbytes == held
+    assert state.contexts[0].keys is before  # nothing was copied
+
+
+def test_rows_that_are_no_equal_groups_of_neighbours_get_a_source_each():
+    model = make()
+    with torch.inference_mode():
+        state = model.start(pad([[5, 6, 3], [7, 3]]))
+        state.reorder(torch.tensor([0, 0, 1]))
+    assert state.sources.readers == 1
+    assert [len(context.keys) for context in state.contexts] == [3, 3]
+
+
+@pytest.mark.parametrize("index", [[0], [1], [0, 1, 0, 1], [1, 1, 0]])
+def test_rows_that_stay_go_on_as_they_were(index):
+    model, source, ids = make(), pad([[5, 6, 8, 3], [7, 3]]), torch.tensor([[BEGIN, 9], [BEGIN, 10]])
+    with torch.no_grad():
+        state = model.start(source)
+        model.step(ids[:, 0], state)
+        state.reorder(torch.tensor(index))
+        close(model.step(ids[index, 1], state), model(source[index], ids[index])[:, 1])
+
+
+def test_where_places_are_compared_every_row_reads_for_itself():
+    model = make(cross_pattern="sliding_window(4)")
+    with torch.inference_mode():
+        state = model.start(pad([[5, 6, 3], [7, 3]]))
+        state.reorder(torch.tensor([0, 0, 1, 1]))
+    assert state.sources.readers == 1
+
+
+def test_padding_shows_nowhere_whatever_its_vector_is():
+    model = make(tied=False)
+    with torch.no_grad():
+        model.embedding.weight[PAD] = torch.nan
+        alone, beside = model.start(torch.tensor([[7, 3]])), model.start(pad([[7, 3], [5, 6, 8, 3]]))
+        found = model.step(torch.tensor([BEGIN, BEGIN]), beside)
+        close(found[:1], model.step(torch.tensor([BEGIN]), alone))
+    assert bool(found.isfinite().all())
+
+
+def test_rows_that_cannot_be_leave_the_state_as_it_was():
+    model = make()
+    with torch.no_grad():
+        state, other = (model.start(pad([[5, 6, 3], [7, 3]])) for _ in range(2))
+        with pytest.raises(ValueError, match="rows 0 to 1"):
+            state.reorder(torch.tensor([0, 2]))
+        ids = torch.tensor([BEGIN, BEGIN])
+        assert torch.equal(model.step(ids, state), model.step(ids, other))
+
+
+def test_weights_that_learned_on_are_used_by_the_next_step():
+    model, ids = make(), torch.tensor([BEGIN])
+    with torch.no_grad():
+        state = model.start(torch.tensor([[5, 6, 3]]))
+        for weight in (model.decoder[0].self_attention.to_q.weight, model.decoder[0].cross_attention.to_q.weight):
+            weight.mul_(1.5)
+        fresh = model(torch.tensor([[5, 6, 3]]), ids[:, None])[:, 0]
+        close(model.step(ids, state), fresh)
+
+
+def test_in_bfloat16_a_step_is_near_the_whole():
+    model = make(vocab_size=131).bfloat16()
+    source, ids = pad([[5, 6, 8, 3], [7, 3]]), torch.tensor([[BEGIN, 9], [BEGIN, 10]])
+    exact = make(vocab_size=131)(source, ids)[:, 1]
+    with torch.no_grad():
+        state, alone = model.start(source), model.start(source[:1])
+        for place in (0, 1):
+            found, one = model.step(ids[:, place], state), model.step(ids[:1, place], alone)
+    for scores, expected in ((found, exact), (one, exact[:1])):
+        assert scores.dtype == torch.bfloat16
+        assert (scores.double() - expected).abs().max() <= 0.1 * expected.abs().max()
+
+
+@pytest.mark.parametrize("changes", KINDS[:3], ids=str)
+def test_gradient_checkpointing_changes_no_gradient(changes):
+    source, target = pad([[5, 6, 3], [7, 3]]), pad([[BEGIN, 8, 9], [BEGIN, 10]])
+    grads = []
+    for checkpointing in (False, True):
+        model = make(**changes, gradient_checkpointing=checkpointing).train()
+        torch.manual_seed(7)  # dropout
+        model(source, target).logsumexp(-1).sum().backward()
+        grads.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(plain, again) for plain, again in zip(*grads, strict=True))
+
+
+def test_checkpointing_computes_each_layer_again(monkeypatch):
+    from regard_lab.models.layers import DecoderLayer, EncoderLayer
+
+    runs = []
+    for kind in (EncoderLayer, DecoderLayer):
+        plain = kind.forward
+        monkeypatch.setattr(
+            kind, "forward", lambda *given, plain=plain, **more: runs.append(1) or plain(*given, **more)
+        )
+    for checkpointing, expected in ((False, 3), (True, 6)):
+        model = make(gradient_checkpointing=checkpointing).train()
+        runs.clear()
+        model(torch.tensor([[5, 3]]), torch.tensor([[BEGIN, 6]])).sum().backward()
+        assert len(runs) == expected
+
+
+def test_a_config_from_before_checkpointing_loads():
+    saved = make().config.to_dict()
+    del saved["gradient_checkpointing"]
+    assert TranslationTransformer.Config.from_dict(saved) == make().config

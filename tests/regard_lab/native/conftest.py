@@ -1,0 +1,5 @@
+"""Fixtures of native."""
+
+from native.conftest import fresh_plans, native
+
+__all__ = ["native", "fresh_plans"]

@@ -1,0 +1,5 @@
+"""Fixtures of several_processes."""
+
+from several_processes.conftest import pools
+
+__all__ = ["pools"]

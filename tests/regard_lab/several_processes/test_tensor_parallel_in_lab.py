@@ -1,0 +1,276 @@
+"""Models divided by heads and hidden numbers: outputs, gradients, training and decoding as on one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import parallelize_module
+
+from regard.bias import ALiBi, T5Relative
+from regard.distributed import TensorParallel, tensor_parallel_plan
+from regard.errors import ArgumentError
+from regard.layers import FeedForward, MultiHeadAttention, record_attention
+from regard.patterns import Causal, CausalWindow, Explicit, PerHead, Strided
+from regard_lab.decoding import greedy_search
+from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+
+IDS = torch.randint(4, 60, (3, 11), generator=torch.Generator().manual_seed(2))
+SOURCES = torch.randint(4, 60, (3, 7), generator=torch.Generator().manual_seed(3))
+
+
+def per_head() -> PerHead:
+    return PerHead([CausalWindow(1 + head) if head % 3 else Causal() for head in range(12)])
+
+
+def explicit(heads: int) -> Explicit:
+    return Explicit(torch.rand(1, heads, 11, 11, generator=torch.Generator().manual_seed(4)) < 0.6)
+
+
+def t5() -> T5Relative:
+    bias = T5Relative(8, buckets=8, max_distance=20).double()
+    with torch.no_grad():
+        bias.weight.copy_(torch.arange(64).view(8, 8) / 10)
+    return bias
+
+
+def tensor_bias() -> torch.Tensor:
+    drawn = torch.randn(8, 11, 11, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return drawn.requires_grad_()
+
+
+# a layer, and the options of its call
+LAYERS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
+    "heads": ({"heads": 4, "pattern": "causal", "positions": "rotary"}, dict),
+    "grouped": ({"heads": 8, "kv_heads": 4, "pattern": "causal_window(4)", "sinks": True}, dict),
+    "one key head": ({"heads": 8, "kv_heads": 1, "pattern": "causal", "projection_bias": False}, dict),
+    "two key heads": ({"heads": 8, "kv_heads": 2, "value_dim": 3, "softcap": 20.0}, lambda: {"bias": ALiBi()}),
+    "three key heads": ({"heads": 12, "kv_heads": 3, "pattern": "causal", "positions": "rotary"}, dict),
+    "a pattern for each head": ({"heads": 12, "kv_heads": 3}, lambda: {"pattern": per_head() & Strided(3)}),
+    "a mask for each head": ({"heads": 8, "kv_heads": 2}, lambda: {"pattern": explicit(8)}),
+    "a tensor of biases": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": tensor_bias()}),
+    "T5": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": t5()}),
+    "additive scores": ({"heads": 8, "kv_heads": 2, "mechanism": "softmax(additive(4, 4, 5))"}, dict),
+    "linear": ({"heads": 8, "kv_heads": 2, "mechanism": "linear_transformer", "pattern": "causal"}, dict),
+    "gates": (
+        {"heads": 8, "kv_heads": 2, "mechanism": "random_feature(6, seed=0, sigma=1, gated=true)", "pattern": "causal"},
+        dict,
+    ),
+    "Linformer": ({"heads": 8, "kv_heads": 8, "mechanism": "linformer(11, 4)"}, dict),
+    "LSH": ({"heads": 8, "mechanism": "lsh(4, 2, 2)", "pattern": "causal"}, dict),
+}
+
+
+def layer(name: str) -> MultiHeadAttention:
+    torch.manual_seed(1)
+    made = MultiHeadAttention(dim=24, head_dim=4, **LAYERS[name][0]).double()
+    with torch.no_grad():
+        for one in made.parameters():
+            one.add_(torch.randn_like(one) / 10)  # sinks and biases begin as zeros
+    return made
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def computed(module: nn.Module, name: str) -> dict[str, Any]:
+    """Output and gradients of a layer for an input that is alike on all processes."""
+    numbers = torch.Generator().manual_seed(1)
+    x, grad = (torch.randn(2, 11, 24, dtype=torch.float64, generator=numbers) for _ in range(2))
+    x.requires_grad_()
+    options = LAYERS[name][1]()
+    output = module(x, **options)
+    (output * grad).sum().backward()
+    found = {"output": output.detach(), "x": x.grad} | {
+        name: whole(one.grad) for name, one in module.named_parameters()
+    }
+    bias = options.get("bias")
+    if isinstance(bias, torch.Tensor | T5Relative):
+        found["bias"] = bias.grad if isinstance(bias, torch.Tensor) else bias.weight.grad
+    return {name: one.numpy() for name, one in found.items()}
+
+
+def divided_layer(count: int, name: str) -> dict[str, Any]:
+    return computed(parallelize_module(layer(name), init_device_mesh("cpu", (count,)), TensorParallel()), name)
+
+
+def language() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    config = LanguageConfig(
+        vocab_size=60, dim=24, heads=8, kv_heads=2, head_dim=4, layers=2, hidden_dim=22, biases=True
+    )
+    return LanguageModel(config), (IDS,)
+
+
+def translation() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    config = TranslationTransformer.Config(
+        vocab_size=60, dim=24, heads=4, cross_kv_heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0
+    )
+    return TranslationTransformer(config), (SOURCES, IDS)
+
+
+def encoder() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    config = EncoderConfig(vocab_size=60, dim=24, heads=4, layers=2, positions="alibi", head="words", dropout=0.0)
+    return TextEncoder(config), (IDS,)
+
+
+MODELS = {"language": language, "translation": translation, "encoder": encoder}
+
+
+def model(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(6)
+    made, inputs = MODELS[name]()
+    return made.double(), inputs
+
+
+def trained(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+    """The loss of some steps with clipped gradients, and the weights after them."""
+    optimiser = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(5):
+        logits = module(*inputs)
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), inputs[-1][:, 1:].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimiser.step()
+    weights = {name: whole(one.detach()).numpy() for name, one in module.named_parameters()}
+    return {"losses": losses, "weights": weights}
+
+
+def divided_training(count: int, name: str) -> dict[str, Any]:
+    module, inputs = model(name)
+    return trained(parallelize_module(module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module)), inputs)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
+    expected = trained(*model(name))
+    for found in pools(count).run(divided_training, count, name):
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
+        assert found["weights"].keys() == expected["weights"].keys()
+        for where, one in found["weights"].items():
+            assert abs(one - expected["weights"][where]).max() < 1e-7, where  # Adam divides tiny gradients
+
+
+class Tied(nn.Module):
+    """A model whose output matrix is its table of embeddings, and whose layers share a projection."""
+
+    def __init__(self, *ties: str) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.embedding, self.head = nn.Embedding(60, 24), nn.Linear(24, 60, bias=False)
+        self.layers = nn.ModuleList(MultiHeadAttention(dim=24, heads=8, pattern="causal") for _ in range(2))
+        self.forward_part, self.scale = FeedForward(24, 24), nn.Parameter(torch.ones(24))
+        for name in ties:
+            first, second = name.split(" = ")
+            owner, _, last = first.rpartition(".")
+            setattr(self.get_submodule(owner), last, self.get_parameter(second))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x + self.forward_part(x))
+
+
+TIES = ("head.weight = embedding.weight", "layers.1.to_q.weight = layers.0.to_q.weight")
+
+
+def divided_tied_training(count: int) -> tuple[dict[str, Any], int, bool]:
+    module = Tied(*TIES).double()
+    del module.scale  # a parameter of the model itself stays a plain tensor
+    module = parallelize_module(module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module))
+    tied = module.head._parameters["weight"] is module.embedding._parameters["weight"]
+    return trained(module, (IDS,)), len([*module.parameters()]), tied
+
+
+def written(module: nn.Module, name: str) -> list[tuple[int, ...]]:
+    texts = SOURCES if name == "translation" else IDS
+    return [tuple(one.ids) for one in greedy_search(module.eval(), texts, max_length=12)]
+
+
+def divided_writing(count: int, name: str) -> tuple[list[tuple[int, ...]], int, int]:
+    module, _ = model(name)
+    module = parallelize_module(module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module))
+    texts = written(module, name)
+    with torch.no_grad():
+        state = module.start(SOURCES)
+        module.step(SOURCES[:, 0], state)
+    held = sum(one.numel() * one.element_size() for one in map(local, module.parameters()))
+    return texts, state.nbytes, held
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@pytest.mark.parametrize("name", ["language", "translation"])
+def test_a_divided_model_writes_the_same_texts_with_caches_of_its_heads_alone(name, pools):
+    module, _ = model(name)
+    expected = written(module, name)
+    with torch.no_grad():
+        state = module.start(SOURCES)
+        module.step(SOURCES[:, 0], state)
+    held = sum(one.nbytes for one in module.parameters())
+    for texts, cached, weights in pools(2).run(divided_writing, 2, name):
+        assert texts == expected
+        assert cached * 2 == state.nbytes
+        assert weights < 0.75 * held
+
+
+def dropping(count: int) -> tuple[Any, Any, int]:
+    """The output of layers that drop everything alike in eval mode, and the next draw after they drop in training."""
+    torch.manual_seed(7)
+    mesh = init_device_mesh("cpu", (count,))
+    attention = parallelize_module(MultiHeadAttention(dim=16, heads=4, dropout=0.5), mesh, TensorParallel())
+    forward = parallelize_module(FeedForward(16, 1024, dropout=0.25), mesh, TensorParallel())
+    seen = []
+    forward.narrow.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = torch.ones(1, 40, 16)
+    output = forward(attention(x))
+    return output.detach().numpy(), (seen[0] != 0).numpy(), int(torch.randint(2**62, ()))
+
+
+def too_many_processes() -> None:
+    parallelize_module(MultiHeadAttention(dim=18, heads=6), init_device_mesh("cpu", (4,)), TensorParallel())
+
+
+def on_a_linear_layer() -> None:
+    parallelize_module(nn.Linear(2, 2), init_device_mesh("cpu", (2,)), TensorParallel())
+
+
+def with_a_tie_across() -> None:
+    layer = FeedForward(8, 8)
+    layer.narrow.weight = layer.widen.weight
+    parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
+
+
+def with_a_recording() -> None:
+    module = parallelize_module(
+        model("language")[0], init_device_mesh("cpu", (2,)), {"blocks.0.attention": TensorParallel()}
+    )
+    with record_attention(module):
+        module(IDS)
+
+
+def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
+    words = (
+        "6 query heads cannot be divided among 4 processes, each with as many; numbers of processes that can: 1, 2, 3"
+    )
+    assert all(words in message for message in pools(4).refusals(too_many_processes))
+    assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer))
+    words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
+    assert all(words in message for message in pools(2).refusals(with_a_tie_across))
+    assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
+    with pytest.raises(ArgumentError, match="model is an int; give a module"):
+        tensor_parallel_plan(3)  # ty: ignore
+    with pytest.raises(ArgumentError, match="has no MultiHeadAttention or FeedForward inside"):
+        tensor_parallel_plan(nn.Linear(2, 2))

@@ -1,0 +1,110 @@
+"""The command line under a real torchrun: evaluate and translate, and a process that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard_lab.decoding.lines import BLOCK
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.models import TranslationTransformer
+from regard_lab.text import Tokeniser
+
+pytestmark = pytest.mark.slow  # each command imports torch in four or five processes
+
+LINES = [f"{at} small words of line {at * 7 % 101}" for at in range(10 * BLOCK + 5)]
+PATIENCE = 240  # seconds
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    tokeniser = Tokeniser.train(LINES[:80], 300)
+    torch.manual_seed(0)
+    config = TranslationTransformer.Config(
+        vocab_size=tokeniser.vocab_size, dim=16, heads=2, encoder_layers=1, decoder_layers=1
+    )
+    TranslationTransformer(config).save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+def command(processes: int, *arguments: Any) -> list[str]:
+    launcher = (
+        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    )
+    return [sys.executable, *launcher, "-m", "regard", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def ran(processes: int, *arguments: Any) -> str:
+    done = subprocess.run(
+        command(processes, *arguments), capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_evaluate_over_processes_prints_once_what_one_process_prints(run, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{one}\t{one} again\n" for one in LINES[:300]), encoding="utf-8")
+    alone = json.loads(ran(1, "evaluate", run, pairs, "--beam", "2", "--json"))
+    assert alone["perplexity"] > 1
+    assert alone["count"] == 300
+    assert json.loads(ran(3, "evaluate", run, pairs, "--beam", "2", "--json")) == alone
+
+
+def children(launcher: int) -> dict[int, int]:
+    """The processes that a torchrun started, by rank."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ranks = [int(one[5:]) for one in variables if one.startswith(b"RANK=")]
+        if parent == launcher and ranks:
+            found[ranks[0]] = int(folder.name)
+    return found
+
+
+def test_translate_goes_on_after_a_process_is_killed_without_a_line_lost_or_doubled(run, tmp_path):
+    source, out, alone = tmp_path / "source.txt", tmp_path / "out.txt", tmp_path / "alone.txt"
+    source.write_text("".join(f"{one}\n" for one in LINES), encoding="utf-8")
+    options = ["translate", run, "--beam", "4", "--input", source]
+    started = subprocess.Popen(
+        command(2, *options, "--out", out), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    parts, ends = tmp_path / "out.txt.parts", time.monotonic() + PATIENCE
+    while not list(parts.glob("*[13579].txt")):  # the second process has written a block
+        assert time.monotonic() < ends, "no block was written"
+        assert started.poll() is None, started.communicate()[1]
+        time.sleep(0.01)
+    os.kill(children(started.pid)[1], signal.SIGKILL)
+    said = started.communicate(timeout=PATIENCE)[1].decode()
+    assert started.returncode != 0, said
+    assert not out.exists()
+    done = {path.name: path.read_bytes() for path in parts.glob("*.txt")}
+    assert 0 < len(done) < 11
+    with (parts / min(done)).open("ab") as file:  # a mark, by which a part that is computed again is seen
+        file.write(b"marked\n")
+    ran(3, *options, "--out", out)
+    lines = out.read_text(encoding="utf-8").splitlines()
+    ran(1, *options, "--out", alone)
+    at = BLOCK * (int(min(done)[:8]) + 1)
+    assert lines.pop(at) == "marked"
+    assert lines == alone.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(LINES)
+    assert not parts.exists()

@@ -1,0 +1,172 @@
+"""Every public name, given anything for any of its parameters, works or raises a sentence of the family RegardError."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sensible import INSTANCES, SENSIBLE
+
+import regard as rg
+from regard.storage import save_tensors
+
+PACKAGES = (
+    "regard.patterns", "regard_lab.text", "regard_lab.models", "regard_lab.decoding",
+    "regard_lab.training", "regard_lab.conversion", "regard_lab.seeing", "regard.storage",
+    "regard_lab.training.comparison", "regard_lab.lessons.walkthrough", "regard_lab.lessons", "regard_lab.bench",
+    "regard.testing",
+)  # fmt: skip
+
+GARBAGE: dict[str, Any] = {
+    "None": None, "object": object(), "x": "x", "empty text": "", "3": 3, "-1": -1, "huge": 10**30, "1.5": 1.5,
+    "nan": math.nan, "list": [], "dict": {}, "function": lambda: 0, "integers": torch.tensor([[1, 2]]),
+    "empty": torch.empty(0), "bytes": b"x", "True": True,
+}  # fmt: skip
+
+# What patterns are asked by the planner for every block of rows, with positions that it counted itself.
+PROTOCOL = (
+    "allows", "evaluate", "form", "read", "segments", "on_lattice", "mapped", "for_head", "for_row", "check", "keys",
+    "sees_all", "visible_keys", "block",
+)  # fmt: skip
+OWN_FIELDS = [
+    f"{kind}.check_{what}"
+    for kind in ("LanguageConfig", "EncoderConfig")
+    for what in ("choice", "flags", "shares", "sizes")
+]
+LEFT_OUT: dict[str, str] = {
+    "Pattern": "abstract",
+    **dict.fromkeys(("Kind", "OnValidation", "Progress", "Event", "Task", "Batch", "State", "Writer"), "a type"),
+    **dict.fromkeys(OWN_FIELDS, "asked by __post_init__ about fields of its own"),
+    "run_bench": "takes minutes",
+    "examine": "takes seconds, and has no parameter",
+    "train": "trains",
+    "Tokeniser.train": "trains",
+    "Lesson.teach": "takes seconds",
+    "share_lines": "says a TypeError; it was in no package that is tried",
+    "approximation": "takes seconds",
+    "convert_kv_heads": "takes seconds",
+    "load_converted": "takes seconds",
+    **dict.fromkeys(
+        ("measure_translator", "measure_language_model", "write_report", "draw_maps", "draw_pattern"), "takes seconds"
+    ),
+}
+TYPES = ("Task", "Batch", "State", "Writer")
+
+
+def public_names() -> Iterator[tuple[str, str, Any]]:
+    """(package, name, what it is), each object once, under the first package that shows it."""
+    seen: set[int] = set()
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if callable(thing) and id(thing) not in seen:
+                seen.add(id(thing))
+                yield package, name, thing
+
+
+def methods(name: str, kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The public methods of a class with where to take them from: an instance, or the class for a class method."""
+    for own in dir(kind):
+        taken = own.startswith("_") or (hasattr(torch.nn.Module, own) and own != "forward") or hasattr(tuple, own)
+        how = inspect.getattr_static(kind, own, None)
+        if taken or not callable(getattr(kind, own, None)) or inspect.isclass(getattr(kind, own)):
+            continue
+        if isinstance(how, classmethod | staticmethod):
+            yield f"{name}.{own}", lambda own=own: getattr(kind, own)
+        elif name in INSTANCES:
+            yield f"{name}.{own}", lambda own=own: getattr(INSTANCES[name](), own)
+
+
+def targets(package: str) -> dict[str, Callable[[], Any]]:
+    found: dict[str, Callable[[], Any]] = {}
+    for home, name, thing in public_names():
+        if home == package:
+            found[name] = lambda thing=thing: thing
+            if inspect.isclass(thing):
+                found |= methods(name, thing)
+    inner = PROTOCOL if package == "regard.patterns" else ()
+    return {
+        name: get
+        for name, get in found.items()
+        if name not in LEFT_OUT and name.split(".")[0] not in TYPES and name.split(".")[-1] not in inner
+    }
+
+
+def calls(name: str, function: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """One call for each parameter and each piece of garbage, with the others as they should be."""
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+
+    def given(parameter: inspect.Parameter) -> Any:
+        for key in (f"{name}.{parameter.name}", parameter.name):
+            if key in SENSIBLE and (parameter.default is parameter.empty or key != parameter.name):
+                return SENSIBLE[key]()
+        return inspect.Parameter.empty
+
+    for chosen in parameters:
+        for label, garbage in GARBAGE.items():
+
+            def call(chosen=chosen, garbage=garbage) -> Any:
+                positional, named = [], {}
+                for p in parameters:
+                    value = garbage if p is chosen else given(p)
+                    if value is p.empty:
+                        if p.default is not p.empty or p.kind is p.VAR_POSITIONAL:
+                            continue
+                        value = garbage
+                    if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
+                        positional.append(value)
+                    else:
+                        named[p.name] = value
+                return function(*positional, **named)
+
+            yield f"{name}({chosen.name}={label})", call
+
+
+def fault(call: Callable[[], Any]) -> str:
+    """What went wrong, empty where the call worked or was refused by a sentence."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            result = call()
+            if isinstance(result, Iterator):
+                list(islice(result, 99))
+    except rg.RegardError as refusal:
+        words = str(refusal)
+        return "" if 15 < len(words) < 1500 else f"says {words!r}"
+    except Exception as error:
+        if isinstance(error, TypeError) and "<lambda>() takes 0 positional" in str(error):
+            return ""  # Python's own word about the function that was handed over
+        return f"{type(error).__name__}: {str(error)[:90]}"
+    return ""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").write_text("one\n")
+    (tmp_path / "lines.tsv").write_text("one\teins\n")
+    (tmp_path / "log.jsonl").write_text("")
+    save_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+    return tmp_path
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.usefixtures("here")
+def test_garbage_works_or_is_refused_by_a_sentence(package):
+    faults: dict[str, str] = {}
+    for name, get in targets(package).items():
+        for label, call in calls(name, get()):
+            if words := fault(call):
+                faults[label] = words
+    assert not faults, "\n".join(f"{label}: {words}" for label, words in faults.items())

@@ -1,0 +1,147 @@
+"""Every public object says what it is on one short line: its class, and the arguments that make it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+import torch
+
+import regard
+import regard_lab
+from regard import bias, mechanisms, patterns, positions
+from regard.backends import BACKENDS
+from regard.layers import record_attention
+from regard.reprs import brief_value
+from regard_lab.decoding import Sampling
+from regard_lab.models import LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.seeing import AttentionMaps
+from regard_lab.text import Pair, SeenWords, TokenBatches, Tokeniser, split_by_hash
+from regard_lab.training import TrainingConfig
+from regard_lab.training.recipes import LanguageModelTraining
+
+LONG = re.compile(r"Tensor|list\[|dict\[|\.\.\.\]|frozenset|Sequence|Mapping|Iterable|Callable")
+LONGEST = 240
+
+
+def public_classes() -> dict[str, type]:
+    """All classes that a package or module exports, by name."""
+    names = [
+        one.name
+        for one in (
+            one for top in (regard, regard_lab) for one in pkgutil.walk_packages(top.__path__, top.__name__ + ".")
+        )
+        if ".cli" not in one.name
+    ]
+    found = {}
+    for module in [
+        regard,
+        *map(importlib.import_module, (name for name in names if not name.endswith(("__main__", ".libregard_native")))),
+    ]:
+        for name in getattr(module, "__all__", ()):
+            one = getattr(module, name)
+            if inspect.isclass(one) and not issubclass(one, BaseException) and not getattr(one, "_is_protocol", False):
+                found[f"{one.__module__}.{one.__qualname__}"] = one
+    return {name: one for name, one in found.items() if name.startswith(("regard.", "regard_lab."))}
+
+
+CLASSES = public_classes()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_class_has_a_repr_of_its_own(name):
+    assert CLASSES[name].__repr__ is not object.__repr__
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_no_repr_can_print_a_tensor_or_a_whole_corpus(name):
+    """A dataclass whose fields may be long has the repr of `brief`, or one of its own."""
+    one = CLASSES[name]
+    if not dataclasses.is_dataclass(one) or issubclass(one, torch.nn.Module):
+        return
+    long = [field.name for field in dataclasses.fields(one) if field.repr and LONG.search(str(field.type))]
+    generated = one.__repr__.__module__ != "regard.reprs" and "__repr__" not in inspect.getsource(one)
+    few = {"ALiBi", "LSH", "Both", "Either", "PerHead", "Lesson", "Drawback", "Frame"}  # what they hold is short
+    assert not (long and generated) or one.__name__ in few
+
+
+def given() -> dict[str, object]:
+    q = torch.randn(1, 2, 5, 8)
+    with record_attention(LanguageModel(LanguageConfig(vocab_size=300, dim=8, heads=2, layers=1))) as recording:
+        pass
+    words = ("a", "b")
+    return {
+        "plan": regard.plan_attention(q, q, q, pattern="causal"),
+        "detail": regard.attention_detail(q, q, q, want="entropy"),
+        "cache": regard.MultiHeadAttention(8, 2).new_cache(1),
+        "mask": patterns.Explicit(torch.ones(300, 300).bool()),
+        "span": patterns.KeySpan(0, torch.arange(100)),
+        "rule": patterns.Where(lambda i, j: i > j),
+        "many tokens": patterns.GlobalTokens(range(500)),
+        "documents": patterns.SameDocument(torch.zeros(500).long()),
+        "splits": split_by_hash([Pair(str(n), "b") for n in range(300)], 0.1, 0.1),
+        "words": SeenWords.of(" ".join(f"w{n}" for n in range(300)) for _ in range(2)),
+        "tokeniser": Tokeniser.train(["a b"] * 3, 300),
+        "batches": TokenBatches([3] * 500, 8, seed=0),
+        "config": LanguageConfig(vocab_size=300, dim=16, heads=2),
+        "training": TrainingConfig(steps=4),
+        "recipe": LanguageModelTraining(LanguageModelTraining.Config(data=("text.txt",))),
+        "recording": recording,
+        "maps": AttentionMaps(words, words, torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)),
+        **{f"backend {name}": backend for name, backend in BACKENDS.items()},
+    }
+
+
+GIVEN = given()
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_repr_is_one_short_line_without_an_address(name):
+    text = repr(GIVEN[name])
+    assert type(GIVEN[name]).__name__ in text
+    assert "\n" not in text
+    assert " at 0x" not in text
+    assert len(text) <= LONGEST
+
+
+WRITTEN = {
+    "CausalWindow(size=4)": patterns,
+    "Both(parts=(Causal(), Prefix(length=2)))": patterns,
+    "GlobalTokens(indices=range(0, 500))": patterns,
+    "Performer(features=4, seed=0, orthogonal=True)": mechanisms,
+    "Rotary(base=10000.0, dims=None, pairs='halves')": positions,
+    "ALiBi(slopes=None)": bias,
+    "LanguageConfig(vocab_size=300, dim=16, heads=2, kv_heads=2, head_dim=8, hidden_dim=48)": None,
+    "TrainingConfig(steps=4)": None,
+    "Sampling(temperature=0.5, top_k=None, top_p=None, min_p=None, seed=0)": None,
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_a_repr_is_the_call_that_makes_the_object(text):
+    room = WRITTEN[text]
+    names = vars(room) if room is not None else {}
+    made = eval(
+        text, {**names, "LanguageConfig": LanguageConfig, "TrainingConfig": TrainingConfig, "Sampling": Sampling}
+    )
+    assert repr(made) == text
+    assert eval(repr(made), {**names, **globals()}) == made
+
+
+@pytest.mark.parametrize("model", [LanguageModel, TextEncoder, TranslationTransformer])
+def test_a_model_shows_its_modules(model):
+    text = repr(model(model.Config(vocab_size=300, dim=8, heads=2)))
+    assert text.startswith(f"{model.__name__}(")
+    assert " at 0x" not in text
+
+
+def test_values_are_written_in_a_few_characters():
+    assert brief_value("x" * 99).endswith("…'")
+    assert brief_value((0, 1, 2, 3, 4, 5)) == "range(0, 6)"
+    assert brief_value((0, 2, 4, 6, 8)) == "<tuple of 5>"
+    assert brief_value({"a": torch.ones(2)}) == "<dict of 1>"
+    assert brief_value(()) == "()"

@@ -1,0 +1,140 @@
+"""Batches divide every epoch among steps and ranks, keep the budget, and depend on the step alone."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.errors import ArgumentError
+from regard_lab.text import PAD, TokenBatches, pad
+
+lengths = st.lists(st.integers(0, 40), min_size=1, max_size=120)
+pair_lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
+worlds = st.integers(1, 5)
+MIXED = [1 + (i * 37) % 50 for i in range(500)]
+
+
+def epoch_of_batches(lengths, budget, seed, world, epoch=0):
+    """batch[step][rank] of one epoch, each rank asking for itself."""
+    ranks = [TokenBatches(lengths, budget, seed, world, rank) for rank in range(world)]
+    steps = ranks[0].steps_per_epoch
+    assert {rank.steps_per_epoch for rank in ranks} == {steps}
+    return [[rank.at(epoch * steps + step) for rank in ranks] for step in range(steps)]
+
+
+@settings(deadline=None)
+@given(st.one_of(lengths, pair_lengths), st.integers(40, 200), st.integers(0, 2**70), worlds, st.integers(0, 3))
+def test_an_epoch_holds_every_sentence_once_and_every_batch_the_budget(lengths, budget, seed, world, epoch):
+    batches = [batch for step in epoch_of_batches(lengths, budget, seed, world, epoch) for batch in step]
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in filter(None, batches):
+        longest = max(max(lengths[i]) if isinstance(lengths[i], tuple) else lengths[i] for i in batch)
+        assert longest * len(batch) <= budget
+
+
+@settings(deadline=None)
+@given(lengths, worlds)
+def test_only_one_step_shares_out_empty_batches_and_only_among_single_sentences(lengths, world):
+    steps = epoch_of_batches(lengths, 60, 0, world)
+    lacking = [step for step in steps if not all(step)]
+    assert len(lacking) <= 1
+    if lacking:
+        assert max(len(batch) for step in steps for batch in step) == 1
+        assert any(lacking[0])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.permutations(range(60)), st.integers(0, 5))
+def test_a_batch_is_a_function_of_its_step_alone(asked, seed):
+    fresh = [TokenBatches(MIXED, 300, seed, 2, 1).at(step) for step in range(60)]
+    used = TokenBatches(MIXED, 300, seed, 2, 1)
+    assert all(used.at(step) == fresh[step] for step in asked)
+
+
+def test_the_draw_is_the_one_of_every_other_machine():
+    batches = TokenBatches([3, 9, 4, 8, 3, 5, 5], 10, seed=1)
+    assert [sorted(batches.at(step)) for step in range(batches.steps_per_epoch)] == [[0, 4], [1], [5], [2, 6], [3]]
+
+
+def test_epochs_and_seeds_differ():
+    first = epoch_of_batches(MIXED, 300, 0, 1, epoch=0)
+    assert first != epoch_of_batches(MIXED, 300, 0, 1, epoch=1)
+    assert first != epoch_of_batches(MIXED, 300, 1, 1, epoch=0)
+
+
+def test_a_sentence_meets_others_in_another_epoch():
+    neighbours = [
+        next(set(batch) for [batch] in epoch_of_batches(MIXED, 300, 0, 1, epoch) if 7 in batch) for epoch in range(2)
+    ]
+    assert neighbours[0] != neighbours[1]
+
+
+def test_batches_do_not_come_in_the_order_of_length():
+    longest = [max(MIXED[i] for i in batch) for [batch] in epoch_of_batches(MIXED, 300, 0, 1)]
+    assert longest != sorted(longest)
+    assert longest != sorted(longest, reverse=True)
+
+
+def test_little_is_padding():
+    batches = [batch for [batch] in epoch_of_batches(MIXED * 4, 1000, 0, 1)]
+    padded = sum(max((MIXED * 4)[i] for i in batch) * len(batch) for batch in batches)
+    assert sum(MIXED * 4) / padded > 0.9
+    assert len(batches) <= 1.15 * sum(MIXED * 4) / 1000 + 1
+
+
+def test_ranks_of_a_step_have_neighbouring_lengths():
+    for step in epoch_of_batches(MIXED * 4, 500, 0, 4):
+        longest = [max((MIXED * 4)[i] for i in batch) for batch in step]
+        assert max(longest) <= 1.5 * min(longest) + 4
+
+
+def test_epoch_of_counts_steps():
+    batches = TokenBatches(MIXED, 300, 0)
+    last = batches.steps_per_epoch - 1
+    assert [batches.epoch_of(step) for step in (0, last, last + 1, 10 * (last + 1))] == [0, 0, 1, 10]
+
+
+def test_a_sentence_longer_than_the_budget_is_refused_with_its_number():
+    with pytest.raises(ArgumentError, match=r"sentence 1 has 90 tokens, more than the budget of 64 .*\(2 of 3"):
+        TokenBatches([(3, 4), (5, 90), (70, 2)], budget=64, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], 10, 0), "lengths is empty"),
+        (([1, -2], 10, 0), "sentence 1 has a length of -2"),
+        (([1], 10, 0, 2, 2), "rank is 2 in a world of 2"),
+        (([1], 10, 0, 0, 0), "rank is 0 in a world of 0"),
+        (([1], 10, 0, 2, -1), "rank is -1"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        TokenBatches(*arguments)
+
+
+def test_a_step_before_the_first_is_refused():
+    with pytest.raises(ArgumentError, match="step is -1"):
+        TokenBatches([1], 10, 0).at(-1)
+
+
+# --- padding
+
+
+def test_pad_fills_on_the_side_asked_for():
+    rows = [[5, 6, 7], [], [8]]
+    assert pad(rows).tolist() == [[5, 6, 7], [PAD] * 3, [8, PAD, PAD]]
+    assert pad(rows, side="left", value=9).tolist() == [[5, 6, 7], [9, 9, 9], [9, 9, 8]]
+    assert pad(rows).dtype == torch.long
+
+
+def test_pad_of_nothing_has_a_shape():
+    assert pad([]).shape == (0, 0)
+    assert pad([[], []]).shape == (2, 0)
+    assert pad([]).dtype == torch.long
+
+
+def test_pad_on_a_third_side_is_refused():
+    with pytest.raises(ArgumentError, match="side is 'middle'"):
+        pad([[1]], side="middle")

@@ -1,0 +1,76 @@
+"""Scores are sacreBLEU's, on its scale, with its signature, and never of lists that do not fit."""
+
+import json
+import socket
+import sys
+
+import pytest
+import sacrebleu
+
+from regard.errors import ArgumentError, MissingPackageError
+from regard_lab.text import score
+
+REFERENCES = ["Das Tier überquerte die Straße nicht, weil es müde war.", "Die Katze schlief, weil sie müde war."]
+OUTPUTS = ["Das Tier überquerte die Straße nicht, weil sie müde war.", "Die Katze schlief, weil sie müde war."]
+
+
+def test_scores_are_those_of_sacrebleu():
+    found = score(OUTPUTS, REFERENCES)
+    assert found.bleu == sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES]).score
+    assert found.chrf == sacrebleu.corpus_chrf(OUTPUTS, [REFERENCES]).score
+    assert 0 < found.bleu < 100
+    assert 0 < found.chrf < 100
+    assert (found.exact_match, found.count) == (0.5, 2)
+
+
+def test_signatures_name_the_settings():
+    found = score(OUTPUTS, REFERENCES)
+    assert found.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert found.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+
+
+def test_perfect_is_a_hundred_and_nothing_is_zero():
+    perfect, nothing = score(REFERENCES, REFERENCES), score(["", ""], REFERENCES)
+    assert (perfect.bleu, perfect.chrf, perfect.exact_match) == (100, 100, 1)
+    assert (nothing.bleu, nothing.chrf, nothing.exact_match) == (0, 0, 0)
+
+
+def test_exact_match_overlooks_typography_and_white_space_only():
+    assert score(["He didn't  go", "a"], ["He didn’t go ", "A"]).exact_match == 0.5
+
+
+def test_to_dict_is_ready_for_json():
+    found = score(OUTPUTS, REFERENCES)
+    named = json.loads(json.dumps(found.to_dict()))
+    assert list(named) == ["bleu", "bleu_signature", "chrf", "chrf_signature", "exact_match", "count"]
+    assert named["bleu"] == found.bleu
+
+
+@pytest.mark.parametrize(
+    ("outputs", "references", "message"),
+    [
+        ([], [], "0 outputs and 0 references"),
+        (["a"], ["a", "b"], "1 outputs and 2 references"),
+        ("ab", ["a", "b"], "outputs is 'ab'; it needs a list of strings"),
+        (["a"], [["a"]], "references holds .*; it needs a list of strings"),
+        ([None], ["a"], "outputs holds None; it needs a list of strings"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(outputs, references, message):
+    with pytest.raises(ArgumentError, match=message):
+        score(outputs, references)
+
+
+def test_scoring_opens_no_socket(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("scoring opened a socket")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert score(OUTPUTS, REFERENCES).count == 2
+
+
+def test_a_missing_package_says_how_to_get_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "sacrebleu.metrics", raising=False)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(MissingPackageError, match=r"needs the package 'sacrebleu'.*pip install '.*\[train\]'"):
+        score(OUTPUTS, REFERENCES)

@@ -1,0 +1,159 @@
+"""Translators write the typography of their targets, and all measures agree on which texts are equal."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.errors import ArgumentError
+from regard_lab.decoding import Translator, evaluate
+from regard_lab.seeing.lenses import find_contrast
+from regard_lab.text import Pair, Tokeniser, normalise, read_pairs, score, tidy_target
+from regard_lab.text.translation_data import TranslationData
+from regard_lab.training.recipes import TranslationTraining
+from regard_lab.training.recipes.evaluation import evaluate_run
+
+FRENCH = [
+    Pair(source, target.replace("_", "\u202f").replace("~", "\u00a0"))
+    for source, target in (
+        ("It's summer.", "C’est l’été."), ("Who is there?", "Qui est là_?"), ("He said: stop!", "Il a dit~: stop_!"),
+        ("She isn't here.", "Elle n’est pas ici."), ('"Yes", she said.', "«_Oui_», dit-elle."),
+        ("I don't like water.", "Je n’aime pas l’eau."), ("The tree is tall.", "L’arbre est grand."),
+        ("Today it rains.", "Aujourd’hui il pleut."), ("What is it?", "Qu’est-ce que c’est_?"),
+        ("The school is closed.", "L’école est fermée."), ("I'm hungry!", "J’ai faim_!"),
+        ("Do you hear the bird?", "Tu entends l’oiseau_?"), ("He has no friend.", "Il n’a pas d’ami."),
+        ("A cat; a dog.", "Un chat_; un chien."), ("It costs 10 euros.", "Ça coûte 10~€."),
+        ("She loves history.", "Elle aime l’histoire."), ("Until tomorrow!", "Jusqu’à demain_!"),
+        ("He has arrived.", "Il s’est arrêté."), ("The hour of the man.", "L’heure de l’homme."),
+        ('"No!"', "«_Non_!_»"),
+    )
+]  # fmt: skip
+SIDES = [pair.source for pair in FRENCH] * 2, [pair.target for pair in FRENCH] * 2
+TRAINED = {kind: Tokeniser.train(SIDES[0], 600, kind, targets=SIDES[1]) for kind in ("bpe", "character", "byte")}
+OLD = Tokeniser.train([*SIDES[0], *SIDES[1]], 600)  # as versions that normalised targets learned it
+
+unusual = st.sampled_from(["’", "‘", "ʼ", "'", "\u00a0", "\u202f", "\u2009", "\u3000", " ", "\n", "«", "…", "e\u0301"])
+typeset = st.lists(st.one_of(unusual, st.text(st.characters(exclude_categories=["Cs"]), max_size=6))).map("".join)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+@settings(deadline=None, max_examples=100)
+@given(typeset)
+def test_every_target_comes_back_as_it_is(kind, text):
+    tokeniser = Tokeniser.from_json(TRAINED[kind].to_json())
+    assert tokeniser.decode(tokeniser.encode_target(text)) == text
+    assert tokeniser.decode(tokeniser.encode(text)) == normalise(text)
+    assert tidy_target(tidy_target(text)) == tidy_target(text)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_both_apostrophes_of_a_source_are_read_alike(kind):
+    tokeniser = TRAINED[kind]
+    assert tokeniser.encode("It’s summer.") == tokeniser.encode("It's summer.")
+    assert tokeniser.encode_target("L’été") != tokeniser.encode_target("L'été")
+
+
+def test_a_word_keeps_its_apostrophe_and_a_mark_its_no_break_space():
+    ids = TRAINED["bpe"].encode_target("«\u202fQu’est-ce\u202f?\u202f»")
+    words = TRAINED["bpe"].words(ids)
+    assert [word for word, _ in words] == ["«", "Qu’est", "-", "ce", "?", "»"]
+    assert [place for _, span in words for place in span] == list(range(len(ids)))
+    assert TRAINED["bpe"].pieces(TRAINED["bpe"].encode_target("dit\u202f!"))[-1] == "!"
+
+
+def test_a_tokeniser_of_an_earlier_version_normalises_targets_as_its_training_did():
+    assert "typographic" not in json.loads(OLD.to_json())
+    assert OLD.encode_target("L’été\u202f?") == OLD.encode("L'été ?")
+
+
+def test_targets_of_a_verbatim_tokeniser_are_refused():
+    with pytest.raises(ArgumentError, match="normalises no text"):
+        Tokeniser.train(["a"], 300, verbatim=True, targets=["b"])
+    with pytest.raises(ArgumentError, match="targets is one string"):
+        Tokeniser.train(["a"], 300, targets="b")
+
+
+def test_a_written_word_is_found_by_either_apostrophe():
+    tokeniser = TRAINED["bpe"]
+    ids = tokeniser.encode_target("Il aime l’été.")
+    for word in ("l’été", "l'été"):
+        found = find_contrast(tokeniser, "He loves summer.", ids, word, ["Aujourd’hui"])
+        assert (found.word, found.others) == ("l’été", ("Aujourd’hui",))
+
+
+# --- measures
+
+
+@pytest.mark.parametrize("mark", ["’", "‘", "ʼ"])
+def test_bleu_chrf_and_exact_match_agree_on_which_texts_are_equal(mark):
+    straight = ["C'est l'été, n'est-ce pas ?", "Il n'a pas d'ami à l'école."]
+    other = [text.replace("'", mark).replace(" ?", "\u202f?") for text in straight]
+    for found in (score(straight, other), score(other, straight), score(other, other)):
+        assert (found.bleu, found.chrf, found.exact_match) == (100, 100, 1)
+        assert "|apostrophes:straight" in found.bleu_signature
+        assert "|apostrophes:straight" in found.chrf_signature
+    assert "apostrophes" not in score(straight, straight).bleu_signature
+    wrong = score([text.replace("'", " ") for text in straight], other)
+    assert wrong.bleu < 100
+    assert wrong.chrf < 100
+    assert wrong.exact_match == 0
+
+
+# --- a translator
+
+
+@pytest.fixture(scope="module")
+def memorised(tmp_path_factory):
+    """A run that has learned the French pairs by heart, and their file."""
+    folder = tmp_path_factory.mktemp("french")
+    table = folder / "french.tsv"
+    table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in FRENCH), encoding="utf-8")
+    read = read_pairs(table)
+    assert read.pairs == FRENCH
+    config = TranslationTraining.Config(
+        data=[str(table)], dim=48, heads=4, layers=1, dropout=0.0, steps=120, warmup_steps=20, learning_rate=0.005,
+        vocab_size=600, batch_tokens=400, validate_every=120, label_smoothing=0.0,
+    )  # fmt: skip
+    data = TranslationData("french", FRENCH, FRENCH[:2], [], ())
+    TranslationTraining(config, data=data).train(folder / "run", cpu=True)
+    return folder / "run", table
+
+
+def test_pairs_with_typography_that_are_learned_by_heart_are_written_as_they_are(memorised):
+    run, table = memorised
+    scores = evaluate_run(run, [table]).evaluation
+    assert [one.text for one in scores.translations] == [pair.target for pair in FRENCH]
+    assert (scores.scores.exact_match, scores.scores.bleu, scores.scores.chrf) == (1, 100, 100)
+    assert scores.perplexity < 1.1
+
+
+def test_a_source_is_translated_alike_with_either_apostrophe(memorised):
+    translator = Translator.load(memorised[0])
+    straight, typographic = translator.translate(["She isn't here.", "She isn’t here."])
+    assert straight.text == typographic.text == "Elle n’est pas ici."
+
+
+def test_a_run_with_normalised_targets_is_evaluated_by_the_same_steps(memorised):
+    new = Translator.load(memorised[0])
+
+    class Old(Translator):
+        def translate(self, lines, **search):
+            found = super().translate(lines, **search)
+            return [type(one)(**{**vars(one), "text": normalise(one.text)}) for one in found]
+
+    old = Old(new.model, new.tokeniser)
+    scores = evaluate(old, FRENCH).scores
+    assert (scores.exact_match, scores.bleu, scores.chrf) == (1, 100, 100)
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_with_its_tokeniser(tmp_path):
+    config = TranslationTraining.Config(
+        data=["french.tsv"], model="bahdanau", dim=8, layers=1, steps=1, vocab_size=300, validate_every=1
+    )
+    data = TranslationData("french", FRENCH, FRENCH[:2], [], ())
+    old = Tokeniser.train([side for pair in FRENCH for side in (pair.source, pair.target)], 300, trim=True)
+    TranslationTraining(config, data=data, tokeniser=old).train(tmp_path / "run", cpu=True)
+    TranslationTraining(replace(config, steps=2), data=data).train(tmp_path / "run", resume=True, cpu=True)
+    assert Translator.load(tmp_path / "run").tokeniser == old

@@ -1,0 +1,78 @@
+"""The mean of checkpoints: of which, of what, and of nothing else."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from toy_training import CONFIG, make_model, train_toy
+
+from regard.errors import ArgumentError, CheckpointError
+from regard_lab.models.storage import Checkpoints, load_model, save_model, write_checkpoints
+from regard_lab.training import average_checkpoints
+
+KEEP = dataclasses.replace(CONFIG, keep=4, validate_every=3)  # saved at steps 0, 3, 6, 9 and 12
+
+
+def test_a_weight_is_the_mean_of_the_last_checkpoints_that_of_the_resumed_included(tmp_path):
+    run = tmp_path / "run"
+    train_toy(run, dataclasses.replace(KEEP, steps=7))
+    train_toy(run, KEEP, resume=True, extra_files={})
+    names = average_checkpoints(run, 3, tmp_path / "mean")
+    assert names == ["step-000007", "step-000009", "step-000012"]
+    found = load_model(tmp_path / "mean", kind="toy").state
+    states = [load_model(run / name).state for name in names]
+    for name, tensor in found.items():
+        expected = np.mean([state[name].numpy().astype(np.float64) for state in states], axis=0)
+        assert np.array_equal(tensor.numpy(), expected.astype(np.float32))
+        assert not torch.equal(tensor, states[-1][name])
+    make_model().load_state_dict(found)
+
+
+def checkpoints_of(run, *states, configs=({},) * 3):
+    for number, (state, config) in enumerate(zip(states, configs, strict=False), 1):
+        save_model(run / f"step-{number:06d}", config, state, "toy", {"words.txt": f"of {number}"})
+    write_checkpoints(run, Checkpoints(f"step-{len(states):06d}"))
+    return run
+
+
+def test_whole_numbers_and_files_are_those_of_the_last_and_tied_weights_stay_one(tmp_path):
+    def state(number):
+        weight = torch.full((2,), float(number))
+        return {"a": weight, "b": weight, "count": torch.tensor(number), "half": torch.tensor(number / 2).bfloat16()}
+
+    (tmp_path / "run").mkdir()
+    average_checkpoints(checkpoints_of(tmp_path / "run", *map(state, (1, 2, 6))), 3, tmp_path / "mean")
+    found = load_model(tmp_path / "mean")
+    assert found.state["a"].tolist() == [3.0, 3.0]
+    assert found.state["a"] is found.state["b"]
+    assert (int(found.state["count"]), float(found.state["half"])) == (6, 1.5)
+    assert found.extra_files == {"words.txt": "of 3"}
+
+
+def test_a_sum_is_taken_in_float64(tmp_path):
+    """In float32 the small ones would be lost beside the large one."""
+    (tmp_path / "run").mkdir()
+    numbers = [2.0, 2.0, 2.0**25]
+    states = [{"a": torch.tensor([number])} for number in numbers]
+    average_checkpoints(checkpoints_of(tmp_path / "run", *states), 3, tmp_path / "mean")
+    assert load_model(tmp_path / "mean").state["a"].item() == np.float32(sum(numbers) / 3)
+    assert np.float32(sum(numbers) / 3) != np.float32(2.0**25 / 3)
+
+
+def test_other_configs_have_no_mean(tmp_path):
+    (tmp_path / "run").mkdir()
+    run = checkpoints_of(tmp_path / "run", *[{"a": torch.ones(2)}] * 2, configs=[{"heads": 2}, {"heads": 1}])
+    with pytest.raises(CheckpointError, match="step-000001 holds a model of another config"):
+        average_checkpoints(run, 2, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
+def test_more_than_there_are_is_refused_with_the_way_out(tmp_path):
+    train_toy(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"the last 5 .* keeps 1 \(step-000012\).* --keep 5"):
+        average_checkpoints(tmp_path / "run", 5, tmp_path / "mean")
+    with pytest.raises(ArgumentError, match="the mean of 0 checkpoints"):
+        average_checkpoints(tmp_path / "run", 0, tmp_path / "mean")
+    with pytest.raises(CheckpointError, match="holds no run"):
+        average_checkpoints(tmp_path, 1, tmp_path / "mean")

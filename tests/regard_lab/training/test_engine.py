@@ -1,0 +1,241 @@
+"""One step is the gradient of (sum of losses / number of tokens), however the step is cut into pieces."""
+
+import dataclasses
+import math
+import random
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+from toy_training import CONFIG, ToyTask, make_model
+
+from regard.errors import DataError
+from regard_lab.training.config import TrainingConfig, learning_rate_at
+from regard_lab.training.engine import Engine
+from regard_lab.training.workers import Workers
+
+
+class Pieces(ToyTask):
+    """The batch of step s, cut between the given rows: the pieces hold unequal numbers of tokens."""
+
+    def __init__(self, cuts: list[int]) -> None:
+        super().__init__()
+        self.cuts = [0, *cuts, 8]
+
+    def batch(self, index):
+        step, piece = divmod(index, len(self.cuts) - 1)
+        return super().batch(step)[self.cuts[piece] : self.cuts[piece + 1]]
+
+
+def engine_of(model: torch.nn.Module, task: ToyTask, config: TrainingConfig = CONFIG) -> Engine:
+    return Engine(model, task, config, Workers(cpu=True))
+
+
+def float64_weights_after(task: ToyTask, pieces: int, steps: int = 3) -> torch.Tensor:
+    model = make_model(torch.float64, dropout=0.0)
+    engine = engine_of(model, task, dataclasses.replace(CONFIG, accumulate=pieces))
+    for step in range(steps):
+        engine.step(step)
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("cuts", [[4], [1, 2], [1, 2, 3, 4, 5, 6, 7]])
+def test_any_cut_of_a_batch_gives_the_weights_of_the_whole(cuts):
+    whole = float64_weights_after(Pieces([]), 1)
+    cut = float64_weights_after(Pieces(cuts), len(cuts) + 1)
+    assert (whole - cut).abs().max() <= 1e-12
+
+
+class InTurn(Workers):
+    """One of two processes that train together, as a thread: gradients are averaged over both, as DDP does."""
+
+    def __init__(self, rank: int, tables: list[list], barrier: threading.Barrier) -> None:
+        super().__init__(cpu=True)
+        self.rank, self.count, self._tables, self._barrier = rank, 2, tables, barrier
+
+    def sum(self, *numbers):
+        return [float(sum(both)) for both in zip(*self._both(numbers), strict=True)]
+
+    @contextmanager
+    def gradients(self, model, *, meet):
+        yield
+        if meet:
+            own = [parameter.grad for parameter in model.parameters()]
+            means = [sum(both) / 2 for both in zip(*self._both([one.clone() for one in own]), strict=True)]
+            for gradient, mean in zip(own, means, strict=True):
+                gradient.copy_(mean)
+
+    def _both(self, mine):
+        self._tables[self.rank] = mine
+        self._barrier.wait()
+        both = list(self._tables)
+        self._barrier.wait()
+        return both
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_whole(pieces):
+    """The shares hold unequal numbers of tokens, and averaged gradients are half of what both processes sum to."""
+    config = dataclasses.replace(CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0)  # no step but of this norm
+    models = [make_model(torch.float64, dropout=0.0) for _ in range(3)]
+    tables, barrier, told = [[], []], threading.Barrier(2, timeout=300), [None, None]
+
+    def train_share(rank):
+        engine = Engine(models[rank], ToyTask(rank=rank, processes=2), config, InTurn(rank, tables, barrier))
+        told[rank] = [engine.step(step) for step in range(3)]
+
+    threads = [threading.Thread(target=train_share, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    one = engine_of(models[2], ToyTask(), config)
+    for step, (first, second) in enumerate(zip(*told, strict=True)):
+        whole = one.step(step)
+        assert first == second
+        assert (first.tokens, first.fault) == (whole.tokens, None)
+        assert first.loss == pytest.approx(whole.loss, rel=1e-12)
+        assert first.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-12)
+    for parameters in zip(*(model.parameters() for model in models), strict=True):
+        assert all((one - parameters[2]).abs().max() <= 1e-12 for one in parameters[:2])
+
+
+def test_a_mean_of_means_would_have_shown():
+    """The pieces hold unequal numbers of tokens, or the test above would pass for the wrong rule."""
+    task = Pieces([1])
+    counts = [int((task.batch(index)[:, 1:] != 0).sum()) for index in (0, 1)]
+    assert counts[0] * 2 < counts[1]
+
+
+def test_a_step_reports_the_mean_loss_per_token_and_the_gradient_of_it():
+    task, model = ToyTask(), make_model(dropout=0.0)
+    batches = [task.batch(0), task.batch(1)]
+    total = sum(task.loss(model, batch)[0] for batch in batches)
+    tokens = sum(int(task.loss(model, batch)[1]) for batch in batches)
+    gradients = torch.autograd.grad(total / tokens, list(model.parameters()))
+    sums = engine_of(model, task).step(0)
+    assert sums.tokens == tokens
+    assert sums.loss == pytest.approx(float(total.detach()) / tokens, rel=1e-6)
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    assert sums.gradient_norm == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_the_gradient_is_clipped_to_the_limit():
+    model = make_model()
+    sums = engine_of(model, ToyTask(), dataclasses.replace(CONFIG, gradient_clip=0.01)).step(0)
+    clipped = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
+    assert sums.gradient_norm > 0.02
+    assert float(clipped) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_step_takes_the_learning_rate_of_its_number():
+    engine = engine_of(make_model(), ToyTask())
+    assert engine.step(4).learning_rate == learning_rate_at(CONFIG, 5)
+    assert {group["lr"] for group in engine.optimiser.param_groups} == {learning_rate_at(CONFIG, 5)}
+
+
+def test_a_loss_that_is_not_finite_changes_neither_weights_nor_optimiser():
+    model = make_model()
+    engine = engine_of(model, ToyTask(poison=(2,)))
+    engine.step(0)
+    before = [tensor.clone() for tensor in model.state_dict().values()]
+    moments = [state["exp_avg"].clone() for state in engine.optimiser.state.values()]
+    sums = engine.step(1)
+    assert sums.fault == "the loss of batch 2 is not finite; the first tensor that is not is the gradient 0.weight"
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    assert all(map(torch.equal, moments, [state["exp_avg"] for state in engine.optimiser.state.values()]))
+    assert engine.step(2).fault is None
+
+
+def test_a_fault_names_the_first_weight_where_one_is_not_finite():
+    model = make_model()
+    engine = engine_of(model, ToyTask())
+    with torch.no_grad():
+        model[2].bias[3] = math.inf
+    assert engine.step(1).fault.endswith("the first tensor that is not is the weight 2.bias")
+
+
+def test_a_gradient_that_is_not_finite_is_told_from_a_loss_that_is():
+    class Steep(ToyTask):
+        """A loss that is finite, and whose slope is not."""
+
+        def loss(self, model, batch):
+            loss, tokens = super().loss(model, batch)
+            return loss + (model[2].bias.sum() * 0.0).sqrt(), tokens
+
+    engine = engine_of(make_model(), Steep())
+    fault = "the gradient of batch 4 to 5 is not finite; the first tensor that is not is the gradient 2.bias"
+    assert engine.step(2).fault == fault
+
+
+def draws_of_steps(steps: list[int], rank: int = 0) -> list[float]:
+    """What the loss of each step draws from torch and from Python, in a process of that rank."""
+    drawn = []
+
+    class Drawing(ToyTask):
+        def loss(self, model, batch):
+            drawn.append(float(torch.rand(())) + random.random())
+            return super().loss(model, batch)
+
+    engine = engine_of(make_model(), Drawing(), dataclasses.replace(CONFIG, accumulate=1))
+    engine._workers.rank = rank
+    for step in steps:
+        engine.step(step)
+    return drawn
+
+
+def test_random_numbers_are_a_function_of_the_step_and_the_process():
+    drawn = draws_of_steps([0, 1, 2])
+    assert len(set(drawn)) == 3
+    assert draws_of_steps([2, 0]) == [drawn[2], drawn[0]]
+    assert draws_of_steps([0], rank=1) != drawn[:1]
+
+
+def test_only_matrices_decay():
+    model = make_model()
+    groups = engine_of(model, ToyTask(), dataclasses.replace(CONFIG, weight_decay=0.1)).optimiser.param_groups
+    decays = {tuple(parameter.shape): group["weight_decay"] for group in groups for parameter in group["params"]}
+    assert decays == {(11, 6): 0.1, (11,): 0.0}
+
+
+def test_a_batch_without_a_target_is_refused():
+    class Empty(ToyTask):
+        def batch(self, index):
+            return torch.zeros(2, 4, dtype=torch.long)
+
+    with pytest.raises(DataError, match="step 3 has no target token"):
+        engine_of(make_model(), Empty()).step(3)
+
+
+def test_validation_is_the_mean_over_tokens_of_all_batches_without_dropout():
+    task, model = ToyTask(), make_model(dropout=0.9)
+    engine = engine_of(model, task)
+    model.eval()
+    sums = [task.validation_loss(model, batch) for batch in task.validation_batches()]
+    expected = float(sum(loss.detach() for loss, _ in sums)) / int(sum(tokens for _, tokens in sums))
+    model.train()
+    assert engine.validate() == pytest.approx(expected, rel=1e-6)
+    assert engine.validate() == engine.validate()
+
+
+def test_no_validation_batches_give_no_loss():
+    task = ToyTask()
+    task.validation_batches = list
+    assert engine_of(make_model(), task).validate() is None
+
+
+def test_bfloat16_is_used_for_products_and_leaves_weights_in_float32():
+    seen = []
+
+    class Watching(ToyTask):
+        def _loss(self, model, batch, smoothing):
+            seen.append(model(batch[:, :-1]).dtype)
+            return super()._loss(model, batch, smoothing)
+
+    model = make_model()
+    engine = engine_of(model, Watching(), dataclasses.replace(CONFIG, precision="bfloat16", accumulate=1))
+    assert math.isfinite(engine.step(0).loss)
+    engine.validate()
+    assert set(seen) == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

@@ -1,0 +1,129 @@
+"""A training without a number of steps: planned from the time used, or ended by patience and a cooldown after it."""
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+from toy_training import CONFIG, CrashError, at_step, crash, log_without_times, seals, train_toy
+
+import regard_lab.training.record as clock_module
+from regard.errors import ArgumentError
+from regard.storage.files import replace_file
+from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.training import StepDone, TrainingConfig, Validated, learning_rate_at, read_log
+from regard_lab.training.checkpoint import LATER, read_training
+from regard_lab.training.config import step_when_time_ends
+
+TIMED = dataclasses.replace(
+    CONFIG, steps=None, minutes=10.0, schedule="constant", cooldown=0.5, validate_every=None, save_every=None,
+    log_every=10,
+)  # fmt: skip
+
+
+class Machine:
+    """A clock that moves with the events of a training: so many seconds for each step and validation."""
+
+    def __init__(self, monkeypatch, step: float, validation: float = 0.0):
+        self.now, self.step, self.validation = 1000.0, step, validation
+        monkeypatch.setattr(clock_module, "monotonic", lambda: self.now)
+
+    def __call__(self, event):
+        if isinstance(event, StepDone):
+            self.now += self.step
+        if isinstance(event, Validated):
+            self.now += self.validation
+
+
+def rates(run):
+    return {line["step"]: line["learning_rate"] for line in read_log(run / "log.jsonl") if line["kind"] == "training"}
+
+
+def test_minutes_alone_end_with_the_last_validation_and_a_rate_near_zero(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, step=2.0, validation=15.0)
+    result = train_toy(tmp_path, TIMED, progress=machine)
+    assert result.stopped == "minutes"
+    assert 580 <= result.wall_seconds <= 602
+    assert 200 <= result.steps <= 240  # 600 seconds, less ten or eleven validations, by two seconds
+    found = rates(tmp_path)
+    assert max(found.values()) == CONFIG.learning_rate
+    assert found[max(found)] < 0.25 * CONFIG.learning_rate
+    validations = [line["step"] for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "validation"]
+    assert 9 <= len(validations) <= 13
+    assert validations[-1] == result.steps
+
+
+def test_the_cooldown_is_reached_on_a_machine_that_becomes_slower(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, step=1.0)
+
+    def slower(event):
+        machine.step = 4.0 if machine.now > 1250 else 1.0
+        machine(event)
+
+    result = train_toy(tmp_path, TIMED, progress=slower)
+    assert 590 <= result.wall_seconds <= 604
+    found = rates(tmp_path)
+    assert found[max(found)] < 0.25 * CONFIG.learning_rate
+
+
+def test_the_rate_follows_from_the_plan_that_the_log_has(tmp_path, monkeypatch):
+    train_toy(tmp_path, TIMED, progress=Machine(monkeypatch, step=3.0))
+    lines = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "training"]
+    for before, line in pairwise(lines):
+        assert line["learning_rate"] == learning_rate_at(TIMED, line["step"], before["last_step"])
+
+
+def test_a_crash_changes_no_bit_where_each_step_takes_as_long_as_before(tmp_path, monkeypatch):
+    """The plan is in the checkpoint. The lost steps are done again within the same time, here on a clock of our own."""
+    machine = Machine(monkeypatch, step=20.0)
+    train_toy(tmp_path / "whole", TIMED, progress=machine)
+    other = Machine(monkeypatch, step=20.0)
+    stop = at_step(17, crash)
+    with pytest.raises(CrashError):
+        train_toy(tmp_path / "resumed", TIMED, progress=lambda event: (other(event), stop(event)))
+    train_toy(tmp_path / "resumed", TIMED, progress=other, resume=True)
+    assert seals(tmp_path / "whole") == seals(tmp_path / "resumed")
+    assert log_without_times(tmp_path / "whole") == log_without_times(tmp_path / "resumed")
+
+
+def test_more_minutes_continue_a_run_that_ended(tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, step=10.0)
+    first = train_toy(tmp_path, TIMED, progress=machine)
+    again = train_toy(tmp_path, TIMED, progress=machine, resume=True)
+    assert (again.steps, again.stopped) == (first.steps, "minutes")
+    longer = train_toy(tmp_path, dataclasses.replace(TIMED, minutes=15.0), progress=machine, resume=True)
+    assert longer.steps > 1.3 * first.steps
+
+
+def test_after_patience_comes_the_cooldown_and_then_the_end(tmp_path):
+    patient = dataclasses.replace(
+        TIMED, minutes=None, patience=2, validate_every=5, learning_rate=0.3, cooldown=0.5, log_every=1
+    )
+    result = train_toy(tmp_path, patient)
+    assert result.stopped == "patience"
+    state = read_training(tmp_path / f"step-{result.steps:06d}")["state"]
+    assert result.steps == state["last_step"] == 2 * state["cooling_from"]
+    found = rates(tmp_path)
+    assert found[state["cooling_from"]] == 0.3
+    assert found[result.steps] == 0.0
+
+
+def test_settings_that_never_end_are_refused():
+    with pytest.raises(ArgumentError, match="nothing ends this training; give steps, minutes, or patience"):
+        TrainingConfig(steps=None)
+    with pytest.raises(ArgumentError, match="the cosine falls to the last step, which patience does not name"):
+        TrainingConfig(steps=None, patience=3, schedule="cosine")
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
+    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
+    path = tmp_path / read_checkpoints(tmp_path).last / "training.json"
+    content = read_sealed(path)
+    content["state"] = {name: value for name, value in content["state"].items() if name not in LATER}
+    replace_file(path, render_sealed(content))
+    assert train_toy(tmp_path, resume=True).steps == 12
+
+
+def test_a_plan_made_after_the_time_is_over_ends_now():
+    assert step_when_time_ends(7, 61.0, 60.0) == 7
+    assert step_when_time_ends(1, 0.0, 60.0) > 10**9

@@ -1,0 +1,192 @@
+"""Recipes from Python: settings of a new run, of one that goes on, and of a run that an older version began."""
+
+import os
+import re
+import shutil
+import signal
+
+import pytest
+
+from regard.errors import ArgumentError, CheckpointError, OccupiedError
+from regard.storage.files import replace_file
+from regard.storage.sealed_json import render_sealed
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.text import read_pairs
+from regard_lab.training.recipes import (
+    ClassifierTraining,
+    LanguageModelTraining,
+    MaskedWordsTraining,
+    TranslationTraining,
+    read_settings,
+    run_folder,
+)
+from regard_lab.training.recipes.evaluation import evaluate_run
+from regard_lab.training.recipes.run_folder import count_trained, read_test
+
+# What settings.json held before betas, epsilon, gradient_clip, save_every and log_every were settings of a run.
+OLD = {
+    "data": ["pairs.tsv"], "valid": [], "vocab_size": 300, "positions": "sinusoidal", "dim": 16, "heads": 4,
+    "kv_heads": None, "layers": 1, "dropout": 0.1, "gradient_checkpointing": False, "batch_tokens": 200, "steps": 2,
+    "minutes": None, "learning_rate": 0.002, "warmup_steps": 200, "schedule": "inverse_square_root",
+    "weight_decay": 0.0, "accumulate": 1, "validate_every": 2, "patience": None, "keep": 1, "skip_non_finite": 0,
+    "parallel": "ddp", "precision": "float32", "seed": 0, "model": "bahdanau", "attention": "full",
+    "decoder_attention": "causal", "cross_attention": "full", "norm": "pre", "hidden": 12, "cell": "gru",
+    "reach": "global", "window": 10, "input_feeding": False, "label_smoothing": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def old_run(tmp_path):
+    replace_file(tmp_path / "settings.json", render_sealed({"settings": OLD}))
+    return tmp_path
+
+
+def test_the_settings_of_an_older_version_load_and_train_the_same(old_run):
+    recipe = TranslationTraining.of(old_run, {}, resume=True)
+    assert {name: list(value) if isinstance(value, tuple) else value for name, value in vars(recipe.config).items()
+            if name in OLD} == OLD  # fmt: skip
+    before = {name: OLD[name] for name in OLD if name in recipe.config.training_config().to_dict()}
+    now = recipe.config.training_config().to_dict()
+    assert now == {
+        **before, "betas": [0.9, 0.98], "epsilon": 1e-9, "gradient_clip": 1.0, "log_every": 10, "save_every": 2,
+        "cooldown": 0.0,
+    }  # fmt: skip
+
+
+def test_only_what_may_change_is_changed_by_a_run_that_goes_on(old_run):
+    assert TranslationTraining.decide(old_run, {"steps": 9, "keep": 3}, resume=True).steps == 9
+    with pytest.raises(ArgumentError, match=r"begun with other settings \(dim 16 -> 32\)"):
+        TranslationTraining.decide(old_run, {"dim": 32}, resume=True)
+    with pytest.raises(ArgumentError, match="a run of another command"):
+        LanguageModelTraining.decide(old_run, {}, resume=True)
+
+
+def test_a_new_run_needs_data_and_a_folder_of_its_own(tmp_path):
+    for recipe in (TranslationTraining, LanguageModelTraining, MaskedWordsTraining, ClassifierTraining):
+        with pytest.raises(ArgumentError, match=f"--data is missing: name {recipe.DATA[:12]}"):
+            recipe.of(tmp_path / "run", {})
+    (tmp_path / "diary.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"diary\.txt"):
+        TranslationTraining.of(tmp_path, {"data": ["pairs.tsv"]})
+
+
+def test_resuming_where_no_run_is_says_so(tmp_path):
+    remarks = []
+    (tmp_path / "text.txt").write_text("a bird sang\n")
+    LanguageModelTraining.of(tmp_path / "run", {"data": [tmp_path / "text.txt"]}, resume=True, tell=remarks.append)
+    assert remarks == [f"there is no training run in {tmp_path / 'run'} to resume; a new one begins"]
+    with pytest.raises(ArgumentError, match=r"no training run in .* to resume; to begin one, --data is missing"):
+        LanguageModelTraining.of(tmp_path / "run", {}, resume=True)
+
+
+def test_a_recipe_refuses_the_config_of_another():
+    with pytest.raises(ArgumentError, match=r"a ClassifierTraining\.Config"):
+        ClassifierTraining(LanguageModelTraining.Config(data=("text.txt",)))
+
+
+def test_a_setting_outside_its_range_is_refused_before_any_data_are_read(tmp_path):
+    with pytest.raises(ArgumentError, match="warmup_steps is -1"):
+        LanguageModelTraining.of(tmp_path / "run", {"data": ["nowhere.txt"], "warmup_steps": -1})
+
+
+def test_training_from_python_says_what_it_does_and_keeps_its_settings(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the bird sang in the street\n" * 60)
+    said = []
+    config = LanguageModelTraining.Config(
+        data=(str(text),), tokeniser="byte", dim=16, heads=2, layers=1, block=16, batch_tokens=64, steps=2,
+        validate_every=2,
+    )  # fmt: skip
+    result = LanguageModelTraining(config, said.append).train(tmp_path / "run", cpu=True)
+    assert (result.stopped, result.steps) == ("steps", 2)
+    assert any("a language model of " in line for line in said)
+    kept = read_settings(tmp_path / "run")
+    assert (kept["block"], kept["steps"]) == (16, 2)
+    assert not (tmp_path / "run" / "samples").exists()  # they are written where that is asked for
+
+
+SMALL = {"dim": 16, "heads": 2, "layers": 1, "steps": 3, "batch_tokens": 256}
+
+
+def trained(folder, remarks, progress=None, samples=False, **given):
+    """A translator on forty pairs of few words; what it tells goes into `remarks`."""
+    table = folder / "pairs.tsv"
+    table.write_text("".join(f"number {n}\tNummer {n}\n" for n in range(40)))
+    recipe = TranslationTraining.of(folder / "run", {"data": [str(table)], **SMALL, **given}, tell=remarks.append)
+    return recipe.prepare().run(folder / "run", cpu=True, progress=progress, samples=samples)
+
+
+def test_too_little_to_learn_from_is_told_and_so_is_a_smaller_vocabulary_than_allowed(tmp_path):
+    remarks = []
+    trained(tmp_path, remarks)
+    assert any(remark.startswith("there is too little to learn from: 32 pairs of ") for remark in remarks), remarks
+    assert any("(of at most 500; those that occur only inside longer ones are dropped)" in remark for remark in remarks)
+    assert any("vocabulary up to 500" in remark for remark in remarks), remarks
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(run_folder.DRAW_EVERY, 1), (0.0, 4)])
+def test_curves_are_drawn_after_the_last_step_and_before_it_only_where_the_last_are_old(
+    tmp_path, monkeypatch, seconds, times
+):
+    drawn = []
+    monkeypatch.setattr(run_folder, "DRAW_EVERY", seconds)
+    monkeypatch.setattr(run_folder, "draw_curves", lambda log, picture: drawn.append(len(log.read_bytes())) or [])
+    trained(tmp_path, [], samples=True, validate_every=1)
+    assert len(drawn) == times
+    assert drawn[-1] == (tmp_path / "run" / "log.jsonl").stat().st_size
+
+
+def test_an_interruption_before_the_first_step_says_nothing_of_a_picture(tmp_path):
+    remarks = []
+
+    def interrupt(event):
+        if type(event).__name__ == "Started":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = trained(tmp_path, remarks, progress=interrupt)
+    assert (result.stopped, result.steps) == ("interrupted", 0)
+    assert not [remark for remark in remarks if "picture" in remark], remarks
+
+
+def test_a_folder_with_a_run_is_refused_before_data_are_read_without_words_of_python(tmp_path):
+    trained(tmp_path, [])
+    (tmp_path / "pairs.tsv").unlink()
+    with pytest.raises(OccupiedError, match=r"a training run \(step-000003\); go on with it by --resume, or"):
+        TranslationTraining.of(tmp_path / "run", {"data": [str(tmp_path / "pairs.tsv")]})
+
+
+def test_minutes_count_all_sessions_and_the_start_of_the_next_one_says_so(tmp_path):
+    trained(tmp_path, [])
+    notes = []
+
+    def note(event):
+        if type(event).__name__ == "Started":
+            notes.extend(event.notes)
+
+    recipe = TranslationTraining.of(tmp_path / "run", {"steps": 4, "minutes": 1e-9}, resume=True)
+    result = recipe.prepare(tmp_path / "run").run(tmp_path / "run", resume=True, cpu=True, progress=note)
+    assert (result.stopped, result.steps) == ("minutes", 3)
+    said = r"\d+\.\d of 1e-09 minutes were used before; minutes count all sessions of a run, so give more to go on"
+    assert [one for one in notes if re.fullmatch(said, one)], notes
+
+
+def test_a_run_knows_the_pairs_that_it_was_trained_on(tmp_path):
+    trained(tmp_path, [])
+    pairs = read_pairs(tmp_path / "pairs.tsv").pairs
+    held_out, _ = read_test(tmp_path / "run")
+    assert count_trained(tmp_path / "run", pairs) == 32
+    assert count_trained(tmp_path / "run", held_out) == 0
+    assert count_trained(tmp_path, pairs) is None
+    scores = evaluate_run(tmp_path / "run", [tmp_path / "pairs.tsv"])
+    assert scores.to_dict()["trained_on"] == 32
+    assert [line for line in scores.lines() if "32 of these pairs were trained on" in line]
+    assert not [line for line in evaluate_run(tmp_path / "run").lines() if "trained on" in line]
+    checkpoint = tmp_path / "run" / read_checkpoints(tmp_path / "run").last
+    assert count_trained(checkpoint, pairs) == 32
+    shutil.copytree(checkpoint, tmp_path / "elsewhere")
+    unknown = evaluate_run(tmp_path / "elsewhere", [tmp_path / "pairs.tsv"])
+    assert "  not known which pairs were trained on" in unknown.lines()
+    file = tmp_path / "run" / "trained-pairs.hashes"
+    file.write_bytes(file.read_bytes()[8:])
+    with pytest.raises(CheckpointError, match=r"trained-pairs\.hashes does not match"):
+        count_trained(tmp_path / "run", pairs)

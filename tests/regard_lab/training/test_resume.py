@@ -1,0 +1,212 @@
+"""A run that stopped in any way and was resumed is, bit for bit, the run that never stopped."""
+
+import dataclasses
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, log_without_times, make_model, seals, train_toy
+
+from regard.errors import CheckpointError
+from regard_lab.models.storage import load_model, read_checkpoints
+from regard_lab.training import Started, learning_rate_at, read_log, read_run, train
+from regard_lab.training.checkpoint import read_training
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("uninterrupted")
+    train_toy(run)
+    return run
+
+
+def state_of(run: Path) -> dict:
+    state = read_training(run / read_checkpoints(run).last)["state"]
+    return {name: value for name, value in state.items() if not name.endswith("seconds")}
+
+
+def assert_equal_runs(run: Path, other: Path) -> None:
+    assert seals(run) == seals(other)
+    assert state_of(run) == state_of(other)
+    assert log_without_times(run) == log_without_times(other)
+
+
+@pytest.mark.parametrize("step", range(1, 13))
+def test_a_crash_after_any_step_changes_no_bit(tmp_path, uninterrupted, step):
+    with pytest.raises(CrashError):
+        train_toy(tmp_path, progress=at_step(step, crash))
+    assert train_toy(tmp_path, resume=True).steps == 12
+    assert_equal_runs(tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 5, 11])
+def test_a_termination_signal_saves_and_changes_no_bit(tmp_path, uninterrupted, step):
+    stop = at_step(step, lambda: signal.raise_signal(signal.SIGTERM))
+    result = train_toy(tmp_path, progress=stop)
+    assert (result.stopped, result.steps) == ("interrupted", step)
+    assert state_of(tmp_path)["step"] == step
+    assert train_toy(tmp_path, resume=True).stopped == "steps"
+    assert_equal_runs(tmp_path, uninterrupted)
+
+
+def test_six_steps_and_six_more_are_twelve(tmp_path, uninterrupted):
+    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
+    result = train_toy(tmp_path, resume=True)
+    assert result.steps == 12
+    assert seals(tmp_path) == seals(uninterrupted)
+
+
+def test_these_equalities_would_see_another_dropout_or_seed(tmp_path, uninterrupted):
+    """Else the equalities above would say nothing about random numbers."""
+    model = make_model(dropout=0.0)
+    train(model, ToyTask(), CONFIG, tmp_path, kind="toy", cpu=True)
+    assert seals(tmp_path) != seals(uninterrupted)
+    other_seed = tmp_path / "other"
+    train_toy(other_seed, dataclasses.replace(CONFIG, seed=1))
+    assert seals(other_seed) != seals(uninterrupted)
+
+
+def test_validating_and_saving_more_often_changes_no_weight(tmp_path, uninterrupted):
+    train_toy(tmp_path, dataclasses.replace(CONFIG, validate_every=1, save_every=1))
+    assert seals(tmp_path) == seals(uninterrupted)
+
+
+def test_a_finished_run_is_resumed_to_nothing(tmp_path):
+    first = train_toy(tmp_path)
+    log = log_without_times(tmp_path)
+    again = train_toy(tmp_path, resume=True)
+    assert (again.steps, again.valid_loss, again.tokens) == (first.steps, first.valid_loss, first.tokens)
+    assert log_without_times(tmp_path) == log
+
+
+def test_resume_begins_where_there_is_no_run(tmp_path, uninterrupted):
+    train_toy(tmp_path / "new", resume=True)
+    assert seals(tmp_path / "new") == seals(uninterrupted)
+
+
+def test_time_is_summed_over_sessions(tmp_path):
+    first = train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
+    second = train_toy(tmp_path, resume=True)
+    assert second.cpu_seconds > first.cpu_seconds > 0
+    assert second.wall_seconds > first.wall_seconds > 0
+    assert second.tokens > first.tokens > 0
+
+
+def test_the_model_in_memory_is_the_last_one_on_the_disk(tmp_path):
+    model = make_model()
+    train(model, ToyTask(), CONFIG, tmp_path, kind="toy", cpu=True)
+    last = load_model(tmp_path / read_checkpoints(tmp_path).last, kind="toy").state
+    assert all(torch.equal(tensor, last[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_run_tells_its_settings_and_how_far_it_came(tmp_path):
+    result = train_toy(tmp_path, dataclasses.replace(CONFIG, minutes=9.0))
+    found = read_run(tmp_path)
+    assert found.config == dataclasses.replace(CONFIG, minutes=9.0)
+    assert found.data == ToyTask().fingerprint()
+    assert (found.step, found.tokens) == (result.steps, result.tokens)
+    assert (found.best_step, found.best_loss) == (result.best_step, result.valid_loss)
+
+
+# Refusals
+
+
+def test_a_folder_with_a_run_is_refused_without_resume(tmp_path):
+    train_toy(tmp_path)
+    before = seals(tmp_path)
+    with pytest.raises(CheckpointError, match=r"already holds a run \(step-000012\).*resume=True.*another folder"):
+        train_toy(tmp_path)
+    assert seals(tmp_path) == before
+
+
+def test_a_folder_with_a_saved_model_is_refused(tmp_path):
+    train_toy(tmp_path)
+    with pytest.raises(CheckpointError, match="holds a saved model"):
+        train_toy(tmp_path / "step-000012")
+
+
+def test_every_difference_is_listed_and_the_run_kept(tmp_path):
+    train_toy(tmp_path, model_config={"dim": 6}, extra_files={"words.txt": "a b"})
+    before = seals(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        train(
+            make_model(torch.float64),
+            ToyTask(size=4, name="other"),
+            dataclasses.replace(CONFIG, learning_rate=0.5, accumulate=1),
+            tmp_path,
+            kind="game",
+            model_config={"dim": 6, "layers": 2},
+            extra_files={"words.txt": "a c"},
+            resume=True,
+            cpu=True,
+        )
+    for phrase in (
+        "training.learning_rate was 0.01, now 0.5",
+        "training.accumulate was 2, now 1",
+        "model.kind was toy, now game",
+        "model.config.layers was absent, now 2",
+        "model.tensors.0.weight was float32 (11, 6), now float64 (11, 6)",
+        "files.words.txt was",
+        "data.name was toy, now other",
+        "data.size was 8, now 4",
+    ):
+        assert phrase in str(caught.value)
+    assert seals(tmp_path) == before
+
+
+def test_a_run_of_an_older_version_that_wrote_fewer_files_goes_on(tmp_path):
+    train_toy(tmp_path, extra_files={"tokeniser.json": "a"})
+    longer = dataclasses.replace(CONFIG, steps=14)
+    newer = {"tokeniser.json": "a", "source-words.json": "b"}
+    assert train_toy(tmp_path, longer, extra_files=newer, resume=True).steps == 14
+
+
+@pytest.mark.parametrize(
+    "changes", [{"steps": 14}, {"minutes": 5.0}, {"patience": 9}, {"keep": 2}, {"skip_non_finite": 1}]
+)
+def test_how_long_to_train_and_what_to_keep_may_change(tmp_path, changes):
+    train_toy(tmp_path)
+    train_toy(tmp_path, dataclasses.replace(CONFIG, **changes), resume=True)
+
+
+def test_the_cosine_ends_with_the_steps_and_does_not_allow_others(tmp_path):
+    cosine = dataclasses.replace(CONFIG, schedule="cosine")
+    train_toy(tmp_path, cosine)
+    with pytest.raises(CheckpointError, match=r"training\.steps was 12, now 14"):
+        train_toy(tmp_path, dataclasses.replace(cosine, steps=14), resume=True)
+
+
+def test_a_run_that_has_cooled_down_goes_on_at_the_rate_of_its_new_number_of_steps(tmp_path):
+    cooled = dataclasses.replace(CONFIG, cooldown=0.5)
+    train_toy(tmp_path, cooled)
+    longer = dataclasses.replace(cooled, steps=24)
+    train_toy(tmp_path, longer, resume=True)
+    rates = {line["step"]: line["learning_rate"] for line in read_log(tmp_path / "log.jsonl") if "tokens" in line}
+    assert rates[12] == 0.0
+    assert all(rates[step] == learning_rate_at(longer, step) for step in range(14, 25, 2))
+    assert rates[14] > rates[22] > rates[24] == 0.0
+
+
+def test_another_number_of_threads_is_told_and_not_refused(tmp_path):
+    train_toy(tmp_path)
+    events, threads = [], torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        train_toy(tmp_path, resume=True, progress=events.append)
+    finally:
+        torch.set_num_threads(threads)
+    (started,) = [event for event in events if isinstance(event, Started)]
+    assert started.notes == (f"threads was {threads}, now {threads + 1}",)
+
+
+@pytest.mark.parametrize("name", ["training.json", "optimiser.safetensors", "weights.safetensors", "config.json"])
+def test_a_damaged_checkpoint_is_refused_and_not_deleted(tmp_path, name):
+    train_toy(tmp_path)
+    path = tmp_path / "step-000012" / name
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        train_toy(tmp_path, resume=True)
+    assert path.read_bytes() == data

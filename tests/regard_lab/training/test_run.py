@@ -1,0 +1,250 @@
+"""When a run stops, and what it tells."""
+
+import dataclasses
+import signal
+
+import pytest
+import torch
+from toy_training import CONFIG, ToyTask, at_step, log_without_times, make_model, seals, train_toy
+
+from regard.errors import ArgumentError, RegardError
+from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints
+from regard_lab.training import Saved, Started, StepDone, StepSkipped, Validated
+from regard_lab.training import record as clock_module
+from regard_lab.training.checkpoint import read_training
+from regard_lab.training.engine import Engine
+from regard_lab.training.workers import Workers
+
+
+class Scripted(ToyTask):
+    """A task whose validation losses are given in advance, one a validation."""
+
+    def __init__(self, losses):
+        super().__init__()
+        self.losses = iter(losses)
+
+    def validation_batches(self):
+        return [torch.zeros(1)]
+
+    def validation_loss(self, model, batch):
+        return torch.tensor(next(self.losses)), 1
+
+
+PATIENT = dataclasses.replace(CONFIG, skip_non_finite=3)
+EVERY_STEP = dataclasses.replace(CONFIG, steps=20, validate_every=1, save_every=100)
+
+
+# Reasons to stop
+
+
+def test_patience_ends_a_run_after_so_many_validations_in_a_row_without_improvement(tmp_path):
+    losses = [5.0, 4.0, 4.5, 4.0, 3.0, 3.5, 3.1, 3.2, 1.0]
+    result = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=3), Scripted(losses))
+    assert (result.stopped, result.steps, result.best_step, result.valid_loss) == ("patience", 8, 5, 3.0)
+
+
+def test_lost_patience_stays_lost_until_there_is_more(tmp_path):
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=2), Scripted([1.0, 2.0, 2.0]))
+    again = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=2), Scripted([]), resume=True)
+    assert (again.stopped, again.steps) == ("patience", 3)
+    more = train_toy(tmp_path, dataclasses.replace(EVERY_STEP, patience=4), Scripted([2.0] * 9), resume=True)
+    assert (more.stopped, more.steps) == ("patience", 5)
+
+
+def test_patience_is_counted_over_a_resume(tmp_path):
+    patient = dataclasses.replace(EVERY_STEP, patience=3)
+    train_toy(tmp_path, dataclasses.replace(patient, steps=3), Scripted([1.0, 2.0, 2.0]))
+    assert train_toy(tmp_path, patient, Scripted([2.0, 0.0]), resume=True).steps == 4
+
+
+def test_the_last_look_of_a_session_out_of_turn_costs_no_patience(tmp_path):
+    config = dataclasses.replace(CONFIG, steps=5, patience=2)
+    train_toy(tmp_path, config, Scripted([1.0, 2.0]))  # at step 4 in its turn, at step 5 because the run ends
+    assert read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["without_improvement"] == 0
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_validation_loss_that_is_not_finite_stops_the_run_with_what_was_saved_before(tmp_path, loss):
+    with pytest.raises(RegardError, match=f"after step 3 the validation loss is {loss}, .* step-000002"):
+        train_toy(tmp_path, EVERY_STEP, Scripted([2.0, 1.0, loss]))
+    assert read_checkpoints(tmp_path) == Checkpoints(last="step-000002", best="step-000002")
+    assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
+
+
+def test_patience_without_validation_batches_is_refused(tmp_path):
+    task = ToyTask()
+    task.validation_batches = list
+    with pytest.raises(ArgumentError, match="no validation batches"):
+        train_toy(tmp_path, dataclasses.replace(CONFIG, patience=3), task)
+
+
+def test_without_validation_batches_the_last_model_is_the_one_to_load(tmp_path):
+    task = ToyTask()
+    task.validation_batches = list
+    result = train_toy(tmp_path, task=task)
+    assert (result.best_step, result.valid_loss) == (None, None)
+    assert load_model(tmp_path, kind="toy").kind == "toy"
+
+
+def test_minutes_are_a_cap_that_counts_earlier_sessions(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(clock_module, "monotonic", lambda: now)
+
+    def ten_seconds_a_step(event):
+        nonlocal now
+        now += 10.0 if isinstance(event, StepDone) else 0.0
+
+    long = dataclasses.replace(CONFIG, steps=100)
+    first = train_toy(tmp_path, dataclasses.replace(long, minutes=1.0), progress=ten_seconds_a_step)
+    assert (first.stopped, first.steps, first.wall_seconds) == ("minutes", 6, 60.0)
+    now = 5_000_000.0  # the days between two sessions count for nothing
+    second = train_toy(tmp_path, dataclasses.replace(long, minutes=1.5), resume=True, progress=ten_seconds_a_step)
+    assert (second.stopped, second.steps, second.wall_seconds) == ("minutes", 9, 90.0)
+
+
+def test_a_run_that_ends_was_validated_at_its_last_step(tmp_path):
+    events = []
+    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=5), progress=events.append)
+    assert [event.step for event in events if isinstance(event, Validated)] == [4, 5]
+
+
+def test_an_interrupted_run_saves_at_once_and_does_not_validate(tmp_path):
+    events = []
+
+    def stop(event):
+        events.append(event)
+        if isinstance(event, StepDone) and event.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    result = train_toy(tmp_path, progress=stop)
+    assert (result.stopped, result.steps, result.valid_loss) == ("interrupted", 2, None)
+    assert isinstance(events[-1], Saved)
+    assert read_checkpoints(tmp_path).last == "step-000002"
+
+
+def test_a_second_interrupt_raises_at_once_and_handlers_are_put_back(tmp_path):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt):
+        train_toy(tmp_path, progress=at_step(2, twice))
+    assert read_checkpoints(tmp_path).last == "step-000000"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+# Losses that are not finite
+
+
+def test_a_step_that_is_not_finite_is_skipped_told_and_counted(tmp_path):
+    events = []
+    result = train_toy(tmp_path, PATIENT, ToyTask(poison=(6, 8, 12)), progress=events.append)
+    assert (result.skipped, result.steps) == (3, 12)
+    skipped = [(event.step, event.in_a_row) for event in events if isinstance(event, StepSkipped)]
+    assert skipped == [(4, 1), (5, 2), (7, 1)]
+    weights = load_model(tmp_path / read_checkpoints(tmp_path).last).state.values()
+    assert all(tensor.isfinite().all() for tensor in weights)
+    assert all(line["loss"] is not None for line in log_without_times(tmp_path))
+
+
+def test_a_whole_interval_that_is_not_finite_is_still_a_line_of_the_log(tmp_path):
+    train_toy(tmp_path, PATIENT, ToyTask(poison=(4, 6)))
+    lines = [line for line in log_without_times(tmp_path) if line["kind"] == "training"]
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
+    assert lines[1]["loss"] is None
+
+
+def test_one_stops_the_run_with_the_state_before_it_saved_and_a_sentence_that_says_where(tmp_path):
+    with pytest.raises(RegardError) as caught:
+        train_toy(tmp_path / "run", task=ToyTask(poison=(11,)))
+    for words in (
+        "step 6 cannot be done: the loss of batch 11 is not finite",
+        "the first tensor that is not is the gradient 0.weight",
+        "saved as it was after step 5",
+        "learning rate (0.01)",
+        "--resume --skip-non-finite 10",
+    ):
+        assert words in str(caught.value)
+    assert read_checkpoints(tmp_path / "run").last == "step-000005"
+    train_toy(tmp_path / "five", dataclasses.replace(CONFIG, steps=5))
+    assert seals(tmp_path / "run") == seals(tmp_path / "five")
+
+
+def test_a_stopped_run_goes_on_over_what_is_not_finite_as_if_it_had_never_stopped(tmp_path):
+    with pytest.raises(RegardError):
+        train_toy(tmp_path / "run", task=ToyTask(poison=(11,)))
+    train_toy(tmp_path / "run", PATIENT, ToyTask(poison=(11,)), resume=True)
+    train_toy(tmp_path / "whole", PATIENT, ToyTask(poison=(11,)))
+    assert seals(tmp_path / "run") == seals(tmp_path / "whole")
+    assert log_without_times(tmp_path / "run") == log_without_times(tmp_path / "whole")
+
+
+def test_one_more_in_a_row_than_may_be_stops_the_run(tmp_path):
+    task = ToyTask(poison=tuple(range(8, 100)))
+    with pytest.raises(RegardError, match="step 8 cannot be done after 3 such steps in a row"):
+        train_toy(tmp_path, PATIENT, task)
+    assert read_training(tmp_path / read_checkpoints(tmp_path).last)["state"]["skipped_in_a_row"] == 3
+    assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
+
+
+# A model that a step destroyed
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [(1e308, "step 1 made the weight 0.weight not finite"), (1e30, "the last step, 1, the loss of its batch is nan")],
+)
+def test_a_last_step_that_destroys_the_model_is_told_and_the_state_before_it_is_kept(tmp_path, rate, words):
+    """At 1e30 every weight is a number still, and what the model computes is none."""
+    task = ToyTask()
+    task.validation_batches = list
+    config = dataclasses.replace(CONFIG, steps=1, learning_rate=rate, warmup_steps=0, gradient_clip=None)
+    with pytest.raises(RegardError, match=words) as caught:
+        train_toy(tmp_path, config, task)
+    assert "stays as it was saved in step-000000" in str(caught.value)
+    kept = load_model(tmp_path).state
+    assert all(torch.equal(kept[name], tensor) for name, tensor in make_model().state_dict().items())
+    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-000000"]
+
+
+def test_weights_whose_norm_alone_leaves_its_range_are_finite(tmp_path):
+    engine = Engine(make_model(), ToyTask(), CONFIG, Workers(cpu=True))
+    with torch.no_grad():
+        engine._model[2].bias.fill_(1e30)
+        assert engine._find_destroyed() is None
+        engine._model[2].bias[3] = float("nan")
+    assert engine._find_destroyed() == "the weight 2.bias"
+
+
+# Events, result and folder
+
+
+def test_the_events_come_in_their_order(tmp_path):
+    events = []
+    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=4), progress=events.append)
+    kinds = [type(event).__name__ for event in events]
+    assert kinds == ["Started", "Saved", *["StepDone"] * 3, "Saved", "StepDone", "Saved", "Validated"]
+    assert events[0] == Started(0, 4)
+    last = events[-3]
+    assert (last.step, last.steps, last.seconds_left) == (4, 4, 0.0)
+    assert last.tokens_per_second > 0
+
+
+def test_the_result_counts_what_was_trained(tmp_path):
+    task = ToyTask()
+    result = train_toy(tmp_path, task=task)
+    assert result.stopped == "steps"
+    assert result.tokens == sum(int((task.batch(index)[:, 1:] != 0).sum()) for index in range(24))
+    losses = {"training": [], "validation": []}
+    for line in log_without_times(tmp_path):
+        losses[line["kind"]].append(line["loss"])
+    assert result.train_loss == losses["training"][-1]
+    assert result.valid_loss == min(losses["validation"])
+
+
+def test_training_learns(tmp_path):
+    task = ToyTask()
+    task.lines = torch.arange(len(task.lines)).remainder(10).add(1)[:, None].expand(-1, 10)  # the same word again
+    config = dataclasses.replace(CONFIG, steps=60, learning_rate=0.1, validate_every=30, save_every=100)
+    assert train_toy(tmp_path, config, task).valid_loss < 0.2

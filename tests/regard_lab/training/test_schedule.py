@@ -1,0 +1,70 @@
+"""The learning rate rises in a line to its peak and then falls as it is told."""
+
+import pytest
+
+from regard.errors import ArgumentError
+from regard_lab.training import TrainingConfig, learning_rate_at
+
+SCHEDULES = ("inverse_square_root", "cosine", "constant")
+
+
+def rates(steps=100, **settings):
+    config = TrainingConfig(steps=steps, **settings)
+    return [learning_rate_at(config, step) for step in range(1, steps + 1)]
+
+
+def test_the_default_is_the_formula_of_the_transformer_paper():
+    dim, warmup = 512, 40
+    config = TrainingConfig(steps=200, learning_rate=dim**-0.5 * warmup**-0.5, warmup_steps=warmup)
+    for step in range(1, 201):
+        paper = dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert learning_rate_at(config, step) == pytest.approx(paper, rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_peak_is_reached_at_the_end_of_the_warm_up_and_never_passed(schedule):
+    found = rates(learning_rate=0.5, warmup_steps=10, schedule=schedule)
+    assert found[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
+    assert max(found) == found[9] == 0.5
+
+
+def test_the_cosine_is_at_half_its_peak_half_way_and_at_zero_at_the_end():
+    found = rates(learning_rate=1.0, warmup_steps=10, steps=110, schedule="cosine")
+    assert found[59] == pytest.approx(0.5)
+    assert found[109] == 0.0
+    config = TrainingConfig(steps=110, warmup_steps=10, schedule="cosine")
+    assert learning_rate_at(config, 300) == 0.0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_cooldown_is_a_line_to_zero_over_the_last_steps(schedule):
+    plain, cooled = (rates(steps=100, warmup_steps=5, schedule=schedule, cooldown=cooldown) for cooldown in (0.0, 0.4))
+    assert cooled[:60] == plain[:60]
+    expected = [rate * (100 - step) / 40 for step, rate in enumerate(plain[60:], 61)]
+    assert cooled[60:] == pytest.approx(expected)
+    assert cooled[-1] == 0.0
+
+
+@pytest.mark.parametrize("cooldown", [-0.1, 1.1, "all", True])
+def test_a_cooldown_is_a_share(cooldown):
+    with pytest.raises(ArgumentError, match=r"cooldown is .* a share of the steps, from 0 to 1"):
+        TrainingConfig(cooldown=cooldown)
+
+
+def test_constant_stays():
+    assert set(rates(learning_rate=0.5, warmup_steps=10, schedule="constant")[9:]) == {0.5}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_without_a_warm_up_the_first_step_is_at_or_just_under_the_peak(schedule):
+    assert 0.9 < rates(learning_rate=1.0, warmup_steps=0, schedule=schedule)[0] <= 1.0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_warm_up_longer_than_the_training_is_a_rise_alone(schedule):
+    assert rates(steps=4, learning_rate=1.0, warmup_steps=8, schedule=schedule) == [0.125, 0.25, 0.375, 0.5]
+
+
+def test_steps_are_counted_from_one():
+    with pytest.raises(ArgumentError, match="counted from 1"):
+        learning_rate_at(TrainingConfig(), 0)

@@ -1,0 +1,110 @@
+"""The log has every step once, whatever was killed when."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from regard.errors import CheckpointError, DataError
+from regard_lab.training import draw_curves, read_log
+from regard_lab.training.log import Log, _draw_losses, read_what_is_left
+
+
+def lines_up_to(step: int) -> list[dict]:
+    return [{"step": number, "kind": "training", "loss": float(number)} for number in range(1, step + 1)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    log = Log(tmp_path / "log.jsonl", step=0)
+    for line in lines_up_to(5):
+        log.write(line)
+    return tmp_path / "log.jsonl"
+
+
+def test_lines_after_the_step_of_the_checkpoint_are_cut(path):
+    log = Log(path, step=3)
+    assert read_log(path) == lines_up_to(3)
+    log.write(lines_up_to(4)[-1])
+    assert read_log(path) == lines_up_to(4)
+
+
+def test_every_torn_end_is_repaired(path):
+    whole = path.read_bytes()
+    last_line = whole.rindex(b"\n", 0, -1) + 1
+    for length in range(last_line, len(whole)):
+        path.write_bytes(whole[:length])
+        assert read_log(path) == lines_up_to(4)
+        Log(path, step=5).write(lines_up_to(5)[-1])
+        assert read_log(path) == lines_up_to(5)
+
+
+def test_what_a_power_cut_left_after_the_checkpoint_is_cut(path):
+    with open(path, "ab") as file:
+        file.write(b"\0" * 30 + b"\n" + b'{"step": 6}\n')
+    Log(path, step=5)
+    assert read_log(path) == lines_up_to(5)
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"loss": 1.0}', b'{"step": NaN}', b"\0"])
+def test_a_line_that_is_none_is_refused_with_its_number(path, line):
+    path.write_bytes(b'{"step": 1}\n' + line + b"\n")
+    with pytest.raises(CheckpointError, match=r"log\.jsonl, line 2"):
+        read_log(path)
+
+
+@pytest.mark.parametrize(("order", "number", "reason"), [
+    ((0, 1, 1, 2), 3, "a second line of step 2"),
+    ((0, 1, 2, 0, 1, 3), 4, "of step 1 and comes after step 3"),
+    ((0, 3, 1, 2, 4), 3, "of step 2 and comes after step 4"),
+])  # fmt: skip
+def test_doubled_and_moved_lines_are_refused_and_each_step_is_read_once(path, order, number, reason):
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[at] for at in order))
+    with pytest.raises(CheckpointError, match=rf"log\.jsonl, line {number}, is {reason}"):
+        read_log(path)
+    steps = [line["step"] for line in read_what_is_left(path).lines]
+    assert steps == sorted(set(steps))
+
+
+def test_a_step_has_one_line_of_each_kind(path):
+    both = [{"step": 1, "kind": kind, "loss": 1.0} for kind in ("training", "validation")]
+    log = Log(path, step=0)
+    for line in both:
+        log.write(line)
+    assert read_log(path) == both
+
+
+def test_numbers_that_json_lacks_become_null(path):
+    Log(path, step=0).write({"step": 1, "loss": float("nan"), "norm": float("inf")})
+    assert read_log(path) == [{"step": 1, "loss": None, "norm": None}]
+
+
+def png_size(path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+
+
+def test_curves_are_drawn_from_the_log_alone(path, tmp_path):
+    log = Log(path, step=0)
+    for step in (10, 20):
+        log.write({"step": step, "kind": "training", "loss": 3.0 / step, "learning_rate": 0.1})
+        log.write({"step": step, "kind": "validation", "loss": 2.0 / step})
+    log.write({"step": 30, "kind": "training", "loss": float("nan"), "learning_rate": 0.1})
+    draw_curves(path, tmp_path / "curves.png")
+    width, height = png_size(tmp_path / "curves.png")
+    assert (width, height) == (840, 600)
+
+
+def test_a_small_best_loss_is_not_rounded_to_zero():
+    axes = Figure().subplots()
+    _draw_losses(axes, [], [{"step": 10, "loss": 0.25}, {"step": 20, "loss": 0.000412}])
+    assert [text.get_text() for text in axes.get_legend().get_texts()][1] == "validation, best 0.000412 at step 20"
+
+
+def test_one_line_is_enough_and_none_is_refused(path, tmp_path):
+    log = Log(path, step=0)
+    with pytest.raises(DataError, match="no loss in its 0 lines"):
+        draw_curves(path, tmp_path / "curves.png")
+    log.write({"step": 10, "kind": "training", "loss": 3.0, "learning_rate": 0.1})
+    draw_curves(path, tmp_path / "curves.png")
+    assert png_size(tmp_path / "curves.png") == (840, 600)

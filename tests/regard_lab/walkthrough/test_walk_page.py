@@ -1,0 +1,171 @@
+"""The page: real tables and headings, no script, no network, and words that stay words."""
+
+import base64
+import hashlib
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+from chromium import browser, find_chromium
+from walk_cases import CASES, CONTEXT, HOSTILE, SENTENCE, case
+
+from regard_lab.lessons.walkthrough import to_html, walk
+from regard_lab.lessons.walkthrough.page import HEADS, NUMBERS
+from regard_lab.seeing.terminal import visible
+
+LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
+VOID = {"meta", "link", "br", "wbr", "input"}
+
+
+class Outline(HTMLParser):
+    """What a page is made of; fails on a tag that is closed in the wrong place."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.texts = [], [], [], []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_has_its_heading_line_formula_and_numbers(name):
+    found = case(name)
+    page = Outline(to_html(found))
+    headings = page.tags.count("h3")
+    assert headings == len(found.steps) == page.tags.count("pre") - 1 == page.tags.count("article")  # one to paste
+    assert page.tags.count("h1") == 1
+    assert page.tags.count("math") == sum(step.formula != "" for step in found.steps)
+    text = " ".join("".join(page.texts).split())
+    for step in found.steps:
+        assert step.line in text
+        assert step.shape in text
+
+
+def test_tables_are_tables_with_headings_for_rows_and_columns_and_can_be_reached_by_keys():
+    page = Outline(to_html(walk(SENTENCE, causal=True)))
+    assert page.tags.count("table") == page.tags.count("thead") + 1  # one lists what was given
+    assert {one.get("scope") for tag, one in page.attributes if tag == "th"} == {"row", "col"}
+    regions = [one for tag, one in page.attributes if one.get("role") == "region"]
+    assert regions
+    assert all(one["tabindex"] == "0" and one["aria-label"] for one in regions)
+    ids = [one["id"] for _, one in page.attributes if "id" in one]
+    assert len(ids) == len(set(ids))
+    wanted = {one["href"][1:] for tag, one in page.attributes if tag == "a"}
+    wanted |= {one["aria-labelledby"] for _, one in page.attributes if "aria-labelledby" in one}
+    assert wanted <= set(ids)
+
+
+def test_words_are_counted_from_one_and_ids_from_nought():
+    page = to_html(walk("to be to"))
+    lists = {name: page.split(f'aria-label="{name}"')[1].split("</ol>")[0] for name in ("Words", "Vocabulary")}
+    listed = {name: re.findall(r"<small>(\d+)</small> <bdi>(\w+)</bdi>", found) for name, found in lists.items()}
+    assert listed == {"Words": [("1", "to"), ("2", "be"), ("3", "to")], "Vocabulary": [("0", "be"), ("1", "to")]}
+
+
+def test_words_are_text_and_never_markup():
+    found = walk(HOSTILE, context=["</table><img src=x onerror=alert(1)>", "b"], word=1)
+    source = to_html(found)
+    page = Outline(source)
+    assert not {"script", "img", "iframe", "object", "form"} & set(page.tags)
+    assert not [name for _, one in page.attributes for name in one if name.startswith("on") or name == "style"]
+    text = "".join(page.texts)
+    for word in (*found.words, *found.context):
+        assert visible(word) in text
+    assert "\u202e" not in source
+    assert "\x1b" not in source
+
+
+def test_nothing_but_its_own_style_is_admitted():
+    source = to_html(walk(HOSTILE))
+    style = re.search(r"<style>(.*?)</style>", source, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    rules = re.search(r'Content-Security-Policy" content="([^"]*)"', source)[1]
+    assert rules == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert not re.search(r"https?:|url\(|@import|src=", source)
+
+
+def test_a_long_vector_says_how_many_numbers_are_left_out():
+    page = "".join(Outline(to_html(walk("a b", dim=200))).texts)
+    assert f"{200 - NUMBERS} more" in page
+
+
+def test_many_heads_say_how_many_are_left_out():
+    source = to_html(walk("a b", heads=HEADS + 5, dim=HEADS + 5))
+    assert "… 5 more heads" in source
+    assert f"<caption>head {HEADS - 1}</caption>" in source
+    assert f"<caption>head {HEADS}</caption>" not in source
+
+
+def test_hidden_words_have_no_colour_of_a_weight():
+    source = to_html(walk("a b c", causal=True))
+    assert source.count('<td class="h">0.000</td>') == 1 + 3 + 2 * 3  # of one word, of all, and in both heads
+    assert "−∞" in source
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    found = find_chromium()
+    if found is None:
+        pytest.skip("no Chromium is installed here, so the page is not opened")
+    folder = tmp_path_factory.mktemp("browser")
+    with browser(found, folder / "profile") as page:
+        yield page
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "options", [{"text": SENTENCE, "causal": True}, {"text": LONG, "word": 30}, {"text": HOSTILE, "context": CONTEXT}]
+)
+def test_a_browser_shows_it_and_asks_for_nothing(tab, tmp_path, options, dark):
+    found = walk(**options)
+    path = tmp_path / "page.html"
+    path.write_text(to_html(found), encoding="utf-8")
+    tab.requests.clear()
+    tab.complaints.clear()
+    tab.open(path, width=1280, dark=dark)
+    assert tab.requests == [path.as_uri()]
+    assert tab.complaints == []
+    assert tab.run("document.scripts.length") == 0
+    assert tab.run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
+    chosen = tab.run("document.querySelector('tbody th.chosen bdi').textContent")
+    assert chosen == visible(found.chosen)
+    paper = tab.run("getComputedStyle(document.querySelector('.step')).backgroundColor")
+    assert paper == ("rgb(21, 23, 28)" if dark else "rgb(255, 255, 255)")
+    deep = tab.run("getComputedStyle(document.querySelector('td[class^=w]')).backgroundColor")
+    assert deep != paper
+
+
+def test_keys_reach_every_part_and_scroll_what_is_wide(tab, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(to_html(walk(LONG)), encoding="utf-8")
+    tab.open(path, width=700)
+    tab.press("Tab")
+    assert tab.run("document.activeElement.className") == "skip"
+    reached = 0
+    for _ in range(40):
+        tab.press("Tab")
+        reached += tab.run("document.activeElement.className == 'scroll'")
+        if tab.run("document.activeElement.scrollWidth > document.activeElement.clientWidth + 100"):
+            break
+    assert reached
+    for _ in range(100):  # until it has been drawn where it stands now, a key scrolls nothing
+        tab.press("ArrowRight")
+        if tab.run("new Promise(done => setTimeout(() => done(document.activeElement.scrollLeft), 50))") > 0:
+            return
+    pytest.fail("the table did not scroll")

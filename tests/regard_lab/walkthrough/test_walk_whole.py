@@ -1,0 +1,314 @@
+"""A whole Transformer, step by step: every line runs, every layer is the model's own, and what is shown is short."""
+
+import json
+import re
+import shlex
+
+import pytest
+import torch
+from test_walk_page import Outline, tab
+from walk_cases import HOSTILE, SENTENCE, given
+
+from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.layers import record_attention
+from regard_lab.lessons.walkthrough import sublayers, to_html, to_json, to_text, walk_whole, walk_whole_run
+from regard_lab.lessons.walkthrough.steps import LANGUAGE
+from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.text import BEGIN, END, Tokeniser
+
+__all__ = ["tab"]
+CONTEXT = "Das Leben ist kurz"
+WHOLE = {
+    "decoder": {},
+    "encoder": {"model": "encoder", "positions": "learned", "word": 3},
+    "encoder-decoder": {"context": CONTEXT, "words": "letters", "layers": 1},
+    "grouped and rotary": {"heads": 4, "kv_heads": 2, "dim": 16, "positions": "rotary", "layers": 1},
+    "rotary across": {"context": CONTEXT, "positions": "rotary", "layers": 1, "kv_heads": 1},
+}
+TEXTS = ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"]
+TOKENISER = Tokeniser.train(TEXTS * 3, 330)
+SIZES = {"vocab_size": TOKENISER.vocab_size, "dim": 12}
+TEXT, SOURCE = "the animal was tired", "das Tier ging"
+
+
+def saved(model, folder):
+    model.save(folder, {"tokeniser.json": TOKENISER.to_json()})
+    return folder
+
+
+def run_of(model, folder, seed=0):
+    """A saved model whose weights, biases and norms included, are drawn."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return saved(model, folder)
+
+
+def ids_of(*texts, opens=False, closes=False):
+    rows = [[*([BEGIN] if opens else []), *TOKENISER.encode(text), *([END] if closes else [])] for text in texts]
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_lines_typed_one_after_the_other_give_every_step(name):
+    found = walk_whole(SENTENCE, **WHOLE[name])
+    typed = {**LANGUAGE, **given(found)}
+    assert len({step.name for step in found.steps}) == len(found.steps)  # no name is used twice
+    for step in found.steps:
+        exec(step.line, typed)
+        value = typed[step.name]
+        if isinstance(step.value, torch.Tensor):
+            torch.testing.assert_close(value, step.value, rtol=0, atol=1e-9)
+            assert tuple(value.shape) == tuple(len(axis) for axis in step.axes), step.name
+        else:
+            assert tuple(value) == step.value
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_layer_and_the_output_are_compared_with_the_model(name):
+    found = walk_whole(SENTENCE, **WHOLE[name])
+    layers = WHOLE[name].get("layers", 2)
+    expected = {"encoder": layers + 2, "encoder-decoder": 2 * layers + 2, "rotary across": 2 * layers + 2}
+    assert len(found.checks) == expected.get(name, layers + 1)
+    assert max(check.difference for check in found.checks) < 1e-9
+    assert any(check.line.startswith("model(") for check in found.checks)
+
+
+def test_the_parts_of_the_paper_are_all_there():
+    found = walk_whole(SENTENCE, context=CONTEXT)
+    titles = {step.title for step in found.steps}
+    assert {"Residual", "Norm", "Feed-forward: hidden layer", "Masked self-attention: mask", "Distribution"} <= titles
+    assert {"Self-attention: heads joined", "Cross-attention: heads joined"} <= titles
+    sections = list(dict.fromkeys(step.section for step in found.steps))
+    assert [name for name in sections if "layer" in name] == [
+        "Encoder, layer 0 of 2 layers", "Encoder, layer 1 of 2 layers",
+        "Decoder, layer 0 of 2 layers", "Decoder, layer 1 of 2 layers",
+    ]  # fmt: skip
+    torch.testing.assert_close(found["h0a"], found["h0"] + found["attended_e0"])
+    torch.testing.assert_close(found["probabilities"].sum(-1), torch.ones(8, dtype=torch.float64))
+    assert bool((found["weights_d0"].triu(1) == 0).all())
+    assert found["weights_c0"].shape == (2, 8, 5)  # <begin> and 7 units of the text, by 4 words and <end>
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu"])
+@pytest.mark.parametrize(("norm", "biases", "tied"), [("rms", False, True), ("layer", True, False)])
+def test_a_trained_language_model(tmp_path, activation, norm, biases, tied):
+    positions = {"relu": "alibi", "gelu": "learned", "silu": "rotary", "swiglu": "none"}.get(activation, "sinusoidal")
+    config = LanguageConfig(
+        **SIZES, heads=3, kv_heads=1, layers=2, positions=positions, pattern=("full", "causal_window(3)"), norm=norm,
+        biases=biases, tied=tied, activation=activation,
+    )  # fmt: skip
+    model = LanguageModel(config)
+    found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT)
+    with torch.no_grad(), record_attention(model.double().eval()) as recording:
+        scores = model(ids_of(TEXT, opens=True))[0]
+    torch.testing.assert_close(found["scores"], scores, rtol=0, atol=1e-6)
+    for layer in (0, 1):
+        weights = recording[f"blocks.{layer}.attention"][0].weights[0]
+        torch.testing.assert_close(found[f"weights_{layer}"], weights, rtol=0, atol=1e-6)
+    best = scores.softmax(-1)[-1].topk(5)
+    assert found.word == len(found.words) - 1
+    assert found["likeliest"] == tuple(TOKENISER.pieces(best.indices.tolist()))
+    torch.testing.assert_close(found["chances"], best.values, rtol=0, atol=1e-6)
+
+
+def test_patterns_by_head_and_words_that_may_look_at_nothing(tmp_path):
+    config = LanguageConfig(**SIZES, heads=2, layers=1, pattern="per_head(causal_window(2), full) & ~key_set(0)")
+    found = walk_whole_run(run_of(LanguageModel(config), tmp_path / "run"), TEXT)
+    assert not found["contexts_0"][:, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("head", "options"),
+    [("words", {"tied": True}), ("words", {"tied": False}), ("classes", {"classes": 3}),
+     ("classes", {"classes": 3, "pooling": "first"}), ("none", {})],
+)  # fmt: skip
+def test_a_trained_text_encoder(tmp_path, head, options):
+    config = EncoderConfig(**SIZES, heads=2, layers=2, positions="learned", head=head, **options)
+    model = TextEncoder(config)
+    found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, word="animal")
+    with torch.no_grad():
+        expected = model.double().eval()(ids_of(TEXT, opens=True, closes=True))[0]
+    torch.testing.assert_close(found["final" if head == "none" else "scores"], expected, rtol=0, atol=1e-6)
+    assert found.chosen == "animal"
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("cross", ["full", "sliding_window(4)"])
+def test_a_trained_translator(tmp_path, norm, cross):
+    config = TranslationTransformer.Config(
+        **SIZES, heads=3, encoder_layers=2, decoder_layers=1, norm=norm, tied=norm == "pre", cross_pattern=cross,
+        cross_kv_heads=1,
+    )  # fmt: skip
+    model = TranslationTransformer(config)
+    found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, context=SOURCE)
+    with torch.no_grad():
+        expected = model.double().eval()(ids_of(SOURCE, closes=True), ids_of(TEXT, opens=True))[0]
+    torch.testing.assert_close(found["scores"], expected, rtol=0, atol=1e-6)
+    assert found.context == tuple(TOKENISER.pieces(ids_of(SOURCE, closes=True)[0].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [("relu", "torch.tanh({})"), ("relu", "torch.relu({}) * 1.00001")],
+)
+def test_a_line_that_is_not_the_model_s_raises(monkeypatch, what, wrong):
+    monkeypatch.setitem(sublayers.ACTIVATED, what, wrong)
+    with pytest.raises(RegardError, match=r"model\.blocks\[0\].* and the step h1 differ by"):
+        walk_whole(SENTENCE)
+
+
+def test_text_shows_the_followed_word_and_each_explanation_once():
+    found = walk_whole(SENTENCE, word="short")
+    text = to_text(found)
+    assert text.count("A residual connection") == 1
+    assert "The largest weight of “short” in head 0: “" in text
+    lines = text.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.endswith(">>> h1 = h0a + fed_0"))
+    row = [float(number.replace("−", "-")) for number in lines[start + 2].split()]
+    assert row == pytest.approx(found["h1"][found.word].tolist(), abs=6e-4)
+    assert lines[start + 3] == ""  # no other word's row
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_the_opening_says_whose_numbers_the_encoder_s_steps_show():
+    """The steps of the encoder are about a word of the context, those of the decoder about one of the text."""
+    steps = walk_whole("Das", context="Life is short")
+    text, page = (" ".join(written.split()) for written in (to_text(steps), to_html(steps)))
+    assert "; of “is”" in text
+    assert "The numbers of “Das” (in the encoder, of “is”) are shown here" in text
+    assert "this word (in the encoder, of “is”)" in page
+    alone = " ".join(to_text(walk_whole("Life is short")).split())
+    assert "in the encoder" not in alone
+
+
+def test_no_letter_of_a_formula_stands_for_two_vectors():
+    """Joined heads, the output of attention, the feed-forward network and the last vector have names of their own."""
+    formulas = [step.formula for step in walk_whole("Das", context="Life is short").steps]
+    assert "a_i = W_o r_i + b_o" in formulas
+    assert 's_i = W "final"_i' in formulas
+    assert not [one for one in formulas if one.startswith("c_i")]
+
+
+def test_json_holds_all_words_and_heads():
+    found = walk_whole(SENTENCE)
+    record = json.loads(to_json(found))
+    weights = next(step for step in record["steps"] if step["name"] == "weights_1")
+    assert torch.tensor(weights["value"]).shape == (2, 8, 8)
+    assert [step["line"] for step in record["steps"]] == [step.line for step in found.steps]
+    assert next(one for one in record["given"] if one["name"] == "W_q_0")["shape"] == [2, 4, 8]
+
+
+def test_large_weights_of_a_run_are_named_with_their_shape_only(tmp_path):
+    config = LanguageConfig(vocab_size=TOKENISER.vocab_size, dim=64, heads=2, layers=1)
+    record = json.loads(to_json(walk_whole_run(saved(LanguageModel(config), tmp_path / "run"), TEXT)))
+    large = next(one for one in record["given"] if one["name"] == "W_in_0")
+    assert large["value"] is None
+    assert large["shape"][1] == 64
+    assert next(one for one in record["given"] if one["name"] == "gain_final")["value"] == [1.0] * 64
+
+
+def test_the_page_folds_layers_and_opens_the_output():
+    found = walk_whole(SENTENCE, context=CONTEXT)
+    source = to_html(found)
+    page = Outline(source)
+    sections = list(dict.fromkeys(step.section for step in found.steps))
+    parts = [one for tag, one in page.attributes if tag == "details" and one.get("class") == "part"]
+    assert len(parts) == len(sections) == page.tags.count("section")
+    assert ["open" in one for one in parts] == [name == "The output" for name in sections]
+    assert page.tags.count("summary") == len(parts) + 1
+    assert page.tags.count("article") == len(found.steps) == page.tags.count("h3")
+    assert len(source) < 400_000
+    assert "A Transformer, step by step" in source
+    ids = [one["id"] for _, one in page.attributes if "id" in one]
+    assert {one["href"][1:] for tag, one in page.attributes if tag == "a"} <= set(ids)
+    text = " ".join("".join(page.texts).split())
+    assert all(step.line in text for step in found.steps)
+
+
+def test_the_page_shows_attention_weights_of_all_words_and_one_row_of_vectors():
+    found = walk_whole("a b c", layers=1)
+    source = to_html(found)
+
+    def article(name):
+        return next(part for part in source.split("<article") if f"<code>{name} = " in part.replace("<wbr>", ""))
+
+    assert article("weights_0").count('<th scope="row"') == 2 * 4
+    assert article("h1").count("<tr>") == 2  # the numbers of the columns, and those of the word
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 390), (True, 1280)])
+def test_a_browser_shows_it_folded_and_keys_open_a_layer(tab, tmp_path, dark, width):
+    path = tmp_path / "page.html"
+    path.write_text(to_html(walk_whole(SENTENCE, context=CONTEXT)), encoding="utf-8")
+    tab.requests.clear()
+    tab.complaints.clear()
+    tab.open(path, width=width, dark=dark)
+    assert tab.requests == [path.as_uri()]
+    assert tab.complaints == []
+    folded = "[...document.querySelectorAll('details.part')].filter(one => !one.open).length"
+    assert tab.run(folded) == 6
+    for _ in range(15):  # the skip link, the given variables and the parts come first
+        tab.press("Tab")
+        if tab.run("document.activeElement.parentElement.className") == "part":
+            break
+    assert tab.run("document.activeElement.tagName") == "SUMMARY"
+    tab.run("document.activeElement.click()")  # what Enter does on a summary
+    assert tab.run(folded) == 5
+    tab.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert tab.run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
+    paper = tab.run("getComputedStyle(document.querySelector('.step')).backgroundColor")
+    assert paper == ("rgb(21, 23, 28)" if dark else "rgb(255, 255, 255)")
+
+
+def test_words_stay_words():
+    source = to_html(walk_whole(HOSTILE, context=["</table><img src=x onerror=alert(1)>", "<begin>"], layers=1))
+    page = Outline(source)
+    assert not {"script", "img", "iframe", "object", "form"} & set(page.tags)
+    assert not re.search(r"https?:|url\(|@import|src=x>", source)
+
+
+def test_the_seed_decides_and_other_random_numbers_are_left_alone():
+    before = torch.random.get_rng_state()
+    one, same, other = (walk_whole("a b", seed=seed)["scores"] for seed in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(one, same)
+    assert not torch.allclose(one, other)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": "gpt"}, "there are decoder, encoder, encoder-decoder"),
+        ({"model": "decoder", "context": "a"}, "an encoder-decoder reads a context"),
+        ({"model": "encoder-decoder"}, "an encoder-decoder reads a context"),
+        ({"heads": 3}, "multiple of heads, 3"),
+        ({"kv_heads": 3}, "kv_heads is 3"),
+        ({"positions": "none"}, "there are sinusoidal, rotary, learned"),
+        ({"layers": 0}, "layers is 0"),
+        ({"word": 99}, "the text has words 1 to 8"),
+        ({"words": "some"}, "there are all, letters"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, said):
+    with pytest.raises(ArgumentError, match=said):
+        walk_whole(SENTENCE, **options)
+
+
+def test_what_a_walk_of_a_run_cannot_show_is_refused(tmp_path):
+    run = saved(LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1)), tmp_path / "run")
+    with pytest.raises(ArgumentError, match="leave the context out"):
+        walk_whole_run(run, TEXT, context=SOURCE)
+    with pytest.raises(ArgumentError, match="has no words"):
+        walk_whole_run(run, " ")
+    translator = TranslationTransformer(TranslationTransformer.Config(**SIZES, heads=2))
+    run = saved(translator, tmp_path / "trans lator")
+    with pytest.raises(ArgumentError, match="give the source sentence as --context") as refused:
+        walk_whole_run(run, "it's late")
+    typed = shlex.split(str(refused.value).partition("translation so far: ")[2])
+    assert typed == ["regard", "walkthrough", "Das", "--context", "it's late", "--run", str(run), "--whole"]
+    assert walk_whole_run(run, typed[2], context=typed[4])["probabilities"].isfinite().all()
+    linear = LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1, mechanism="linear", positions="none"))
+    with pytest.raises(UnsupportedError, match="a walkthrough needs softmax attention"):
+        walk_whole_run(saved(linear, tmp_path / "linear"), TEXT)

@@ -1,0 +1,50 @@
+"""Walks of every kind, small, and what they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard_lab.lessons.walkthrough import Walk, walk
+
+SENTENCE = "Life is short, eat dessert first"
+CONTEXT = "Dessert first, dinner later!"
+HOSTILE = ("<script>alert(1)</script>", "\"'&", "שלום", "👩‍💻", "a\nb", "\u202eevil", "\x1b[2J", "猫", "\udc80", "")
+
+CASES: dict[str, dict[str, Any]] = {
+    "self": {"dim": 15, "heads": 3},
+    "one head": {"dim": 7, "heads": 1, "word": "dessert"},
+    "causal": {"dim": 14, "heads": 2, "causal": True, "head": 1},
+    "cross": {"dim": 15, "heads": 3, "context": CONTEXT, "word": 7},
+    "grouped": {"dim": 30, "heads": 6, "kv_heads": 2, "causal": True, "head": 4},
+    "one key head": {"dim": 20, "heads": 4, "kv_heads": 1},
+    "waves": {"dim": 10, "heads": 2, "positions": "sinusoidal"},
+    "waves across": {"dim": 10, "heads": 2, "positions": "sinusoidal", "context": CONTEXT},
+    "rotary": {"dim": 20, "heads": 2, "positions": "rotary", "causal": True},
+    "rotary grouped": {"dim": 24, "heads": 4, "kv_heads": 2, "positions": "rotary", "head": 3},
+    **{
+        f"{score}{name}": {"dim": 30, "heads": 6, "score": score, "head": 3, "seed": 3, **options}
+        for score in ("dot", "general", "concat", "additive")
+        for name, options in (
+            ("", {}),
+            (" grouped", {"kv_heads": 3, "causal": True}),
+            (" across", {"context": CONTEXT, "kv_heads": 2}),
+            (" alone", {"heads": 1, "head": 0, "dim": 5}),
+        )
+    },
+}
+WIDE = {"query_dim": 5, "key_dim": 5, "value_dim": 7}  # another size than dim / heads
+CASES |= {
+    "wide": {"dim": 6, "heads": 2, **WIDE, "words": "letters", "draw": "uniform", "weights_seed": 4},
+    "wide, unequal": {"dim": 6, "heads": 2, "score": "general", "query_dim": 5, "key_dim": 3, "value_dim": 7},
+    "wide, grouped across": {"dim": 9, "heads": 4, "kv_heads": 2, **WIDE, "context": CONTEXT, "head": 2},
+}
+COLUMNS = {f"{name}, columns": {**options, "columns": True} for name, options in CASES.items()}
+CASES |= COLUMNS
+
+
+def case(name: str) -> Walk:
+    return walk(SENTENCE, **CASES[name])
+
+
+def given(found: Walk) -> dict[str, Any]:
+    return {one.name: one.value for one in found.given}
