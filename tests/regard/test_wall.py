@@ -1,4 +1,4 @@
-"""The library needs nothing of the lab, and one file of it names the lab."""
+"""The library needs nothing of the lab, and no file of it imports the lab."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ sys.meta_path.insert(0, Wall())
 import torch, regard as rg
 from regard.layers.caches import GrowingCache
 for one in pkgutil.walk_packages(rg.__path__, "regard."):
-    if not one.name.endswith(("__main__", "libregard_native")):
+    if not one.name.endswith("libregard_native"):
         importlib.import_module(one.name)
 x, y = torch.randn(1, 2, 5, 8), torch.randn(1, 3, 16)
 assert rg.attention(x, x, x, pattern="causal").shape == x.shape
@@ -29,8 +29,6 @@ def test_the_library_runs_without_the_lab():
     assert done.returncode == 0, done.stderr
 
 
-def test_one_file_of_the_library_names_the_lab():
+def test_no_file_of_the_library_imports_the_lab():
     files = Path(regard.__file__).parent.rglob("*.py")
-    assert [one.name for one in files if "import regard_lab" in one.read_text("utf-8").replace("from", "import")] == [
-        "__main__.py"
-    ]
+    assert not [one.name for one in files if "import regard_lab" in one.read_text("utf-8").replace("from", "import")]

@@ -38,7 +38,7 @@ ANSWERS: dict[str, str] = {
     "regard_lab/cli/show.py: 1 -> 2": "killed by test_the_reach_of_a_stack_is_said_and_drawn",
     "regard_lab/cli/plan.py: device ==": "killed by test_a_plan_for_a_device_does_not_depend_on_what_is_installed_here",
     "regard_lab/cli/lesson.py: as_json": "killed by test_without_a_name_the_questions_are_listed",
-    "regard_lab/cli/commands.py: self.source.place": "killed by test_the_help_of_every_command_answers_without_torch",
+    "regard_lab/cli/app.py: self.source.place": "killed by test_the_help_of_every_command_answers_without_torch",
     "regard_lab/cli/view.py: out(server.url)": "killed by test_the_page_is_served_until_it_is_interrupted",
     "regard_lab/cli/demo.py: draw_heads": "killed by test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist",
     "regard_lab/decoding/generator.py: max -> min": "killed now by test_more_than_the_model_has_places_for_is_refused_before_any_work",
