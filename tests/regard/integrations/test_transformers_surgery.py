@@ -16,7 +16,7 @@ import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.integrations.transformers import attach, detach, explain, replace_attention
-from regard.integrations.transformers.origins import counted_from
+from regard.integrations.transformers.substitutes import counted_from
 
 IDS = torch.randint(3, VOCAB, (3, 24), generator=torch.Generator().manual_seed(4))
 STREAMING = p.CausalWindow(5) | p.Prefix(2)
