@@ -35,14 +35,14 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
                     f"{mechanism} takes {names} and combinations of them by &, not {part}{because}; use softmax for it"
                 )
     for option in OPTIONS:
-        if option in options and option not in mechanism.takes:
+        if option in options and option not in mechanism.options:
             raise UnsupportedError(
                 f"{mechanism} has no {option}, since its paper defines none; leave {option} out, or use softmax"
             )
-    for one in want:
-        name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(one), str(one))
-        if name not in mechanism.tells:
-            available = ", ".join(known for known in STATISTICS if known in mechanism.tells) or "nothing but its output"
+    for wanted in want:
+        name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(wanted), str(wanted))
+        if name not in mechanism.statistics:
+            available = ", ".join(one for one in STATISTICS if one in mechanism.statistics) or "nothing but its output"
             raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {available}")
 
 

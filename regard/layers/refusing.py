@@ -115,7 +115,7 @@ def refuse_moved(q_start: int | torch.Tensor, length: int) -> None:
 
 def refuse_sinks(mechanism: Mechanism, sinks: bool) -> None:
     """Refuse sinks for a mechanism whose weights are no softmax over the keys."""
-    if sinks and "sink" not in mechanism.takes:
+    if sinks and "sink" not in mechanism.options:
         raise UnsupportedError(
             f"{mechanism} has no sinks, since its weights are no softmax over the keys; leave out sinks=True, or use "
             f"softmax"

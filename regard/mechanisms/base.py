@@ -40,8 +40,8 @@ class Mechanism(Declared, enrol=False):
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = None  # which, joined by &; None for every pattern
     patterns_because: ClassVar[str] = ""  # why not others, where it needs saying
-    takes: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
-    tells: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
+    options: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
+    statistics: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
     own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
     computed: ClassVar[frozenset[str]] = frozenset()  # parameters of one call, which `new_parameters` does not make

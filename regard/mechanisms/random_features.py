@@ -57,8 +57,8 @@ class Performer(Kernelised):
     seed: int = 0
     orthogonal: bool = True
 
-    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
+    options: ClassVar[frozenset[str]] = frozenset({"scale"})
+    statistics: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
 
     def __post_init__(self) -> None:
         kept_whole(self, "features", "Performer's features", 1)
@@ -149,7 +149,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
     seed: int = 0
     sigma: float = 1.0
 
-    tells: ClassVar[frozenset[str]] = frozenset({"received", "weights", "top_keys", "weights_of"})
+    statistics: ClassVar[frozenset[str]] = frozenset({"received", "weights", "top_keys", "weights_of"})
     by_key: ClassVar[frozenset[str]] = frozenset({"gate"})
     computed: ClassVar[frozenset[str]] = frozenset({"gate"})
 

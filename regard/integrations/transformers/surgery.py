@@ -73,7 +73,7 @@ class Change:
             UnsupportedError: the positions that the pattern needs are not known.
         """
         if self.mechanism is not None:
-            scale = asked.scale if "scale" in self.mechanism.takes else None  # that of the softmax
+            scale = asked.scale if "scale" in self.mechanism.options else None  # that of the softmax
             asked = asked._replace(mechanism=self.mechanism, scale=scale)
         if isinstance(given, PatternMask):
             pattern, plans = self._of_mask(module, given)

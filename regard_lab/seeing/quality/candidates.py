@@ -84,7 +84,7 @@ class Candidate:
         what = self.what if seed is None else self._reseeded(seed)
         if isinstance(what, Pattern):
             return exact.but(pattern=exact.pattern & what)
-        call = exact if "scale" in what.takes else exact.without("scale")
+        call = exact if "scale" in what.options else exact.without("scale")
         options: dict[str, Any] = {"mechanism": what, "parameters": self.parameters}
         return call.but(k=exact.q, options=options) if what.shares_keys else call.but(options=options)
 
