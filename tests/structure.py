@@ -105,6 +105,8 @@ def wrong_imports(module: str, imported: Iterable[str]) -> list[str]:
 
 def _why_not(module: str, other: str) -> str:
     package, part, other_part = module.split(".")[0], part_of(module), part_of(other)
+    if module == "regard.__main__":
+        return ""
     if package == "regard" and other.split(".")[0] == "regard_lab":
         return "which is above the library"
     if other in PACKAGES or part in (package, FOR_TESTS, f"{package}.__main__"):
