@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -37,6 +38,13 @@ def test_planted_faults_are_seen():
     assert not wrong_imports("regard.backends", {"regard.backends.fused"})
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
     assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_every_place_that_design_names_exists():
+    design = (ROOT / "DESIGN.md").read_text("utf-8")
+    named = set(re.findall(r"`((?:regard|regard_lab|tests|docs|benchmarks)/[\w/.]*)`", design))
+    assert len(named) > 20
+    assert not {name for name in named if not (ROOT / name).exists()}
 
 
 def test_the_oracle_shares_no_code_with_what_it_checks():
