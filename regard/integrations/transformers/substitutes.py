@@ -16,14 +16,11 @@ from regard.integrations.transformers.attending import ModuleCall
 from regard.integrations.transformers.masks import PatternMask, TracedMask
 from regard.integrations.transformers.window_cache import check_kept
 from regard.mechanisms import Mechanism
-from regard.patterns import Both, Causal, Full, GlobalTokens, KeyMask, KeySpan, Pattern, Prefix, SameBlock, SameDocument
-from regard.patterns.compound import Compound
+from regard.patterns import Causal, Full, KeyMask, Pattern, SameDocument
 
-__all__ = ["Substitute", "counted_from"]
+__all__ = ["Substitute"]
 
 MOST_KEPT = 64  # joined patterns of one replacement
-# The position that counts as 0: of all batch rows or of each; in a graph the numbers of a tensor (batch,).
-Origin = int | tuple[int, ...] | torch.Tensor
 torch.library.define("regard::checked", "(Tensor x, Tensor holds, str sentence) -> Tensor")
 _operation: Any = torch.ops.regard
 
@@ -38,7 +35,7 @@ class Substitute:
 
     def __init__(self, pattern: Pattern, mechanism: Mechanism | None) -> None:
         self.pattern, self.mechanism = pattern, mechanism
-        self._kept: dict[tuple[Pattern, Origin], Pattern] = {}
+        self._kept: dict[tuple[Pattern, tuple[int, ...]], Pattern] = {}
         # Computed here, since torch.compile does not trace it; patterns keep their period once it was computed.
         self.causal, self.text = (Causal() & pattern).canonical(), str(pattern)
         self.by_distance = pattern.period == 1
@@ -55,7 +52,7 @@ class Substitute:
             UnsupportedError: the positions that the pattern needs are not known.
         """
         if self.mechanism is not None:
-            scale = call.scale if "scale" in self.mechanism.takes else None  # that of the softmax
+            scale = call.scale if "scale" in self.mechanism.options else None  # that of the softmax
             call = call._replace(mechanism=self.mechanism, scale=scale)
         name = f"{type(module).__name__} computes {self.text}"
         if isinstance(given, PatternMask):
@@ -82,7 +79,7 @@ class Substitute:
         """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
         made: tuple[Pattern, dict[Any, Any]] | None = mask.plans.get(self)
         if made is None:
-            origins = 0 if self.by_distance or self.pattern == Full() else mask.origins
+            origins = (0,) if self.by_distance or self.pattern == Full() else mask.origins
             key = mask.pattern, origins
             pattern = self._kept.get(key) if mask.pattern.by_value else None
             if pattern is None:
@@ -97,15 +94,15 @@ class Substitute:
             made = mask.plans[self] = pattern, {}
         return made
 
-    def _moved(self, own: Pattern, origins: Origin, name: str) -> Pattern:
+    def _moved(self, own: Pattern, origins: tuple[int, ...], name: str) -> Pattern:
         """The pattern counted from these origins, beside the pattern of a mask."""
         if self.by_distance or self.pattern == Full():
             return self.pattern
-        if any(isinstance(part, SameDocument) for part in (own.parts if isinstance(own, Both) else (own,))):
+        if own.documents:
             raise UnsupportedError(_packed(name))
-        moved = counted_from(self.pattern, origins)
+        moved = self.pattern.moved(origins)
         if moved is None:
-            raise UnsupportedError(_unmovable(name, str(origins)))
+            raise UnsupportedError(_unmovable(name, str(origins if len(origins) > 1 else origins[0])))
         return moved
 
     def _beside_traced(self, mask: TracedMask, name: str) -> Pattern:
@@ -121,14 +118,14 @@ class Substitute:
             if substitute is self:
                 return joined  # made, and checked, for an earlier layer
         parts, moved = [], self.pattern
-        for part in mask.pattern.parts if isinstance(mask.pattern, Both) else (mask.pattern,):
-            if isinstance(part, SameDocument):
-                ids = part.ids
+        for part in mask.pattern.factors:
+            if part.documents:
+                (ids,) = part.documents
                 part = SameDocument(checked(ids, (ids == ids[..., :1]).all(), _packed(name)))
             elif isinstance(part, KeyMask):
                 live = part.mask
                 origins = live.to(torch.int64).argmax(-1).reshape(-1)
-                by_row = counted_from(self.pattern, origins)
+                by_row = self.pattern.moved(origins)
                 if by_row is None:
                     part = KeyMask(checked(live, (origins == 0).all(), _unmovable(name, "different")))
                 else:
@@ -139,58 +136,6 @@ class Substitute:
             joined = joined & part
         mask.joined.append((self, joined))
         return joined
-
-
-def counted_from(pattern: Pattern, origin: Origin) -> Pattern | None:
-    """The pattern that allows the pair (i, j) where `pattern` allows (i - origin, j - origin).
-
-    Keys before the origin are not looked at by a prefix or by global tokens; those that a pattern allows by distance
-    alone stay allowed, and are hidden by padding.
-
-    Returns:
-        The moved pattern, or None where it cannot be written: by batch row this is known for patterns of distances,
-        prefixes, spans of keys, and what `& | ~` make of them.
-
-    >>> from regard.patterns import CausalWindow
-    >>> print(counted_from(CausalWindow(4) | Prefix(2), 3))
-    causal_window(4) | key_span(3, 5)
-    >>> print(counted_from(CausalWindow(4) | Prefix(2), (0, 3)))
-    causal_window(4) | key_span((0, 3), (2, 5))
-    """
-    period = 1 if isinstance(pattern, Full) else pattern.period
-    origins = None if isinstance(origin, torch.Tensor) else {origin} if isinstance(origin, int) else {*origin}
-    if period == 1 or (origins is not None and not any(one % period if period else one for one in origins)):
-        return pattern
-    if isinstance(pattern, Compound):
-        parts = [counted_from(part, origin) for part in pattern.made_of()]
-        known = [part for part in parts if part is not None]
-        following = iter(known)
-        return pattern.mapped(lambda part: next(following)) if len(known) == len(parts) else None
-    if isinstance(pattern, Prefix):
-        return _span(0, pattern.length, origin)
-    if isinstance(pattern, KeySpan) and isinstance(pattern.start, int) and isinstance(pattern.stop, int | None):
-        return _span(pattern.start, pattern.stop, origin)
-    if origins is None or len(origins) > 1:
-        return None
-    (by,) = origins
-    if isinstance(pattern, GlobalTokens):
-        assert isinstance(pattern.indices, tuple)
-        kept = [index + by for index in pattern.indices if index + by >= 0]
-        return GlobalTokens(kept) if kept else ~Full()
-    if isinstance(pattern, SameBlock) and isinstance(pattern.offset, int):
-        return SameBlock(pattern.size, pattern.offset + by)
-    simpler = pattern.structure()
-    return None if simpler is pattern else counted_from(simpler, by)
-
-
-def _span(start: int, stop: int | None, origin: Origin) -> Pattern:
-    """Keys from start to stop, counted from the origin of each batch row."""
-    if isinstance(origin, torch.Tensor):
-        return KeySpan(origin + start, None if stop is None else origin + stop)
-    origins = (origin,) if isinstance(origin, int) else origin
-    first = [max(0, start + one) for one in origins]
-    after = None if stop is None else [max(0, stop + one) for one in origins]
-    return KeySpan(first, after) if len(first) > 1 else KeySpan(first[0], None if after is None else after[0])
 
 
 def _begin_at_first_key(mask: torch.Tensor) -> torch.Tensor:

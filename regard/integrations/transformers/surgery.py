@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +21,7 @@ from regard.integrations.transformers.substitutes import Substitute
 from regard.integrations.transformers.window_cache import window_cache
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
-from regard.patterns import Explicit, Pattern, PerHead, as_pattern
-from regard.patterns.compound import Compound
+from regard.patterns import Pattern, as_pattern
 
 __all__ = ["Replacement", "replace_attention"]
 
@@ -209,15 +208,15 @@ def _check_layer(name: str, module: nn.Module, pattern: Pattern, mechanism: Mech
             f"{name!r} looks from one sequence into another, whose positions have no common origin with its own, and "
             f"{pattern} compares positions; choose layers of self-attention"
         )
+    if getattr(module, "is_causal", False) and pattern.of_one_call:
+        raise UnsupportedError(
+            f"{name!r} is causal and may be called with a cache, and the rows of an explicit mask are rows of one "
+            f"call; write the pattern by positions, such as Where(function)"
+        )
     heads = getattr(module, "num_heads", None) or getattr(getattr(module, "config", None), "num_attention_heads", None)
-    for part in _leaves(pattern):
-        if isinstance(part, Explicit) and getattr(module, "is_causal", False):
-            raise UnsupportedError(
-                f"{name!r} is causal and may be called with a cache, and the rows of an explicit mask are rows of one "
-                f"call; write the pattern by positions, such as Where(function)"
-            )
-        if isinstance(part, PerHead) and isinstance(heads, int) and len(part.parts) != heads:
-            raise ShapeError(f"PerHead holds {count_of(len(part.parts), 'patterns')}, and {name!r} has {heads} heads")
+    for part in pattern.walk() if isinstance(heads, int) else ():
+        if part.heads not in (None, heads):
+            raise ShapeError(f"PerHead holds {count_of(part.heads, 'patterns')}, and {name!r} has {heads} heads")
     if mechanism is None:
         return
     kind = type(mechanism).__name__
@@ -228,13 +227,6 @@ def _check_layer(name: str, module: nn.Module, pattern: Pattern, mechanism: Mech
             f"{kind} has learned tensors of its own, and {name!r} has none for it; use it in "
             f"MultiHeadAttention(mechanism=...), which holds them, and train it"
         )
-
-
-def _leaves(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern and all patterns that it is made of."""
-    yield pattern
-    for part in pattern.made_of() if isinstance(pattern, Compound) else ():
-        yield from _leaves(part)
 
 
 @dataclass(frozen=True)
