@@ -32,7 +32,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 def blank(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Zeros that take no memory, for the dtype and shape of a tensor."""
-    return torch.zeros((), dtype=dtype).expand(*shape)
+    return torch.zeros((), dtype=dtype).expand(tuple(shape))
 
 
 class ModelFolder:
