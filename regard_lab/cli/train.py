@@ -17,7 +17,8 @@ from regard.arguments import count_of
 from regard_lab.cli.console import StoppedError, duration, has_terminal, keeping, note, out_json, out_lines, terminal
 from regard_lab.cli.options import Json, with_settings
 from regard_lab.conversion.folders import is_hugging_face
-from regard_lab.conversion.uptraining import Uptrained, Uptraining
+from regard_lab.conversion.report import Uptrained
+from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
 from regard_lab.training import (
