@@ -17,7 +17,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from regard import __version__
 from regard.errors import ArgumentError
-from regard_lab.cli import heed_interrupts
+from regard_lab.cli.interrupts import heed_interrupts
 
 # The usage and options of every command, as its help shows them. Options take their defaults from functions and Configs
 # whose modules import torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.

@@ -15,8 +15,8 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
-from regard_lab.cli import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.console import check_page_name, check_picture_name, note, out
+from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead

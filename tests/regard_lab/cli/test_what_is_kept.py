@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from test_commands import regard, run_folder  # noqa: F401
 
-from regard_lab.cli import demo, evaluate, heed_interrupts, quiet_interrupts, train
+from regard_lab.cli import demo, evaluate, train
+from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.seeing.lens_study.report import JSON
