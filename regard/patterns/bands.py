@@ -11,9 +11,10 @@ import torch
 from regard.arguments import count_of, is_whole, plain, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
-from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows, same_serial, whole_numbers
+from regard.patterns.arguments import kept_whole, number_by_row, on_rows, whole_numbers
 from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
+from regard.patterns.held import Held, new_serial
 from regard.patterns.registry import word
 from regard.reprs import brief
 
@@ -139,7 +140,7 @@ class Prefix(Pattern):
 
 @brief
 @dataclass(frozen=True, eq=False)
-class KeySpan(Pattern):
+class KeySpan(Held):
     """Every query may look at keys `start <= j < stop`; use it for left and right padding.
 
     Args:
@@ -159,15 +160,10 @@ class KeySpan(Pattern):
 
     start: End = 0
     stop: End = None
-    serial: int = field(default=0, init=False, repr=False)
     values: tuple[Any, ...] = field(default=(), init=False, repr=False)  # start and stop as numbers and tuples
 
     query_free = True
     compares_positions = False
-
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return not self.serial
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("start", "stop")}
@@ -245,14 +241,8 @@ class KeySpan(Pattern):
         ends = {"start": self.start, "stop": self.stop}
         return {name: end for name, end in ends.items() if isinstance(end, torch.Tensor)}
 
-    def _value(self) -> tuple[object, ...]:
-        return ("serial", self.serial) if self.serial else self.values
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeySpan) and self._value() == other._value() and same_serial(self, other)
-
-    def __hash__(self) -> int:
-        return hash(("KeySpan", self._value()))
+    def numbers(self) -> tuple[Any, ...]:
+        return self.values
 
     def __str__(self) -> str:
         ends = [self.start, self.stop] if self.serial else list(self.values)

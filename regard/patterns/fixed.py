@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Full
-from regard.patterns.arguments import ByRow, kept_whole, new_serial, number_by_row, on_rows, same_serial, yes_or_no
+from regard.patterns.arguments import ByRow, kept_whole, number_by_row, on_rows, yes_or_no
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Origins, Pattern, Turns
 from regard.patterns.grid import common_shape
+from regard.patterns.held import Held, new_serial
 from regard.patterns.ranges import Ranges, Segments, everything, over_rows, union
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class SameBlock(Pattern):
+class SameBlock(Held):
     """A query may look at the keys of its own block of `size` positions.
 
     `(i - offset) // size == (j - offset) // size`; with `& Causal()` it is chunked attention.
@@ -38,7 +40,6 @@ class SameBlock(Pattern):
 
     size: int
     offset: ByRow = 0
-    serial: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         size = kept_whole(self, "size", "SameBlock's size", 1)
@@ -46,10 +47,6 @@ class SameBlock(Pattern):
         object.__setattr__(self, "offset", offset % size)
         if isinstance(offset, torch.Tensor):
             object.__setattr__(self, "serial", new_serial())
-
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return not self.serial
 
     @property
     def varies_by_row(self) -> bool:  # type: ignore[override]
@@ -121,14 +118,8 @@ class SameBlock(Pattern):
             return tuple(SameBlock(self.size, offset) for offset in self.offset.tolist())
         return (self,)
 
-    def _value(self) -> tuple[object, ...]:
-        return ("serial", self.serial) if self.serial else (self.size, self.offset)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameBlock) and self._value() == other._value() and same_serial(self, other)
-
-    def __hash__(self) -> int:
-        return hash(("SameBlock", self._value()))
+    def numbers(self) -> tuple[Any, ...]:
+        return self.size, self.offset
 
     def __str__(self) -> str:
         if isinstance(self.offset, torch.Tensor):
