@@ -8,7 +8,7 @@ from functools import reduce
 
 import torch
 
-from regard.patterns.arguments import whole
+from regard.arguments import whole
 from regard.patterns.band import Band, Reach
 from regard.patterns.base import Compound, Pattern, most_kept
 from regard.patterns.grid import Grid

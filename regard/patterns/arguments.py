@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 import torch
 
-from regard.arguments import is_whole, plain, refuse_wrapper, shown, whole, yes_or_no
+from regard.arguments import is_whole, plain, refuse_wrapper, shown, whole
 from regard.errors import ArgumentError
 from regard.patterns.ranges import Ranges
 
-__all__ = [
-    "MOST",
-    "ByRow",
-    "check_sizes",
-    "kept_whole",
-    "number_by_row",
-    "on_rows",
-    "positions",
-    "runs",
-    "spans",
-    "start_of",
-    "starts_of",
-    "whole",
-    "whole_numbers",
-    "words",
-    "yes_or_no",
-]
-
 MOST = 1_000_000  # positions listed one by one
-
-
-def kept_whole(declared: object, field: str, name: str, least: int | None = None) -> int:
-    """Checks a field of a frozen dataclass by `whole`, and keeps it there as a Python int."""
-    number = whole(name, getattr(declared, field), least)
-    object.__setattr__(declared, field, number)
-    return number
+at_least_one = partial(whole, least=1)
+at_least_zero = partial(whole, least=0)
 
 
 def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
-from regard.patterns.arguments import check_sizes, start_of, starts_of, whole
+from regard.patterns.arguments import check_sizes, start_of, starts_of
 from regard.patterns.band import Band, Reach
 from regard.patterns.grid import Grid, common_shape, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
 from regard.patterns.ranges import Ranges, Segments, covers, everything, hull

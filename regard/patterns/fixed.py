@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from regard.arguments import count_of
+from regard.arguments import check_fields, count_of, yes_or_no
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Full
-from regard.patterns.arguments import ByRow, kept_whole, number_by_row, on_rows, yes_or_no
+from regard.patterns.arguments import ByRow, at_least_one, number_by_row, on_rows
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Origins, Pattern, Turns
@@ -42,10 +42,9 @@ class SameBlock(Held):
     offset: ByRow = 0
 
     def __post_init__(self) -> None:
-        size = kept_whole(self, "size", "SameBlock's size", 1)
-        offset = number_by_row("SameBlock's offset", self.offset)
-        object.__setattr__(self, "offset", offset % size)
-        if isinstance(offset, torch.Tensor):
+        check_fields(self, size=at_least_one, offset=number_by_row)
+        object.__setattr__(self, "offset", self.offset % self.size)
+        if isinstance(self.offset, torch.Tensor):
             object.__setattr__(self, "serial", new_serial())
 
     @property
@@ -145,7 +144,8 @@ class Summary(Pattern):
     compares_positions = False
 
     def __post_init__(self) -> None:
-        check_summary(self, "stride", "last")
+        check_fields(self, stride=at_least_one, last=at_least_one)
+        _check_summary("Summary", self.stride, self.last)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         allowed = k_pos % self.stride >= self.stride - self.last
@@ -200,10 +200,7 @@ def _last_keys(stride: int, count: int, k_len: int) -> Ranges:
     return union(range(end - count, min(end, k_len)) for end in ends)
 
 
-def check_summary(declared: object, stride_field: str, count_field: str) -> None:
-    name = type(declared).__name__
-    stride = kept_whole(declared, stride_field, f"{name}'s stride", 1)
-    count = kept_whole(declared, count_field, f"{name}'s number of summary keys", 1)
+def _check_summary(name: str, stride: int, count: int) -> None:
     if count > stride:
         raise ArgumentError(
             f"{name} of blocks of {stride} with the last {count_of(count, 'keys')}; a block has {stride} of them"
@@ -232,8 +229,8 @@ class Fixed(Pattern):
     local: bool = True
 
     def __post_init__(self) -> None:
-        check_summary(self, "stride", "summary")
-        yes_or_no("Fixed's local", self.local)
+        check_fields(self, stride=at_least_one, summary=at_least_one, local=yes_or_no)
+        _check_summary("Fixed", self.stride, self.summary)
 
     @property
     def query_free(self) -> bool:  # type: ignore[override]

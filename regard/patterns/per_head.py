@@ -8,9 +8,8 @@ from functools import cached_property, reduce
 
 import torch
 
-from regard.arguments import count_of
+from regard.arguments import count_of, whole
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.arguments import whole
 from regard.patterns.band import Reach
 from regard.patterns.base import Compound, Pattern, most_kept, shallow
 from regard.patterns.grid import Grid, common_shape, side_by_side
