@@ -28,9 +28,10 @@ test-library: $(BUILT) $(WEIGHTS)        ## the tests of regard alone, after a c
 	$(BIN)/pytest -n 2 tests/regard regard
 
 test-lab: $(BUILT) $(WEIGHTS)            ## the tests of regard_lab alone
-	$(BIN)/pytest -n 2 tests/regard_lab tests/long regard_lab
+	$(BIN)/pytest -n 2 tests/regard_lab regard_lab
 
 test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes, and the runs of docs/reliability.md
+	$(BIN)/pytest -n 2 -m once
 	$(BIN)/python -m tests.long all
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
@@ -56,7 +57,7 @@ check: $(BUILT) $(WEIGHTS)               ## what CI runs: format, lint, types, t
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard regard_lab
 	$(BIN)/python tests/machines.py --only plain -n 2 $(ELSEWHERE)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m 'not slow and not gpu'
 
 fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff check --fix .
