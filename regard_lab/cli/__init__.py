@@ -46,7 +46,7 @@ def _run(app: Callable[..., Any]) -> int:
 
     from regard import errors
     from regard_lab.cli.console import NamedStream, PrintableStream, StoppedError, note
-    from regard_lab.text.plain import write_plainly
+    from regard_lab.text.terminal import write_plainly
 
     misuse = (
         errors.ArgumentError, errors.KeywordError, errors.NotFoundError, errors.OccupiedError, errors.UnsupportedError,

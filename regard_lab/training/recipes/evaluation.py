@@ -13,9 +13,9 @@ import torch
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.decoding import Evaluation, Translator, evaluate
+from regard_lab.decoding import Evaluation, SharedWork, Translator, evaluate
 from regard_lab.decoding.loading import load_with_tokeniser
-from regard_lab.decoding.translator import Ends, Share
+from regard_lab.decoding.translator import Ends
 from regard_lab.models import LanguageModel, TranslationTransformer
 from regard_lab.seeing import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
 from regard_lab.seeing.maps import has_encoder_weights
@@ -297,7 +297,7 @@ class TextScores:
 
 @torch.inference_mode()
 def evaluate_text(
-    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, share: Share | None = None
+    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, share: SharedWork | None = None
 ) -> TextScores:
     """The loss of a language model on texts, cut into blocks as those that it was validated on.
 
