@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, DataError, MissingPackageError
-from regard.packages import install_line
+from regard.errors import ArgumentError, DataError
+from regard.packages import needed
 from regard_lab.training.config import TrainingConfig, learning_rate_at
 
 Batch = Any
@@ -72,10 +72,8 @@ class Workers:
     """
 
     def __init__(self, cpu: bool = False, parallel: str = TrainingConfig.parallel) -> None:
-        try:
+        with needed("accelerate", "training"):
             from accelerate import Accelerator
-        except ImportError as error:
-            raise MissingPackageError(f"training needs the package accelerate; {install_line('lab')}") from error
         self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")  # precision is the engine's, for this run only
         self.rank: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
