@@ -80,15 +80,17 @@ class Exchange:
         count, needs = self.group.count, self.needs
         sends, comes = {}, {}
         ahead = (self.rank + step) % count
-        if needs.count(ahead, self.rank) and needs.parent(ahead, self.rank) == self.rank:
+        if needs.count(ahead, self.rank) and needs.sender(ahead, self.rank, "ring") == self.rank:
             sends[ahead] = self._packed(self.own, ahead)
         after, source = (self.rank + 1) % count, (self.rank + 1 - step) % count
-        passes_on = source != self.rank and needs.count(after, source) and needs.parent(after, source) == self.rank
+        passes_on = (
+            source != self.rank and needs.count(after, source) and needs.sender(after, source, "ring") == self.rank
+        )
         if held is not None and passes_on:
             sends[after] = self._packed(held, after)
         source = (self.rank - step) % count
         if needs.count(self.rank, source):
-            comes[needs.parent(self.rank, source)] = self._space(self.needs.count(self.rank, source))
+            comes[needs.sender(self.rank, source, "ring")] = self._space(self.needs.count(self.rank, source))
         return self.group.start(sends, comes)
 
     def _packed(self, held: Held, target: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from regard.backends.linear.sight import visible_keys
 from regard.core.problem import Problem
 from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
-from regard.distributed.layout import Layout
+from regard.distributed.needs import Layout
 from regard.errors import UnsupportedError
 from regard.layers.caches.state import Positions, Summed, add
 from regard.mechanisms.base import joined
