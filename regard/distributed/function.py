@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from regard.core.hidden import prepared_sink
+from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import TopKeys, TopKeysFound, Want, asked_for
 from regard.distributed.exchange import Exchange
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.pieces import (
-    Held,
+    DistantKeys,
+    HeldKeys,
     MergedRows,
     Options,
     Part,
     add_back,
-    compute,
+    for_rows,
     keys_of,
     parts_of,
-    planned,
     share,
 )
 from regard.errors import UnsupportedError
+from regard.functional import attention_detail, plan_attention
+from regard.patterns import KeySpan
 
 OF_PIECES = ("entropy", "distance")
 Pieces = dict[Part, "Computed"]
-Kept = list[tuple[int, Held | None, Pieces]]
+Kept = list[tuple[int, HeldKeys | None, Pieces]]
 
 
 @dataclass
@@ -54,27 +57,58 @@ class SharedRun:
         """A new exchange of keys and values."""
         return Exchange(self.group, self.needs, self.form, k, v)
 
-    def place(self, part: Part) -> range:
-        """Where the queries of a part stand among those of this process."""
+    def parts(self, held: HeldKeys | None) -> Iterator[tuple[Part, slice]]:
+        """The pieces of this process's queries over keys that it has, and where their queries stand among its own."""
         chunks = self.needs.q.chunks[self.group.rank]
-        before = sum(map(len, chunks[: part.chunk]))
-        start = before + part.rows.start - chunks[part.chunk].start
-        return range(start, start + len(part.rows))
+        for part in parts_of(self.needs, self.group.rank, held):
+            start = sum(map(len, chunks[: part.chunk])) + part.rows.start - chunks[part.chunk].start
+            yield part, slice(start, start + len(part.rows))
+
+    def call(
+        self, part: Part, here: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The tensors and the options of `attention` for a part.
+
+        Args:
+            part: which positions.
+            here: where its queries stand among those of this process, by which a bias is cut.
+            q: its queries (batch, heads, rows, head_dim).
+            k: its keys (batch, kv_heads, keys, head_dim).
+            v: its values.
+        """
+        options, bias = self.options, self.options.bias
+        if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
+            bias = bias[..., here, :]
+        given = {
+            "pattern": for_rows(options.pattern, part.rows) & KeySpan(part.keys.start, part.keys.stop), "bias": bias,
+            "q_start": self.needs.q_start + part.rows.start, "parameters": options.parameters,
+            "dropout_seed": options.dropout_seed,
+        }  # fmt: skip
+        distant = (DistantKeys(x, None, part.keys.start, self.needs.k.length) for x in (k, v))
+        return (q, *distant), {**given, **options.others}
+
+    def compute(self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()) -> AttentionDetail:
+        """Output, log-sum-exp and the statistics in `want` of a part, computed as by `attention`."""
+        tensors, options = self.call(part, here, *tensors)
+        return attention_detail(*tensors, want=("log_sum_exp", *want), **options)
 
     def logits_of_sinks(self, q: torch.Tensor) -> torch.Tensor:
         """The logit of the sink for each query, (batch, heads, q_len)."""
         assert self.options.sink is not None
         return prepared_sink(self.options.sink, q).expand(q.shape[:3])
 
-    def piece(self, part: Part, q: torch.Tensor, held: Held) -> Computed:
+    def plan(self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()) -> Plan:
+        """The plan of what `compute` would compute; it raises the same refusals."""
+        tensors, options = self.call(part, here, *tensors)
+        return plan_attention(*tensors, want=("log_sum_exp", *want), **options)
+
+    def piece(self, part: Part, here: slice, q: torch.Tensor, held: HeldKeys) -> Computed:
         """A piece computed with its graph, apart from that of the call."""
-        place = self.place(part)
-        cut = q[:, :, place.start : place.stop], keys_of(part, held.k), keys_of(part, held.v)
+        cut = q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
         own = [x.detach().requires_grad_(x.is_floating_point()) for x in cut]
-        shared = self.options.shared()
         with torch.enable_grad():
-            detail = compute(self.options, self.needs, part, own[0], place, own[1], own[2], ())
-        return Computed([*own, *shared], detail.output, detail.log_sum_exp)
+            detail = self.compute(part, here, *own)
+        return Computed([*own, *self.options.shared()], detail.output, detail.log_sum_exp)
 
 
 def attend(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,19 +128,15 @@ def check_pieces(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
         positions = run.needs.between(run.group.rank, source)
         if source == run.group.rank:
             positions = tuple((chunk,) if chunk else () for chunk in chunks)
-        held = Held(source, positions, *(x[:, :, :0] for x in (k, v)))
-        for part in parts_of(run.needs, run.group.rank, held):
-            place = run.place(part)
-            own = q[:, :, place.start : place.stop].detach().requires_grad_(learning)
-            like = [_like(x, x.shape[1], len(part.keys), x.shape[3]).requires_grad_(learning) for x in (k, v)]
-            planned(run.options, run.needs, part, own, place, *like, ())
+        for part, here in run.parts(HeldKeys(source, positions, k[:, :, :0], v[:, :, :0])):
+            own = q[:, :, here].detach().requires_grad_(learning)
+            like = [  # tensors that take no memory
+                x.new_empty(()).expand(*x.shape[:2], len(part.keys), x.shape[3]).requires_grad_(learning)
+                for x in (k, v)
+            ]
+            run.plan(part, here, own, *like)
             with torch.no_grad():
-                planned(run.options, run.needs, part, own.detach(), place, *like, asked)
-
-
-def _like(x: torch.Tensor, heads: int, keys: int, dim: int) -> torch.Tensor:
-    """A tensor (batch, heads, keys, dim) that takes no memory, for a plan."""
-    return x.new_empty(()).expand(len(x), heads, keys, dim)
+                run.plan(part, here, own.detach(), *like, want=asked)
 
 
 def _forward(
@@ -116,17 +146,15 @@ def _forward(
     merged = MergedRows(q, v.shape[3])
     for source, held in run.exchange(k, v).arrivals():
         pieces: Pieces = {}
-        for part in parts_of(run.needs, run.group.rank, held):
+        for part, here in run.parts(held):
             assert held is not None
-            place = run.place(part)
             if kept is not None:
-                piece = pieces[part] = run.piece(part, q, held)
-                merged.add(place, piece.output.detach(), piece.log_sum_exp.detach(), keep=True)
+                piece = pieces[part] = run.piece(part, here, q, held)
+                merged.add(here, piece.output.detach(), piece.log_sum_exp.detach(), keep=True)
                 continue
-            cut = q[:, :, place.start : place.stop], keys_of(part, held.k), keys_of(part, held.v)
             with torch.no_grad():
-                detail = compute(run.options, run.needs, part, cut[0], place, cut[1], cut[2], ())
-                merged.add(place, detail.output, detail.log_sum_exp, keep=False)
+                detail = run.compute(part, here, q[:, :, here], keys_of(part, held.k), keys_of(part, held.v))
+                merged.add(here, detail.output, detail.log_sum_exp, keep=False)
         if kept is not None:
             kept.append((source, held, pieces))
     output, log_sum_exp = merged.result()
@@ -217,14 +245,12 @@ class _Gradients:
         dk, dv = (torch.zeros_like(x, dtype=self.output.dtype) for x in (k, v))
         return dk, dv
 
-    def _add(self, held: Held, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
-        run = self.run
-        for part in parts_of(run.needs, run.group.rank, held):
-            piece = pieces.pop(part) if part in pieces else run.piece(part, self.q, held)
-            place = run.place(part)
-            dq, dk, dv, *shared = self._of_piece(piece, place)
+    def _add(self, held: HeldKeys, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
+        for part, here in self.run.parts(held):
+            piece = pieces.pop(part) if part in pieces else self.run.piece(part, here, self.q, held)
+            dq, dk, dv, *shared = self._of_piece(piece, here)
             if dq is not None:
-                self._add_to_queries(place, dq)
+                self._add_to_queries(here, dq)
             del piece, dq
             for total, grad in zip(totals, (dk, dv), strict=True):
                 if grad is not None:
@@ -233,16 +259,15 @@ class _Gradients:
                 if grad is not None:
                     total += grad
 
-    def _add_to_queries(self, place: range, grad: torch.Tensor) -> None:
+    def _add_to_queries(self, here: slice, grad: torch.Tensor) -> None:
         if self.dq is None and grad.shape == self.q.shape and grad.dtype == self.output.dtype:
             self.dq = grad
             return
         if self.dq is None:
             self.dq = torch.zeros_like(self.q, dtype=self.output.dtype)
-        self.dq[:, :, place.start : place.stop] += grad
+        self.dq[:, :, here] += grad
 
-    def _of_piece(self, piece: Computed, place: range) -> tuple[torch.Tensor | None, ...]:
-        here = slice(place.start, place.stop)
+    def _of_piece(self, piece: Computed, here: slice) -> tuple[torch.Tensor | None, ...]:
         output, log_sum_exp = piece.output.detach(), piece.log_sum_exp.detach().to(self.output.dtype)
         of_piece = share(log_sum_exp, self.log_sum_exp[:, :, here])
         grad = self.grad[:, :, here]
@@ -300,10 +325,12 @@ def statistics(
     home = Exchange(run.group, run.needs, run.form, received[0], received[1])
     for source, held in run.exchange(k, v).arrivals():
         own = source == run.group.rank
-        total = received[0] if own or held is None else _received_by(rows, held)
-        for part in parts_of(run.needs, run.group.rank, held):
+        total = received[0]
+        if held is not None and not own:
+            total = held.k.new_zeros(len(held.k), q.shape[1], held.k.shape[2], 1, dtype=rows.dtype)
+        for part, here in run.parts(held):
             assert held is not None
-            rows.add(part, held, total)
+            rows.add(part, here, held, total)
         if "received" in rest and not own:
             sent = None if held is None else (total, total[..., :0])
             home.send_home(source, sent, rows.dtype)
@@ -321,13 +348,11 @@ def refusing_gradients(found: dict[str, Any], output: torch.Tensor) -> dict[str,
 
     Without it, a loss with a statistic would silently be differentiated as if the statistic were a constant.
     """
-    told = {}
+    refusing = {}
     for name, one in found.items():
-        if isinstance(one, TopKeysFound):
-            told[name] = TopKeysFound(one.indices, _NoGradient.apply(name, one.weights, output))
-        else:
-            told[name] = _NoGradient.apply(name, one, output)
-    return told
+        x = _NoGradient.apply(name, one.weights if isinstance(one, TopKeysFound) else one, output)
+        refusing[name] = TopKeysFound(one.indices, x) if isinstance(one, TopKeysFound) else x
+    return refusing
 
 
 class _NoGradient(torch.autograd.Function):
@@ -344,11 +369,6 @@ class _NoGradient(torch.autograd.Function):
         )
 
 
-def _received_by(rows: _Rows, held: Held) -> torch.Tensor:
-    batch, _, keys, _ = held.k.shape
-    return held.k.new_zeros(batch, rows.q.shape[1], keys, 1, dtype=rows.dtype)
-
-
 class _Rows:
     """The statistics of this process's queries, summed over the pieces."""
 
@@ -361,14 +381,12 @@ class _Rows:
         shape = *log_sum_exp.shape, self.count or 0
         self.top = TopKeysFound(torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape))
 
-    def add(self, part: Part, held: Held, received: torch.Tensor) -> None:
+    def add(self, part: Part, here: slice, held: HeldKeys, received: torch.Tensor) -> None:
         """Add a piece; what its keys received is added to `received`, (batch, heads, held, 1)."""
-        run, place = self.run, self.run.place(part)
-        here = slice(place.start, place.stop)
         q, k, v = self.q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
         asked = [one for one in self.wants if one in OF_PIECES or isinstance(one, TopKeys)]
         with torch.no_grad():
-            detail = compute(run.options, run.needs, part, q, place, k, v, asked)
+            detail = self.run.compute(part, here, q, k, v, want=asked)
         of_piece = share(detail.log_sum_exp.to(self.dtype), self.log_sum_exp[:, :, here])
         if "entropy" in self.sums:
             self.sums["entropy"][:, :, here] += of_piece * detail.entropy - torch.xlogy(of_piece, of_piece)
@@ -377,7 +395,7 @@ class _Rows:
         if self.count is not None:
             self._add_top(here, detail.top_keys, of_piece)
         if "received" in self.wants:
-            add_back(part, received, self._received(part, q, place, k, of_piece))
+            add_back(part, received, self._received(part, here, q, k, of_piece))
 
     def _add_top(self, here: slice, top: TopKeysFound, of_piece: torch.Tensor) -> None:
         indices = torch.cat([self.top.indices[:, :, here], top.indices], -1)
@@ -388,19 +406,19 @@ class _Rows:
         self.top.weights[:, :, here] = weights.gather(-1, best)
 
     def _received(
-        self, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, of_piece: torch.Tensor
+        self, part: Part, here: slice, q: torch.Tensor, k: torch.Tensor, of_piece: torch.Tensor
     ) -> torch.Tensor:
         """Σ_i s_p(i) w_p(i, j): the gradient of Σ_i s_p(i) · output_i by values of size 1, of each query head."""
         wide = torch.promote_types(q.dtype, torch.float32)
+
+        def saved(x: torch.Tensor) -> torch.Tensor:
+            """A tensor that autograd may save: a copy of one that was made in inference mode."""
+            return x.clone() if x.is_inference() else x
+
         with torch.inference_mode(False), torch.enable_grad():
-            options = self.run.options.without_dropout().mapped(_recorded)
-            k = _recorded(k).repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
+            k = saved(k).repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
             ones = k.new_zeros(*k.shape[:3], 1).requires_grad_()
-            output = compute(options, self.run.needs, part, _recorded(q).to(wide), place, k, ones, ()).output
-            (grad,) = torch.autograd.grad(output, ones, _recorded(of_piece)[..., None].to(output.dtype))
+            run = replace(self.run, options=self.run.options.without_dropout().mapped(saved))
+            output = run.compute(part, here, saved(q).to(wide), k, ones).output
+            (grad,) = torch.autograd.grad(output, ones, saved(of_piece)[..., None].to(output.dtype))
         return grad.to(self.dtype)
-
-
-def _recorded(x: torch.Tensor) -> torch.Tensor:
-    """A tensor that autograd may save: a copy of one that was made in inference mode."""
-    return x.clone() if x.is_inference() else x

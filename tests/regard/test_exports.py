@@ -41,15 +41,12 @@ INSIDE = {
     "bias": {"series"},
     "layers.caches": {
         "Held", "Positions", "Summed", "whole_number", "add", "check_numbers", "checked_dtype", "kept", "read",
-        "read_kind", "write", "check_rows", "checked_device", "checked_path",
-        "Page", "Pool", "Table", "Owned",
+        "read_kind", "check_rows", "checked_device", "Page", "Pool", "PageTable", "Owned",
     },
     "layers": {
-        "RecordedLayer", "current_recording", "LayerMechanism",
-        "refuse_unrelated", "refuse_rows", "refuse_moved", "refuse_both", "refuse_sinks",
-        "settings_of", "weights_of", "hinting_at_pytorch", "refuse_more_inputs", "check_inputs", "check_masks",
-        "check_cache", "check_kind", "check_vectors", "checked_sizes", "joined", "allowed_by", "as_four_axes",
-        "refuse_state", "mask_of_four_axes", "start_of_causal",
+        "RecordedLayer", "current_recording", "LayerMechanism", "settings_of", "weights_of", "hinting_at_pytorch",
+        "check_inputs", "check_masks", "check_vectors", "joined", "allowed_by", "as_four_axes", "mask_of_four_axes",
+        "start_of_causal",
     },
 }  # fmt: skip
 
