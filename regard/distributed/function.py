@@ -21,7 +21,6 @@ from regard.distributed.pieces import (
     Options,
     Part,
     add_back,
-    for_rows,
     keys_of,
     parts_of,
     share,
@@ -79,12 +78,14 @@ class SharedRun:
         options, bias = self.options, self.options.bias
         if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
             bias = bias[..., here, :]
+        length = self.needs.k.length
+        pattern = options.pattern.of_queries(part.rows, length) & KeySpan(part.keys.start, part.keys.stop)
         given = {
-            "pattern": for_rows(options.pattern, part.rows) & KeySpan(part.keys.start, part.keys.stop), "bias": bias,
+            "pattern": pattern, "bias": bias,
             "q_start": self.needs.q_start + part.rows.start, "parameters": options.parameters,
             "dropout_seed": options.dropout_seed,
         }  # fmt: skip
-        distant = (DistantKeys(x, None, part.keys.start, self.needs.k.length) for x in (k, v))
+        distant = (DistantKeys(x, None, part.keys.start, length) for x in (k, v))
         return (q, *distant), {**given, **options.others}
 
     def compute(self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()) -> AttentionDetail:

@@ -13,9 +13,7 @@ from regard.backends.merging import Merging
 from regard.bias import Bias
 from regard.core.tensors import Stored
 from regard.distributed.needs import Needs
-from regard.patterns import Explicit, Pattern
-from regard.patterns.algebra import Many, Not
-from regard.patterns.per_head import PerHead
+from regard.patterns import Pattern
 from regard.patterns.ranges import Ranges, hull, size
 from regard.patterns.row_blocks import shifted
 
@@ -139,15 +137,6 @@ def add_back(part: Part, total: torch.Tensor, grad: torch.Tensor) -> None:
     """Add the gradient of a part's keys to that of the keys held, in place."""
     for here, there in part.runs:
         total[:, :, there.start : there.stop] += grad[:, :, here.start : here.stop]
-
-
-def for_rows(pattern: Pattern, rows: range) -> Pattern:
-    """The pattern for a call of these queries alone: an explicit mask is cut, since its rows are those of the call."""
-    if isinstance(pattern, Explicit):
-        return Explicit(pattern.mask[..., rows.start : rows.stop, :])
-    if isinstance(pattern, Many | Not | PerHead):
-        return pattern.mapped(lambda one: for_rows(one, rows)) if not pattern.by_value else pattern
-    return pattern
 
 
 class MergedRows:

@@ -30,9 +30,6 @@ from regard.functional import attention
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
 from regard.layers.multi_head import LayerMechanism
 from regard.layers.recording import current_recording
-from regard.patterns import Explicit, Pattern
-from regard.patterns.algebra import Many, Not
-from regard.patterns.per_head import PerHead
 
 _made = WeakTensorKeyDictionary()  # the DTensor of each parameter that still exists, so that tied ones stay one
 
@@ -309,18 +306,6 @@ class HeadShare:
         """Of a tensor (kv_heads · size, ...) of the whole layer, the part of this process's key/value heads."""
         return tensor.unflatten(0, (self.all_kv_heads, -1))[list(self.kv_heads)].flatten(0, 1)
 
-    def of_pattern(self, pattern: Pattern) -> Pattern:
-        """The pattern of this process's heads."""
-        if isinstance(pattern, PerHead):
-            pattern.check(1, self.all_heads, 1, 1)
-            return PerHead([pattern.parts[head] for head in self.heads])
-        if isinstance(pattern, Explicit):
-            every = pattern.mask
-            return pattern if every.dim() == 2 or every.shape[1] == 1 else Explicit(every[:, self.heads])
-        if isinstance(pattern, Many | Not) and (pattern.varies_by_head or not pattern.by_value):
-            return pattern.mapped(self.of_pattern)
-        return pattern
-
     def of_bias(
         self, bias: torch.Tensor | Bias, q_len: int, k_len: int, q_start: int | torch.Tensor | None
     ) -> torch.Tensor | Bias:
@@ -508,7 +493,9 @@ class DividedAttention(MultiHeadAttention):
         sink = None if self.sinks is None else _local(self.sinks)
         if isinstance(bias, torch.Tensor | Bias):
             bias = share.of_bias(bias, q.shape[2], k.shape[2], q_start)
-        return attention(q, k, v, pattern=share.of_pattern(pattern), bias=bias, sink=sink, **options)
+        return attention(
+            q, k, v, pattern=pattern.of_heads(share.heads, share.all_heads), bias=bias, sink=sink, **options
+        )
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, process {self.share.group.rank} of {self.share.group.count}"

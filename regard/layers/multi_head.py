@@ -24,8 +24,7 @@ from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import Sizes, takes
-from regard.patterns import Causal, Explicit, Pattern, as_pattern
-from regard.patterns.compound import Compound
+from regard.patterns import Causal, Pattern, as_pattern
 from regard.positions import Rotary, as_rotary
 from regard.reprs import brief
 
@@ -477,7 +476,7 @@ class MultiHeadAttention(RecordedLayer):
 
     def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, length: int) -> None:
         """Refuse what a cache of this length cannot continue: a mask, a pattern by length, and another position."""
-        if _holds_mask(pattern):
+        if pattern.of_one_call:
             raise UnsupportedError(
                 f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several "
                 f"calls; use a pattern of positions (Where, KeySpan, ...)"
@@ -526,9 +525,3 @@ def _sizes(
             f"dim {dim} does not divide into {count_of(heads, 'heads')}; give head_dim, or another dim or heads"
         )
     return dim, heads, kv_heads, dim // heads if head_dim is None else head_dim, context_dim
-
-
-def _holds_mask(pattern: Pattern) -> bool:
-    if isinstance(pattern, Compound):
-        return any(_holds_mask(part) for part in pattern.made_of())
-    return isinstance(pattern, Explicit)
