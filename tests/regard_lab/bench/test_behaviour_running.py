@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from benchmarks.behaviour import __main__ as running
-from benchmarks.behaviour import hashing
+from benchmarks.behaviour import hashing, learning, study
 from benchmarks.behaviour.grid_and_text import losses_by_position
 from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, Training, duplication, runs_of, score, train
 from benchmarks.behaviour.study import (
