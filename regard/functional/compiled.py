@@ -32,7 +32,7 @@ from regard.functional.jagged import is_nested
 from regard.functional.kept import plan_of
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
-from regard.patterns.held import read_together, written_apart
+from regard.patterns.text import read_together, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `learns`, `bias_learns`, `sink_learns`: whether q, k and v, the bias, and the sink need a gradient.
