@@ -90,7 +90,7 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/regard bench $(PATTERNS) --out benchmarks/results/attention_cpu
 	OMP_NUM_THREADS=1 $(BIN)/regard bench linear hashed linear-memory additive --out benchmarks/results/mechanisms_cpu
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
-	$(BIN)/python benchmarks/behaviour.py --out benchmarks/results/behaviour_cpu
+	$(BIN)/python -m benchmarks.behaviour --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/demo_seeds.py
 	$(BIN)/python benchmarks/length_story.py
 	$(BIN)/python benchmarks/transfer.py --seeds 0 1 2

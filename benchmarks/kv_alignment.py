@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from behaviour.text import code_texts, texts
+from behaviour.learning import code_texts, texts
 from kv_heads import bits, held_out, letters_of, trained
 
 from regard_lab.bench.results import environment
