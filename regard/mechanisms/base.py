@@ -30,8 +30,8 @@ class Sizes:
 class Given(NamedTuple):
     """What a formula is computed of.
 
-    q: (batch, heads, q_len, head_dim). k: (batch, kv_heads, keys, head_dim). v: (batch, kv_heads, keys, v_dim). Keys and
-    values that no query may look at are zeros. pattern: what is allowed. grid: where queries and keys stand.
+    q: (batch, heads, q_len, head_dim). k: (batch, kv_heads, keys, head_dim). v: (batch, kv_heads, keys, v_dim). Keys
+    and values that no query may look at are zeros. pattern: what is allowed. grid: where queries and keys stand.
     """
 
     q: torch.Tensor
