@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.core.result import TopKeys, TopKeysFound, Want, asked_for
+from regard.core.result import TopKeys, TopKeysFound, Want, requested
 from regard.distributed.exchange import Exchange
 from regard.distributed.function import Run
 from regard.distributed.pieces import Held, Part, add_back, compute, keys_of, parts_of, share
@@ -94,7 +94,7 @@ class _Rows:
         self.run, self.q, self.log_sum_exp, self.wants = run, q, log_sum_exp, wants
         self.dtype = log_sum_exp.dtype
         self.sums = {name: torch.zeros_like(log_sum_exp) for name in OF_PIECES if name in wants}
-        asked = asked_for(TopKeys, wants)
+        asked = requested(TopKeys, wants)
         self.count = None if asked is None else asked.count
         shape = *log_sum_exp.shape, self.count or 0
         self.top = TopKeysFound(torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape))

@@ -17,7 +17,7 @@ from regard.core.result import Want
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
-from regard.functional.kept import computing
+from regard.functional.kept import PLANS
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import NO_WEIGHTS, PatternMask, refuse_collecting
 from regard.integrations.transformers.reading import TracedMask, UnreadMaskWarning
@@ -371,6 +371,6 @@ def _looked_up_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: As
     output = compute(asked.call(q, k, v)) if compute is not None else None
     if output is None:
         output = attention(q, k, v, **asked.options())
-        if compute is None and (compute := computing(asked.call(q, k, v))) is not None:
+        if compute is None and (compute := PLANS.computing(asked.call(q, k, v))) is not None:
             plans[look] = compute
     return output

@@ -7,7 +7,7 @@ from math import lcm
 from typing import Any
 
 from regard.arguments import a_string, count_of, of_kind
-from regard.core.combination import check_combination
+from regard.core.problem import check_combination
 from regard.errors import ArgumentError
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism

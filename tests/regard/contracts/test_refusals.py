@@ -79,7 +79,7 @@ WRONG = {
     "rule": (lambda: p.Where("causal"), rg.ArgumentError, ["'causal'"]),
     "rule's answer": (call(pattern=p.Where(lambda i, j: i - j)), rg.ArgumentError, ["int64", "boolean"]),
     "want": (lambda: rg.attention_detail(Q, K, V, want="wieghts"), rg.ArgumentError, ["'wieghts'", "top_keys"]),
-    "top keys": (lambda: rg.top_keys(0), rg.ArgumentError, ["top_keys(0)", "1 or more"]),
+    "top keys": (lambda: rg.top_keys(0), rg.ArgumentError, ["top_keys' count is 0", "1 or more"]),
     "two top keys": (
         lambda: rg.attention_detail(Q, K, V, want=[rg.top_keys(1), rg.top_keys(2)]), rg.ArgumentError, ["twice"]
     ),
