@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from behaviour.text import code_texts, texts
+from behaviour.learning import code_texts, texts
 from kv_heads import bits, held_out, letters_of, trained
 
 from regard_lab.bench.results import environment
@@ -128,7 +128,7 @@ class Experiment:
     def _converted(self, kv_heads: int, method: str) -> LanguageModel:
         calibration = None if method == "align, no text" else self._read_text
         if method == "align, neighbours":
-            rotated = turned(self.model, kv_heads, calibration, regroup=False).model
+            rotated = turned(self.model, kv_heads, calibration, regroup=False)[0]
             return with_kv_heads(rotated.float(), kv_heads)
         return with_kv_heads(self.model, kv_heads, method.split(",")[0], calibration=calibration)
 

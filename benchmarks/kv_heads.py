@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from behaviour.text import texts
+from behaviour.learning import texts
 
 from regard.arguments import count_of
 from regard_lab.bench.results import environment

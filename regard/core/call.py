@@ -30,8 +30,7 @@ from regard.core.result import Want
 from regard.core.tensors import BEFORE_AUTOGRAD, Outline, Stored, bind_attention, in_autocast, in_memory, is_casting
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
-from regard.patterns import KeySpan, Pattern, as_pattern
-from regard.patterns.algebra import Both, Either
+from regard.patterns import Pattern, as_pattern
 
 STEP = 16  # the most queries of a step of decoding
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.key` and its look-up may raise
@@ -131,7 +130,7 @@ class Call(NamedTuple):
         (batch, kv_heads, k_len, head_dim), v_dim = k.shape, v.shape[3]
         if not k_len or self.parameters or self.dropout or self.want or self.strict:
             return None
-        like = _spans_apart(self.pattern)
+        like = self.pattern.without_numbers() if isinstance(self.pattern, Pattern) else self.pattern or "full"
         if like is None or (q.shape[2] > STEP and like is self.pattern):
             return None
         if by_row := isinstance(start, torch.Tensor):
@@ -259,20 +258,3 @@ def _traits(x: Any) -> Hashable | None:
     if x.is_neg() or x._is_zerotensor():
         return None
     return x.dtype, x.device, x.layout, x.requires_grad
-
-
-def _spans_apart(pattern: Pattern | str | None) -> Hashable | None:
-    """The pattern with its `KeySpan`s by batch row reduced to their form; equal for patterns that differ in numbers.
-
-    Returns:
-        The pattern itself where no span differs by batch row; None where another part holds a tensor or a function.
-    """
-    if not isinstance(pattern, Pattern):
-        return pattern or "full"
-    if isinstance(pattern, KeySpan) and pattern.varies_by_row:
-        ends = (pattern.start, pattern.stop)
-        return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
-    if isinstance(pattern, Both | Either) and pattern.varies_by_row:
-        parts = [_spans_apart(part) for part in pattern.parts]
-        return None if None in parts else (pattern.sign, *parts)
-    return pattern if pattern.by_value else None

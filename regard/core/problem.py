@@ -16,7 +16,7 @@ from regard.core.tensors import Outline, Stored, check_device, refuse_layout
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
-from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
+from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes
 from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.base import MOST_LOOKS
@@ -301,8 +301,8 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
     """
     allowed = mechanism.patterns
     if allowed is not None:
-        for part in joined(pattern):
-            if not isinstance(part, (Full, *allowed)) and part != NOTHING:
+        for part in pattern.factors:
+            if part not in (Full(), NOTHING) and not isinstance(part, allowed):
                 names = ", ".join(kind.__name__ for kind in (Full, *allowed))
                 because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
                 raise UnsupportedError(

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from regard.patterns import Pattern
-from regard.patterns.algebra import Both
 from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")
@@ -96,11 +95,6 @@ class Mechanism(Declared, enrol=False):
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
         """Why such a call is refused, as the end of a sentence; None if it is not."""
         return None
-
-
-def joined(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The parts that a canonical pattern joins by `&`; the pattern itself if it joins none."""
-    return pattern.parts if isinstance(pattern, Both) else (pattern,)
 
 
 def takes(mechanism: Mechanism, kind: type[Pattern]) -> bool:

@@ -20,10 +20,9 @@ from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mecha
 from regard.patterns import Causal, Full, Pattern
 from regard.reprs import brief
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
-from regard_lab.bench.case import Contender, Contest
 from regard_lab.bench.judging import judge
 from regard_lab.bench.results import PACKAGES, environment, package_version
-from regard_lab.bench.work import Tensors, Work, make_tensors
+from regard_lab.bench.work import Contender, Contest, Tensors, Work, make_tensors
 
 LENGTH = 67
 

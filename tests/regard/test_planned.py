@@ -105,7 +105,7 @@ def test_the_number_of_calls_kept_is_bounded():
 def test_a_plan_looks_again_at_tensors_it_has_not_seen():
     plan = planned(Q, K, V)
     assert plan.run(Q, K, V).shape == (2, 6, 7, 13)
-    with pytest.raises(rg.ArgumentError, match="this plan was made for other tensors, .* k torch.float64"):
+    with pytest.raises(rg.ArgumentError, match=r"this plan was made for other tensors, .* k torch\.float64"):
         plan.run(Q, K.double(), V)
     with pytest.raises(rg.ArgumentError, match="without a tensor as bias"):
         plan.run(Q, K, V, bias=torch.zeros(11))

@@ -90,7 +90,7 @@ class Candidate:
 
     def _reseeded(self, seed: int) -> Any:
         if isinstance(self.what, Pattern):
-            return self.what.mapped(lambda part: _redrawn(part, seed))
+            return self.what.redrawn(seed)
         what: Any = self.what
         if hasattr(what, "redrawn"):
             return what.redrawn(seed)
@@ -134,10 +134,6 @@ def _read(text: str) -> Pattern | Mechanism:
         names = [*Pattern.registry.names(), *Mechanism.registry.names()]
         raise ArgumentError(f"{name!r} is neither a pattern nor a mechanism; {suggest(name, names, LIST)}")
     return as_pattern(text)
-
-
-def _redrawn(part: Pattern, seed: int) -> Pattern:
-    return RandomBlocks(part.drawn, part.block, seed, part.past) if isinstance(part, RandomBlocks) else part
 
 
 BLOCK = 64  # block size of BigBird's paper, with a window of three blocks and two global blocks
