@@ -21,8 +21,7 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
-from regard.patterns.base import Pattern
-from regard.patterns.compound import Compound
+from regard.patterns.base import Compound, Pattern
 from regard.patterns.registry import Declared
 
 DOCS = Path(__file__).parents[3] / "docs"
