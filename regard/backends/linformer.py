@@ -42,7 +42,7 @@ def _run(problem: Problem, operands: Operands) -> Result:
     k = _mixed(E, operands.k.to(wide))  # (batch, kv_heads, rank, head_dim)
     v = _mixed(F, operands.v.to(wide))  # (batch, kv_heads, rank, v_dim)
     q, empty_rows = operands.q.to(wide), _empty_rows(problem, operands)
-    call = flash.Call(mask=None, causal=False, scale=problem.scale)
+    call = flash.FusedCall(mask=None, causal=False, scale=problem.scale)
     output, log_sum_exp = flash.attend(q if empty_rows is None else q.masked_fill(empty_rows, 0), k, v, call)
     if empty_rows is not None:
         output, log_sum_exp = output.masked_fill(empty_rows, 0), log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)

@@ -31,6 +31,7 @@ from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run, ascending, 
 from regard.patterns.survey import LOOKS, Budget, estimated, look_cost, turning_rows
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
+DIVIDED = 1 << 20  # rows that are divided into row blocks in a plan that is not run
 SHOWN = 12  # row blocks in the text of a schedule
 
 
@@ -235,18 +236,38 @@ def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Ref
     """
     if not problem.strict:
         return None
+    kept = _kept(problem) if kept is None else kept
     if kept is None:
-        if problem.counted is None:
-            return Refusal(
-                f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
-                "is unknown without evaluating them"
-            )
-        kept = problem.counted.pairs
+        return Refusal(
+            f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
+            "is unknown without evaluating them"
+        )
     if pairs <= 2 * kept:
         return None
     return Refusal(
         f"strict=True, and it computes {count_of(pairs, 'pairs')} where {kept} are kept, more than twice as many"
     )
+
+
+def _kept(problem: Problem) -> int | None:
+    """The allowed pairs of all batch rows and heads, as far as the structure of the pattern gives them."""
+    pattern = problem.pattern
+    if not pattern.varies_by_row:
+        return None if problem.counted is None else problem.counted.pairs
+    counts = [replace(problem, batch=1, pattern=pattern.for_row(row)).counted for row in range(problem.batch)]
+    return None if None in counts else sum(one.pairs for one in counts if one is not None)
+
+
+def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
+    """About how many pairs of one head lie in the blocks of `rows` by `width` that a band reaches; no block is made.
+
+    None for other patterns, for calls that are run, and for rows that are few enough to divide them into blocks.
+    """
+    band, q_len = problem.pattern.band(), problem.q_len
+    if not problem.outlined or q_len <= DIVIDED or band is None or problem.q_start is PER_ROW:
+        return None
+    edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
+    return min(q_len * len(reachable_keys(problem)), band.count(problem.q_start, q_len, problem.k_len) + edges)
 
 
 def aligned(block: RowBlock, align: int) -> RowBlock:

@@ -185,7 +185,7 @@ def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, 
     for row_block in scores.row_blocks():
         for block in scores.blocks(row_block):
             keys = block.lot.batch, block.lot.kv_heads, block.columns
-            call = flash.Call(_mask(scores, block), False, problem.scale)
+            call = flash.FusedCall(_mask(scores, block), False, problem.scale)
             first = block.keys.start == row_block.runs[0].keys.start
             merging.add(block.lines, *flash.forward(q[block.lines], scores.k[keys], v[keys], call), first)
     return merging.merged()

@@ -56,7 +56,7 @@ def _computed(
     """Attention over one run, in several parts along the keys if threads would be idle otherwise."""
     parts = _parts(q, k.shape[2])
     if parts == 1:
-        return [flash.forward(q, k, v, flash.Call(mask, False, scale))]
+        return [flash.forward(q, k, v, flash.FusedCall(mask, False, scale))]
     size = k.shape[2] // parts
     outputs, sums = [], []
     for row in range(len(q)):  # one batch row at a time, so that its parts are a batch without a copy
@@ -65,14 +65,14 @@ def _computed(
             q[row].expand(parts, -1, -1, -1),
             _cut(k[row], 1, parts, size),
             _cut(v[row], 1, parts, size),
-            flash.Call(own, False, scale),
+            flash.FusedCall(own, False, scale),
         )
         outputs.append(output)
         sums.append(log_sum_exp)
     found = list(zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True))  # (batch, kv_heads, rows, ..) a part
     if k.shape[2] % parts:
         rest = slice(parts * size, None)
-        call = flash.Call(None if mask is None else mask[..., rest], False, scale)
+        call = flash.FusedCall(None if mask is None else mask[..., rest], False, scale)
         found.append(flash.forward(q, k[:, :, rest], v[:, :, rest], call))
     return found
 

@@ -195,7 +195,7 @@ class Parts:
         return v.where(alone[..., None], output), ((q * k).sum(-1) * self.scale).where(alone, log_sum_exp)
 
 
-def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.Call:
+def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.FusedCall:
     """The fused call in which only these pairs are allowed."""
     mask = q.new_zeros(*seen.shape[:2], q.shape[2], keys)
-    return flash.Call(mask.masked_fill_(~seen, -math.inf), False, scale)
+    return flash.FusedCall(mask.masked_fill_(~seen, -math.inf), False, scale)

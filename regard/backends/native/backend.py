@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from regard.backends.native.kernel import Kernel
+from regard.backends.composed import Calls
+from regard.backends.native.kernel import Differentiated, Kernel
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
 from regard.backends.native.statistics import with_asked
 from regard.backends.native.steps import steps_of
-from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.schedule import Schedule, pairs_of_long_band, strict_refusal
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Pattern
-from regard.patterns.band import Band
 from regard.patterns.row_blocks import RowBlock
 from regard.patterns.survey import Budget, SpentError
 from regard.reprs import Described
@@ -22,7 +22,6 @@ from regard.reprs import Described
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5}
 WIDE = 0.95  # in float64
-COUNTED = 1 << 18  # rows whose tiles are counted one by one in a plan that is not run
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_KEYS = 2**31 - 1 - SPAN
 
@@ -50,6 +49,14 @@ class Native(Described):
             takes_stored=reads,
             steps=None if steps is None else steps.run,
         )
+
+
+def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
+    """The kernel for a part of another backend's call, and its cost; None where it does not compute this problem."""
+    library = load()
+    if isinstance(library, str) or _reason_against(problem) is not None:
+        return None
+    return Differentiated(Kernel(library, problem)), _cost(problem, library, *_pairs(problem, library))
 
 
 def _reason_against(problem: Problem) -> str | None:
@@ -110,10 +117,8 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     rows, width = library.tile
     q_len, keys = problem.q_len, reachable_keys(problem)
     start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
-    if problem.outlined and q_len > COUNTED:
-        band = Band(bands.left, bands.right, int(bands.start[0]), int(bands.stop[0]))
-        edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
-        return min(q_len * len(keys), band.count(start, q_len, problem.k_len) + edges), 1, True
+    if (pairs := pairs_of_long_band(problem, rows, width)) is not None:
+        return pairs, 1, True
     if (alone := bands.bounds_alone([start], q_len, keys)) is not None:
         low, high = alone
         end = min(-(-high // width) * width, keys.stop)
