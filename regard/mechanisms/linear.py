@@ -152,7 +152,7 @@ class LinearTransformer(Kernelised, also=("linear",)):
 
     feature_map: FeatureMap = EluPlusOne()
 
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
+    statistics: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
 
     def __post_init__(self) -> None:
         if not isinstance(self.feature_map, FeatureMap):

@@ -53,8 +53,8 @@ class Linformer(Mechanism):
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (KeySpan,)
     patterns_because: ClassVar[str] = "each of its projected keys mixes all positions, the future too"
-    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
+    options: ClassVar[frozenset[str]] = frozenset({"scale"})
+    statistics: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
     by_key: ClassVar[frozenset[str]] = frozenset({"key_projection", "value_projection", "projection"})
 
     def __post_init__(self) -> None:

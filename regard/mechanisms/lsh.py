@@ -60,8 +60,8 @@ class LSH(Mechanism):
     seed: int = 0
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan)
-    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
+    options: ClassVar[frozenset[str]] = frozenset({"scale"})
+    statistics: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
     shares_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from regard.arguments import plain, shown
 from regard.errors import ArgumentError
-from regard.mechanisms.base import STATISTICS, Sizes, joined
+from regard.mechanisms.base import STATISTICS, Sizes
 from regard.mechanisms.draws import directions
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Causal, Pattern
@@ -57,8 +57,8 @@ class Performer(Kernelised):
     seed: int = 0
     orthogonal: bool = True
 
-    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
+    options: ClassVar[frozenset[str]] = frozenset({"scale"})
+    statistics: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
 
     def __post_init__(self) -> None:
         kept_whole(self, "features", "Performer's features", 1)
@@ -149,7 +149,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
     seed: int = 0
     sigma: float = 1.0
 
-    tells: ClassVar[frozenset[str]] = frozenset({"received", "weights", "top_keys", "weights_of"})
+    statistics: ClassVar[frozenset[str]] = frozenset({"received", "weights", "top_keys", "weights_of"})
     by_key: ClassVar[frozenset[str]] = frozenset({"gate"})
     computed: ClassVar[frozenset[str]] = frozenset({"gate"})
 
@@ -167,7 +167,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
         return {"gate": (sizes.batch, sizes.kv_heads, sizes.k_len)} if self.gated else {}
 
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
-        if not self.gated or pattern == NOTHING or Causal() in joined(pattern):
+        if not self.gated or pattern == NOTHING or Causal() in pattern.factors:
             return None
         return f"its gates forget what came before a query, and {pattern} is not causal; add & causal, or gated=False"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
 from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows, same_serial, whole_numbers
 from regard.patterns.band import Band
-from regard.patterns.base import Pattern
+from regard.patterns.base import Origins, Pattern
 from regard.patterns.registry import word
 from regard.reprs import brief
 
@@ -133,6 +133,9 @@ class Prefix(Pattern):
     def form(self) -> Band:
         return Band(start=0, stop=self.length)
 
+    def _moved(self, origins: Origins) -> Pattern:
+        return _span(0, self.length, origins)
+
 
 @brief
 @dataclass(frozen=True, eq=False)
@@ -204,6 +207,32 @@ class KeySpan(Pattern):
     def for_row(self, row: int) -> Pattern:
         return KeySpan(_in_row(self.start, row), _in_row(self.stop, row)) if self.varies_by_row else self
 
+    def _moved(self, origins: Origins) -> Pattern | None:
+        if self.varies_by_row:
+            return None
+        assert isinstance(self.start, int)
+        assert isinstance(self.stop, int | None)
+        return _span(self.start, self.stop, origins)
+
+    def row_span(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        if not self.varies_by_row:
+            return None
+        start = torch.as_tensor(self.start, device="cpu")
+        return start, None if self.stop is None else torch.as_tensor(self.stop, device="cpu")
+
+    def without_numbers(self) -> Hashable | None:
+        if not self.varies_by_row:
+            return super().without_numbers()
+        ends = (self.start, self.stop)
+        return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        return (int(self.stop.max()), 1) if isinstance(self.stop, torch.Tensor) else super().kept_keys()
+
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        ends = [x.tolist() if isinstance(x, torch.Tensor) else [x] for x in (self.start, self.stop)]
+        return None if all(x is None or x <= first for x in (*ends[0], *ends[1])) else self
+
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for name, tensor in self._tensors().items():
             if tensor.shape[0] not in (1, batch):
@@ -242,6 +271,17 @@ def _in_row(end: End, row: int) -> int | Any:
     if not isinstance(end, torch.Tensor):
         return end
     return int(end[row if len(end) > 1 else 0])
+
+
+def _span(start: int, stop: int | None, origins: Origins) -> Pattern:
+    """Keys from start to stop, counted from the origin of each batch row."""
+    if isinstance(origins, torch.Tensor):
+        return KeySpan(origins + start, None if stop is None else origins + stop)
+    first = [max(0, start + origin) for origin in origins]
+    after = None if stop is None else [max(0, stop + origin) for origin in origins]
+    if len(first) == 1:
+        return KeySpan(first[0], None if after is None else after[0])
+    return KeySpan(first, after)
 
 
 def from_band(band: Band) -> Pattern:

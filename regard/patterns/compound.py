@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
 from math import lcm
+from operator import or_
 
-from regard.patterns.base import Pattern
+import torch
+
+from regard.patterns.base import Origins, Pattern, Turns
 
 
 class Compound(Pattern, enrol=False):
@@ -35,6 +40,18 @@ class Compound(Pattern, enrol=False):
         return all(part.by_value for part in self.made_of())
 
     @property
+    def by_numbers(self) -> bool:  # type: ignore[override]
+        return all(part.by_numbers for part in self.made_of())
+
+    @property
+    def of_one_call(self) -> bool:  # type: ignore[override]
+        return any(part.of_one_call for part in self.made_of())
+
+    @property
+    def documents(self) -> tuple[torch.Tensor, ...]:
+        return tuple(ids for part in self.made_of() for ids in part.documents)
+
+    @property
     def structured(self) -> bool:  # type: ignore[override]
         return all(part.structured for part in self.made_of())
 
@@ -62,9 +79,35 @@ class Compound(Pattern, enrol=False):
     def key_period(self) -> int | None:
         return _together([part.key_period for part in self.made_of()])
 
+    def _moved(self, origins: Origins) -> Pattern | None:
+        parts = []
+        for part in self.made_of():  # in a loop, which the compiler follows
+            moved = part.moved(origins)
+            if moved is None:
+                return None
+            parts.append(moved)
+        following = iter(parts)
+        return self.mapped(lambda part: next(following))
+
+    def turns(self) -> Turns:
+        return reduce(or_, (part.turns() for part in self.made_of()))
+
+    def lattice_ends(self) -> set[int] | None:
+        ends = [part.lattice_ends() for part in self.made_of()]
+        known = [one for one in ends if one is not None]
+        return set().union(*known) if len(known) == len(ends) else None
+
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for part in self.made_of():
             part.check(batch, heads, q_len, k_len)
+
+
+def most_kept(parts: Iterable[Pattern]) -> tuple[int, int] | None:
+    """The first and last keys that a causal query may look at by any of the parts; None for all."""
+    kept = [part.kept_keys() for part in parts]
+    bounded = [one for one in kept if one is not None]
+    firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
+    return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
 
 
 def _together(periods: list[int | None]) -> int | None:

@@ -11,7 +11,7 @@ import torch
 
 from regard.arguments import count_of, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.algebra import NOTHING
+from regard.patterns.algebra import NOTHING, Full
 from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
@@ -57,6 +57,10 @@ class SameDocument(Pattern):
         return self.ids.dim() == 2
 
     @property
+    def documents(self) -> tuple[torch.Tensor, ...]:
+        return (self.ids,)
+
+    @property
     def rows(self) -> tuple[SameDocument, ...]:
         """One pattern for each batch row; this one itself where all rows are alike."""
         return self._rows if self.varies_by_row else (self,)
@@ -92,12 +96,11 @@ class SameDocument(Pattern):
         rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
         return ids[rows, inside], known
 
-    def is_one(self, queries: range, k_len: int) -> bool:
-        """Whether these queries and the first `k_len` keys are all of one document, in every batch row."""
-        if not 0 <= queries.start <= queries.stop <= self.ids.shape[-1]:
-            return False
+    def settled(self, queries: range | None, k_len: int) -> Pattern:
+        if queries is None or not 0 <= queries.start <= queries.stop <= self.ids.shape[-1]:
+            return self
         ids = self.ids[..., : max(queries.stop, k_len)]
-        return bool((ids == ids[..., :1]).all())
+        return Full() if bool((ids == ids[..., :1]).all()) else self
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
@@ -181,6 +184,10 @@ class PerDocument(Pattern):
     @property
     def structured(self) -> bool:  # type: ignore[override]
         return self.inner.structured
+
+    @property
+    def by_numbers(self) -> bool:  # type: ignore[override]
+        return self.inner.by_numbers
 
     @property
     def varies_by_head(self) -> bool:  # type: ignore[override]

@@ -33,6 +33,7 @@ class Explicit(Pattern):
 
     compares_positions = False
     by_value = False
+    of_one_call = True
     structured = False
     no_text = "it holds a tensor"
 
@@ -77,6 +78,12 @@ class Explicit(Pattern):
 
     def for_head(self, head: int) -> Pattern:
         return Explicit(self.mask[:, head : head + 1]) if self.varies_by_head else self
+
+    def of_heads(self, heads: range, of: int) -> Pattern:
+        return Explicit(self.mask[:, heads.start : heads.stop]) if self.varies_by_head else self
+
+    def of_queries(self, rows: range, k_len: int) -> Pattern:
+        return Explicit(self.mask[..., rows.start : rows.stop, :k_len])
 
     def for_row(self, row: int) -> Pattern:
         return Explicit(self.mask[row : row + 1]) if self.varies_by_row else self
@@ -130,6 +137,7 @@ class Where(Pattern):
     function: Rule
 
     by_value = False
+    by_numbers = False
     structured = False
     no_text = "it holds a function"
 

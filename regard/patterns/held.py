@@ -14,10 +14,8 @@ import torch
 
 from regard.arguments import is_whole
 from regard.errors import UnsupportedError
-from regard.patterns.algebra import Full, Many, Not
+from regard.patterns.algebra import Many, Not
 from regard.patterns.base import Pattern
-from regard.patterns.documents import SameDocument
-from regard.patterns.key_mask import KeyMask
 from regard.patterns.per_head import PerHead
 from regard.patterns.registry import Declared, word
 from regard.patterns.text import PatternReader
@@ -83,29 +81,6 @@ def _inner(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list
     """The text of a part, in parentheses where the operators around it would bind its own parts."""
     text = _text(pattern, steady, tensors)
     return f"({text})" if pattern.by_value and isinstance(pattern, Many) else text
-
-
-def settled(pattern: Pattern, queries: range | None, k_len: int) -> Pattern:
-    """The pattern with its tensors replaced by numbers, for the same pairs of a call, as far as their values permit.
-
-    Padding without holes is a span of keys, and where all positions are of one document there is nothing to separate.
-
-    Args:
-        pattern: the pattern, which fits the call.
-        queries: the positions of the queries; None where they differ by batch row.
-        k_len: the number of keys.
-
-    >>> print(settled(KeyMask(torch.tensor([[False, True], [True, True]])), range(2), 2))
-    key_span((1, 0), (2, 2))
-    """
-    if isinstance(pattern, KeyMask):
-        span = pattern.as_span()
-        return pattern if span is None else span
-    if isinstance(pattern, SameDocument):
-        return Full() if queries is not None and pattern.is_one(queries, k_len) else pattern
-    if isinstance(pattern, Many | Not | PerHead):
-        return pattern.mapped(lambda part: settled(part, queries, k_len))
-    return pattern
 
 
 class _HeldReader(PatternReader):

@@ -90,11 +90,11 @@ class KeyMask(Pattern):
         if self.varies_by_row and batch and self.mask.shape[0] != batch:
             raise ShapeError(f"KeyMask's mask has {count_of(len(self.mask), 'rows')} but the batch has {batch}")
 
-    def as_span(self) -> KeySpan | None:
-        """The equal pattern by value where the live keys of each batch row are one run; None where there are holes."""
+    def settled(self, queries: range | None, k_len: int) -> Pattern:
+        """The equal span of keys where the live keys of each batch row are one run."""
         runs = [row.runs for row in self._rows]
         if any(len(one) > 1 for one in runs):
-            return None
+            return self
         ends = [(one[0].start, one[0].stop) if one else (0, 0) for one in runs]
         start, stop = ([end[side] for end in ends] for side in (0, 1))
         return KeySpan(start, stop) if self.varies_by_row else KeySpan(start[0], stop[0])

@@ -56,6 +56,9 @@ class Lattice(Pattern):
         some = union(runs)
         return Segments(some if length == 1 else (), some)
 
+    def lattice_ends(self) -> set[int]:
+        return set()
+
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         left = self.stride // gcd(self.stride, stride)
         return Full() if left == 1 else Lattice(left)

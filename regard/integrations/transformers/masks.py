@@ -100,13 +100,13 @@ class PatternMask(torch.Tensor):
         return self._pairs is not None
 
     @property
-    def origins(self) -> int | tuple[int, ...]:
+    def origins(self) -> tuple[int, ...]:
         """The first live key of all batch rows, or of each; below 0 where a cache dropped keys before the first one."""
         live, cut = self.padding
         if live is None:
-            return -cut
+            return (-cut,)
         first = tuple((live.int().argmax(-1) - cut).tolist())
-        return first[0] if len(set(first)) == 1 else first
+        return first[:1] if len(set(first)) == 1 else first
 
     def pairs(self) -> torch.Tensor:
         """The allowed pairs as an ordinary tensor of booleans; the same one in every call."""
@@ -134,8 +134,8 @@ class PatternMask(torch.Tensor):
         keys, rows = min(keys, self.sizes[-1]), self.sizes[2] - first
         cut = self._like((*self.sizes[:2], rows, keys), self.q_start + first, lambda: self.pairs()[..., first:, :keys])
         cut.begin, cut.dropped = self.begin + first, self.dropped
-        if isinstance(self.pattern, Explicit):
-            cut.pattern = Explicit(self.pattern.mask[..., -rows:, :keys])
+        if self.pattern.of_one_call:
+            cut.pattern = self.pattern.of_queries(range(first, self.sizes[2]), keys)
             cut.q_start = self.q_start
         return cut
 

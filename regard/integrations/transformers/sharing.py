@@ -29,8 +29,7 @@ from regard.distributed.layout import Layout, part
 from regard.distributed.needs import Needs
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside
-from regard.patterns import Pattern, SameDocument
-from regard.patterns.compound import Compound
+from regard.patterns import Pattern
 
 __all__ = ["Shared", "Sharing", "current", "part_of_batch", "share_model", "shared_now", "sharing_of"]
 
@@ -102,7 +101,7 @@ class Shared:
                     f"{self.length} positions; this model makes masks from its own part or from a cache"
                 )
             )
-        if _holds_documents(pattern):
+        if pattern.documents:
             self.refuse(
                 UnsupportedError(
                     f"a mask of {pattern} has documents of one part of the sequence, which the other processes do not "
@@ -146,12 +145,6 @@ def shared_now() -> Shared | None:
     if forwards:
         raise UnsupportedError(COMPILED)
     return None
-
-
-def _holds_documents(pattern: Pattern) -> bool:
-    if isinstance(pattern, Compound):
-        return any(map(_holds_documents, pattern.made_of()))
-    return isinstance(pattern, SameDocument)
 
 
 def sharing_of(model: PreTrainedModel, mesh: Any, layout: str, form: str) -> Sharing | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -25,9 +25,7 @@ from regard.integrations.transformers.attaching import (
 from regard.integrations.transformers.attending import CHANGE, Asked
 from regard.integrations.transformers.masks import PatternMask
 from regard.integrations.transformers.origins import (
-    Origin,
     checked,
-    counted_from,
     joined_in_graph,
     packed,
     unmovable,
@@ -38,8 +36,7 @@ from regard.integrations.transformers.watching import layer_names
 from regard.integrations.transformers.window_cache import check_kept, mask_of_kept, window_cache
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
-from regard.patterns import Both, Causal, Explicit, Full, Pattern, PerHead, SameDocument, as_pattern
-from regard.patterns.compound import Compound
+from regard.patterns import Causal, Full, Pattern, as_pattern
 
 __all__ = ["Replacement", "replace_attention"]
 
@@ -57,7 +54,7 @@ class Change:
 
     def __init__(self, pattern: Pattern, mechanism: Mechanism | None) -> None:
         self.pattern, self.mechanism = pattern, mechanism
-        self._kept: dict[tuple[Pattern, Origin], Pattern] = {}
+        self._kept: dict[tuple[Pattern, tuple[int, ...]], Pattern] = {}
         # Asked for here, since torch.compile does not trace it; patterns keep their period once it was asked for.
         self.causal, self.text = (Causal() & pattern).canonical(), str(pattern)
         self.by_distance = pattern.period == 1
@@ -73,7 +70,7 @@ class Change:
             UnsupportedError: the positions that the pattern needs are not known.
         """
         if self.mechanism is not None:
-            scale = asked.scale if "scale" in self.mechanism.takes else None  # that of the softmax
+            scale = asked.scale if "scale" in self.mechanism.options else None  # that of the softmax
             asked = asked._replace(mechanism=self.mechanism, scale=scale)
         if isinstance(given, PatternMask):
             pattern, plans = self._of_mask(module, given)
@@ -122,10 +119,10 @@ class Change:
             made = mask.plans[self] = joined, {}
         return made
 
-    def _origins(self, mask: PatternMask) -> Origin:
-        return 0 if self.by_distance or self.pattern == Full() else mask.origins
+    def _origins(self, mask: PatternMask) -> tuple[int, ...]:
+        return (0,) if self.by_distance or self.pattern == Full() else mask.origins
 
-    def _joined(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
+    def _joined(self, module: nn.Module, own: Pattern, origins: tuple[int, ...]) -> Pattern:
         """The pairs of a mask and of the pattern, counted from its origins; kept, since each id of a text asks."""
         joined = self._kept.get((own, origins)) if own.by_value else None
         if joined is None:
@@ -136,16 +133,16 @@ class Change:
                 self._kept[own, origins] = joined
         return joined
 
-    def _moved(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
+    def _moved(self, module: nn.Module, own: Pattern, origins: tuple[int, ...]) -> Pattern:
         pattern = self.pattern
         if self.by_distance or pattern == Full():
             return pattern
         name = f"{type(module).__name__} computes {self.text}"
-        if any(isinstance(part, SameDocument) for part in (own.parts if isinstance(own, Both) else (own,))):
+        if own.documents:
             raise UnsupportedError(packed(name))
-        moved = counted_from(pattern, origins)
+        moved = pattern.moved(origins)
         if moved is None:
-            raise UnsupportedError(unmovable(name, str(origins)))
+            raise UnsupportedError(unmovable(name, str(origins if len(origins) > 1 else origins[0])))
         return moved
 
 
@@ -351,7 +348,7 @@ def _check_layer(name: str, module: nn.Module, replacement: Replacement) -> None
             f"{name!r} looks from one sequence into another, whose positions have no common origin with its own, and "
             f"{pattern} compares positions; choose layers of self-attention"
         )
-    if getattr(module, "is_causal", False) and _holds_rows(pattern):
+    if getattr(module, "is_causal", False) and pattern.of_one_call:
         raise UnsupportedError(
             f"{name!r} is causal and may be called with a cache, and the rows of an explicit mask are rows of one "
             f"call; write the pattern by positions, such as Where(function)"
@@ -374,18 +371,7 @@ def _check_mechanism(name: str, mechanism: Mechanism) -> None:
         )
 
 
-def _holds_rows(pattern: Pattern) -> bool:
-    return any(isinstance(part, Explicit) for part in _leaves(pattern))
-
-
 def _check_heads(name: str, pattern: Pattern, heads: int) -> None:
-    for part in _leaves(pattern):
-        if isinstance(part, PerHead) and len(part.parts) != heads:
-            raise ShapeError(f"PerHead holds {count_of(len(part.parts), 'patterns')}, and {name!r} has {heads} heads")
-
-
-def _leaves(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern and all patterns that it is made of."""
-    yield pattern
-    for part in pattern.made_of() if isinstance(pattern, Compound) else ():
-        yield from _leaves(part)
+    for part in pattern.walk():
+        if part.heads not in (None, heads):
+            raise ShapeError(f"PerHead holds {count_of(part.heads, 'patterns')}, and {name!r} has {heads} heads")
