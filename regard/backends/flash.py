@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from regard.backends.limits import on_dot_products, where
 from regard.backends.second_order import Piece, direct_apply, gradients
 from regard.core.problem import Problem
 
@@ -63,19 +64,22 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
     return f"no fused operation is known on {device}"
 
 
-def reason_against(problem: Problem) -> str | None:
-    """Why no fused operation computes this problem, or None."""
-    if (reason := problem.not_dot_product) is not None:
-        return reason
-    if problem.empty:
-        return "there is nothing to compute, and the fused operations fail on sizes of 0"
-    if problem.softcap is not None:
-        return "the fused operations have no softcap"
-    if problem.dropout > 0:
-        return "the fused operations drop weights by another random number generator than dropout_seed's"
-    if problem.bias_learns:
-        return "the fused operations give a bias no gradient"
+def takes_dtype(problem: Problem) -> str | None:
+    """A limit: the dtypes that a fused operation takes on the device of a problem."""
     return refusal(problem.dtype, problem.device)
+
+
+LIMITS = (
+    on_dot_products,
+    where(lambda problem: problem.empty, "there is nothing to compute, and the fused operations fail on sizes of 0"),
+    where(lambda problem: problem.softcap is not None, "the fused operations have no softcap"),
+    where(
+        lambda problem: problem.dropout > 0,
+        "the fused operations drop weights by another random number generator than dropout_seed's",
+    ),
+    where(lambda problem: problem.bias_learns, "the fused operations give a bias no gradient"),
+    takes_dtype,
+)  # of backends that compute softmax by these operations alone
 
 
 def computing(dtype: torch.dtype, device: str) -> torch.dtype:

@@ -6,6 +6,7 @@ from functools import partial
 
 from regard.backends import flash
 from regard.backends.composed import RowBlockCalls, compose
+from regard.backends.limits import refused
 from regard.backends.schedule import strict_refusal
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
@@ -20,10 +21,11 @@ class Fused(Described):
     """Softmax over dot products with any pattern, scale and fixed bias."""
 
     name = "fused"
+    limits = flash.LIMITS
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if (reason := flash.reason_against(problem)) is not None:
-            return Refusal(reason)
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         calls = RowBlockCalls.of(problem)
         if (refusal := strict_refusal(problem, calls.cost.pairs)) is not None:
             return refusal

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
 
 import torch
 
 from regard.backends import flash
 from regard.backends.composed import Calls, RowBlockCalls, compose
+from regard.backends.limits import Limit, on_one_start, on_structure, refused, where
 from regard.backends.native import kernel_of
 from regard.backends.schedule import strict_refusal
 from regard.backends.sinks import with_sinks
@@ -29,7 +29,6 @@ from regard.patterns.algebra import NOTHING
 from regard.patterns.lattices import alike_residues, off_lattices, simplified
 from regard.reprs import Described
 
-MOST_PARTS = 256  # of one pattern; with more, its residues have little in common and dense blocks are faster
 MERGED = 3  # times that a number of an output is moved when another part is merged into it
 
 
@@ -39,30 +38,36 @@ class Tiled(Described):
 
     name = "tiled"
 
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        bias = where(lambda one: one.bias not in (None, RELATIVE), "a bias tensor has no structure; fused adds it")
+        return *flash.LIMITS, bias, on_one_start, on_structure, _has_lattice
+
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if (reason := _reason_against(problem)) is not None:
-            return Refusal(reason)
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         shares = [Share(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
-        if not any(part.stride > 1 for share in shares for part in share.parts):
-            return Refusal(f"{problem.pattern} is not dense among every n-th position; native and fused compute it")
-        if any(len(share.parts) > MOST_PARTS for share in shares):
-            return Refusal(f"{problem.pattern} differs among more than {MOST_PARTS} residues")
         cost = _cost(problem, shares)
         if (refusal := strict_refusal(problem, cost.pairs)) is not None:
             return refusal
         return Offer(with_statistics(cost, problem), partial(_run, problem, Parts(problem, tuple(shares))))
 
 
-def _reason_against(problem: Problem) -> str | None:
-    if (reason := flash.reason_against(problem)) is not None:
-        return reason
-    if problem.bias not in (None, RELATIVE):
-        return "a bias tensor has no structure; fused adds it block by block"
-    if problem.q_start is PER_ROW:
-        return "q_start is a tensor, so the plan does not know the positions of the queries"
-    if not problem.pattern.structured:
-        return f"{problem.pattern} has no structure and can only be evaluated pair by pair"
-    return None
+def _has_lattice(problem: Problem) -> str | None:
+    """A limit: patterns with a lattice whose residues are alike but for a few."""
+    grid = _grid_of(problem)
+    for _, _, pattern in _patterns_of(problem):
+        _, on_lattices = off_lattices(simplified(pattern))
+        if on_lattices:
+            alike = (alike_residues(there, stride, grid) for stride, there in on_lattices)
+            return None if all(isinstance(one, list) for one in alike) else f"{pattern} differs on every residue"
+    return f"{problem.pattern} is not dense among every n-th position; native and fused compute it"
+
+
+def _grid_of(problem: Problem) -> Grid:
+    assert problem.q_start is not PER_ROW
+    grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start, problem.device)
+    return grid.block(grid.rows, reachable_keys(problem))
 
 
 def _patterns_of(problem: Problem) -> list[tuple[slice, tuple[int, ...] | None, Pattern]]:
@@ -156,8 +161,7 @@ class Parts:
     def _first_of_all(self) -> Part | None:
         """The part that has all batch rows, heads and queries, if there is one; other parts are added to it."""
         share = self.shares[0]
-        first = share.parts[0]
-        return first if share.is_whole and first.stride == 1 else None
+        return share.parts[0] if share.is_whole and share.parts and share.parts[0].stride == 1 else None
 
 
 def _merge(output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, more_lse: torch.Tensor) -> None:
@@ -179,7 +183,7 @@ class Share:
             own = replace(own, heads=len(heads), kv_heads=len(heads))
             keys = [head // problem.group for head in heads]
             self.heads_of_inputs = list(heads), keys, keys  # of q, k and v
-        self.parts = list(islice(_parts_of(own, reachable_keys(problem)), MOST_PARTS + 1))
+        self.parts = list(_parts_of(own, _grid_of(problem)))
 
     @property
     def is_whole(self) -> bool:
@@ -235,12 +239,12 @@ class Residues:
 class Part:
     """Residues as problems of their own: one call for each batch row, or for each residue if these are fewer."""
 
-    def __init__(self, problem: Problem, own: Residues, device: torch.device) -> None:
+    def __init__(self, problem: Problem, own: Residues, grid: Grid) -> None:
         self.stride, self.size, self._own = own.stride, own.size, own
         self._by_row = problem.batch <= own.count  # a call has all residues of one batch row
         self.times = min(problem.batch, own.count)
         keys = range(own.start_key, own.start_key + own.width)
-        self._grid = Grid(own.size, keys.stop, own.start, range(own.size), keys, device)
+        self._grid = Grid(own.size, keys.stop, own.start, range(own.size), keys, grid.device)
         wide = torch.promote_types(problem.dtype, torch.float32)
         self.problem = replace(
             problem, batch=max(problem.batch, own.count), q_len=own.size, k_len=keys.stop, q_start=own.start,
@@ -259,12 +263,12 @@ class Part:
         return self._views(x, self._own.first_key, self._own.width)
 
     def operands(self, operands: Operands) -> Iterator[Operands]:
-        bias, grid = operands.bias, replace(self._grid, device=operands.grid.device)
+        bias = operands.bias
         if isinstance(bias, Relative):  # neighbours among these positions are `stride` apart
             lowest = -(-bias.lowest // self.stride)
             bias = Relative(bias.table[:, lowest * self.stride - bias.lowest :: self.stride], lowest)
         for q, k, v in zip(self.rows(operands.q), self.keys(operands.k), self.keys(operands.v), strict=True):
-            yield Operands(q, k, v, bias, grid, 0)
+            yield Operands(q, k, v, bias, self._grid, 0)
 
     def saved(self, saved: flash.Saved) -> Iterator[flash.Saved]:
         names = ("q", "output", "log_sum_exp", "grad")
@@ -284,16 +288,14 @@ class Part:
         return [whole[at] if self._by_row else whole[:, at] for at in range(self.times)]
 
 
-def _parts_of(problem: Problem, keys: range) -> Iterator[Part]:
-    """The disjoint parts of a pattern that is the same for all batch rows and heads, over these keys."""
+def _parts_of(problem: Problem, grid: Grid) -> Iterator[Part]:
+    """The disjoint parts of a pattern that is the same for all batch rows and heads."""
     assert problem.q_start is not PER_ROW
-    device = torch.device(problem.device)
-    grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start, device)
-    grid = grid.block(grid.rows, keys)
+    keys = grid.keys
     rest, on_lattices = off_lattices(simplified(problem.pattern))
     if rest != NOTHING:
         rows = problem.q_len
-        yield Part(problem, Residues(rest, 1, 1, 0, rows, problem.q_start, 0, len(keys), keys.start), device)
+        yield Part(problem, Residues(rest, 1, 1, 0, rows, problem.q_start, 0, len(keys), keys.start), grid)
     for stride, pattern in on_lattices:
         before: Residues | None = None
         for rows in alike_residues(pattern, stride, grid):
@@ -302,10 +304,10 @@ def _parts_of(problem: Problem, keys: range) -> Iterator[Part]:
                 before = replace(before, count=before.count + len(rows))
                 continue
             if before is not None:
-                yield Part(problem, before, device)
+                yield Part(problem, before, grid)
             before = None if one is None else replace(one, count=len(rows))
         if before is not None:
-            yield Part(problem, before, device)
+            yield Part(problem, before, grid)
 
 
 def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import Any
 
 from regard.core.backend import Backend, Offer, Refusal, check_backend, reachable_keys, short
@@ -27,7 +25,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     check_backend(backend, backends)
     lowered = problem.lowered
     most = max(UNASKED_BYTES, 4 * problem.nbytes)
-    verdicts = _verdicts(lowered, backends, backend, most)
+    verdicts = {name: _verdict(name, one, lowered) for name, one in backends.items()}
     offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
     if backend != "auto" and backend not in offers:
         raise UnsupportedError(
@@ -36,7 +34,7 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     if not offers:
         reasons = "; ".join(f"{name}: {verdict}" for name, verdict in verdicts.items())
         raise UnsupportedError(f"no backend computes {problem}: {reasons}")
-    answers = {one: verdict if callable(verdict) else verdict.cost for one, verdict in verdicts.items()}
+    answers = {one: verdict.cost for one, verdict in verdicts.items()}
     expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
     name = min(offers, key=expense) if backend == "auto" else backend
     cost = offers[name].cost
@@ -56,20 +54,6 @@ def _too_large(name: str, offers: dict[str, Offer], answers: dict[str, Any]) -> 
         most = min(offer.cost.peak_bytes for offer in offers.values())
     reasons = "; ".join(f"{other}: {answer}" for other, answer in answers.items())
     return f"{who} {short(most)}B at once ({reasons})"
-
-
-def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most: float) -> dict[str, Any]:
-    """The verdict of each backend; a function that returns it for one that takes long and cannot be chosen."""
-    slow = {
-        name: least for name, one in backends.items() if name != chosen and (least := getattr(one, "least_work", 0))
-    }
-    found = {name: None if name in slow else _verdict(name, one, problem) for name, one in backends.items()}
-    fitting = [one.cost for one in found.values() if isinstance(one, Offer) and one.cost.peak_bytes <= most]
-    cheapest = min((cost.work_on(problem.device) for cost in fitting), default=math.inf)
-    for name, least in slow.items():
-        later: Any = partial(_verdict, name, backends[name], problem)
-        found[name] = later if chosen != "auto" or least(problem) > cheapest else later()
-    return found
 
 
 def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:

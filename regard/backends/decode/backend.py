@@ -10,6 +10,7 @@ import torch
 from regard.backends import flash
 from regard.backends.decode import fold, weigh
 from regard.backends.decode.runs import Runs, lower
+from regard.backends.limits import not_empty, on_dot_products, refused, where
 from regard.backends.schedule import strict_refusal
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.observe import observe
@@ -27,10 +28,22 @@ class Decode(Described):
     """Softmax over dot products of at most 16 queries, with every option and statistic, without a gradient."""
 
     name = "decode"
+    limits = (
+        on_dot_products,
+        not_empty,
+        where(
+            lambda problem: problem.q_len > QUERIES,
+            f"it is for at most {QUERIES} queries, and there are {{problem.q_len}}",
+        ),
+        where(
+            lambda problem: problem.needs_grad or problem.bias_learns,
+            "it has no gradient; continue texts under torch.no_grad()",
+        ),
+    )
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if (reason := _reason_against(problem)) is not None:
-            return Refusal(reason)
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         runs = lower(problem)
         if (refusal := strict_refusal(problem, _pairs(problem, runs))) is not None:
             return refusal
@@ -42,18 +55,6 @@ class Decode(Described):
             if folds and runs:
                 return fold.run(problem, runs, operands)
             return weigh.run(problem, runs, operands) if runs else _nothing(problem, operands)
-
-
-def _reason_against(problem: Problem) -> str | None:
-    if (reason := problem.not_dot_product) is not None:
-        return reason
-    if problem.empty:
-        return "there is nothing to compute"
-    if problem.q_len > QUERIES:
-        return f"it is for at most {QUERIES} queries, and there are {problem.q_len}"
-    if problem.needs_grad or problem.bias_learns:
-        return "it has no gradient; continue texts under torch.no_grad()"
-    return None
 
 
 def _folds(problem: Problem, runs: Runs) -> bool:

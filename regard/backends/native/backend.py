@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from regard.backends.composed import Calls
+from regard.backends.limits import Limit, not_empty, on_dot_products, refused, where
 from regard.backends.native.kernel import Differentiated, Kernel
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
@@ -32,12 +33,15 @@ class Native(Described):
 
     name = "native"
 
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return LIMITS
+
     def assess(self, problem: Problem) -> Offer | Refusal:
+        if (refusal := refused(LIMITS, problem)) is not None:
+            return refusal
         library = load()
-        if isinstance(library, str):
-            return Refusal(library)
-        if (reason := _reason_against(problem)) is not None:
-            return Refusal(reason)
+        assert isinstance(library, Library)
         pairs, estimated = _pairs(problem, library)
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
@@ -54,24 +58,35 @@ class Native(Described):
 def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
     """The kernel for a part of another backend's call, and its cost; None where it does not compute this problem."""
     library = load()
-    if isinstance(library, str) or _reason_against(problem) is not None:
+    if isinstance(library, str) or refused(LIMITS, problem) is not None:
         return None
     return Differentiated(Kernel(library, problem)), _cost(problem, library, *_pairs(problem, library))
 
 
-def _reason_against(problem: Problem) -> str | None:
-    if problem.device != "cpu":
-        return f"it is for the CPU, and the tensors are on {problem.device}"
-    if (reason := problem.not_dot_product) is not None:
-        return reason
-    if problem.empty:
-        return "there is nothing to compute"
-    if max(problem.q_len, problem.k_len) > MOST_KEYS:
-        return f"it counts keys in 32 bits, and there are {max(problem.q_len, problem.k_len)}"
+def _is_built(problem: Problem) -> str | None:
+    """A limit: the library must be there."""
+    return library if isinstance(library := load(), str) else None
+
+
+def _holds_bias(problem: Problem) -> str | None:
+    """A limit: the gradient of a bias is held for every pair, which may be more than the bias itself."""
     whole = (problem.batch, problem.heads, problem.q_len, problem.k_len)
-    if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != whole:
-        return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
-    return None
+    if _gradient_of_pairs(problem) <= MOST_GRADIENT or problem.bias == whole:
+        return None
+    return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
+
+
+LIMITS = (
+    _is_built,
+    where(lambda one: one.device != "cpu", "it is for the CPU, and the tensors are on {problem.device}"),
+    on_dot_products,
+    not_empty,
+    where(
+        lambda one: max(one.q_len, one.k_len) > MOST_KEYS,
+        "it counts keys in 32 bits, and there are {problem.q_len} queries and {problem.k_len} keys",
+    ),
+    _holds_bias,
+)
 
 
 def _reads_stored(problem: Problem) -> bool:

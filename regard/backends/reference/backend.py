@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from regard.backends.dropout import PAIR
+from regard.backends.limits import refused, where
 from regard.backends.reference.kernelised import kernelised_attention
 from regard.backends.reference.linformer import linformer_attention
 from regard.backends.reference.lsh import lsh_attention
@@ -29,15 +30,21 @@ FORMULAS: dict[type, Callable[[Problem, Operands], Result]] = {
 }
 
 
+def _formula_of(problem: Problem) -> Callable[[Problem, Operands], Result] | None:
+    return next((FORMULAS[kind] for kind in type(problem.mechanism).__mro__ if kind in FORMULAS), None)
+
+
 class Reference(Described):
     """Computes every pair in float32, or in float64 when given float64; supports every option and statistic."""
 
     name = "reference"
+    limits = (where(lambda problem: _formula_of(problem) is None, "it has no formula for {problem.mechanism}"),)
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        formula = next((FORMULAS[kind] for kind in type(problem.mechanism).__mro__ if kind in FORMULAS), None)
-        if formula is None:
-            return Refusal(f"it has no formula for {problem.mechanism}")
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
+        formula = _formula_of(problem)
+        assert formula is not None
         if problem.strict and problem.q_len > 1:
             return Refusal("strict=True, and it computes a dense q_len x k_len matrix of scores")
         width = 8 if problem.dtype == torch.float64 else 4
