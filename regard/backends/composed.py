@@ -29,6 +29,7 @@ KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
 # pairs, more rows need fewer calls.
 ROWS = {64: (1.09, 1.56), 256: (1.0, 1.0)}
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
+COPIED = 1 << 22  # numbers in the keys of row blocks that are computed together, whose gradients are held
 GAPS = 2  # keys are gathered where the runs of a row block hold less than one of so many keys from first to last
 PROCESSORS, PROCESSOR_ROWS = 100, 64  # about as many multiprocessors as a GPU has, and the rows that each computes
 SKIPPED = 512  # keys: above the diagonal of a causal square the operation skips blocks of this size
@@ -123,6 +124,64 @@ class KeptMasks:
 
 
 @dataclass(frozen=True)
+class _One:
+    """The rows and keys of one row block, in (batch, heads, q_len, ...) and (batch, kv_heads, keys, ...)."""
+
+    at: slice
+    over: slice | torch.Tensor
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :, self.at]
+
+    def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        x[:, :, self.at] = values
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :, self.over]
+
+    def add(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        x[:, :, self.over] += values
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The rows and keys of equal consecutive row blocks, for one member of each group of heads.
+
+    They are views (batch · kv_heads, times, rows or keys, ...) in place: the keys of a block begin `size` keys after
+    those of the block before, and overlap them.
+    """
+
+    first: int
+    size: int
+    times: int
+    first_key: int
+    width: int
+    member: int
+    group: int
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return self._blocks(x[:, self.member :: self.group], self.first, self.size).flatten(0, 1)
+
+    def put(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        own = self._blocks(x[:, self.member :: self.group], self.first, self.size)
+        own.copy_(values.unflatten(0, own.shape[:2]))
+
+    def keys(self, x: torch.Tensor) -> torch.Tensor:
+        return self._blocks(x, self.first_key, self.width).flatten(0, 1)
+
+    def add(self, x: torch.Tensor, values: torch.Tensor) -> None:
+        values = values.unflatten(0, x.shape[:2])
+        for at in range(0, self.width, self.size):  # parts no wider than a step do not overlap
+            width = min(self.size, self.width - at)
+            self._blocks(x, self.first_key + at, width).add_(values[:, :, :, at : at + width])
+
+    def _blocks(self, x: torch.Tensor, first: int, size: int) -> torch.Tensor:
+        batch, heads, step, *last = x.stride()
+        shape = (*x.shape[:2], self.times, size, *x.shape[3:])
+        return x.as_strided(shape, (batch, heads, self.size * step, step, *last), x.storage_offset() + first * step)
+
+
+@dataclass(frozen=True)
 class _Work:
     """Work of all row blocks: pairs of all batch rows and heads, the time of a pair forward and backward, keys read by
     one head, keys gathered by it, calls, and numbers in the largest mask."""
@@ -186,24 +245,26 @@ class RowBlockCalls:
         output = q.new_zeros(*q.shape[:3], v.shape[-1])
         wide = torch.promote_types(q.dtype, torch.float32)
         log_sum_exp = torch.full(q.shape[:3], -math.inf, dtype=wide, device=q.device)
-        for rows, keys, call in self._each(operands):
-            output[:, :, rows], log_sum_exp[:, :, rows] = flash.forward(
-                q[:, :, rows], k[:, :, keys], v[:, :, keys], call
-            )
+        for some, call in self._each(operands):
+            there, sums = flash.forward(some.rows(q), some.keys(k), some.keys(v), call)
+            some.put(output, there)
+            some.put(log_sum_exp, sums)
         return output, log_sum_exp
 
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v; those of keys that several row blocks share are added."""
         q, k, v = saved.q, saved.k, saved.v
         dq, dk, dv = torch.zeros_like(q), *(torch.zeros_like(x, dtype=saved.log_sum_exp.dtype) for x in (k, v))
-        for rows, keys, call in self._each(operands):
+        for some, call in self._each(operands):
+            rows, keys, slope = some.rows, some.keys, saved.grad_log_sum_exp
             here = flash.Saved(
-                q[:, :, rows], k[:, :, keys], v[:, :, keys], saved.output[:, :, rows], saved.log_sum_exp[:, :, rows],
-                saved.grad[:, :, rows], None if saved.grad_log_sum_exp is None else saved.grad_log_sum_exp[:, :, rows],
+                rows(q), keys(k), keys(v), rows(saved.output), rows(saved.log_sum_exp), rows(saved.grad),
+                None if slope is None else rows(slope),
             )  # fmt: skip
-            dq[:, :, rows], dk_here, dv_here = flash.backward(here, call)
-            dk[:, :, keys] += dk_here
-            dv[:, :, keys] += dv_here
+            dq_here, dk_here, dv_here = flash.backward(here, call)
+            some.put(dq, dq_here)
+            some.add(dk, dk_here)
+            some.add(dv, dv_here)
         return dq, dk.to(k.dtype), dv.to(v.dtype)
 
     @cached_property
@@ -231,6 +292,10 @@ class RowBlockCalls:
         else:
             mask = self.masks.get(block.rows.start, operands.q, partial(self._mask, operands, block))
         return flash.FusedCall(mask, False, self.problem.scale)
+
+    def _at_once(self, block: RowBlock) -> bool:
+        """Whether equal row blocks are computed together: fewer calls, and the operands are read in place."""
+        return block.times > self.problem.group and len(block.runs) == 1 and self.problem.bias is None
 
     def _schedule(self, rows: int) -> Schedule:
         most = MASK_LIMIT // max(1, _mask_copies(self.problem))
@@ -271,7 +336,7 @@ class RowBlockCalls:
             ROWS.get(rows, (1.0, 1.0)),
             sum(block.times * block.width for block in blocks),
             sum(block.times * block.width for block in blocks if len(block.runs) > 1),
-            sum(block.times for block in blocks),
+            sum(problem.group if self._at_once(block) else block.times for block in blocks),
             max((copies * len(block.rows) * block.width for block in blocks if _masked(block)), default=0),
         )
 
@@ -297,19 +362,29 @@ class RowBlockCalls:
             estimated=work.estimated,
         )
 
-    def _each(self, operands: Operands) -> Iterator[tuple[slice, slice | torch.Tensor, flash.FusedCall]]:
-        """The calls with their rows and their keys among the operands'; equal row blocks share a mask."""
-        here = operands.grid.keys.start
+    def _each(self, operands: Operands) -> Iterator[tuple[_One | _Windows, flash.FusedCall]]:
+        """The calls with their rows and keys; equal row blocks share a mask."""
+        here, group = operands.grid.keys.start, self.problem.group
         for block in self.blocks:
             if not block.runs:
                 continue
             call = self.call(operands, block) if operands.bias is None else None
+            if call is not None and self._at_once(block):
+                most = max(
+                    1, COPIED // (operands.k.shape[0] * operands.k[0].numel() // operands.k.shape[2] * block.width)
+                )
+                for at in range(0, block.times, most):
+                    first = block.moved(at * len(block.rows))
+                    windows = len(block.rows), min(most, block.times - at), first.hull.start - here, block.width
+                    for member in range(group):
+                        yield _Windows(first.rows.start, *windows, member, group), call
+                continue
             for one in block.each() if block.times > 1 else (block,):
                 keys: Any = slice(one.hull.start - here, one.hull.stop - here)
                 if len(one.runs) > 1:
                     name = "keys", one.rows.start
                     keys = self.masks.get(name, operands.q, partial(_index_of, one, here, operands.q.device))
-                yield slice(one.rows.start, one.rows.stop), keys, call or self.call(operands, one)
+                yield _One(slice(one.rows.start, one.rows.stop), keys), call or self.call(operands, one)
 
     def _mask(self, operands: Operands, block: RowBlock) -> torch.Tensor:
         """Scores to add in a row block, (batch or 1, heads or 1, rows, keys): -inf where a pair is masked, else the

@@ -250,9 +250,12 @@ class Part:
             problem, batch=max(problem.batch, own.count), q_len=own.size, k_len=keys.stop, q_start=own.start,
             pattern=own.pattern, dtype=wide, storage=wide,
         )  # fmt: skip
-        kernel = kernel_of(self.problem)
-        self.calls: Calls = RowBlockCalls(self.problem, keys) if kernel is None else kernel[0]
-        self.cost = self.calls.cost if isinstance(self.calls, RowBlockCalls) else kernel[1]
+        self.calls: Calls
+        if (kernel := kernel_of(self.problem)) is None:
+            self.calls = blocks = RowBlockCalls(self.problem, keys)
+            self.cost = blocks.cost
+        else:
+            self.calls, self.cost = kernel
 
     def rows(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The rows that each call computes, of (batch, heads, q_len, ...), as views."""

@@ -150,7 +150,7 @@ class Offer:
 class Backend(Protocol):
     """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason.
 
-    It refuses what exceeds one of its `limits`, functions from a problem to a reason or None, and what `strict` forbids.
+    It refuses what exceeds its `limits`, functions from a problem to a reason or None, and what `strict` forbids.
     """
 
     name: str

@@ -15,6 +15,7 @@ from regard.core.problem import (
     FARTHEST,
     Problem,
     carries_tangent,
+    check_planned_sizes,
     checked_bias,
     checked_dropout,
     checked_mechanism,
@@ -216,6 +217,8 @@ class Call(NamedTuple):
         scale = mechanism.default_scale(sizes["head_dim"]) if self.scale is None else real("scale", self.scale)
         parameters = named_parameters(self.parameters)
         tensors = [x for x in (q, k, v, *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline)]
+        if isinstance(q, Outline):
+            check_planned_sizes(pattern, sizes["q_len"], sizes["k_len"])
         problem = Problem(
             **sizes,
             dtype=q.dtype,

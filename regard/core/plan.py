@@ -28,19 +28,17 @@ _SOFTMAX = Softmax()
 
 @dataclass(frozen=True)
 class Plan:
-    """The backend chosen for one problem, with its cost and why each other backend was not."""
+    """The backend chosen for one problem, with its cost and why each other backend was not.
+
+    others: the cost of every other backend by its name, or the reason why it refused.
+    """
 
     problem: Problem
     backend: str
     cost: Cost
-    _others: tuple[tuple[str, Any], ...] = field(repr=False, compare=False)
+    others: tuple[tuple[str, Cost | Refusal], ...] = field(repr=False, compare=False)
     keys: range
     _offer: Offer = field(repr=False, compare=False)
-
-    @cached_property
-    def others(self) -> tuple[tuple[str, Cost | Refusal], ...]:
-        """The cost of every other backend by its name, or the reason why it refused."""
-        return tuple((name, one().cost if callable(one) else one) for name, one in self._others)
 
     def run(
         self,
@@ -126,7 +124,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text: backend, costs, reasons and the share of pairs computed; what is estimated says so."""
-        kept = self.problem.kept
+        kept = self.problem.kept_pairs
         return json.dumps(
             {
                 "problem": str(self.problem),
@@ -135,8 +133,7 @@ class Plan:
                 "cost": _cost_record(self.cost),
                 "widened_to_float32": self._adds_gradients,
                 "share_of_pairs_computed": self.share_of_pairs_computed,
-                "pairs_kept": None if kept is None else kept.pairs,
-                "pairs_kept_estimated": kept is not None and not kept.exact,
+                "pairs_kept": kept,
                 "others": {name: self._verdict_record(verdict) for name, verdict in self.others},
             }
         )
@@ -147,11 +144,11 @@ class Plan:
         return self.cost.pairs / self.problem.pairs if self.problem.pairs else 0.0
 
     def __str__(self) -> str:
-        kept = self.problem.kept
+        kept = self.problem.kept_pairs
         about = "about " if self.cost.estimated else ""
         share = f"{about}{_percent(self.share_of_pairs_computed)} of pairs computed"
         if kept is not None and self.problem.pairs:
-            share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
+            share += f", {_percent(kept / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
         if self._adds_gradients:
             lines.append(
@@ -165,9 +162,7 @@ class Plan:
                 else f"  {name}, {self._times(verdict):.3g}x the estimated time: {verdict}"
             )
         if any("about " in line for line in lines[1:]):
-            lines.append(
-                "  about: an estimate from a sample of the row blocks, since there are too many to count them all"
-            )
+            lines.append("  about: an estimate, since there are too many row blocks to count them all")
         return "\n".join(lines)
 
     def _times(self, cost: Cost) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -40,21 +40,6 @@ class Machinery:
     seen_keys: Callable[[Pattern, Grid], Ranges]
     counted: Callable[..., Any]
     draw: Callable[..., str]
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Where the keys that queries look at may begin to change in another way, for an estimate from a sample.
-
-    queries: at these positions of queries. keys: as queries reach these positions of keys. away: at these distances.
-    """
-
-    queries: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-    away: set[int] = field(default_factory=set)
-
-    def __or__(self, other: Turns) -> Turns:
-        return Turns(self.queries | other.queries, self.keys | other.keys, self.away | other.away)
 
 
 class Pattern(Declared, enrol=False):
@@ -331,15 +316,6 @@ class Pattern(Declared, enrol=False):
             return self
         return None if band.left is None or band.left < last else self
 
-    def turns(self) -> Turns:
-        """Where the keys that queries look at may begin to change in another way."""
-        band, simpler = self.band(), self.structure()
-        if band is None:
-            return Turns() if simpler is self else simpler.turns()
-        keys = {end for end in (band.start, band.stop) if end is not None}
-        far = (band.left, None if band.right is None else -band.right - 1)
-        return Turns(keys=keys, away={distance for distance in far if distance is not None})
-
     def lattice_ends(self) -> set[int] | None:
         """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
         band = self.band()
@@ -441,13 +417,13 @@ class Pattern(Declared, enrol=False):
 
     def _counted(self, grid: Grid) -> int:
         assert isinstance(grid.q_start, int)
-        count = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
-        if not count.exact:
+        count = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start)
+        if count is None:
             raise ArgumentError(
                 f"{self} has no closed count, and {grid.q_len} x {grid.k_len} pairs need more than {MOST_LOOKS} looks; "
-                f"count fewer queries at a time, or let `regard plan` estimate them"
+                f"count fewer queries at a time"
             )
-        return count.pairs
+        return count
 
     def draw(
         self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None, plain: bool | None = None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 from math import lcm
-from operator import or_
 
 import torch
 
-from regard.patterns.base import Origins, Pattern, Turns
+from regard.patterns.base import Origins, Pattern
 
 
 class Compound(Pattern, enrol=False):
@@ -88,9 +86,6 @@ class Compound(Pattern, enrol=False):
             parts.append(moved)
         following = iter(parts)
         return self.mapped(lambda part: next(following))
-
-    def turns(self) -> Turns:
-        return reduce(or_, (part.turns() for part in self.made_of()))
 
     def lattice_ends(self) -> set[int] | None:
         ends = [part.lattice_ends() for part in self.made_of()]

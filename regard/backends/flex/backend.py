@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.backends.flex.tile_map import MOST_RUNS, TILE, most_pairs, tile_map
+from regard.backends.flex.tile_map import MOST_RUNS, TILE, pairs_of_tiles, tile_map
 from regard.backends.limits import Limit, on_dot_products, on_one_start, on_structure, refused, where
-from regard.backends.schedule import strict_refusal
+from regard.backends.schedule import pairs_of_long_band, strict_refusal
 from regard.backends.second_order import first_order_only
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
@@ -50,14 +50,10 @@ class Flex(Described):
         assert problem.q_start is not None
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
         grid = grid.block(grid.rows, reachable_keys(problem))
-        if problem.strict and problem.outlined:
-            pairs, kept = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks).pairs, None
-        elif problem.strict:
-            tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
-            pairs, kept = tiles.pairs, tiles.kept
-        if problem.strict and (refusal := strict_refusal(problem, pairs, kept)) is not None:
+        cost = _cost(problem, grid)
+        if (refusal := strict_refusal(problem, cost.pairs)) is not None:
             return refusal
-        return Offer(with_statistics(_cost(problem, grid), problem), partial(self.run, problem, grid))
+        return Offer(with_statistics(cost, problem), partial(self.run, problem, grid))
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
         output, log_sum_exp = self._attend(problem, grid, operands)
@@ -145,8 +141,11 @@ def _fused_at_once(problem: Problem) -> bool:
 
 def _cost(problem: Problem, grid: Grid) -> Cost:
     """The cost of computing every tile that may contain an allowed pair."""
-    most = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks)
-    pairs = most.pairs
+    long = pairs_of_long_band(problem, TILE, TILE)
+    if long is None:
+        pairs = pairs_of_tiles(problem.pattern, grid, problem.batch, problem.heads)
+    else:
+        pairs = problem.batch * problem.heads * long
     width, size = problem.dtype.itemsize, problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len
     vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * size
@@ -162,7 +161,7 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
         peak_bytes=tables + 4 * rows + (back if problem.needs_grad else 0),
         pairs=pairs,
         calls=4 if problem.needs_grad else 1,
-        estimated=not most.exact,
+        estimated=long is not None,
     )
 
 

@@ -16,8 +16,6 @@ from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Pattern
-from regard.patterns.row_blocks import RowBlock
-from regard.patterns.survey import Budget, SpentError
 from regard.reprs import Described
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
@@ -109,7 +107,7 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
         return pairs * problem.batch * problem.heads // rows, estimated
     if problem.q_start is PER_ROW:
         return problem.pairs, True
-    total, estimated = 0, False
+    total = 0
     rows = problem.batch if pattern.varies_by_row else 1
     heads = problem.heads if pattern.varies_by_head else 1
     for row in range(rows):
@@ -117,11 +115,10 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
         for head in range(heads):
             one = own.for_head(head) if heads > 1 else own
             if (bands := bands_of(one, problem.k_len)) is not None:
-                count, _, guess = _pairs_of_bands(bands, problem, library)
+                total += _pairs_of_bands(bands, problem, library)[0]
             else:
-                count, guess = _pairs_of_schedule(one, problem, library.tile[1])
-            total, estimated = total + count, estimated or guess
-    return total * problem.batch * problem.heads // (rows * heads), estimated
+                total += _pairs_of_schedule(one, problem, library.tile[1])
+    return total * problem.batch * problem.heads // (rows * heads), False
 
 
 def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[int, int, bool]:
@@ -148,24 +145,21 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     return int(pairs.sum()), len(lo), False
 
 
-def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> tuple[int, bool]:
-    """Pairs of the panels of `width` keys in which a row block has a key, and whether that is an estimate."""
+def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
+    """Pairs of the panels of `width` keys in which a row block has a key."""
     assert problem.q_start is not PER_ROW
     starts = problem.q_start, problem.q_start
     schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS)
 
-    def measure(block: RowBlock) -> tuple[float, ...]:
-        keys, done = 0, 0
+    pairs = 0
+    for block in schedule:
+        done = 0
         for run in block.runs:
             first = run.keys.start // width * width
             end = min(-(-run.keys.stop // width) * width, problem.k_len)
-            keys, done = keys + max(0, end - max(first, done)), max(done, end)
-        return (float(keys * len(block.rows) * block.times),)
-
-    try:
-        return sum(int(measure(block)[0]) for block in schedule.blocks(Budget(problem.looks))), False
-    except SpentError:
-        return schedule.estimated(measure)[0], True
+            pairs += max(0, end - max(first, done)) * len(block.rows) * block.times
+            done = max(done, end)
+    return pairs
 
 
 def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Cost:

@@ -13,7 +13,7 @@ ANSWERS: dict[str, str] = {
     "regard/patterns/documents.py: same_serial": "equal results: the comparison is symmetric",
     "regard/storage/files.py: aside.unlink": "equal results: the file is made before, when its name is taken",
     "regard/storage/tensors.py: -(len(text)": "killed now by test_tensors_begin_at_a_multiple_of_eight_bytes",
-    "regard/patterns/counts.py: budget.spend()": "only the limit of time for counting changes, by one unit a residue",
+    "regard/patterns/counts.py: looks.spend()": "only the limit of time for counting changes, by one unit a residue",
     "regard/core/plan.py: problem.sink": "killed now by "
     "test_half_precision_gradients_of_a_call_with_a_sink_are_rounded_once",
     "regard/bias.py: raise ShapeError": "killed now by test_another_number_of_slopes_than_heads_is_refused",
@@ -27,7 +27,7 @@ ANSWERS: dict[str, str] = {
     "regard_lab/training/workers.py: full is tensor": "equal results on a CPU",
     "regard_lab/training/recipes/translation.py: min": "equal results: min is symmetric",
     "regard/layers/caches/state.py: 1 -> 2": "killed now by test_continuing_equals_computing_at_once, which adds 2 positions too",
-    "regard/backends/fused.py: any -> all": "equal results: its row blocks have one run, or none and nothing to compute",
+    "regard/backends/composed.py: any -> all": "equal results: its row blocks have one run, or none and nothing to compute",
     "regard/backends/flash.py: rows - q.shape[2]": "killed now by "
     "test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinity",
     "regard_lab/training/recipes/translation.py: 1 -> 2": LEAST,
@@ -60,7 +60,7 @@ ANSWERS: dict[str, str] = {
     "regard/core/problem.py: self.batch *": "killed now by test_the_bytes_of_a_problem_are_those_of_its_tensors_and_the_output",
     "regard/core/problem.py: of_queries + of_keys": "killed now by "
     "test_the_bytes_of_a_problem_are_those_of_its_tensors_and_the_output",
-    "regard/backends/fused.py: problem.batch *": COSTS,
+    "regard/backends/composed.py: problem.batch *": COSTS,
     "regard/backends/tiled/backend.py: 8 -> 9": COSTS,
     "regard/backends/scores/blocking.py": "killed now by test_as_many_lots_are_counted_as_there_are",
     "regard_lab/training/checkpoint.py: _remove_unneeded": "killed now by "
