@@ -28,9 +28,10 @@ test-library: $(BUILT) $(WEIGHTS)        ## the tests of regard alone, after a c
 	$(BIN)/pytest -n 2 tests/regard regard
 
 test-lab: $(BUILT) $(WEIGHTS)            ## the tests of regard_lab alone
-	$(BIN)/pytest -n 2 tests/regard_lab tests/long regard_lab
+	$(BIN)/pytest -n 2 tests/regard_lab regard_lab
 
 test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes, and the runs of docs/reliability.md
+	$(BIN)/pytest -n 2 -m once
 	$(BIN)/python -m tests.long all
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
@@ -56,7 +57,7 @@ check: $(BUILT) $(WEIGHTS)               ## what CI runs: format, lint, types, t
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard regard_lab
 	$(BIN)/python tests/machines.py --only plain -n 2 $(ELSEWHERE)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m 'not slow and not gpu'
 
 fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff check --fix .
@@ -89,12 +90,12 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/regard bench $(PATTERNS) --out benchmarks/results/attention_cpu
 	OMP_NUM_THREADS=1 $(BIN)/regard bench linear hashed linear-memory additive --out benchmarks/results/mechanisms_cpu
 	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
-	$(BIN)/python benchmarks/behaviour.py --out benchmarks/results/behaviour_cpu
+	$(BIN)/python -m benchmarks.behaviour --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/demo_seeds.py
 	$(BIN)/python benchmarks/length_story.py
 	$(BIN)/python benchmarks/transfer.py --seeds 0 1 2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/relations.py
-	$(BIN)/python benchmarks/kv_heads.py --seeds 0 1 2
+	$(BIN)/python benchmarks/kv_heads.py heads --seeds 0 1 2
 	$(BIN)/python benchmarks/lesson_reports.py
 	$(BIN)/python benchmarks/translation_speed.py
 	$(BIN)/python benchmarks/native_kernel.py

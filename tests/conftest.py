@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from regard.functional import kept
+from regard.functional.kept import PLANS
 
 settings.register_profile(
     "regard", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -26,6 +26,15 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POISONED = {"contracts", "backends", "caches"}
+# Tests of tools, of benchmarks and of the built site: `make check` and `make test-long` run them, `make test` does not.
+ONCE = ("tests/long/", "tests/regard_lab/bench/", "tests/regard_lab/docs/test_site.py", "tests/regard/test_machines.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(config.rootpath).as_posix().startswith(ONCE):
+            item.add_marker(pytest.mark.once)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,14 +64,9 @@ def _same_random_numbers_in_every_test():
 @pytest.fixture
 def fresh_plans() -> Iterator[Callable[[], None]]:
     """Forgets all plans before and after a test that changes what planning reads, and in between when it is called."""
-
-    def forget() -> None:
-        for store in (kept._plans, kept._steps, kept._calls, kept._own):
-            store.clear()
-
-    forget()
-    yield forget
-    forget()
+    PLANS.forget()
+    yield PLANS.forget
+    PLANS.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -168,7 +168,11 @@ def check_backend(backend: str, backends: Collection[str]) -> None:
 
 
 def short(number: float) -> str:
-    """A number in three digits with a unit prefix."""
+    """A number in three digits with a unit prefix.
+
+    >>> short(1_234_567)
+    '1.23 M'
+    """
     for unit in ("", "k", "M", "G", "T"):
         if number < 1000:
             return f"{number:.3g} {unit}"

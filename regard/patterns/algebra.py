@@ -8,10 +8,9 @@ from functools import reduce
 
 import torch
 
-from regard.patterns.arguments import whole
+from regard.arguments import whole
 from regard.patterns.band import Band, Reach
-from regard.patterns.base import Pattern
-from regard.patterns.compound import Compound, most_kept
+from regard.patterns.base import Compound, Pattern, most_kept
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, outside, union
 

@@ -8,12 +8,10 @@ from functools import cached_property, reduce
 
 import torch
 
-from regard.arguments import count_of
+from regard.arguments import count_of, whole
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.arguments import whole
 from regard.patterns.band import Reach
-from regard.patterns.base import Pattern, shallow
-from regard.patterns.compound import Compound, most_kept
+from regard.patterns.base import Compound, Pattern, most_kept, shallow
 from regard.patterns.grid import Grid, common_shape, side_by_side
 from regard.patterns.ranges import Segments, common, union
 from regard.patterns.reader import Reader

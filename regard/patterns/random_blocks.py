@@ -7,8 +7,8 @@ from functools import lru_cache, reduce
 
 import torch
 
+from regard.arguments import whole, yes_or_no
 from regard.errors import ArgumentError
-from regard.patterns.arguments import whole, yes_or_no
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape

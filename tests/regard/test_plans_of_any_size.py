@@ -10,7 +10,7 @@ import torch
 from regard.backends import BACKENDS
 from regard.core.backend import Offer
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.problem import MOST_DIVIDED, MOST_PLANNED
 from regard.core.tensors import Outline
 from regard.errors import ArgumentError

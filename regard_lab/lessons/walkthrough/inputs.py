@@ -10,7 +10,7 @@ from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
 from regard_lab.lessons.walkthrough.words import check_words, find_word
 from regard_lab.lessons.walkthrough.writing import ROWS, Writing
 from regard_lab.models import TranslationTransformer
-from regard_lab.models.language.stack import Stack
+from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
 from regard_lab.text import Tokeniser
 

@@ -11,7 +11,7 @@ from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
 from regard_lab.lessons.walkthrough.sublayers import Stage, around, attend, feed, normed, scene_of
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
-from regard_lab.models.language.stack import Stack
+from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
 
 LIKELIEST = 5  # words of a distribution that are listed

@@ -33,7 +33,7 @@ from regard_lab.lessons.walkthrough.steps import Axis, Walk, Walker
 from regard_lab.lessons.walkthrough.words import check_words, find_word, split_words
 from regard_lab.lessons.walkthrough.writing import Writing
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.models.language.stack import Stack
+from regard_lab.models.language import Stack
 from regard_lab.models.storage import SavedModel
 from regard_lab.models.translation_transformer import KIND as TRANSLATOR
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from regard.arguments import count_of, suggest
-from regard.core.combination import checked_parameters
+from regard.core.problem import checked_parameters
 from regard.errors import ArgumentError, RegardError
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
 from regard.mechanisms import parse as parse_mechanism

@@ -10,8 +10,7 @@ import torch
 from regard.backends import BACKENDS
 from regard.core.backend import Offer
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
-from regard.core.plan import AttentionDetail
+from regard.core.plan import AttentionDetail, make_plan
 from regard.core.problem import Problem
 from regard.core.result import checked_wants
 from regard.testing import make_qkv
@@ -19,7 +18,7 @@ from regard.testing import make_qkv
 
 def limit_of(backend: str, problem: Problem) -> str | None:
     """The reason with which a backend must refuse a problem by its declared limits, or None if it must compute it."""
-    reasons = (limit(problem.lowered) for limit in BACKENDS[backend].limits)
+    reasons = (limit(problem.projected) for limit in BACKENDS[backend].limits)
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -52,7 +51,7 @@ def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options:
     """Whether this backend offers to compute a call. The grid checks that it offers what it should."""
     options.pop("dropout_seed", None)
     return isinstance(
-        BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).lowered), Offer
+        BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).projected), Offer
     )
 
 
