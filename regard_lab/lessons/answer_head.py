@@ -9,10 +9,9 @@ import torch
 
 from regard.arguments import count_of
 from regard.patterns import SlidingWindow
-from regard_lab.lessons.estimates import Estimate, every
 from regard_lab.lessons.figures import INK, begin, draw_line, draw_map, label_axes, legend_below, scale_beside
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught, every
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,21 +9,26 @@ import torch
 
 from regard.layers import MultiHeadAttention, record_attention
 from regard_lab.lessons.captions import (
+    GRID,
     MOST_WORDS,
     PARTS,
+    PATCH,
+    PATCHES,
     SIDE,
+    STEPS,
     Caption,
+    Denoiser,
     changed,
     every_scene,
+    load_denoiser,
     read_caption,
+    sample,
     shown,
     word_numbers,
 )
-from regard_lab.lessons.denoiser import GRID, PATCH, PATCHES, STEPS, Denoiser, load_denoiser, sample
-from regard_lab.lessons.estimates import Estimate, every
 from regard_lab.lessons.figures import LINES, begin, draw_map, label_axes
 from regard_lab.lessons.report import Report, read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught, every
 from regard_lab.lessons.words import ROUNDING, largest, normal, rounded
 
 if TYPE_CHECKING:

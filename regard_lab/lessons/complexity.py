@@ -13,11 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
 from regard_lab.bench.complexity.report import NEAR
 from regard_lab.bench.complexity.rows import ROWS, root, slope
-from regard_lab.lessons.estimates import Verdict, every
 from regard_lab.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
 from regard_lab.lessons.report import read_report
 from regard_lab.lessons.stepping import count_steps
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught, Verdict, every
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

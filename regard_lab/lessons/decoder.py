@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from regard.arguments import count_of
 from regard_lab.lessons.figures import FAINT, LINES, begin, draw_map, scale_beside
 from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard_lab.lessons.watching import watch
-from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded, words_of
+from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded, watch, words_of
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text.vocabularies import BEGIN
 

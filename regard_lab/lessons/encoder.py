@@ -10,8 +10,7 @@ import torch
 
 from regard_lab.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
 from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard_lab.lessons.watching import Watched, watch
-from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded, words_of
+from regard_lab.lessons.words import ROUNDING, Watched, largest, rounded, seeded, watch, words_of
 from regard_lab.models import EncoderConfig, TextEncoder
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard_lab.lessons.estimates import Estimate, every
 from regard_lab.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
 from regard_lab.lessons.report import Report, read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught, every
 from regard_lab.lessons.words import normal, seeded
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig

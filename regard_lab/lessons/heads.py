@@ -12,9 +12,8 @@ import torch
 
 from regard.arguments import count_of
 from regard.errors import DataError
-from regard_lab.lessons.estimates import Estimate
 from regard_lab.lessons.figures import begin, draw_map, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught
 from regard_lab.lessons.words import load_transformer, rounded
 from regard_lab.models import TranslationTransformer
 from regard_lab.seeing import look_batch

@@ -11,10 +11,9 @@ import torch
 from regard.functional import attention, attention_detail, plan_attention
 from regard.layers import MultiHeadAttention
 from regard.layers.recording import record_attention
-from regard_lab.lessons.estimates import Estimate, every
 from regard_lab.lessons.figures import FAINT, INK, LINES, MARKS, begin, label_axes, legend_below
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught, every
 from regard_lab.lessons.words import ROUNDING, largest, normal, rounded
 from regard_lab.text.translation_data import PRONOUN_COUNTS
 

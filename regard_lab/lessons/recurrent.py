@@ -14,9 +14,8 @@ from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
 from regard_lab.decoding import greedy_search
 from regard_lab.decoding.search import SpecialIds
-from regard_lab.lessons.chains import longest_chain, marked_steps
 from regard_lab.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.stepping import DIM, WIDTH, Recurrent, boxes_of, count_steps
+from regard_lab.lessons.stepping import DIM, WIDTH, Recurrent, boxes_of, count_steps, longest_chain, marked_steps
 from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
 from regard_lab.lessons.words import ROUNDING, embedded, largest, milliseconds, normal, seeded
 from regard_lab.models import RecurrentTranslator, TranslationTransformer

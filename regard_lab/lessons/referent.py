@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard_lab.decoding import Translator
-from regard_lab.lessons.estimates import Estimate
 from regard_lab.lessons.figures import INK, LINES, begin, draw_map, label_axes, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught
 from regard_lab.lessons.words import load_transformer, rounded
 from regard_lab.seeing import HONESTY, choose_head, it_weights, referent_agreement, swap_check
 from regard_lab.text import tidy_target

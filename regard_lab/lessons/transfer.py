@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.arguments import count_of
-from regard_lab.lessons.estimates import Estimate, every
 from regard_lab.lessons.figures import FAINT, INK, LINES, begin, label_axes, legend_below
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught, every
 from regard_lab.lessons.words import seeded
 from regard_lab.models import TextEncoder
 from regard_lab.models.encoder import EncoderConfig

@@ -11,8 +11,7 @@ from torch import nn
 from regard.arguments import count_of
 from regard_lab.lessons.figures import LINES, begin, draw_map, scale_beside
 from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard_lab.lessons.watching import Watched, watch
-from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded
+from regard_lab.lessons.words import ROUNDING, Watched, largest, rounded, seeded, watch
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text.vocabularies import BEGIN, END

@@ -1,11 +1,226 @@
-"""All steps of an attention layer: one head in detail, all heads, the output projection, and the same by one call."""
+"""The steps of an attention layer: one head in detail, all heads, the output projection, and the same by one call."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
 from regard.arguments import count_of
-from regard_lab.lessons.walkthrough.layer import Scene, give_layer
-from regard_lab.lessons.walkthrough.one_head import filled, follow_word, look_around, project, take_all
+from regard.errors import UnsupportedError
+from regard.positions import Rotary
+from regard_lab.lessons.walkthrough.layer import Scene, Writing, give_layer
 from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
+
+
+def measure_angles(
+    walker: Walker, rotary: Rotary, words: Axis, size: int, writing: Writing, name: str = "angles"
+) -> None:
+    """Add the step `angles`, or of another name, of rotary positions, (words, size).
+
+    Raises:
+        UnsupportedError: a rotation of only some components, or of neighbouring ones.
+    """
+    if rotary.dims is not None or rotary.pairs != "halves":
+        raise UnsupportedError(
+            f"{rotary} rotates pairs that a walkthrough cannot show; it needs all components, paired by halves"
+        )
+    speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
+    walker.step(
+        f"{name} = {writing.doubled(writing.angles(len(words), speeds))}", "Angles",
+        "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=writing.axes(words, numbered("numbers", size)),
+    )  # fmt: skip
+
+
+PROJECTIONS = (
+    ("q", "Queries", "A matrix maps the vector of each word to a query, which is compared with all keys."),
+    ("k", "Keys", "Another matrix maps the vector of each word to a key."),
+    ("v", "Values", "A third matrix maps the vector of each word to a value; outputs are weighted sums of values."),
+)
+
+
+NEARLY_ALL = 0.99  # a weight above which a softmax counts as saturated
+USUAL = 1.5  # root mean square of queries and keys up to which scaling does what it should
+
+
+def project(walker: Walker, scene: Scene) -> tuple[str, str]:
+    """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
+    layer, writing = scene.layer, scene.writing
+    walker.section = "Queries, keys and values" + (f" of head {scene.head}" if layer.heads > 1 else "")
+    for letter, title, says in PROJECTIONS:
+        source, head, words = (scene.x, scene.head, scene.readers) if letter == "q" else scene.source_of_keys
+        bias = f"b_{letter}" if f"b_{letter}" in walker.values else ""
+        size = numbered("numbers", walker.values[f"W_{letter}"].shape[1])
+        if letter != "q" and scene.group > 1:
+            says += f" Key/value head {head} is shared by {count_of(scene.group, 'query heads')}."
+        place = "i" if letter == "q" else "j"
+        formula = f"{letter}_{place} = W_{letter} {source}_{place}" + (f" + b_{letter}" if bias else "")
+        line = f"{letter} = {writing.projected(source, f'W_{letter}', head=head, bias=bias)}"
+        walker.step(line, title, says, formula, axes=writing.axes(words, size))
+    if layer.positions is None:
+        return "q", "k"
+    measure_angles(walker, layer.positions, scene.read, layer.head_dim, writing)
+    for letter, title in (("q", "Rotated queries"), ("k", "Rotated keys")):
+        walker.step(
+            f"{letter}_turned = {writing.rotated(letter, layer.head_dim)}", title,
+            "Rotated by their positions, so that a score depends on the distance of two words.",
+            f"R(θ_i) {letter}_i", axes=writing.axes(scene.readers, numbered("numbers", layer.head_dim)),
+        )  # fmt: skip
+    return "q_turned", "k_turned"
+
+
+def look_around(walker: Walker, scene: Scene) -> None:
+    """Add the steps `distances` and `allowed`, if the layer has a bias by distance or a mask."""
+    n, m, pair = len(scene.readers), len(scene.read), (scene.readers, scene.read)
+    walker.section = "Distances and mask"
+    if scene.bias is not None:
+        line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+        walker.step(
+            line, "Distances", "The distance of each pair of words, in positions.", "|j - i|", axes=pair, scale="none"
+        )
+    if scene.mask:
+        what = (
+            "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer as a mask"
+        )
+        line = f"allowed = {scene.mask}" + (f"[{scene.head}]" if scene.varies_by_head else "")
+        walker.step(line, "Mask", f"{what}: 1 means allowed, 0 masked.", axes=pair, scale="none")
+
+
+def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
+    """Add the steps of the chosen word, from its scores to its context vector."""
+    word, lines, writing = scene.chosen, scene.lines, scene.writing
+    walker.section = f"One word: “{word}”"
+    place: dict[str, str | int] = {"k": writing.by_row(k), "k_t": writing.by_column(k)}
+    place |= {"q_i": writing.one(q, scene.word)}
+    place |= {"h": scene.head, "m": len(scene.read), "hidden": writing.by_row("hidden")}
+    if lines.hidden:
+        size = numbered("numbers", walker.values["v_a"].shape[-1])
+        hidden = lines.hidden_columns if writing.columns else lines.hidden
+        walker.step(
+            f"hidden = {hidden.format(**place)}", "A hidden layer for each pair",
+            f"Learned matrices combine the query of “{word}” with each key; tanh limits the result to −1 to 1.",
+            lines.hidden_formula, axes=writing.axes(scene.read, size),
+        )  # fmt: skip
+    walker.step(
+        f"omega = {lines.one.format(**place)}", "Scores, not yet normalised", f"{lines.says}", lines.formula,
+        axes=(scene.read,),
+    )  # fmt: skip
+    stage = Stage("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", (scene.read,))
+    _weigh(
+        walker, scene, stage,
+        weights=lambda alpha: (
+            f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)} "
+            f"{saturated(walker, scene, alpha[None], (q, k))}"
+        ).rstrip(),
+        context=f"The sum of all values, multiplied by the weights of “{word}”.",
+    )  # fmt: skip
+
+
+def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
+    """Add the same steps for all words at once."""
+    walker.section = "All words at once"
+    pair, writing = (scene.readers, scene.read), scene.writing
+    place: dict[str, str | int] = {"q": writing.by_row(q), "k": writing.by_row(k), "k_t": writing.by_column(k)}
+    place |= {"h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
+    matrices = "Ω = Q^T K" if writing.columns else "Ω = Q K^T"
+    walker.step(
+        f"scores = {scene.lines.all.format(**place)}", "Scores",
+        f"Row i holds the scores of word i; row {scene.word + 1} equals those of “{scene.chosen}” above.",
+        matrices if scene.multiplies else scene.lines.formula, axes=pair,
+    )  # fmt: skip
+    names = ("scaled_scores", "nearer_scores", "masked_scores", "weights", "contexts")
+    _weigh(
+        walker, scene, Stage("scores", names, "", pair),
+        weights=lambda weights: (
+            f"Row i holds the weights of word i; each row sums to 1. {saturated(walker, scene, weights, (q, k))}"
+        ).rstrip(),
+        context=f"{writing.line} i is the context vector of word i.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Names of the steps for one word or for all, the rows they use, and the axes of the scores."""
+
+    scores: str
+    names: tuple[str, str, str, str, str]
+    rows: str
+    axes: tuple[Axis, ...]
+
+
+def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[torch.Tensor], str], context: str) -> None:
+    """Add scaling, bias by distance and mask, as the layer has them; then weights and context vectors."""
+    name, letter, size, writing = stage.scores, "ω", scene.layer.head_dim, scene.writing
+    scaled, nearer, masked, alpha, z = stage.names
+    if scene.scaling:
+        says = (
+            f"The more numbers a vector has, the larger its scores: with {count_of(size, 'numbers')} they are "
+            f"typically "
+            f"√{size} times those of 1 number. Dividing by √{size} undoes that."
+        )
+        name = walker.step(
+            f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=stage.axes
+        )
+        letter = "s"
+    if scene.bias is not None:
+        says = "The score decreases with the distance of the word; each head has its own slope."
+        line = f"{nearer} = {name} - slopes[{scene.head}] * distances{stage.rows}"
+        name = walker.step(line, "Distance", says, f"{letter}_{{ij}} - m_h |j - i|", axes=stage.axes)
+    if scene.mask:
+        says = "Masked scores become minus infinity, whose exponential is 0."
+        line = f"{masked} = {name}.masked_fill(~allowed{stage.rows}, -math.inf)"
+        name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=stage.axes)
+    walker.step(
+        f"{alpha} = {name}.softmax(-1){filled(walker)}", "Attention weights", weights,
+        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=stage.axes, scale="weights",
+    )  # fmt: skip
+    title = "Context vectors" if stage.axes[1:] else "Context vector"
+    numbers = numbered("numbers", scene.layer.value_dim)
+    axes = writing.axes(scene.readers, numbers) if stage.axes[1:] else (numbers,)
+    line = f"{z} = {writing.weighted(alpha, 'v', one=not stage.axes[1:])}"
+    walker.step(line, title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
+
+
+def filled(walker: Walker) -> str:
+    """The expression that makes the weights of empty rows zero; "" if there are none."""
+    allowed = walker.values.get("allowed")
+    return "" if allowed is None or bool(allowed.any(-1).all()) else ".nan_to_num(0)"
+
+
+def _most(scene: Scene, alpha: torch.Tensor) -> str:
+    """A sentence about the largest weight of the chosen word."""
+    most = int(alpha.argmax())
+    itself = " itself" if most == scene.word and not scene.crosses else ""
+    return f"“{scene.chosen}” looks most at “{scene.read.labels[most]}”{itself}: {float(alpha[most]):.3f}."
+
+
+def saturated(walker: Walker, scene: Scene, weights: torch.Tensor, compared: tuple[str, str]) -> str:
+    """Why one word gets nearly all the weight in some rows (rows, words), in spite of scaling; "" if none does.
+
+    Args:
+        walker: has the queries and keys.
+        scene: the layer.
+        weights: the weights of one word or of all.
+        compared: the names of the queries and keys whose products are the scores.
+    """
+    rows = (weights > NEARLY_ALL).any(-1).nonzero().flatten().tolist() if weights.shape[-1] > 1 else []
+    if scene.mask:
+        allowed = walker.values["allowed"]
+        single = allowed.sum(-1) <= 1  # the only word that may be looked at has the weight 1 with any scores
+        rows = [row for row in rows if not bool(single[row if len(weights) > 1 else scene.word])]
+    if not rows or not (scene.multiplies and scene.scaling):
+        return ""
+    size = max(float(walker.values[name].square().mean().sqrt()) for name in compared)
+    where = f"In {'row' if len(rows) == 1 else 'rows'} {', '.join(str(row + 1) for row in rows)}, one"
+    says = f"{where if len(weights) > 1 else 'One'} word gets nearly all the weight although the scores are scaled. "
+    if size <= USUAL:
+        return f"{says}Scaling cannot prevent this: the scores just happen to lie far apart."
+    return (
+        f"{says}The division by √d expects queries and keys whose numbers are about 1 in size; here "
+        f"their size is up to {size:.1f} (root mean square), so the scores still lie far apart."
+    )
 
 
 def join_heads(walker: Walker, scene: Scene) -> None:

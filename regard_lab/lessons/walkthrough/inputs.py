@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from regard.layers import MultiHeadAttention
 from regard_lab.lessons.walkthrough.drawn import Drawn
-from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
-from regard_lab.lessons.walkthrough.words import check_words, find_word
-from regard_lab.lessons.walkthrough.writing import ROWS, Writing
+from regard_lab.lessons.walkthrough.layer import ROWS, Writing
+from regard_lab.lessons.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language.stack import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer

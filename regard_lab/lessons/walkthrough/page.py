@@ -15,9 +15,7 @@ from importlib.resources import files
 import torch
 
 from regard.arguments import count_of, of_kind
-from regard_lab.lessons.walkthrough.formula import formula_mathml
-from regard_lab.lessons.walkthrough.pasting import opening_code
-from regard_lab.lessons.walkthrough.steps import Axis, Step, Walk
+from regard_lab.lessons.walkthrough.steps import Axis, Step, Walk, opening_code
 from regard_lab.lessons.walkthrough.tables import (
     LEVELS,
     NEGATIVE,
@@ -26,6 +24,7 @@ from regard_lab.lessons.walkthrough.tables import (
     Gap,
     Table,
     elsewhere,
+    formula_mathml,
     kept,
     largest,
     shade,

@@ -10,15 +10,14 @@ import torch
 
 from regard.arguments import count_of, of_kind, whole
 from regard.packages import needed
-from regard_lab.lessons.walkthrough.formula import formula_text
-from regard_lab.lessons.walkthrough.pasting import opening_code
-from regard_lab.lessons.walkthrough.steps import Axis, Scale, Step, Walk
+from regard_lab.lessons.walkthrough.steps import Axis, Scale, Step, Walk, opening_code
 from regard_lab.lessons.walkthrough.tables import (
     DARK,
     WHITE,
     Gap,
     Table,
     elsewhere,
+    formula_text,
     kept,
     largest,
     mixed,

@@ -11,16 +11,19 @@ from regard_lab.lessons import caption, captions, denoiser
 from regard_lab.lessons.captions import (
     PARTS,
     THINGS,
+    Denoiser,
     changed,
     drawn,
     every_scene,
     held_out_scenes,
+    load_denoiser,
+    noisy,
     read_caption,
+    sample,
     shown,
     trained_scenes,
     word_numbers,
 )
-from regard_lab.lessons.denoiser import Denoiser, load_denoiser, noisy, sample
 from regard_lab.lessons.report import read_report
 from regard_lab.lessons.words import normal
 

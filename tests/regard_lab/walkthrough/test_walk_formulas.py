@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 from walk_cases import CASES, case
 
-from regard_lab.lessons.walkthrough.formula import formula_mathml, formula_text
+from regard_lab.lessons.walkthrough.tables import formula_mathml, formula_text
 
 
 @pytest.mark.parametrize(

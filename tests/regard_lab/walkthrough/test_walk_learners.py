@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
 from regard_lab.lessons.walkthrough import example, read_weights, to_html, to_text, walk, walk_whole
-from regard_lab.lessons.walkthrough.pasting import opening_code
+from regard_lab.lessons.walkthrough.steps import opening_code
 from regard_lab.lessons.walkthrough.terminal import places
 
 RANDOM = "Nothing here is trained: "

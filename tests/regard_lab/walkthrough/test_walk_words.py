@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regard.errors import ArgumentError
 from regard_lab.lessons.walkthrough import LIMIT, shown_walk, split_words, to_html, to_text, walk, walk_whole
-from regard_lab.lessons.walkthrough.words import find_word
+from regard_lab.lessons.walkthrough.steps import find_word
 
 
 @pytest.mark.parametrize(
