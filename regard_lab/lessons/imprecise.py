@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,13 +17,9 @@ from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism
 from regard.mechanisms.base import Sizes
 from regard.patterns import Causal, Strided
 from regard.positions import Sinusoidal
-from regard_lab.lessons.figures import FAINT, LINES, begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import FAINT, LINES, Figure, begin, draw_curves, label_axes, legend_below, mark_column
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, largest, normal, rounded, seeded
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 HEAD_DIMS = (4, 16, 64, 256)
 HEADS, WORDS = 48, 12  # heads whose results are averaged; words of a sentence
@@ -256,7 +251,7 @@ layer = rg.MultiHeadAttention(dim=32, heads=4, context_dim=48)
 print(layer(torch.randn(1, 7, 32), context=torch.randn(1, 3, 48)).shape)  # other length, other size"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Compute what each sentence is about: spreads, roles, counts, waves, sizes and both ways of masking."""
     seed = settings.seed
     numbers = {
@@ -264,210 +259,174 @@ def teach(settings: Settings) -> Taught:
         "recurrent": recurrent(seed), "one_head": one_head(seed), "waves": waves(WAVE_DIM),
         "sizes": sizes(seed), "masks": masks(seed),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["imprecise"],
-        paragraphs=(
-            "Articles that explain attention simplify. Most of their sentences are right as they stand; the eight "
-            "below are not exact. This lesson tests each of them by computation, so that a reader who implements "
-            "attention from an article can see where the difference matters.",
-            "The articles' formulas are right; only the sentences beside them are not exact. Sources: "
-            "Vaswani et al. 2017, sections 3.2.1, 3.5 and 4, table 1; Bahdanau et al. 2015, section 3.1; Kitaev et "
-            "al. 2020, section 2; Wang et al. 2020, table 1; Child et al. 2019, section 4.3.",
-        ),
-        tables=_tables(numbers),
-        claims=(*_claims_of_formulas(numbers), *_claims_of_costs(numbers), *_claims_of_roles(numbers)),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "Articles that explain attention simplify. Most of their sentences are right as they stand; the eight "
+        "below are not exact. This lesson tests each of them by computation, so that a reader who implements "
+        "attention from an article can see where the difference matters.",
+        "The articles' formulas are right; only the sentences beside them are not exact. Sources: "
+        "Vaswani et al. 2017, sections 3.2.1, 3.5 and 4, table 1; Bahdanau et al. 2015, section 3.1; Kitaev et "
+        "al. 2020, section 2; Wang et al. 2020, table 1; Child et al. 2019, section 4.3.",
     )
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     scale, growth, recurrent = numbers["scale"], numbers["growth"], numbers["recurrent"]
     by = zip(
         scale["head_dim"], *(scale[name] for name in ("root", "square", "entropy_root", "entropy_square")), strict=True
     )
     lines = zip(recurrent["lengths"], recurrent["attention"], recurrent["recurrent"], strict=True)
-    return (
-        Table("The sentences", ("an article writes", "what holds"), SENTENCES),
-        Table(
-            "Spread of the scores and entropy of the weights (nats), divided by √d_k and by d_k²",
-            ("d_k", "spread, √d_k", "spread, d_k²", "entropy, √d_k", "entropy, d_k²"),
-            tuple((str(dim), f"{a:.3f}", f"{b:.6f}", f"{c:.3f}", f"{d:.3f}") for dim, a, b, c, d in by),
+    yield Table("The sentences", ("an article writes", "what holds"), SENTENCES)
+    yield Table(
+        "Spread of the scores and entropy of the weights (nats), divided by √d_k and by d_k²",
+        ("d_k", "spread, √d_k", "spread, d_k²", "entropy, √d_k", "entropy, d_k²"),
+        tuple((str(dim), f"{a:.3f}", f"{b:.6f}", f"{c:.3f}", f"{d:.3f}") for dim, a, b, c, d in by),
+    )
+    yield Table(
+        "What grows with the number of words n",
+        ("counted", *(f"n = {n:,}" for n in growth["lengths"]), "4 times the words"),
+        tuple(
+            (name, *(f"{count:,}" for count in counts), f"{counts[-1] / counts[-2]:.1f} times")
+            for name, counts in growth["counts"].items()
         ),
-        Table(
-            "What grows with the number of words n",
-            ("counted", *(f"n = {n:,}" for n in growth["lengths"]), "4 times the words"),
-            tuple(
-                (name, *(f"{count:,}" for count in counts), f"{counts[-1] / counts[-2]:.1f} times")
-                for name, counts in growth["counts"].items()
-            ),
-        ),
-        Table(
-            f"A self-attention and a recurrent layer, d = {recurrent['dim']}",
-            ("words n", "self-attention: operations", "steps in a row", "recurrent: operations", "steps in a row"),
-            tuple((f"{n:,}", f"{one:,}", "1", f"{two:,}", f"{n:,}") for n, one, two in lines),
-        ),
-    )  # fmt: skip
+    )
+    yield Table(
+        f"A self-attention and a recurrent layer, d = {recurrent['dim']}",
+        ("words n", "self-attention: operations", "steps in a row", "recurrent: operations", "steps in a row"),
+        tuple((f"{n:,}", f"{one:,}", "1", f"{two:,}", f"{n:,}") for n, one, two in lines),
+    )
 
 
-def _claims_of_formulas(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
+    yield from _claims_of_formulas(numbers)
+    yield from _claims_of_costs(numbers)
+    yield from _claims_of_roles(numbers)
+
+
+def _claims_of_formulas(numbers: dict[str, Any]) -> Iterator[Claim]:
     scale, waves, masks = numbers["scale"], numbers["waves"], numbers["masks"]
     root, square, entropy, even = (scale[name] for name in ("root", "square", "entropy_square", "largest_entropy"))
     low, high = min(waves["ratios"]), max(waves["ratios"])
     first, last, (shortest, longest) = waves["lengths"][0], waves["lengths"][-1], waves["ends"]
-    return (
-        Claim(
-            "Divided by the square root of d_k, scores have the same spread for every d_k.",
-            all(abs(spread - 1) < 0.1 for spread in root),
-            f"{min(root):.2f} to {max(root):.2f} for d_k {scale['head_dim'][0]} to {scale['head_dim'][-1]}",
-        ),
-        Claim(
-            "Divided by the square of d_k, scores vanish and all words get equal weights.",
-            square[-1] < 0.01 and abs(entropy[-1] - even) < 1e-3,
-            f"spread {square[-1]:.6f}, entropy {entropy[-1]:.4f} of at most {even:.4f}",
-        ),
-        Claim(
-            f"For d = {waves['dim']} each wave is 10000^(2/{waves['dim']}) times as long as the one before, not twice.",
-            max(abs(ratio - waves["factor"]) for ratio in waves["ratios"]) < 1e-3 and high < 2,
-            f"{low:.3f} to {high:.3f}; the factor is 2 for d = {waves['doubling_dim']:.1f}",
-        ),
-        Claim(
-            "The waves go from 2π towards 10000 · 2π.",
-            abs(first / shortest - 1) < 1e-3 and 0.6 < last / longest < 1,
-            f"{first:.2f} to {last:,.0f}; 10000 · 2π is {longest:,.0f}",
-        ),
-        Claim(
-            "Masking after the softmax and dividing by the remaining sum gives the same weights as minus infinity "
-            "before it, and as regard's “causal”.",
-            masks["apart"] < EXACT and masks["from_regard"] < EXACT,
-            ROUNDING,
-        ),
-        Claim(
-            "They differ if every visible weight rounds to 0: then masking after the softmax divides 0 by 0.",
-            masks["after_is_nan"] and masks["before_sums_to_1"],
-            f"a masked score {masks['gap']:.0f} above the others, in float32",
-        ),
-    )  # fmt: skip
+    yield Claim(
+        "Divided by the square root of d_k, scores have the same spread for every d_k.",
+        all(abs(spread - 1) < 0.1 for spread in root),
+        f"{min(root):.2f} to {max(root):.2f} for d_k {scale['head_dim'][0]} to {scale['head_dim'][-1]}",
+    )
+    yield Claim(
+        "Divided by the square of d_k, scores vanish and all words get equal weights.",
+        square[-1] < 0.01 and abs(entropy[-1] - even) < 1e-3,
+        f"spread {square[-1]:.6f}, entropy {entropy[-1]:.4f} of at most {even:.4f}",
+    )
+    yield Claim(
+        f"For d = {waves['dim']} each wave is 10000^(2/{waves['dim']}) times as long as the one before, not twice.",
+        max(abs(ratio - waves["factor"]) for ratio in waves["ratios"]) < 1e-3 and high < 2,
+        f"{low:.3f} to {high:.3f}; the factor is 2 for d = {waves['doubling_dim']:.1f}",
+    )
+    yield Claim(
+        "The waves go from 2π towards 10000 · 2π.",
+        abs(first / shortest - 1) < 1e-3 and 0.6 < last / longest < 1,
+        f"{first:.2f} to {last:,.0f}; 10000 · 2π is {longest:,.0f}",
+    )
+    yield Claim(
+        "Masking after the softmax and dividing by the remaining sum gives the same weights as minus infinity "
+        "before it, and as regard's “causal”.",
+        masks["apart"] < EXACT and masks["from_regard"] < EXACT,
+        ROUNDING,
+    )
+    yield Claim(
+        "They differ if every visible weight rounds to 0: then masking after the softmax divides 0 by 0.",
+        masks["after_is_nan"] and masks["before_sums_to_1"],
+        f"a masked score {masks['gap']:.0f} above the others, in float32",
+    )
 
 
-def _claims_of_costs(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def _claims_of_costs(numbers: dict[str, Any]) -> Iterator[Claim]:
     counts, recurrent, rounds = numbers["growth"]["counts"], numbers["recurrent"], ROUNDS
     times = {name: count[-1] / count[-2] for name, count in counts.items()}
     linear, fixed, growing, lsh, strided, full = (times[name] for name in COUNTED)
     fewer = [n for n, one, two in zip(recurrent["lengths"], recurrent["attention"], recurrent["recurrent"], strict=True)
              if two < one]  # fmt: skip
-    return (
-        Claim(
-            "For 4 times the words, linear attention and Linformer with a fixed k need 4 times the operations.",
-            linear == fixed == 4,
-            f"{linear:.1f} and {fixed:.1f} times",
-        ),
-        Claim(
-            "Linformer needs 16 times the operations if k grows with the length, like full attention.",
-            growing == 16 and 15 < full < 16.5,
-            f"k = n / {SHARE}: {growing:.1f} times; full: {full:.1f} times",
-        ),
-        Claim(
-            "Sorting for LSH needs more than 4 times the comparisons, and strided patterns about 8 times the pairs.",
-            4 < lsh < 6 and 7 < strided < 9,
-            f"{lsh:.2f} and {strided:.2f} times",
-        ),
-        Claim(
-            f"Each round of LSH costs as much as the first: {rounds} rounds compute {rounds} times the pairs.",
-            abs(numbers["growth"]["rounds"] / rounds - 1) < 0.02,
-            f"{numbers['growth']['rounds']:.2f} times",
-        ),
-        Claim(
-            "A recurrent layer needs fewer operations than self-attention for more than d words.",
-            fewer == [n for n in recurrent["lengths"] if n > recurrent["dim"]],
-            f"d = {recurrent['dim']}: fewer for {', '.join(f'{n:,}' for n in fewer)} words",
-        ),
-        Claim(
-            "Self-attention computes all words in 1 step; the recurrent layer computes one word in each step.",
-            recurrent["at_once"] < EXACT and recurrent["steps"] == recurrent["lengths"],
-            f"{recurrent['steps'][-1]:,} calls of the cell for {recurrent['lengths'][-1]:,} words",
-        ),
-    )  # fmt: skip
-
-
-def _claims_of_roles(numbers: dict[str, Any]) -> tuple[Claim, ...]:
-    roles, head, sizes = numbers["roles"], numbers["one_head"], numbers["sizes"]
-    return (
-        Claim(
-            "The decoder's states are the queries: each gets one row of weights over the encoder's words.",
-            roles["rows"] == roles["target"] and roles["columns"] == roles["source"],
-            f"{roles['target']} × {roles['source']} weights for {roles['target']} states and {roles['source']} words",
-        ),
-        Claim(
-            "Replacing a state of the decoder changes only its own row; replacing a word of the encoder changes every "
-            "row.",
-            roles["by_state"] == [roles["changed"]] and roles["by_word"] == list(range(roles["target"])),
-            f"rows {roles['by_state']} and {roles['by_word']}, counted from 0",
-        ),
-        Claim(
-            "One head gives every word a weight above 0.",
-            head["least"] > 0 and head["counted"] == head["words"],
-            f"{head['counted']} of {head['words']} words, the least {head['least']:.4f}; their entropy is "
-            f"that of {head['effective']:.1f} equal weights",
-        ),
-        Claim(
-            "In cross-attention lengths and sizes of both sequences may differ.",
-            sizes["output"] == sizes["queries"],
-            f"queries {sizes['queries']} with a context {sizes['context']} give {sizes['output']}",
-        ),
-        Claim(
-            "The size of a head in q and k, and the length of k and v, must match: regard refuses others.",
-            all(sizes["refused"].values()),
-            " and ".join(sizes["refused"]),
-        ),
+    yield Claim(
+        "For 4 times the words, linear attention and Linformer with a fixed k need 4 times the operations.",
+        linear == fixed == 4,
+        f"{linear:.1f} and {fixed:.1f} times",
+    )
+    yield Claim(
+        "Linformer needs 16 times the operations if k grows with the length, like full attention.",
+        growing == 16 and 15 < full < 16.5,
+        f"k = n / {SHARE}: {growing:.1f} times; full: {full:.1f} times",
+    )
+    yield Claim(
+        "Sorting for LSH needs more than 4 times the comparisons, and strided patterns about 8 times the pairs.",
+        4 < lsh < 6 and 7 < strided < 9,
+        f"{lsh:.2f} and {strided:.2f} times",
+    )
+    yield Claim(
+        f"Each round of LSH costs as much as the first: {rounds} rounds compute {rounds} times the pairs.",
+        abs(numbers["growth"]["rounds"] / rounds - 1) < 0.02,
+        f"{numbers['growth']['rounds']:.2f} times",
+    )
+    yield Claim(
+        "A recurrent layer needs fewer operations than self-attention for more than d words.",
+        fewer == [n for n in recurrent["lengths"] if n > recurrent["dim"]],
+        f"d = {recurrent['dim']}: fewer for {', '.join(f'{n:,}' for n in fewer)} words",
+    )
+    yield Claim(
+        "Self-attention computes all words in 1 step; the recurrent layer computes one word in each step.",
+        recurrent["at_once"] < EXACT and recurrent["steps"] == recurrent["lengths"],
+        f"{recurrent['steps'][-1]:,} calls of the cell for {recurrent['lengths'][-1]:,} words",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def _claims_of_roles(numbers: dict[str, Any]) -> Iterator[Claim]:
+    roles, head, sizes = numbers["roles"], numbers["one_head"], numbers["sizes"]
+    yield Claim(
+        "The decoder's states are the queries: each gets one row of weights over the encoder's words.",
+        roles["rows"] == roles["target"] and roles["columns"] == roles["source"],
+        f"{roles['target']} × {roles['source']} weights for {roles['target']} states and {roles['source']} words",
+    )
+    yield Claim(
+        "Replacing a state of the decoder changes only its own row; replacing a word of the encoder changes every row.",
+        roles["by_state"] == [roles["changed"]] and roles["by_word"] == list(range(roles["target"])),
+        f"rows {roles['by_state']} and {roles['by_word']}, counted from 0",
+    )
+    yield Claim(
+        "One head gives every word a weight above 0.",
+        head["least"] > 0 and head["counted"] == head["words"],
+        f"{head['counted']} of {head['words']} words, the least {head['least']:.4f}; their entropy is "
+        f"that of {head['effective']:.1f} equal weights",
+    )
+    yield Claim(
+        "In cross-attention lengths and sizes of both sequences may differ.",
+        sizes["output"] == sizes["queries"],
+        f"queries {sizes['queries']} with a context {sizes['context']} give {sizes['output']}",
+    )
+    yield Claim(
+        "The size of a head in q and k, and the length of k and v, must match: regard refuses others.",
+        all(sizes["refused"].values()),
+        " and ".join(sizes["refused"]),
+    )
+
+
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "Where articles are imprecise, in numbers", 11.0, 8.4)
     (scaled, grown), (spent, waved) = figure.subplots(2, 2)
-    _draw_scale(scaled, numbers["scale"])
-    _draw_growth(grown, numbers["growth"])
-    _draw_recurrent(spent, numbers["recurrent"])
+    scale, growth, recurrent = (numbers[name] for name in ("scale", "growth", "recurrent"))
+    curves = {"divided by √d_k": scale["root"], "divided by d_k²": scale["square"]}
+    labels = "“By the square” of d_k: scores vanish", "d_k", "spread of the scores"
+    draw_curves(scaled, scale["head_dim"], curves, labels, log="xy")
+
+    curves = {name: [count / counts[0] for count in counts] for name, counts in growth["counts"].items()}
+    labels = "“All O(n)”: some grow faster", "words n", f"times the count for {growth['lengths'][0]} words"
+    draw_curves(grown, growth["lengths"], curves, labels, log="xy")
+    for number in WIDE:
+        grown.lines[number].set(linewidth=6, alpha=0.4, markersize=9)
+
+    curves = {"self-attention: 1 step": recurrent["attention"], "recurrent: n steps in a row": recurrent["recurrent"]}
+    labels = "“Less efficient”: fewer operations, more steps", "words n", "floating-point operations"
+    draw_curves(spent, recurrent["lengths"], curves, labels, log="xy")
+    mark_column(spent, recurrent["dim"], f"n = d = {recurrent['dim']}")
     _draw_waves(waved, numbers["waves"])
-
-
-def _draw_scale(axes: Any, scale: dict[str, Any]) -> None:
-    draw_line(axes, scale["head_dim"], scale["root"], 0, "divided by √d_k")
-    draw_line(axes, scale["head_dim"], scale["square"], 1, "divided by d_k²")
-    label_axes(axes, "“By the square” of d_k: scores vanish", "d_k", "spread of the scores")
-    axes.set(xscale="log", yscale="log")
-    axes.set_xticks(scale["head_dim"], [str(dim) for dim in scale["head_dim"]])
-    axes.minorticks_off()
-    legend_below(axes)
-
-
-def _draw_growth(axes: Any, growth: dict[str, Any]) -> None:
-    lengths = growth["lengths"]
-    for number, (name, counts) in enumerate(growth["counts"].items()):
-        draw_line(axes, lengths, [count / counts[0] for count in counts], number, name)
-        if number in WIDE:
-            axes.lines[-1].set(linewidth=6, alpha=0.4, markersize=9)
-    label_axes(axes, "“All O(n)”: some grow faster", "words n", f"times the count for {lengths[0]} words")
-    axes.set(xscale="log", yscale="log")
-    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
-    axes.minorticks_off()
-    legend_below(axes)
-
-
-def _draw_recurrent(axes: Any, recurrent: dict[str, Any]) -> None:
-    lengths = recurrent["lengths"]
-    draw_line(axes, lengths, recurrent["attention"], 0, "self-attention: 1 step")
-    draw_line(axes, lengths, recurrent["recurrent"], 1, "recurrent: n steps in a row")
-    label_axes(axes, "“Less efficient”: fewer operations, more steps", "words n", "floating-point operations")
-    axes.set(xscale="log", yscale="log")
-    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
-    axes.minorticks_off()
-    axes.axvline(recurrent["dim"], color=FAINT, linestyle="--", linewidth=1)
-    axes.text(recurrent["dim"] * 1.06, 0.03, f"n = d = {recurrent['dim']}", transform=axes.get_xaxis_transform(),
-              fontsize=8, color=FAINT)  # fmt: skip
-    legend_below(axes)
 
 
 def _draw_waves(axes: Any, waves: dict[str, Any]) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.functional import attention_detail
 from regard.patterns import Causal, Explicit
-from regard_lab.lessons.figures import INK, LINES, MARKS, begin, draw_map, legend_below, scale_beside
+from regard_lab.lessons.figures import INK, LINES, MARKS, Axes, Figure, begin, draw_map, legend_below, scale_beside
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Estimate, Settings, Table, Taught, every
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
 from regard_lab.lessons.words import normal
 from regard_lab.seeing.english import relations_in, split_words
 from regard_lab.seeing.relations import ERRORS, Link, Looks, join, looks_of, random_labels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 TEXT = (
     "Return the old list of names. The list holds the names that the reader gave to the function, and the function "
@@ -90,7 +85,7 @@ def _weights(name: str, words: list[str], seed: int) -> torch.Tensor:
     return weights.round(decimals=6)  # equal keys have equal weights on every processor
 
 
-def tables_of(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     models = numbers["models"]
     columns = (
         "relation", "links", "head", "share", "weight", "fixed offset", "random choice", "untrained",
@@ -104,7 +99,11 @@ def tables_of(numbers: dict[str, Any]) -> tuple[Table, ...]:
         )
         for name, model in models.items()
     ]
-    return (*scores, _pairs_table(models), _received_table(models), _it_table(models), _built_table(numbers["built"]))
+    yield from scores
+    yield _pairs_table(models)
+    yield _received_table(models)
+    yield _it_table(models)
+    yield _built_table(numbers["built"])
 
 
 def _score_row(relation: str, one: dict[str, Any]) -> tuple[str, ...]:
@@ -254,7 +253,7 @@ looks = looks_of(maps.weights, links, causal=maps.causal)
 print(looks.best_head(), looks.hits.double().mean(0), looks.chance.mean())"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Read the shares of the trained models, and measure heads made by hand with the same function."""
     report = read_report(REPORT)
     models = {NAMES[kind]: model for kind, model in report.figures["models"].items()}
@@ -263,24 +262,15 @@ def teach(settings: Settings) -> Taught:
         "texts": report.figures["recipe"]["texts"],
         "built": built_heads(settings.seed),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["relations"],
-        paragraphs=_paragraphs(numbers),
-        tables=tables_of(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
-    )
+    return numbers, _paragraphs(numbers)
 
 
 def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
     train, test = (numbers["corpus"][part] for part in ("train", "test"))
     models = numbers["models"]
     sizes = "; ".join(
-        f"the {name} has {count_of(model['layers'], 'layers')} of "
-        f"{count_of(model['heads'], 'heads')} and learned in {count_of(model['steps'], 'steps', ',')} "
-        f"({model['cpu_seconds']:,} CPU seconds)"
+        f"the {name} has {count_of(model['layers'], 'layers')} of {count_of(model['heads'], 'heads')} and learned in "
+        f"{count_of(model['steps'], 'steps', ',')} ({model['cpu_seconds']:,} CPU seconds)"
         for name, model in models.items()
     )
     return (
@@ -335,18 +325,16 @@ PLACES = ("previous word", "next word")  # of the encoder: no relation, but a di
 OFTEN = 0.9
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     models = numbers["models"]
     causal, encoder = models.values()
-    return (
-        *(_beyond_claim(name, relation, models[name]) for name, shown in SHOWN.items() for relation in shown),
-        *(_own_claim(relation, causal["relations"][relation]) for relation in OWN),
-        *(_missing_claim(relation, models) for relation in MISSING),
-        *(_distance_claim(relation, encoder["relations"][relation]) for relation in PLACES),
-        *(_random_claim(name, model) for name, model in models.items()),
-        *_sentence_claims(models),
-        *_built_claims(numbers["built"]["heads"]),
-    )
+    yield from (_beyond_claim(name, relation, models[name]) for name, shown in SHOWN.items() for relation in shown)
+    yield from (_own_claim(relation, causal["relations"][relation]) for relation in OWN)
+    yield from (_missing_claim(relation, models) for relation in MISSING)
+    yield from (_distance_claim(relation, encoder["relations"][relation]) for relation in PLACES)
+    yield from (_random_claim(name, model) for name, model in models.items())
+    yield from _sentence_claims(models)
+    yield from _built_claims(numbers["built"]["heads"])
 
 
 def _beyond_claim(name: str, relation: str, model: dict[str, Any]) -> Claim:
@@ -445,7 +433,7 @@ MAPS = (  # model, sentence, relation whose head is drawn
 )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     models = numbers["models"]
     begin(figure, "Relations between words: the best head of each, and baselines without content", 13.0, 10.2)
     parts: Any = figure.subfigures(2, 1, height_ratios=(6, 4.2))

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Verdict = bool | None
-"""Whether a claim holds; None where the sample is too small to tell."""
+Verdict = bool | None  # whether a claim holds; None where the sample is too small to tell
+Lecture = tuple[dict[str, Any], tuple[str, ...]]  # the numbers of a lesson, and its paragraphs
 
 ERRORS = 2  # standard errors that a difference must exceed
 
@@ -112,6 +113,9 @@ class Settings:
 class Lesson:
     """A lesson: a question and the module that computes its answer.
 
+    The module has `teach(settings)`, which returns the numbers of the lesson and its paragraphs; `tables`, `claims` and
+    `draw`, which read these numbers; and `CODE`, a short example that runs as it is.
+
     Args:
         name: of the lesson and of its module in `regard_lab.lessons`.
         title: a few words.
@@ -140,7 +144,12 @@ class Lesson:
                 f"lesson {self.name} needs a trained translator; give one with --run RUN, such as runs/demo, "
                 f"which 'regard demo' makes"
             )
-        return import_module(f"regard_lab.lessons.{self.name}").teach(settings)
+        page = import_module(f"regard_lab.lessons.{self.name}")
+        numbers, paragraphs = page.teach(settings)
+        return Taught(
+            lesson=self, paragraphs=paragraphs, tables=tuple(page.tables(numbers)), claims=tuple(page.claims(numbers)),
+            code=page.CODE, numbers=numbers, drawing=partial(page.draw, numbers),
+        )  # fmt: skip
 
 
 @brief

@@ -154,9 +154,8 @@ def choose_head(
     splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
     if strangers := sum(split != "valid" for split in splits):
         raise ArgumentError(
-            f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; "
-            f"choose a head only on "
-            f"make_split('valid', ...), so that test sentences stay independent of the choice"
+            f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; choose a head only "
+            "on make_split('valid', ...), so that test sentences stay independent of the choice"
         )
     agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
     counts = agreed.sum(0)  # (layers, heads)

@@ -26,7 +26,8 @@ class Looks:
     """What every head looks at from the query of each link; a row is a link.
 
     Args:
-        hits: (links, layers, heads), True if a right key has the largest weight except the query's own.
+        hits: (links, layers, heads), True if a right key has a larger weight than every other key except the query's
+            own; a tie does not count.
         mass: (links, layers, heads), the sum of the weights of the right keys.
         chance: (links,), the share of right keys among those that may be chosen.
         offsets: (links, 2 · FAR + 1), True in column FAR + d if the key at distance d is right.
@@ -91,8 +92,8 @@ def looks_of(weights: torch.Tensor, links: Sequence[Link], group: int = 0, *, ca
     rows = weights[:, :, queries]  # (layers, heads, links, length)
     own = torch.zeros_like(right)
     own[torch.arange(len(links)), queries] = True
-    top = rows.masked_fill(own, -1.0).argmax(-1)  # (layers, heads, links)
-    hits = right.expand(*top.shape, length).gather(-1, top[..., None])[..., 0]
+    best, rival = (rows.masked_fill(own | other, -1.0).amax(-1) for other in (~right, right))  # (layers, heads, links)
+    hits = best > rival
     mass = (rows.double() * right).sum(-1)
     choices = queries.double() if causal else torch.full((len(links),), length - 1.0, dtype=torch.float64)
     return Looks(

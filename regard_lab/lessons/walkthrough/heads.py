@@ -10,7 +10,7 @@ import torch
 from regard.arguments import count_of
 from regard.errors import UnsupportedError
 from regard.positions import Rotary
-from regard_lab.lessons.walkthrough.layer import Scene, Writing, give_layer
+from regard_lab.lessons.walkthrough.layer import Scene, Writing, give_layer, give_slopes
 from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
 
 
@@ -73,13 +73,10 @@ def project(walker: Walker, scene: Scene) -> tuple[str, str]:
 
 def look_around(walker: Walker, scene: Scene) -> None:
     """Add the steps `distances` and `allowed`, if the layer has a bias by distance or a mask."""
-    n, m, pair = len(scene.readers), len(scene.read), (scene.readers, scene.read)
+    pair = scene.readers, scene.read
     walker.section = "Distances and mask"
     if scene.bias is not None:
-        line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
-        walker.step(
-            line, "Distances", "The distance of each pair of words, in positions.", "|j - i|", axes=pair, scale="none"
-        )
+        give_slopes(walker, scene.bias, scene.layer.heads, pair)
     if scene.mask:
         what = (
             "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer as a mask"
@@ -157,8 +154,7 @@ def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[tor
     if scene.scaling:
         says = (
             f"The more numbers a vector has, the larger its scores: with {count_of(size, 'numbers')} they are "
-            f"typically "
-            f"√{size} times those of 1 number. Dividing by √{size} undoes that."
+            f"typically √{size} times those of 1 number. Dividing by √{size} undoes that."
         )
         name = walker.step(
             f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=stage.axes
@@ -183,9 +179,9 @@ def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[tor
     walker.step(line, title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
 
 
-def filled(walker: Walker) -> str:
-    """The expression that makes the weights of empty rows zero; "" if there are none."""
-    allowed = walker.values.get("allowed")
+def filled(walker: Walker, name: str = "allowed") -> str:
+    """The expression that makes the weights of empty rows zero; "" if there are none by the mask of that name."""
+    allowed = walker.values.get(name)
     return "" if allowed is None or bool(allowed.any(-1).all()) else ".nan_to_num(0)"
 
 
@@ -225,32 +221,149 @@ def saturated(walker: Walker, scene: Scene, weights: torch.Tensor, compared: tup
 
 def join_heads(walker: Walker, scene: Scene) -> None:
     """Add the steps from all heads to the layer's output."""
-    layer, writing = scene.layer, scene.writing
-    mix = "A last matrix combines the heads into vectors of the size of the input."
-    bias = "b_o" if "b_o" in walker.values else ""
-    formula = "o_i = W_o {}_i" + (" + b_o" if bias else "")
-    output = writing.axes(scene.readers, numbered("numbers", layer.dim))
-    if layer.heads == 1:
-        walker.section = "The output"
-        line = f"output = {writing.projected('contexts', 'W_o', bias=bias)}"
-        walker.step(
-            line,
-            "Output",
-            "A last matrix maps the result to vectors of the size of the input.",
-            formula.format("z"),
-            axes=output,
-        )
-        return
-    walker.section = "Both heads" if layer.heads == 2 else f"All {count_of(layer.heads, 'heads')}"
-    _attend(walker, scene, *_project(walker, scene))
-    width = numbered("numbers", layer.heads * layer.value_dim)
-    walker.step(
-        f"joined = {writing.joined('all_contexts')}", "Concatenation",
-        "The context vectors of all heads, concatenated.", "r_i = [z_i^1 ; … ; z_i^H]",
-        axes=writing.axes(scene.readers, width),
+    if scene.layer.heads > 1:
+        walker.section = "Both heads" if scene.layer.heads == 2 else f"All {count_of(scene.layer.heads, 'heads')}"
+        every_head(walker, scene, Naming("All heads"))
+    else:
+        walker.section, says = "The output", "A last matrix maps the result to vectors of the size of the input."
+        _map_output(walker, scene, "contexts", "z", Naming(""), says)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How the steps of all heads are called: those of the only layer, or those of a layer in a model.
+
+    Args:
+        kind: what titles begin with.
+        tag: the end of all names of a layer in a model, such as "_e0".
+        scope: the end of the name of its angles, which all layers of a stack share.
+        once: returns an explanation, or nothing if it was given before.
+    """
+
+    kind: str
+    tag: str = ""
+    scope: str = ""
+    once: Callable[[str], str] = str
+
+    def name(self, what: str) -> str:
+        return f"{what}{self.tag}" if self.tag else f"all_{what}"
+
+
+def every_head(walker: Walker, scene: Scene, naming: Naming) -> str:
+    """Add the steps of attention in all heads, up to the output of the layer; return its name."""
+    layer, writing, once = scene.layer, scene.writing, naming.once
+    heads = _numbered_heads(layer.heads, "head")
+    q, k, v = _project_all(walker, scene, naming, heads)
+    weights = _weigh_all(walker, scene, naming, heads, q, k)
+    contexts = walker.step(
+        f"{naming.name('contexts')} = {writing.weighted(weights, v, heads=True)}", f"{naming.kind}: context vectors",
+        once("In each head, the sum of the values by the attention weights."), "z_i^h = Σ_j α_{ij}^h v_j^h",
+        axes=(heads, *writing.axes(scene.readers, numbered("numbers", layer.value_dim))),
     )  # fmt: skip
-    line = f"output = {writing.projected('joined', 'W_o', bias=bias)}"
-    walker.step(line, "Output", mix, formula.format("r"), axes=output)
+    joined = walker.step(
+        f"joined{naming.tag} = {writing.joined(contexts)}", f"{naming.kind}: {'heads ' if naming.tag else ''}joined",
+        once("The context vectors of all heads, one after the other, for each word."), "r_i = [z_i^1 ; … ; z_i^H]",
+        axes=writing.axes(scene.readers, numbered("numbers", layer.heads * layer.value_dim)),
+    )  # fmt: skip
+    says = once("A matrix combines the heads into a vector that has the size of the word's vector again.")
+    return _map_output(walker, scene, joined, "r", naming, says)
+
+
+def _map_output(walker: Walker, scene: Scene, source: str, letter: str, naming: Naming, says: str) -> str:
+    """Add the output of the layer, a matrix times the joined heads or the only one."""
+    tag, result = naming.tag, ("attended", "a") if naming.tag else ("output", "o")
+    bias = f"b_o{tag}" if f"b_o{tag}" in walker.values else ""
+    return walker.step(
+        f"{result[0]}{tag} = {scene.writing.projected(source, f'W_o{tag}', bias=bias)}",
+        f"{naming.kind}: output" if tag else "Output", says,
+        f"{result[1]}_i = W_o {letter}_i" + (" + b_o" if bias else ""),
+        axes=scene.writing.axes(scene.readers, numbered("numbers", scene.layer.dim)),
+    )  # fmt: skip
+
+
+def _project_all(walker: Walker, scene: Scene, naming: Naming, many: Axis) -> tuple[str, str, str]:
+    """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
+    layer, writing, tag, once, names = scene.layer, scene.writing, naming.tag, naming.once, {}
+    few = many if scene.group == 1 else _numbered_heads(layer.kv_heads, "key/value head")
+    angles = f"angles{naming.scope}"
+    if layer.positions is not None and angles not in walker.values:
+        measure_angles(walker, layer.positions, scene.read, layer.head_dim, writing, angles)
+    for letter, what, heads, words, source in (
+        ("q", "queries", many, scene.readers, scene.x),
+        ("k", "keys", few, scene.read, scene.c),
+        ("v", "values", few, scene.read, scene.c),
+    ):
+        name, matrix, bias = f"{letter.upper()}{tag}", f"W_{letter}{tag}", f"b_{letter}{tag}"
+        bias = bias if bias in walker.values else ""
+        axes = writing.axes(words, numbered("numbers", walker.values[matrix].shape[1]))
+        says = once(f"The {what} of every head, each by a matrix of its own.")
+        if tag and scene.crosses:
+            whose = "the words that are written" if letter == "q" else "the encoder's output"
+            says = once(f"In cross-attention, {what} come from {whose}.")
+        walker.step(
+            f"{name} = {writing.projected(source, matrix, bias=bias, heads=True)}", f"{naming.kind}: {what}", says,
+            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""), axes=(heads, *axes),
+        )  # fmt: skip
+        if layer.positions is not None and letter != "v":
+            says = once("Rotated by their positions, so that a score depends on the distance of two words.")
+            line = writing.rotated(name, layer.head_dim, angles)
+            name = walker.step(f"{name}_turned = {line}", f"{naming.kind}: {what} rotated", says, axes=(heads, *axes))
+        if scene.group > 1 and letter != "q":
+            says = once(f"Each key/value head is shared by {scene.group} neighbouring query heads.")
+            line = f"{name}_shared = {name}.repeat_interleave({scene.group}, dim=0)"
+            name = walker.step(line, f"{naming.kind}: {what} shared", says, axes=(many, *axes))
+        names[letter] = name
+    return names["q"], names["k"], names["v"]
+
+
+def _weigh_all(walker: Walker, scene: Scene, naming: Naming, many: Axis, q: str, k: str) -> str:
+    """Add the scores and the attention weights of all heads; return the name of the weights."""
+    writing, once, tag, pairs = scene.writing, naming.once, naming.tag, (many, scene.readers, scene.read)
+    scores = scene.lines.heads.format(
+        Q=writing.by_row(q, heads=True), K=writing.by_row(k, heads=True), K_t=writing.by_column(k, heads=True),
+        n=len(scene.readers), m=len(scene.read),
+    )  # fmt: skip
+    for parameter in ("W_a", "U_a", "v_a"):
+        scores = scores.replace(parameter, f"{parameter}{tag}")
+    scores += scene.scaling
+    says = "How well each query fits each key" + (", divided by the root of their size." if scene.scaling else ".")
+    if scene.bias is not None:
+        scores += " - slopes[:, None, None] * distances"
+        says += " Each head subtracts a slope times the distance of the two words."
+    formula = "{q_i^h · k_j^h}/{√{d}}" if scene.multiplies and scene.scaling and scene.bias is None else ""
+    name = walker.step(
+        f"{naming.name('scores')} = {scores}", f"{naming.kind}: scores", once(says), formula, axes=pairs
+    )  # fmt: skip
+    allowed = f"allowed{tag}" if tag or not scene.varies_by_head else "allowed_by_head"
+    if scene.mask:
+        if allowed not in walker.values:
+            what = "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer"
+            walker.step(
+                f"{allowed} = {scene.mask}", f"{naming.kind}: mask", once(f"{what}: 1 means allowed, 0 masked."),
+                axes=pairs if scene.varies_by_head else pairs[1:], scale="none",
+            )  # fmt: skip
+        says = once("Masked scores become minus infinity, whose exponential is 0.")
+        line = f"{naming.name('masked')} = {name}.masked_fill(~{allowed}, -math.inf)"
+        name = walker.step(line, f"{naming.kind}: masked scores", says, axes=pairs)
+    return walker.step(
+        f"{naming.name('weights')} = {name}.softmax(-1){filled(walker, allowed)}", f"{naming.kind}: attention weights",
+        lambda weights: _most_of_heads(scene, weights, once), "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}", axes=pairs,
+        scale="weights",
+    )  # fmt: skip
+
+
+def _most_of_heads(scene: Scene, weights: torch.Tensor, once: Callable[[str], str]) -> str:
+    """Where the followed word looks most, head by head; the first few heads."""
+    looks = (
+        f"head {number}: “{scene.read.labels[int(row.argmax())]}” {float(row.max()):.2f}"
+        for number, row in enumerate(weights[:4, scene.word])
+    )
+    first = once("The softmax turns the scores of each word into weights with the sum 1.")
+    return f"{first} The largest weight of “{scene.chosen}” in {'; '.join(looks)}.".strip()
+
+
+def _numbered_heads(count: int, what: str) -> Axis:
+    return Axis("heads", tuple(f"{what} {number}" for number in range(count)))
 
 
 def compare(walker: Walker, scene: Scene) -> None:
@@ -294,77 +407,6 @@ def _layer_call(scene: Scene) -> str:
     return writing.by_row(f"layer({', '.join(inputs)})[0]")
 
 
-def _project(walker: Walker, scene: Scene) -> tuple[str, str, str]:
-    """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
-    layer, writing = scene.layer, scene.writing
-    many = Axis("heads", _names(layer.heads, "head"))
-    few = many if scene.group == 1 else Axis("heads", _names(layer.kv_heads, "key/value head"))
-    names = {}
-    for letter, what, heads, words, source in (
-        ("q", "Queries", many, scene.readers, scene.x),
-        ("k", "Keys", few, scene.read, scene.c),
-        ("v", "Values", few, scene.read, scene.c),
-    ):
-        bias = f"b_{letter}" if f"b_{letter}" in walker.values else ""
-        axes = writing.axes(words, numbered("numbers", walker.values[f"W_{letter}"].shape[1]))
-        says = f"{what} of every head; each head has its own matrix."
-        name = names[letter] = letter.upper()
-        walker.step(
-            f"{name} = {writing.projected(source, f'W_{letter}', bias=bias, heads=True)}", f"{what} of all heads", says,
-            f"{letter}_i^h = W_{letter}^h {source}_i", axes=(heads, *axes),
-        )  # fmt: skip
-        if layer.positions is not None and letter != "v":
-            name = names[letter] = f"{name}_turned"
-            line = f"{name} = {writing.rotated(letter.upper(), layer.head_dim)}"
-            walker.step(
-                line,
-                f"{what} rotated",
-                "Rotated by their positions, in the same way in each head.",
-                axes=(heads, *axes),
-            )
-        if scene.group > 1 and letter != "q":
-            says = f"Each of the {layer.kv_heads} key/value heads is shared by {scene.group} neighbouring query heads."
-            line = f"{name}_shared = {name}.repeat_interleave({scene.group}, dim=0)"
-            names[letter] = walker.step(line, f"{what} shared", says, axes=(many, *axes))
-    return names["q"], names["k"], names["v"]
-
-
-def _attend(walker: Walker, scene: Scene, q: str, k: str, v: str) -> None:
-    """Add scores, weights and context vectors of all heads."""
-    layer, writing, allowed = scene.layer, scene.writing, "allowed"
-    heads = Axis("heads", _names(layer.heads, "head"))
-    if scene.varies_by_head:
-        allowed = walker.step(
-            f"allowed_by_head = {scene.mask}", "Masks", "Each head has its own pattern; 1 means allowed.",
-            axes=(heads, scene.readers, scene.read), scale="none",
-        )  # fmt: skip
-    place: dict[str, str | int] = {"Q": writing.by_row(q, heads=True), "K": writing.by_row(k, heads=True)}
-    place |= {"K_t": writing.by_column(k, heads=True), "n": len(scene.readers), "m": len(scene.read)}
-    scores = scene.lines.heads.format(**place) + scene.scaling
-    scores += " - slopes[:, None, None] * distances" if scene.bias is not None else ""
-    if scene.mask:
-        whole = f"({scores})" if " " in scores else scores
-        scores = f"{whole}.masked_fill(~{allowed}, -math.inf)"
-    walker.step(
-        f"all_scores = {scores}", "Scores of all heads", "The steps that led to the scores of one head, in one line.",
-        axes=(heads, scene.readers, scene.read),
-    )  # fmt: skip
-    walker.step(
-        f"all_weights = all_scores.softmax(-1){filled(walker)}", "Attention weights of all heads",
-        "Each head has weights of its own.", axes=(heads, scene.readers, scene.read),
-        scale="weights",
-    )  # fmt: skip
-    walker.step(
-        f"all_contexts = {writing.weighted('all_weights', v, heads=True)}", "Context vectors of all heads",
-        "The weighted sum of values in each head.", "z_i^h = Σ_j α_{ij}^h v_j^h",
-        axes=(heads, *writing.axes(scene.readers, numbered("numbers", layer.value_dim))),
-    )  # fmt: skip
-
-
-def _names(count: int, what: str) -> tuple[str, ...]:
-    return tuple(f"{what} {number}" for number in range(count))
-
-
 def walk_layer(walker: Walker, scene: Scene) -> None:
     """Add every step of the layer, and check the results against the layer itself.
 
@@ -373,6 +415,7 @@ def walk_layer(walker: Walker, scene: Scene) -> None:
         RegardError: a step differs from another way to compute it.
     """
     give_layer(walker, scene)
+    walker.give("layer", scene.layer, "a regard.MultiHeadAttention with these weights")
     q, k = project(walker, scene)
     look_around(walker, scene)
     follow_word(walker, scene, q, k)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from regard.bias import ALiBi, series
 from regard.errors import ArgumentError, UnsupportedError
@@ -88,11 +87,11 @@ class Writing:
         """The angles of both halves of a vector."""
         return f"({angles}).repeat(2, 1)" if self.columns else f"({angles}).repeat(1, 2)"
 
-    def rotated(self, name: str, size: int) -> str:
-        """Queries or keys (of one head or of all) rotated by the step `angles`."""
+    def rotated(self, name: str, size: int, angles: str = "angles") -> str:
+        """Queries or keys (of one head or of all) rotated by the step of their angles."""
         half, rest, axis = size // 2, ", :" if self.columns else "", -2 if self.columns else -1
         swapped = f"[-{name}[..., {half}:{rest}], {name}[..., :{half}{rest}]]"
-        return f"{name} * angles.cos() + torch.cat({swapped}, {axis}) * angles.sin()"
+        return f"{name} * {angles}.cos() + torch.cat({swapped}, {axis}) * {angles}.sin()"
 
     def joined(self, name: str) -> str:
         """The vectors of all heads, concatenated for each word."""
@@ -294,39 +293,43 @@ class Scene:
         return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
 
 
-def give_layer(walker: Walker, scene: Scene) -> None:
-    """Give the walker the weights of the layer, with an axis for heads.
+def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
+    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag.
 
     Raises:
         UnsupportedError: a layer with an option that a walkthrough cannot show.
     """
-    layer = scene.layer
+    layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
-    for letter, projection, heads in (
-        ("q", layer.to_q, layer.heads), ("k", layer.to_k, layer.kv_heads), ("v", layer.to_v, layer.kv_heads)
+    for what, projection, heads in (
+        ("queries", layer.to_q, layer.heads),
+        ("keys", layer.to_k, layer.kv_heads),
+        ("values", layer.to_v, layer.kv_heads),
+    ):
+        one = "query" if what == "queries" else what.removesuffix("s")
+        size = f"{'heads' if what == 'queries' else 'key/value heads'} × {one} size"
+        for sign, tensor, axes in (("W", projection.weight, f"{size} × vector size"), ("b", projection.bias, size)):
+            if tensor is not None:
+                name = f"{sign}_{what[0]}"
+                split = tensor.unflatten(0, (heads, -1))
+                walker.give(f"{name}{tag}", split, f"of the {what}, {scene.origin(name)}", axes)
+    for name, tensor, axes in (
+        ("W_o", layer.to_output.weight, "vector size × numbers of all heads"), ("b_o", layer.to_output.bias, "")
     ):  # fmt: skip
-        _give_projection(walker, letter, projection, heads, scene)
-    walker.give(
-        "W_o", layer.to_output.weight, f"of the output, {scene.origin('W_o')}", "vector size × numbers of all heads"
-    )
-    if layer.to_output.bias is not None:
-        walker.give("b_o", layer.to_output.bias, f"of the output, {scene.origin('b_o')}")
-    for name, (letter, of_keys) in LETTERS.get(type(scene.score), {}).items():
+        if tensor is not None:
+            walker.give(f"{name}{tag}", tensor, f"of the output, {scene.origin(name)}", axes)
+    for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
         learned = layer.mechanism.learned[name]
         shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        walker.give(letter, shared, f"of the score, {scene.origin(letter)}")
-    if scene.bias is not None:
-        slopes = series(layer.heads) if scene.bias.slopes is None else scene.bias.slopes
-        walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
-    walker.give("layer", layer, "a regard.MultiHeadAttention with these weights")
+        walker.give(f"{letter}{tag}", shared, f"of the score, {scene.origin(letter)}")
 
 
-def _give_projection(walker: Walker, letter: str, projection: nn.Linear, heads: int, scene: Scene) -> None:
-    what, one = {"q": ("queries", "query"), "k": ("keys", "key"), "v": ("values", "value")}[letter]
-    for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
-        if tensor is not None:
-            name = f"{sign}_{letter}"
-            size = f"{'heads' if letter == 'q' else 'key/value heads'} × {one} size"
-            axes = f"{size} × vector size" if sign == "W" else size
-            walker.give(name, tensor.unflatten(0, (heads, -1)), f"of the {what}, {scene.origin(name)}", axes)
+def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: tuple[Axis, Axis]) -> None:
+    """Give the slopes of a bias by distance, and add the step of the distances."""
+    slopes = series(heads) if bias.slopes is None else bias.slopes
+    walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
+    n, m = map(len, words)
+    line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+    says = "The distance of each pair of words, in positions."
+    walker.step(line, "Distances", says, "|j - i|", axes=words, scale="none")

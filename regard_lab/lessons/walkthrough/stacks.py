@@ -13,12 +13,10 @@ import torch
 from torch import nn
 
 from regard.arguments import count_of
-from regard.bias import series
-from regard.errors import UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention
-from regard_lab.lessons.walkthrough.heads import measure_angles
+from regard_lab.lessons.walkthrough.heads import Naming, every_head
 from regard_lab.lessons.walkthrough.inputs import embed_run
-from regard_lab.lessons.walkthrough.layer import LETTERS, ROWS, Scene
+from regard_lab.lessons.walkthrough.layer import Scene, give_layer, give_slopes
 from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
@@ -134,129 +132,8 @@ def attend(stage: Stage, scene: Scene, tag: str, kind: str) -> str:
     Raises:
         UnsupportedError: a mechanism that a walkthrough cannot show.
     """
-    _give_attention(stage, scene, tag)
-    many = Axis("heads", tuple(f"head {number}" for number in range(scene.layer.heads)))
-    q, k, v = _project(stage, scene, tag, kind, many)
-    weights = _weigh(stage, scene, tag, kind, many, q, k)
-    walker, layer, words = stage.walker, scene.layer, scene.readers
-    contexts = walker.step(
-        f"contexts{tag} = {weights} @ {v}", f"{kind}: context vectors",
-        stage.once("In each head, the sum of the values by the attention weights."), "z_i^h = Σ_j α_{ij}^h v_j^h",
-        axes=(many, words, numbered("numbers", layer.value_dim)),
-    )  # fmt: skip
-    joined = walker.step(
-        f"joined{tag} = torch.cat(list({contexts}), dim=-1)", f"{kind}: heads joined",
-        stage.once("The context vectors of all heads, one after the other, for each word."),
-        "r_i = [z_i^1 ; … ; z_i^H]", axes=(words, numbered("numbers", layer.heads * layer.value_dim)),
-    )  # fmt: skip
-    bias = f"b_o{tag}" if f"b_o{tag}" in walker.values else ""
-    return walker.step(
-        f"attended{tag} = {ROWS.projected(joined, f'W_o{tag}', bias=bias)}", f"{kind}: output",
-        stage.once("A matrix combines the heads into a vector that has the size of the word's vector again."),
-        "a_i = W_o r_i" + (" + b_o" if bias else ""), axes=(words, numbered("numbers", layer.dim)),
-    )  # fmt: skip
-
-
-def _give_attention(stage: Stage, scene: Scene, tag: str) -> None:
-    """Give the weights of an attention layer, with an axis for heads, under names that end in the tag."""
-    layer = scene.layer
-    score = scene.score  # refuses every mechanism but softmax
-    if layer.to_k is None or layer.options["softcap"] is not None:
-        raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
-    parts = (("q", layer.to_q, layer.heads), ("k", layer.to_k, layer.kv_heads), ("v", layer.to_v, layer.kv_heads))
-    for letter, projection, heads in parts:
-        for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
-            split = None if tensor is None else tensor.unflatten(0, (heads, -1))
-            stage.give(
-                f"{sign}_{letter}{tag}", split, f"{'matrices' if sign == 'W' else 'bias'} of {letter.upper()}{tag}"
-            )
-    stage.give(f"W_o{tag}", layer.to_output.weight, f"matrix of attended{tag}")
-    stage.give(f"b_o{tag}", layer.to_output.bias, f"bias of attended{tag}")
-    for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
-        learned = layer.mechanism.learned[name]
-        shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        stage.give(f"{letter}{tag}", shared, f"of the score in scores{tag}")
-
-
-def _project(stage: Stage, scene: Scene, tag: str, kind: str, many: Axis) -> tuple[str, str, str]:
-    """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
-    walker, layer, names = stage.walker, scene.layer, {}
-    few = many if scene.group == 1 else Axis("heads", tuple(f"key/value head {n}" for n in range(layer.kv_heads)))
-    if layer.positions is not None and f"angles{stage.scope}" not in walker.values:
-        measure_angles(walker, layer.positions, scene.read, layer.head_dim, ROWS, f"angles{stage.scope}")
-    for letter, what, heads, words, source in (
-        ("q", "queries", many, scene.readers, scene.x),
-        ("k", "keys", few, scene.read, scene.c),
-        ("v", "values", few, scene.read, scene.c),
-    ):
-        bias = f"b_{letter}{tag}" if f"b_{letter}{tag}" in walker.values else ""
-        name = f"{letter.upper()}{tag}"
-        matrix = f"W_{letter}{tag}"
-        axes = heads, words, numbered("numbers", walker.values[matrix].shape[1])
-        says = stage.once(f"The {what} of every head, each by a matrix of its own.")
-        if scene.crosses:
-            whose = "the words that are written" if letter == "q" else "the encoder's output"
-            says = stage.once(f"In cross-attention, {what} come from {whose}.")
-        walker.step(
-            f"{name} = {ROWS.projected(source, matrix, bias=bias, heads=True)}", f"{kind}: {what}", says,
-            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""), axes=axes,
-        )  # fmt: skip
-        if layer.positions is not None and letter != "v":
-            line = ROWS.rotated(name, layer.head_dim).replace("angles", f"angles{stage.scope}")
-            says = stage.once("Rotated by their positions, so that a score depends on the distance of two words.")
-            name = walker.step(f"{name}_turned = {line}", f"{kind}: {what} rotated", says, axes=axes)
-        if scene.group > 1 and letter != "q":
-            says = stage.once(f"Each key/value head is shared by {scene.group} neighbouring query heads.")
-            line = f"{name}_shared = {name}.repeat_interleave({scene.group}, dim=0)"
-            name = walker.step(line, f"{kind}: {what} shared", says, axes=(many, *axes[1:]))
-        names[letter] = name
-    return names["q"], names["k"], names["v"]
-
-
-def _weigh(stage: Stage, scene: Scene, tag: str, kind: str, many: Axis, q: str, k: str) -> str:
-    """Add the scores and the attention weights of all heads; return the name of the weights."""
-    walker, n, m = stage.walker, len(scene.readers), len(scene.read)
-    pairs = many, scene.readers, scene.read
-    scores = scene.lines.heads.format(Q=q, K=k, K_t=f"{k}.mT", n=n, m=m)
-    for name in ("W_a", "U_a", "v_a"):
-        scores = scores.replace(name, f"{name}{tag}")
-    scores += scene.scaling
-    says = "How well each query fits each key" + (", divided by the root of their size." if scene.scaling else ".")
-    if scene.bias is not None:
-        scores += " - slopes[:, None, None] * distances"
-        says += " Each head subtracts a slope times the distance of the two words."
-    formula = "{q_i^h · k_j^h}/{√{d}}" if scene.multiplies and scene.scaling and scene.bias is None else ""
-    name = walker.step(
-        f"scores{tag} = {scores}", f"{kind}: scores", stage.once(says), formula, axes=pairs
-    )  # fmt: skip
-    filled = ""
-    if scene.mask:
-        axes = pairs if scene.varies_by_head else pairs[1:]
-        what = "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer"
-        allowed = walker.step(
-            f"allowed{tag} = {scene.mask}", f"{kind}: mask", stage.once(f"{what}: 1 means allowed, 0 masked."),
-            axes=axes, scale="none",
-        )  # fmt: skip
-        says = "Masked scores become minus infinity, whose exponential is 0."
-        line = f"masked{tag} = {name}.masked_fill(~{allowed}, -math.inf)"
-        name = walker.step(line, f"{kind}: masked scores", stage.once(says), axes=pairs)
-        filled = "" if bool(walker.values[allowed].any(-1).all()) else ".nan_to_num(0)"
-    return walker.step(
-        f"weights{tag} = {name}.softmax(-1){filled}", f"{kind}: attention weights",
-        lambda weights: _most(stage, scene, weights), "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}", axes=pairs,
-        scale="weights",
-    )  # fmt: skip
-
-
-def _most(stage: Stage, scene: Scene, weights: torch.Tensor) -> str:
-    """Where the followed word looks most, head by head; the first few heads."""
-    rows = weights[:4, stage.word]
-    looks = (
-        f"head {number}: “{scene.read.labels[int(row.argmax())]}” {float(row.max()):.2f}"
-        for number, row in enumerate(rows)
-    )
-    first = stage.once("The softmax turns the scores of each word into weights with the sum 1.")
-    return f"{first} The largest weight of “{stage.chosen}” in {'; '.join(looks)}.".strip()
+    give_layer(stage.walker, scene, tag)
+    return every_head(stage.walker, scene, Naming(kind, tag, stage.scope, stage.once))
 
 
 ACTIVATED = {
@@ -339,7 +216,7 @@ def through_model(
             return
         if isinstance(model, LanguageModel) and model.to_vocabulary is not None:
             own = "to_vocabulary.weight"
-    walker.give("W_words", _weight(model, own), f"a vector for each word of the vocabulary, {origin}")
+    walker.give("W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}")
     line = f"scores = {final} @ W_words.T"
     says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
     says += "word shown."
@@ -348,20 +225,12 @@ def through_model(
     _distribute(walker, words, vocabulary, spell, "the next word", origin)
 
 
-def _weight(model: torch.nn.Module, path: str) -> torch.Tensor:
-    return model.get_parameter(path)
-
-
 def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
     """Add the layers of a language model or text encoder; return the name of the last output."""
     walker = stage.walker
     biased = [block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None]
     if biased:
-        slopes = series(model.config.heads) if biased[0].slopes is None else biased[0].slopes
-        walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
-        count, axes = len(stage.words), (stage.words, stage.words)
-        line = f"distances = (torch.arange({count}) - torch.arange({count})[:, None]).abs()"
-        walker.step(line, "Distances", "The distance of each pair of words.", "|j - i|", axes=axes, scale="none")
+        give_slopes(walker, biased[0], model.config.heads, (stage.words, stage.words))
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)

@@ -5,7 +5,6 @@ The lines that are shown are executed, so that the numbers shown are the numbers
 
 from __future__ import annotations
 
-import json
 import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,12 +18,11 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import a_string, count_of, of_kind, shown, whole
+from regard.arguments import a_string, count_of, shown, whole
 from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
 from regard.reprs import brief
-from regard_lab.lessons.walkthrough.tables import formula_text
 from regard_lab.seeing.explorer.records import StepAxis
 from regard_lab.text.vocabularies import BEGIN, END
 
@@ -68,9 +66,8 @@ def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> Non
         raise ArgumentError(f"the {what} has no words; give a sentence, such as 'Life is short, eat dessert first'")
     if len(words) > LIMIT:
         raise ArgumentError(
-            f"the {what} has {count_of(len(words), 'words')}; a walkthrough shows every number and "
-            f"takes at most {count_of(LIMIT, 'words')}: "
-            f"give a sentence"
+            f"the {what} has {count_of(len(words), 'words')}; a walkthrough shows every number and takes at most "
+            f"{count_of(LIMIT, 'words')}: give a sentence"
         )
 
 
@@ -155,37 +152,28 @@ def opening_code(call: Opening, room: int = 88, measure: Callable[[str], int] = 
     """The two statements, each as lines of at most `room` characters; `measure` gives the width of a text.
 
     >>> for lines in opening_code(Opening("walk", ("Life is short",), {"causal": True})): print(lines)
-    ['from regard_lab.lessons.walkthrough import walk']
+    ['from regard_lab.lessons import walk']
     ['globals().update(walk("Life is short", causal=True).names())']
     """
     names = f"import {call.function}{', read_weights' if 'weights' in call.options else ''}"
-    statements = ("from regard_lab.lessons.walkthrough", f" {names}"), tuple(_pieces(call, room, measure))
+    arguments = [list(_literal(value, room, measure)) for value in call.given]
+    arguments += [[f"{name}=", *_literal(value, room, measure)] for name, value in call.options.items()]
+    pieces = ["globals().update(", f"{call.function}("]
+    for place, argument in enumerate(arguments):
+        pieces += [*argument[:-1], argument[-1] + (", " if place < len(arguments) - 1 else "")]
+    statements = ["from regard_lab.lessons", f" {names}"], [*pieces, ")", ".names())"]
     return [_filled(pieces, room, measure) for pieces in statements]
 
 
-def _pieces(call: Opening, room: int, measure: Callable[[str], int]) -> Iterator[str]:
-    """The second statement in pieces between which a line may end; none is in the middle of a string or name."""
-    yield from ("globals().update(", f"{call.function}(")
-    arguments = [list(_literal(value, room, measure)) for value in call.given]
-    for name, value in call.options.items():
-        pieces = list(_reading(value, room, measure) if name == "weights" else _literal(value, room, measure))
-        arguments.append([f"{name}=", *pieces])
-    for place, pieces in enumerate(arguments):
-        yield from pieces[:-1]
-        yield pieces[-1] + (", " if place < len(arguments) - 1 else "")
-    yield from (")", ".names())")
-
-
-def _reading(weights: Mapping[str, torch.Tensor], room: int, measure: Callable[[str], int]) -> Iterator[str]:
-    """The call that reads given weights; tensors that came from no file have to be saved to one first."""
-    path = weights.path if isinstance(weights, FileWeights) else "FILE"
-    *before, last = _literal(path, room, measure)
-    yield from ("read_weights(", *before, f"{last})")
-
-
 def _literal(value: Any, room: int, measure: Callable[[str], int]) -> Iterator[str]:
-    """A value as Python writes it; a list in its items, a string that is too long as adjacent literals."""
-    if isinstance(value, str | Path):
+    """A value in pieces between which a line may end: a list in its items, a long string as adjacent literals.
+
+    Weights are the call that reads them; those that came from no file have to be saved to one first.
+    """
+    if isinstance(value, Mapping):
+        *before, last = _literal(value.path if isinstance(value, FileWeights) else "FILE", room, measure)
+        yield from ("read_weights(", *before, f"{last})")
+    elif isinstance(value, str | Path):
         text = str(value)
         while measure(quoted(text)) > room - 2:
             end = 1
@@ -214,7 +202,7 @@ def quoted(text: str) -> str:
     return written if '"' in written else f'"{written[1:-1]}"'
 
 
-def _filled(pieces: tuple[str, ...], room: int, measure: Callable[[str], int]) -> list[str]:
+def _filled(pieces: Sequence[str], room: int, measure: Callable[[str], int]) -> list[str]:
     """As many pieces in each line as fit; a line that is not inside brackets ends in a backslash."""
     lines = [""]
     for piece in pieces:
@@ -389,7 +377,6 @@ LANGUAGE: dict[str, Any] = {
     "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
     "BEGIN": BEGIN, "END": END,
 }  # fmt: skip
-MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
@@ -462,55 +449,3 @@ class Walker:
             words.labels, read, words.chosen, settings, *records,
             decimals=decimals, brief=brief, notes=(*notes, COUNTING), call=call,
         )  # fmt: skip
-
-
-def to_json(walk: Walk) -> str:
-    """Write a walkthrough as JSON; minus infinity, which JSON does not have, becomes null.
-
-    >>> from regard_lab.lessons.walkthrough import walk
-    >>> record = json.loads(to_json(walk("Life is short")))
-    >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
-    ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
-    """
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
-    record = {
-        "words": walk.words,
-        "context": walk.context or None,
-        "word": {"number": walk.word + 1, "text": walk.chosen},
-        "settings": walk.settings,
-        "notes": walk.notes,
-        "given": [_given(one, MOST_WEIGHTS if walk.brief else None) for one in walk.given],
-        "steps": [_step(step) for step in walk.steps],
-        "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
-    }
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "section": step.section,
-        "name": step.name,
-        "title": step.title,
-        "says": step.says,
-        "formula": formula_text(step.formula),
-        "line": step.line,
-        "shape": [len(axis) for axis in step.axes],
-        "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
-        "value": _finite(step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)),
-    }
-
-
-def _given(one: Given, most: int | None) -> dict[str, Any]:
-    """A given variable as JSON; objects as their `repr`, and null for weights of more than `most` numbers."""
-    record, value = {"name": one.name, "says": one.described}, one.value
-    if isinstance(value, torch.Tensor):
-        left_out = most is not None and value.numel() > most
-        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
-    return {**record, "value": value if isinstance(value, str | list) else repr(value)}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if value == -math.inf else value

@@ -98,9 +98,8 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
     if walk.brief:
         numbers = sum(one.value.numel() for one in tensors)
         said = (
-            f"{count_of(len(tensors), 'tensors')} of weights with "
-            f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}”"
-            f"{visible_text(elsewhere(walk))} "
+            f"{count_of(len(tensors), 'tensors')} of weights with {count_of(numbers, 'numbers', ',')}. The numbers of "
+            f"“{visible(walk.chosen)}”{visible_text(elsewhere(walk))} "
         )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
     for one in () if walk.brief else walk.given:

@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 BAR_WIDTH, BAR_HEIGHT, BAR_LINE = 3.2, 0.15, 0.24  # inches
 NOTE = (
     "Lens: each word in turn was replaced by the mean of the words' embeddings; the number below it is by how much "
-    "that "
-    "lowers the log odds. Blue words speak for the pronoun, red ones for the other two. A word can be needed without "
-    "saying which noun is meant, as “weil” often is, which has no gender; the bars show which words decide. Attention "
-    "has no sign: it says where one chosen head looks, not what the model uses; other heads look elsewhere. The bars "
-    "are "
-    "not of this sentence: they are means over test sentences. Only another referent in the English source, or another "
-    "adjective, should lower them."
+    "that lowers the log odds. Blue words speak for the pronoun, red ones for the other two. A word can be needed "
+    "without saying which noun is meant, as “weil” often is, which has no gender; the bars show which words decide. "
+    "Attention has no sign: it says where one chosen head looks, not what the model uses; other heads look elsewhere. "
+    "The bars are not of this sentence: they are means over test sentences. Only another referent in the English "
+    "source, or another adjective, should lower them."
 )
 
 

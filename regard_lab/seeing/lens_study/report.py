@@ -144,10 +144,9 @@ class LensReport:
         """What the columns of the lens table mean."""
         return (
             f"Shares of {count_of(self.count, 'sentences')}, with a standard error of at most "
-            f"{0.5 / math.sqrt(self.count):.3f}. "
-            "*It* itself does not count as the top word. Deletion: the mean fall of the pronoun's probability without "
-            "the 1, 2, 3 and 4 words of largest relevance. Passes: forward + backward. ms: CPU time per sentence in "
-            "batches, on this machine."
+            f"{0.5 / math.sqrt(self.count):.3f}. *It* itself does not count as the top word. Deletion: the mean fall "
+            "of the pronoun's probability without the 1, 2, 3 and 4 words of largest relevance. Passes: forward + "
+            "backward. ms: CPU time per sentence in batches, on this machine."
         )
 
 

@@ -63,9 +63,8 @@ def study_lenses(
     chosen = [] if routes is None else [one for one, sure in zip(known, routes.verified, strict=True) if sure]
     if routes is None or not chosen:
         raise ArgumentError(
-            f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 "
-            f"a cause that swaps verify; "
-            f"lenses are measured on {LEARNED}"
+            f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 a cause that "
+            f"swaps verify; lenses are measured on {LEARNED}"
         )
     report = begin_report(out, name=name, weights=weights_hash(translator), sentences=len(test), seed=seed)
     report.right, report.routes = len(known), routes.to_dict()

@@ -99,9 +99,8 @@ def relevance(
         )
     if model.config.vocab_size != tokeniser.vocab_size:
         raise ArgumentError(
-            f"the model has {count_of(model.config.vocab_size, 'ids')} and the tokeniser "
-            f"{tokeniser.vocab_size}; use the tokeniser "
-            f"that the model was trained with"
+            f"the model has {count_of(model.config.vocab_size, 'ids')} and the tokeniser {tokeniser.vocab_size}; use "
+            "the tokeniser that the model was trained with"
         )
     if not isinstance(instead_of, tuple | list) or instead_of:
         contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)

@@ -11,7 +11,7 @@ from walk_cases import HOSTILE, SENTENCE, given
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
-from regard_lab.lessons.walkthrough import sublayers, to_html, to_json, to_text, walk_whole, walk_whole_run
+from regard_lab.lessons.walkthrough import stacks, to_html, to_json, to_text, walk_whole, walk_whole_run
 from regard_lab.lessons.walkthrough.steps import LANGUAGE
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import BEGIN, END, Tokeniser
@@ -154,7 +154,7 @@ def test_a_trained_translator(tmp_path, norm, cross):
     [("relu", "torch.tanh({})"), ("relu", "torch.relu({}) * 1.00001")],
 )
 def test_a_line_that_is_not_the_model_s_raises(monkeypatch, what, wrong):
-    monkeypatch.setitem(sublayers.ACTIVATED, what, wrong)
+    monkeypatch.setitem(stacks.ACTIVATED, what, wrong)
     with pytest.raises(RegardError, match=r"model\.blocks\[0\].* and the step h1 differ by"):
         walk_whole(SENTENCE)
 
