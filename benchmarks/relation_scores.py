@@ -8,8 +8,12 @@ from typing import Any
 import torch
 
 from benchmarks.library_text import Document
-from regard_lab.seeing.english import ALL, BACK, PIECES, SPECIAL, piece_links, relations_in
+from regard_lab.seeing.maps import TextMaps, TextModel, look_text
 from regard_lab.seeing.relations import (
+    ALL,
+    BACK,
+    PIECES,
+    SPECIAL,
     Link,
     Looks,
     RelationScore,
@@ -17,10 +21,11 @@ from regard_lab.seeing.relations import (
     from_neighbours,
     join,
     looks_of,
+    piece_links,
     random_labels,
+    relations_in,
     score_relation,
 )
-from regard_lab.seeing.texts import TextMaps, TextModel, look_text
 from regard_lab.seeing.watching import merge
 from regard_lab.text import Tokeniser
 

@@ -13,8 +13,8 @@ from regard_lab.cli.console import out as out_line
 from regard_lab.cli.options import Json, Run, default
 from regard_lab.decoding import Translator
 from regard_lab.seeing.lens_study import LensReport, study_lenses
-from regard_lab.seeing.lens_study.report import COLUMNS, JSON, LENS_ROWS
-from regard_lab.seeing.lens_study.routes import SWAPS
+from regard_lab.seeing.lens_study.known import SWAPS
+from regard_lab.seeing.lens_study.study import COLUMNS, JSON, LENS_ROWS
 
 
 def lenses(

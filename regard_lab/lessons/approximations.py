@@ -25,8 +25,7 @@ from regard_lab.lessons.figures import (
 )
 from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, normal, rounded
-from regard_lab.seeing.quality.call import Call, Exact, exact_answers, exact_of
-from regard_lab.seeing.quality.candidates import Candidate
+from regard_lab.seeing.quality.candidates import Call, Candidate, Exact, exact_answers, exact_of
 
 WORDS, DIM, TOPICS = 256, 16, 16  # words, size of a head, groups of similar words
 SPREAD = 0.1  # standard deviation of a word's numbers around its topic's, which has length 1

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from regard_lab.seeing.canvas import COLOURS, FAINT, INK, POINT, label_columns, label_rows, label_texts
-from regard_lab.seeing.quality.report import COLOURS as LINES
-from regard_lab.seeing.quality.report import MARKS
+from regard_lab.seeing.canvas import COLOURS, FAINT, INK, LINES, MARKS, POINT, label_columns, label_rows, label_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

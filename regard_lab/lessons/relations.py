@@ -14,8 +14,7 @@ from regard_lab.lessons.figures import INK, LINES, MARKS, Axes, Figure, begin, d
 from regard_lab.lessons.report import read_report
 from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
 from regard_lab.lessons.words import normal
-from regard_lab.seeing.english import relations_in, split_words
-from regard_lab.seeing.relations import ERRORS, Link, Looks, join, looks_of, random_labels
+from regard_lab.seeing.relations import ERRORS, Link, Looks, join, looks_of, random_labels, relations_in, split_words
 
 TEXT = (
     "Return the old list of names. The list holds the names that the reader gave to the function, and the function "
@@ -238,7 +237,7 @@ BASELINES = ("fixed offset", "random choice", "untrained")
 CODE = """\
 import torch
 from regard_lab.seeing import look_text
-from regard_lab.seeing.english import relations_in
+from regard_lab.seeing.relations import relations_in
 from regard_lab.seeing.relations import join, looks_of
 from regard_lab.models import LanguageModel
 from regard_lab.text import Tokeniser

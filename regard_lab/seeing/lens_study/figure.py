@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from regard.arguments import count_of
 from regard_lab.decoding import Translation, Translator
 from regard_lab.seeing import Relevance
-from regard_lab.seeing.canvas import FAINT, INK, checked_path, new_figure, save, text_width, wrapped, write_text
-from regard_lab.seeing.lens_study.known import known_sentences
-from regard_lab.seeing.lens_study.routes import SWAPS, Routes
+from regard_lab.seeing.canvas import FAINT, INK, LINES, checked_path, new_figure, save, text_width, wrapped, write_text
+from regard_lab.seeing.lens_study.known import SWAPS, Routes, known_sentences
 from regard_lab.seeing.lenses import explain
-from regard_lab.seeing.lenses.picture import (
+from regard_lab.seeing.lenses.record import (
     EDGE,
     LABEL_SIZE,
     NOTE_SIZE,
@@ -26,7 +25,6 @@ from regard_lab.seeing.lenses.picture import (
     placed,
     row_height,
 )
-from regard_lab.seeing.quality.report import COLOURS
 from regard_lab.text import tidy, tidy_target
 from regard_lab.text.pronouns import PronounSentence
 
@@ -165,7 +163,7 @@ def draw_bars(figure: Figure, shares: Mapping[str, float], count: int, top: floa
         figure.add_artist(
             Rectangle(
                 (left / width, 1 - (at + BAR_HEIGHT) / height), share * BAR_WIDTH / width, BAR_HEIGHT / height,
-                facecolor=COLOURS[0], linewidth=0, transform=figure.transFigure,
+                facecolor=LINES[0], linewidth=0, transform=figure.transFigure,
             )
         )  # fmt: skip
         write_text(figure, f"{share:.2f}", left + share * BAR_WIDTH + 0.06, at, SCORE_SIZE, color=INK)

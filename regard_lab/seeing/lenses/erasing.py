@@ -18,11 +18,10 @@ from regard.errors import ArgumentError
 from regard.reprs import brief
 from regard_lab.models import LanguageModel
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing.lenses.alternatives import word_with
-from regard_lab.seeing.lenses.contrast import Contrast
-from regard_lab.seeing.lenses.passes import (
+from regard_lab.seeing.lenses.contrast import (
     SIDES,
     Batch,
+    Contrast,
     Explained,
     baseline,
     in_batches,
@@ -30,6 +29,7 @@ from regard_lab.seeing.lenses.passes import (
     run,
     run_erased,
     tables,
+    word_with,
 )
 from regard_lab.seeing.lenses.record import WordScores
 from regard_lab.seeing.watching import Span, in_eval_mode

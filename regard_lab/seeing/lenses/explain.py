@@ -1,24 +1,253 @@
-"""The lenses by name, and the call that applies one of them."""
+"""The lenses by name, and the call that applies one of them.
+
+Gradients and attention are here; erasing is in a file of its own. Attention shows where a model looks, not what it
+uses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 
 from regard.arguments import count_of, each, of_kind, shown, whole
-from regard.errors import ArgumentError
-from regard_lab.models import LanguageModel
-from regard_lab.seeing.lenses.alternatives import against_alternatives
-from regard_lab.seeing.lenses.contrast import Contrast, find_contrast
+from regard.errors import ArgumentError, UnsupportedError
+from regard.layers.recording import Recording
+from regard_lab.models import LanguageModel, RecurrentTranslator
+from regard_lab.seeing.lenses.contrast import (
+    SIDES,
+    Batch,
+    Contrast,
+    Explained,
+    Vectors,
+    against_alternatives,
+    find_contrast,
+    in_batches,
+    run,
+)
 from regard_lab.seeing.lenses.erasing import erasure_scores
-from regard_lab.seeing.lenses.gradients import gradient_scores
-from regard_lab.seeing.lenses.looking import attention_scores, rollout_scores
-from regard_lab.seeing.lenses.passes import SIDES, Batch, Explained, in_batches, run
-from regard_lab.seeing.lenses.record import Relevance, WordScores
-from regard_lab.seeing.watching import in_eval_mode
+from regard_lab.seeing.lenses.record import Relevance, WordScores, by_word
+from regard_lab.seeing.maps import check_attends
+from regard_lab.seeing.watching import in_eval_mode, layer_weights, recorded_weights, watched
 from regard_lab.text import Tokeniser
+
+STEPS = 20
+FINER, MOST_STEPS = 3, 540  # the steps are tripled, up to this number
+ENOUGH = 0.05  # the completeness error at which they stay: of the change of the log odds, if that is above 1
+
+
+@dataclass(frozen=True)
+class Integrated:
+    """Integrated gradients of one side.
+
+    Args:
+        scores: (batch, length) of each id, float32 or wider; 0 for padding, BEGIN and END.
+        change: (batch,) the log odds minus those with every word of the side replaced by the baseline.
+    """
+
+    scores: torch.Tensor
+    change: torch.Tensor
+
+    @property
+    def error(self) -> torch.Tensor:
+        """The completeness error (batch,): `|sum of scores - change|`."""
+        return (self.scores.sum(1) - self.change).abs()
+
+
+def integrate(model: Explained, batch: Batch, side: str, steps: int) -> Integrated:
+    """Integrate the gradient of the log odds f along the line from the baseline b to the embeddings x of one side.
+
+        score_i = (x_i - b) . mean over s of grad_i f(b + (s + 1/2) / steps (x - b))
+
+    The other side stays as it is. One run of the model holds all steps of all batch rows.
+
+    Source: Axiomatic Attribution for Deep Networks, Sundararajan et al. 2017, section 3.
+    """
+    vectors, without = Vectors.of_batch(model, batch), Vectors.without_words(model, batch)
+    x, start = vectors.side(side), without.side(side)
+    kept = x.dtype
+    wide = torch.promote_types(kept, torch.float32)
+    x, start = x.to(wide), start.to(wide)
+    index = torch.arange(len(x), device=x.device).repeat_interleave(steps)
+    along = ((torch.arange(steps, device=x.device, dtype=wide) + 0.5) / steps).repeat(len(x))[:, None, None]
+    path = (start[index] + along * (x - start)[index]).requires_grad_()
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN has no backward pass in eval mode
+        odds = run(model, batch.rows(index), vectors.rows(index).with_side(side, path.to(kept)))
+        (gradient,) = torch.autograd.grad(odds.sum(), path)
+    mean = gradient.unflatten(0, (len(x), steps)).mean(1)  # (batch, length, dim)
+    with torch.no_grad():
+        change = run(model, batch) - run(model, batch, vectors.with_side(side, without.side(side)))
+    return Integrated(((x - start) * mean).sum(-1), change)
+
+
+def gradient_scores(
+    model: Explained, contrasts: Sequence[Contrast], *, steps: int | None = None, sides: Sequence[str] = SIDES
+) -> list[WordScores]:
+    """Integrated gradients of each word of the source, and apart from them of each written word.
+
+    Args:
+        model: in eval mode.
+        contrasts: what is explained.
+        steps: of the integral. None takes 20, and for texts whose completeness error is then above 5 % of the change of
+            the log odds 60, 180 and at last 540.
+        sides: "source", "written" or both; a side that is left out has no scores.
+    """
+    results = [WordScores(passes=1) for _ in contrasts]
+    for side in sides:
+        pending = [index for index, contrast in enumerate(contrasts) if getattr(contrast, side)]
+        number = STEPS if steps is None else steps
+        while pending:
+            again = []
+            for group in in_batches([contrasts[index] for index in pending], number):
+                chosen = [pending[place] for place in group]
+                batch = Batch.of_contrasts([contrasts[index] for index in chosen], model.embedding.weight.device)
+                integrated = integrate(model, batch, side, number)
+                for row, index in enumerate(chosen):
+                    results[index] = _with_side(results[index], contrasts[index], side, integrated, row, number)
+                    error, change = (float(part[row]) for part in (integrated.error, integrated.change))
+                    if steps is None and number < MOST_STEPS and error > ENOUGH * max(1.0, abs(change)):
+                        again.append(index)
+            pending, number = again, FINER * number
+    return results
+
+
+def _with_side(
+    before: WordScores, contrast: Contrast, side: str, integrated: Integrated, row: int, steps: int
+) -> WordScores:
+    """The scores with those of one side, and the passes that they took."""
+    spans = contrast.source_words if side == "source" else contrast.written_words
+    first_time = not getattr(before, side)
+    return before.changed(
+        **{side: by_word(integrated.scores[row], spans)},
+        passes=before.passes + steps + first_time,
+        backward_passes=before.backward_passes + steps,
+        errors={**before.errors, side: float(integrated.error[row])},
+        changes={**before.changes, side: float(integrated.change[row])},
+    )
+
+
+Row = tuple[torch.Tensor, torch.Tensor]  # scores of the source ids and of the written ids
+Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cross: (layers, heads, rows, keys)
+
+
+def attention_scores(
+    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], *, head: tuple[int, int] | None = None
+) -> list[WordScores]:
+    """The raw weights of the step that writes the word: cross-attention to the source, self-attention to the written.
+
+    Args:
+        model: a model with attention; a recurrent translator has no weights on written words.
+        tokeniser: the tokeniser that the model was trained with.
+        contrasts: what is explained; attention does not depend on the words that are compared.
+        head: (layer, head), from 0; None for the mean over all heads of all layers.
+
+    Raises:
+        ArgumentError: a head that does not exist.
+        UnsupportedError: a recurrent translator without attention.
+    """
+
+    def last_row(stacks: Stacks) -> Row:
+        _, decoder, cross = (_chosen(stack, head) for stack in stacks)
+        return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(decoder) else decoder.flatten()
+
+    return _from_weights(model, tokeniser, contrasts, last_row)
+
+
+def rollout_scores(model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast]) -> list[WordScores]:
+    """Attention rolled out through all layers: the product of the mean weights, half of each layer being the residual.
+
+        E = prod over encoder layers of (A + I) / 2
+        X = [0, I];  for each decoder layer: X = (A + I) / 2 X, then X = X / 2 + [C E, 0] / 2
+
+    The row of the step that writes the word is the result. It is a weak lens: it treats every head as equally useful
+    and ignores values, norms and feed-forwards.
+
+    Raises:
+        UnsupportedError: a recurrent translator.
+
+    Source: Quantifying Attention Flow in Transformers, Abnar and Zuidema 2020, section 3.
+    """
+    if isinstance(model, RecurrentTranslator):
+        raise UnsupportedError(
+            "rollout multiplies the self-attention of layers, and RecurrentTranslator has none; use "
+            "lens='gradients' or lens='erase'"
+        )
+    return _from_weights(model, tokeniser, contrasts, rolled_out)
+
+
+def rolled_out(stacks: Stacks) -> Row:
+    """The last row of the rollout of one text, for its source ids and its written ids."""
+    encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
+    from_source = torch.eye(encoder.shape[-1])
+    for weights in encoder:
+        from_source = (weights + torch.eye(len(weights))) / 2 @ from_source
+    source, written = torch.zeros(decoder.shape[-1], encoder.shape[-1]), torch.eye(decoder.shape[-1])
+    for layer, weights in enumerate(decoder):
+        mixing = (weights + torch.eye(len(weights))) / 2
+        source, written = mixing @ source, mixing @ written
+        if layer < len(cross):
+            source, written = (source + cross[layer] @ from_source) / 2, written / 2
+    return source[-1], written[-1]
+
+
+def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor:
+    """(layers, heads, rows, keys) -> the weights of a head, or the mean; none if there are no layers."""
+    layers, heads = weights.shape[:2]
+    if not layers:
+        return weights.new_zeros(0, 0)
+    if head is None:
+        return weights.mean((0, 1))
+    layer, number = head
+    if not (0 <= layer < layers and 0 <= number < heads):
+        raise ArgumentError(
+            f"head {number} of layer {layer} does not exist; there are layers 0 to {layers - 1} and heads 0 to "
+            f"{heads - 1}"
+        )
+    return weights[layer, number]
+
+
+def _from_weights(
+    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], Row]
+) -> list[WordScores]:
+    """Word scores from the weights of one pass; `read` gets those of one text without its padding."""
+    if not isinstance(model, LanguageModel):
+        check_attends(model)
+    results: dict[int, WordScores] = {}
+    for group in in_batches(contrasts):
+        batch = Batch.of_contrasts([contrasts[index] for index in group], model.embedding.weight.device)
+        with watched(model, tokeniser) as recording:
+            run(model, batch)
+        encoder, decoder, cross = _all_weights(recording, model)
+        for row, index in enumerate(group):
+            contrast = contrasts[index]
+            s, t = len(contrast.source), len(contrast.written)
+            stacks = encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]
+            source, written = read(stacks)
+            results[index] = WordScores(
+                source=by_word(source, contrast.source_words) if len(source) else (),
+                written=by_word(written, contrast.written_words) if len(written) else (),
+                passes=1,
+            )
+    return [results[index] for index in range(len(contrasts))]
+
+
+def _all_weights(recording: Recording, model: Explained) -> Stacks:
+    """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys); some may have 0 layers."""
+    if isinstance(model, LanguageModel):
+        decoder = recorded_weights(recording, "blocks", "attention", model.config.layers)
+        none = decoder[:0, ..., :0]
+        return none[..., :0, :], decoder, none
+    if isinstance(model, RecurrentTranslator):
+        cross = layer_weights(recording, "cell.attention")[None]
+        return cross[:0], cross[:0], cross
+    return (
+        recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
+        recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers),
+        recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers),
+    )
+
 
 Lens = Literal["gradients", "erase", "attention", "rollout"]
 LENSES: tuple[Lens, ...] = get_args(Lens)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard_lab.seeing.english import ALL, BACK, FORWARD, PIECES, piece_links, relations_in, split_words, turned
+from regard_lab.seeing.relations import ALL, BACK, FORWARD, PIECES, piece_links, relations_in, split_words, turned
 
 
 def pairs(name, text):

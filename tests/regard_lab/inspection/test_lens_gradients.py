@@ -10,7 +10,7 @@ from small_translator import TOKENISER, small_model
 from regard_lab.seeing import relevance
 from regard_lab.seeing.lenses import explain, find_contrast
 from regard_lab.seeing.lenses import gradients as gradients_file
-from regard_lab.seeing.lenses.passes import Batch
+from regard_lab.seeing.lenses.contrast import Batch
 
 
 def tables(model):

@@ -11,7 +11,7 @@ from regard_lab.seeing import Relevance, draw_relevance
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.lenses import explain
 from regard_lab.seeing.lenses import picture as picture_file
-from regard_lab.seeing.lenses.picture import draw_words, signed_colour
+from regard_lab.seeing.lenses.record import draw_words, signed_colour
 
 
 def relevance(**changed):

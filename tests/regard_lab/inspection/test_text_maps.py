@@ -7,7 +7,7 @@ from regard.errors import ArgumentError
 from regard.layers.recording import record_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.seeing.texts import look_text
+from regard_lab.seeing.maps import look_text
 from regard_lab.seeing.watching import merge
 from regard_lab.text import BEGIN, END, Tokeniser
 

@@ -18,9 +18,8 @@ from regard_lab.seeing.lens_study import (
     study_lenses,
 )
 from regard_lab.seeing.lens_study import study as study_file
-from regard_lab.seeing.lens_study.known import written_before
-from regard_lab.seeing.lens_study.routes import swapped
-from regard_lab.seeing.lens_study.scoring import agreement, deletion, standard_error
+from regard_lab.seeing.lens_study.known import swapped, written_before
+from regard_lab.seeing.lens_study.study import agreement, deletion, standard_error
 from regard_lab.seeing.lenses import explain, log_odds
 from regard_lab.text import END
 from regard_lab.text.pronouns import swap_adjective, swap_referent

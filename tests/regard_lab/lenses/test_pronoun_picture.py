@@ -8,7 +8,7 @@ from regard_lab.decoding import Translator
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.lens_study import draw_pronoun, known_sentences, measure_routes, view_pronoun
 from regard_lab.seeing.lens_study.figure import draw_view
-from regard_lab.seeing.lens_study.routes import SWAPS
+from regard_lab.seeing.lens_study.known import SWAPS
 from regard_lab.seeing.lenses import relevance
 
 

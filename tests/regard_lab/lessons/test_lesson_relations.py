@@ -9,7 +9,7 @@ from teaching import failing, starting
 
 from regard_lab.lessons import Settings, find_lesson, relations
 from regard_lab.lessons.report import read_report
-from regard_lab.seeing.english import ALL, BACK
+from regard_lab.seeing.relations import ALL, BACK
 
 REPORT = read_report("relations")
 MODELS = REPORT.figures["models"]
