@@ -16,7 +16,7 @@ from regard_lab.cli.console import out_lines, out_text, out_width, say
 from regard_lab.cli.options import default, listed
 from regard_lab.decoding import Translation, Translator
 from regard_lab.seeing import Relevance, draw_relevance, relevance, visible
-from regard_lab.seeing.lenses.explain import check_options
+from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.lenses.record import LEAST_WIDTH
 from regard_lab.text import normalise, tidy, tidy_target
 

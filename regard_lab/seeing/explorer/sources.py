@@ -18,7 +18,7 @@ from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
 from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
 from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alternatives, alternatives, find_contrast
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
-from regard_lab.seeing.lenses.explain import LENSES, explain
+from regard_lab.seeing.lenses.explaining import LENSES, explain
 from regard_lab.seeing.lenses.record import Relevance
 from regard_lab.seeing.maps import KINDS, AttentionMaps, SampledMaps, TextMaps, TextModel, look, look_rows, look_text
 from regard_lab.seeing.picture import WORDING

@@ -13,13 +13,23 @@ from regard_lab.lessons.walkthrough.tables import (
     LEVELS,
     WEIGHTS,
     WHITE,
-    contrast,
     mixed,
     shade,
     signed_colours,
     weight_colours,
 )
 from regard_lab.seeing.canvas import COLOURS
+
+
+def contrast(one, other):
+    """The contrast ratio of two colours, from 1 to 21, as the Web Content Accessibility Guidelines 2.2 define it."""
+    bright = []
+    for colour in (one, other):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        bright.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(bright) + 0.05) / (min(bright) + 0.05)
+
 
 READABLE = 4.5  # Web Content Accessibility Guidelines 2.2, 1.4.3
 

@@ -10,7 +10,7 @@ from regard.errors import ArgumentError
 from regard_lab.seeing import Relevance, draw_relevance
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.lenses import explain
-from regard_lab.seeing.lenses import picture as picture_file
+from regard_lab.seeing.lenses import record as record_file
 from regard_lab.seeing.lenses.record import draw_words, signed_colour
 
 
@@ -88,7 +88,7 @@ def test_words_and_their_scores_are_drawn_without_overlap(tmp_path, lens):
 
 def test_the_explained_word_is_the_last_and_has_no_score(monkeypatch):
     drawn = []
-    monkeypatch.setattr(picture_file, "draw_word", lambda figure, word, *place: drawn.append((word.label, word.score)))
+    monkeypatch.setattr(record_file, "draw_word", lambda figure, word, *place: drawn.append((word.label, word.score)))
     with new_figure() as figure:
         draw_words(figure, relevance())
     assert drawn[-1] == ("es", None)
