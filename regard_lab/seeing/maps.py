@@ -11,17 +11,18 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from regard.arguments import a_list, a_string, each, of_kind, shown, suggest, whole
+from regard.arguments import a_list, a_string, of_kind, shown, suggest, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.layers.recording import Recording, record_attention
+from regard.layers.recording import record_attention
 from regard.mechanisms import parse as parse_mechanism
 from regard.reprs import brief
+from regard_lab.decoding.loading import check_together
 from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.terminal import visible
-from regard_lab.seeing.watching import Span, in_eval_mode, layer_weights, merge, recorded_weights, watched
-from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, merge, target_of, watched
+from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.batches import batches_in_order
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -197,13 +198,13 @@ def look_batch(
     for sentence in sentences:
         if len(sentence) != 2:
             raise ArgumentError(f"sentences hold {shown(sentence)}; each is (source, target ids)")
-    encoded = [(tokeniser.encode(source), _checked_target(ids)) for source, ids in sentences]
+    encoded = [(tokeniser.encode(source), target_of(ids)) for source, ids in sentences]
     results: dict[int, AttentionMaps] = {}
     device = next(model.parameters()).device
     for indices, batch in batches_in_order(encoded, batch_tokens):
         with watched(model, tokeniser) as recording:
             model(batch.source.to(device), batch.target.to(device))
-        encoder, decoder, cross = _all_weights(recording, model)
+        encoder, decoder, cross = all_weights(recording, model)
         for row, index in enumerate(indices):
             source, target = ([*ids, END] for ids in encoded[index])
             s, t = len(source), len(target)
@@ -239,31 +240,6 @@ def has_encoder_weights(model: TranslationModel) -> bool:
     if isinstance(model, RecurrentTranslator):
         return True
     return "weights" in parse_mechanism(model.config.encoder_mechanism).tells
-
-
-def _all_weights(recording: Recording, model: TranslationModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys) each."""
-    if isinstance(model, RecurrentTranslator):
-        cross = layer_weights(recording, "cell.attention")[None]  # (1, batch, 1, target, source)
-        _, batch, heads, target, source = cross.shape
-        encoder, decoder = (cross.new_zeros(0, batch, heads, length, length) for length in (source, target))
-        return encoder, decoder, cross
-    return (
-        recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
-        recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers),
-        recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers),
-    )
-
-
-def _checked_target(target_ids: Sequence[int]) -> list[int]:
-    if isinstance(target_ids, str):
-        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
-    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
-    if special := sorted({PAD, BEGIN, END} & set(ids)):
-        raise ArgumentError(
-            f"target_ids contain the special ids {special}; give only those of the text, as encode does"
-        )
-    return ids
 
 
 def _singles(words: Sequence[str]) -> tuple[Span, ...]:
@@ -423,12 +399,7 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
 def _ids_of(model: TextModel, tokeniser: Tokeniser, text: str) -> tuple[list[int], bool]:
     """The ids that the model reads, and whether each looks at itself and earlier ones alone."""
     of_kind("model", model, TextModel, "a LanguageModel or a TextEncoder; `look` takes a translator")
-    of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
-    if model.config.vocab_size != tokeniser.vocab_size:
-        raise ArgumentError(
-            f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; use the tokeniser "
-            f"that the model was trained with"
-        )
+    check_together(model.config.vocab_size, tokeniser)
     causal = isinstance(model, LanguageModel)
     return [BEGIN, *tokeniser.encode(a_string("text", text)), *([] if causal else [END])], causal
 

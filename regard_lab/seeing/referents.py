@@ -149,8 +149,7 @@ def choose_head(
     >>> 0 <= choose_head(model, tokeniser, sentences).agreement <= 1
     True
     """
-    valid_sentences = _listed("valid_sentences", valid_sentences)
-    _check_any(valid_sentences)
+    valid_sentences = _some("valid_sentences", valid_sentences)
     splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
     if strangers := sum(split != "valid" for split in splits):
         raise ArgumentError(
@@ -188,8 +187,7 @@ def referent_agreement(
     >>> referent_agreement(model, tokeniser, sentences, (1, 0)).count
     4
     """
-    sentences = _listed("sentences", sentences)
-    _check_any(sentences)
+    sentences = _some("sentences", sentences)
     layer, number = _layer_and_number(head)
     encoder = _self_attending(model)
     layers, heads = encoder.config.encoder_layers, encoder.config.heads
@@ -266,9 +264,10 @@ def _listed(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSent
     return a_list(name, sentences, PronounSentence, "PronounSentences, as make_split returns them")
 
 
-def _check_any(sentences: Sequence[PronounSentence]) -> None:
-    if not sentences:
+def _some(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSentence]:
+    if not (listed := _listed(name, sentences)):
         raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
+    return listed
 
 
 @dataclass(frozen=True)
@@ -312,9 +311,7 @@ def swap_check(
     """
     if not callable(translate):
         raise ArgumentError(f"translate is {shown(translate)}; it needs a function from lines to their translations")
-    sentences = a_list("sentences", sentences, PronounSentence, "PronounSentences, as make_split returns them")
-    if not sentences:
-        raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
+    sentences = _some("sentences", sentences)
     versions = [
         *sentences,
         *(swap_referent(sentence, seed) for sentence in sentences),

@@ -238,15 +238,6 @@ class LensRow:
         return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def standard_error(share: float, count: int) -> float:
-    """The standard error of a share of `count` independent sentences: sqrt(share (1 - share) / count).
-
-    >>> round(standard_error(0.5, 100), 3)
-    0.05
-    """
-    return math.sqrt(max(share * (1 - share), 0.0) / count)
-
-
 def agreement(known: Sequence[KnownSentence], scores: Sequence[Sequence[float]]) -> tuple[float, float, float]:
     """The shares `top`, `order` and `cause` of `LensRow`, for scores of the source words of each sentence."""
     top = order = cause = 0

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from regard.arguments import a_list, a_string, each, of_kind, whole
+from regard.arguments import a_list, a_string, of_kind, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
 from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
-from regard_lab.seeing.watching import Span, in_eval_mode
+from regard_lab.seeing.watching import Span, in_eval_mode, target_of
 from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise, pad, tidy_target
 
 
@@ -75,7 +75,7 @@ def find_contrast(
     """
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     at = find_place(tokeniser, source, target_ids, of, place)
-    word, others, ids = of, _compared(tokeniser, instead_of), _checked_ids(target_ids)
+    word, others, ids = of, _compared(tokeniser, instead_of), target_of(target_ids)
     words = tokeniser.words(ids)
     written, first = words[at][0], words[at][1].start
     if written != word and written.lower() == word.lower() and written[:1].isupper() and not word[:1].isupper():
@@ -99,7 +99,7 @@ def find_place(
     Raises:
         ArgumentError: a word that was not written, or several times, or before which nothing was read.
     """
-    words = tokeniser.words(_checked_ids(target_ids))
+    words = tokeniser.words(target_of(target_ids))
     at = _find_place([text for text, _ in words], a_string("of", of), place)
     if source is None and not words[at][1].start:
         raise ArgumentError(f"{words[at][0]!r} is the first word, so a language model has read nothing before it")
@@ -118,15 +118,6 @@ def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
         if len(normalise(other).split()) != 1:
             raise ArgumentError(f"instead_of has {other!r}; each entry must be one word")
     return [tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others]  # as it writes them
-
-
-def _checked_ids(target_ids: Sequence[int]) -> list[int]:
-    if isinstance(target_ids, str):
-        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
-    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
-    if special := sorted({PAD, BEGIN, END} & set(ids)):
-        raise ArgumentError(f"target_ids contain the special ids {special}; give only those of the text")
-    return ids
 
 
 def _find_place(words: Sequence[str], word: str, place: int | None) -> int:

@@ -7,14 +7,14 @@ uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 
-from regard.arguments import count_of, each, of_kind, shown, whole
+from regard.arguments import each, of_kind, shown, whole
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers.recording import Recording
+from regard_lab.decoding.loading import check_together
 from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.seeing.lenses.contrast import (
     SIDES,
@@ -30,7 +30,7 @@ from regard_lab.seeing.lenses.contrast import (
 from regard_lab.seeing.lenses.erasing import erasure_scores
 from regard_lab.seeing.lenses.record import Relevance, WordScores, by_word
 from regard_lab.seeing.maps import check_attends
-from regard_lab.seeing.watching import in_eval_mode, layer_weights, recorded_weights, watched
+from regard_lab.seeing.watching import all_weights, in_eval_mode, watched
 from regard_lab.text import Tokeniser
 
 STEPS = 20
@@ -119,7 +119,8 @@ def _with_side(
     """The scores with those of one side, and the passes that they took."""
     spans = contrast.source_words if side == "source" else contrast.written_words
     first_time = not getattr(before, side)
-    return before.changed(
+    return replace(
+        before,
         **{side: by_word(integrated.scores[row], spans)},
         passes=before.passes + steps + first_time,
         backward_passes=before.backward_passes + steps,
@@ -219,7 +220,7 @@ def _from_weights(
         batch = Batch.of_contrasts([contrasts[index] for index in group], model.embedding.weight.device)
         with watched(model, tokeniser) as recording:
             run(model, batch)
-        encoder, decoder, cross = _all_weights(recording, model)
+        encoder, decoder, cross = all_weights(recording, model)
         for row, index in enumerate(group):
             contrast = contrasts[index]
             s, t = len(contrast.source), len(contrast.written)
@@ -231,22 +232,6 @@ def _from_weights(
                 passes=1,
             )
     return [results[index] for index in range(len(contrasts))]
-
-
-def _all_weights(recording: Recording, model: Explained) -> Stacks:
-    """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys); some may have 0 layers."""
-    if isinstance(model, LanguageModel):
-        decoder = recorded_weights(recording, "blocks", "attention", model.config.layers)
-        none = decoder[:0, ..., :0]
-        return none[..., :0, :], decoder, none
-    if isinstance(model, RecurrentTranslator):
-        cross = layer_weights(recording, "cell.attention")[None]
-        return cross[:0], cross[:0], cross
-    return (
-        recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
-        recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers),
-        recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers),
-    )
 
 
 Lens = Literal["gradients", "erase", "attention", "rollout"]
@@ -319,18 +304,13 @@ def relevance(
     True
     """
     of_kind("model", model, Explained, "a translation model or a language model")
-    of_kind("tokeniser", tokeniser, Tokeniser, "the tokeniser that the model was trained with")
     check_options(lens, head, steps)
     if (source is None) != isinstance(model, LanguageModel):
         raise ArgumentError(
             f"source is {shown(source)} for a {type(model).__name__}; a translation model needs the text that was "
             f"translated, and a language model has none: give source=None"
         )
-    if model.config.vocab_size != tokeniser.vocab_size:
-        raise ArgumentError(
-            f"the model has {count_of(model.config.vocab_size, 'ids')} and the tokeniser {tokeniser.vocab_size}; use "
-            "the tokeniser that the model was trained with"
-        )
+    check_together(model.config.vocab_size, tokeniser)
     if not isinstance(instead_of, tuple | list) or instead_of:
         contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
     else:

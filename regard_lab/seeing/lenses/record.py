@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +48,6 @@ class WordScores:
     backward_passes: int = 0
     errors: Mapping[str, float] = field(default_factory=dict)
     changes: Mapping[str, float] = field(default_factory=dict)
-
-    def changed(self, **fields: Any) -> WordScores:
-        """A copy with other fields."""
-        return replace(self, **fields)
 
 
 def by_word(scores: torch.Tensor, spans: Sequence[Span]) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ from regard_lab.seeing.lens_study import (
 )
 from regard_lab.seeing.lens_study import study as study_file
 from regard_lab.seeing.lens_study.known import swapped, written_before
-from regard_lab.seeing.lens_study.study import agreement, deletion, standard_error
+from regard_lab.seeing.lens_study.study import agreement, deletion
 from regard_lab.seeing.lenses import explain, log_odds
 from regard_lab.text import END
 from regard_lab.text.pronouns import swap_adjective, swap_referent
@@ -120,7 +120,6 @@ def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(kno
     assert agreement(known, scores(referent=1.0, adjective=2.0)) == (0.0, 1.0, 1.0)
     assert agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0  # a tie does not count
     assert agreement(known, scores(other=3.0, referent=1.0)) == (0.0, 0.0, 0.0)
-    assert standard_error(0.5, 25) == pytest.approx(0.1)
 
 
 def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(translator, known):
