@@ -118,7 +118,9 @@ def test_a_causal_model_that_looks_ahead_is_noticed(monkeypatch):
 def test_heads_that_look_beside_the_right_word_are_not_scored_as_right(monkeypatch):
     real = relations._weights
     monkeypatch.setattr(relations, "_weights", lambda *given: real(*given).roll(1, -1))
-    assert starting(failing("relations"), "The measure finds the relation of each head")
+    missed, *others = failing("relations")  # a head with all its weight on the word itself hits less than chance
+    assert missed.startswith("The measure finds the relation of each head")
+    assert not others or starting(others, "With random labels the same heads")
 
 
 def test_labels_that_are_not_random_are_noticed(monkeypatch):
