@@ -4,8 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from explaining import CONTRASTS, MODELS, SENTENCES, language_model, odds_by_hand, without_words
-from small_translator import TOKENISER, small_model
+from small_models import (
+    CONTRASTS,
+    MODELS,
+    SENTENCES,
+    TOKENISER,
+    language_model,
+    odds_by_hand,
+    small_model,
+    without_words,
+)
 
 from regard_lab.seeing import relevance
 from regard_lab.seeing.lenses import explain, explaining, find_contrast

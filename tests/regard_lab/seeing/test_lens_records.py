@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from explaining import CONTRASTS
-from small_translator import TOKENISER, small_model
+from small_models import CONTRASTS, TOKENISER, small_model
 
 from regard.errors import ArgumentError
 from regard_lab.seeing import Relevance, draw_relevance

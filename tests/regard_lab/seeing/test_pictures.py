@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from small_translator import TOKENISER, random_maps, small_model
+from small_models import TOKENISER, random_maps, small_model
 
 from regard.errors import ArgumentError, MissingPackageError
-from regard_lab.seeing import AttentionMaps, canvas, draw_heads, draw_maps, head_grid, look, picture
+from regard_lab.seeing import AttentionMaps, canvas, draw_heads, draw_maps, look, picture
 
 HOSTILE = [
     "$\\frac{$",
@@ -40,7 +40,6 @@ def drawn(monkeypatch):
     """The figures, instead of their files."""
     figures = []
     monkeypatch.setattr(picture, "save", lambda figure, path: figures.append(figure))
-    monkeypatch.setattr(head_grid, "save", lambda figure, path: figures.append(figure))
     return figures
 
 
