@@ -86,19 +86,15 @@ def without_words(vectors, ids):
 
 
 TEST_SENTENCES = make_split("test", 24)
-EVERY = [*TEST_SENTENCES, *make_split("valid", 12)]
-GRAMMAR_TOKENISER = Tokeniser.train([text for one in make_split("train", 60) for text in (one.source, one.target)], 500)
 
 
 class GrammarTranslator(Translator):
-    """Looks translations up instead of computing them."""
+    """Looks the grammar's own translations up instead of computing them."""
 
     def translate(self, lines, **options):
-        targets = {}
-        for sentence in EVERY:
-            for one in (sentence, swap_referent(sentence), swap_other(sentence), swap_adjective(sentence)):
-                if one is not None:
-                    targets[one.source] = one.target
+        changes = (lambda one: one, swap_referent, swap_other, swap_adjective)
+        every = [change(one) for one in (*TEST_SENTENCES, *make_split("valid", 12)) for change in changes]
+        targets = {one.source: one.target for one in every if one is not None}
         return [self._written(line, targets[line]) for line in lines]
 
     def _written(self, line, text):
@@ -106,23 +102,14 @@ class GrammarTranslator(Translator):
         return Translation(line, text, tuple(self.tokeniser.encode(line)), ids, 0.0, 0.0, True)
 
 
-def grammar_translator(**settings):
-    torch.manual_seed(0)
-    config = TranslationTransformer.Config(
-        vocab_size=GRAMMAR_TOKENISER.vocab_size,
-        dim=16,
-        heads=2,
-        dropout=0.0,
-        encoder_layers=1,
-        decoder_layers=1,
-        **settings,
-    )
-    return GrammarTranslator(TranslationTransformer(config).eval(), GRAMMAR_TOKENISER)
-
-
-def recurrent_translator(attention):
-    torch.manual_seed(0)
-    config = RecurrentTranslator.Config(
-        vocab_size=GRAMMAR_TOKENISER.vocab_size, dim=16, hidden=14, dropout=0.0, attention=attention
-    )
-    return GrammarTranslator(RecurrentTranslator(config).eval(), GRAMMAR_TOKENISER)
+def assert_apart(figure):
+    """No text of a figure meets another one or leaves it."""
+    figure.canvas.draw()
+    boxes = [(text.get_window_extent(), text) for text in figure.texts]
+    width, height = figure.bbox.size
+    for at, (box, text) in enumerate(boxes):
+        assert min(box.x0, box.y0, width - box.x1, height - box.y1) >= 0, text
+        for other, neighbour in boxes[at + 1 :]:
+            across = min(box.x1, other.x1) - max(box.x0, other.x0)
+            down = min(box.y1, other.y1) - max(box.y0, other.y0)
+            assert across <= 1 or down <= 1, (text, neighbour)
