@@ -16,8 +16,8 @@ from regard_lab.seeing.relations import (
     SPECIAL,
     Link,
     Looks,
+    MeanShare,
     RelationScore,
-    Share,
     from_neighbours,
     join,
     looks_of,
@@ -137,7 +137,7 @@ def score_figures(scored: RelationScore) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def share_figures(one: Share, name: str) -> dict[str, float]:
+def share_figures(one: MeanShare, name: str) -> dict[str, float]:
     return {name: round(one.mean, 4), "error": round(one.error, 4)}
 
 

@@ -25,7 +25,7 @@ from regard_lab.lessons.figures import (
 )
 from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, normal, rounded
-from regard_lab.seeing.quality.candidates import Call, Candidate, Exact, exact_answers, exact_of
+from regard_lab.seeing.quality.candidates import AttentionCall, Candidate, Exact, exact_answers, exact_of
 
 WORDS, DIM, TOPICS = 256, 16, 16  # words, size of a head, groups of similar words
 SPREAD = 0.1  # standard deviation of a word's numbers around its topic's, which has length 1
@@ -92,7 +92,7 @@ def teach(settings: Settings) -> Lecture:
     )
 
 
-def words(sharpness: float, seed: int, topics: int, count: int) -> Call:
+def words(sharpness: float, seed: int, topics: int, count: int) -> AttentionCall:
     """Attention among words of several topics, sorted by topic: q = k of length sqrt(sharpness), scale 1.
 
     Words of a topic have similar values too.
@@ -100,10 +100,10 @@ def words(sharpness: float, seed: int, topics: int, count: int) -> Call:
     centres = functional.normalize(normal(seed, topics, DIM), dim=-1).repeat_interleave(count // topics, 0)
     x = functional.normalize(centres + SPREAD * normal(seed + 1, count, DIM), dim=-1) * math.sqrt(sharpness)
     values = normal(seed + 2, topics, DIM).repeat_interleave(count // topics, 0) + NOISE * normal(seed + 3, count, DIM)
-    return Call(x[None, None], x[None, None], values[None, None], Full(), {"scale": 1.0})
+    return AttentionCall(x[None, None], x[None, None], values[None, None], Full(), {"scale": 1.0})
 
 
-def _features_errors(flat: Call, sharp: Call, seed: int) -> dict[str, list[float]]:
+def _features_errors(flat: AttentionCall, sharp: AttentionCall, seed: int) -> dict[str, list[float]]:
     """The errors of the mechanisms with features, of flat and of sharp weights."""
     errors = {}
     for end, call, sharpness in (("flat", flat, FLAT), ("sharp", sharp, SHARP)):
@@ -114,14 +114,14 @@ def _features_errors(flat: Call, sharp: Call, seed: int) -> dict[str, list[float
     return errors
 
 
-def _hashed_errors(sharp: Call, seed: int) -> dict[str, list[float]]:
+def _hashed_errors(sharp: AttentionCall, seed: int) -> dict[str, list[float]]:
     """The errors of LSH, of words in topics and of words without: each its own topic."""
     loose = words(SHARP, seed, WORDS, WORDS)
     calls = {"LSH, topics": sharp, "LSH, no topics": loose}
     return {name: [error(call, hashed(rounds), seed=seed) for rounds in ROUNDS] for name, call in calls.items()}
 
 
-def _mixed_errors(sharp: Call, seed: int) -> dict[str, list[float]]:
+def _mixed_errors(sharp: AttentionCall, seed: int) -> dict[str, list[float]]:
     """The errors of Linformer, of words sorted by topic and of the same words in another order."""
     mixed = torch.randperm(WORDS, generator=torch.Generator().manual_seed(seed))
     shuffled = sharp.but(**{name: getattr(sharp, name)[:, :, mixed] for name in ("q", "k", "v")})
@@ -130,7 +130,7 @@ def _mixed_errors(sharp: Call, seed: int) -> dict[str, list[float]]:
     return errors | {"mean of all values, sharp": [error(sharp, *pooled(1, WORDS), seed=seed)]}
 
 
-def error(call: Call, mechanism: Mechanism, parameters: Parameters = None, *, seed: int) -> float:
+def error(call: AttentionCall, mechanism: Mechanism, parameters: Parameters = None, *, seed: int) -> float:
     """The root mean square of the relative errors over seeds, against the softmax that the mechanism estimates."""
     candidate = Candidate("", "", "", mechanism, parameters)
     call, exact = _compared(call, mechanism)
@@ -139,7 +139,7 @@ def error(call: Call, mechanism: Mechanism, parameters: Parameters = None, *, se
     return math.sqrt(sum(one**2 for one in errors) / len(errors))
 
 
-def _compared(call: Call, mechanism: Mechanism) -> tuple[Call, Exact]:
+def _compared(call: AttentionCall, mechanism: Mechanism) -> tuple[AttentionCall, Exact]:
     """The call of a mechanism and its exact result; LSH brings keys to length 1, so its scale is the queries' length.
 
     With sigma = 1 / sqrt(sharpness), RandomFeature has the scores of the call.
@@ -161,7 +161,7 @@ def pooled(rank: int, count: int) -> tuple[Linformer, Mapping[str, torch.Tensor]
     return Linformer(count, rank, "keys_and_values"), {"projection": means[None]}
 
 
-def off_target(call: Call, mechanism: Any, seed: int) -> list[float]:
+def off_target(call: AttentionCall, mechanism: Any, seed: int) -> list[float]:
     """How far estimated exponentials of scores are from the true ones: of one draw, and of the mean of many draws.
 
     Relative to the norm of the true ones, after division by the best factor, which cancels in the weights.
@@ -174,7 +174,7 @@ def off_target(call: Call, mechanism: Any, seed: int) -> list[float]:
     return [math.sqrt(sum(one**2 for one in singles) / len(singles)), _relative(mean, true)]
 
 
-def _exponentials(mechanism: Any, call: Call) -> torch.Tensor:
+def _exponentials(mechanism: Any, call: AttentionCall) -> torch.Tensor:
     """φ(q) · φ(k) for each pair, (1, 1, words, words)."""
     features = mechanism.lift(call.q, call.k, 1.0, {})
     logs = torch.zeros(())

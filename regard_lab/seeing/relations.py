@@ -124,14 +124,14 @@ def join(looks: Iterable[Looks]) -> Looks:
 
 
 @dataclass(frozen=True)
-class Share:
+class MeanShare:
     """A mean with its standard error, over links of documents."""
 
     mean: float
     error: float
 
 
-def share(values: torch.Tensor, groups: torch.Tensor) -> Share:
+def share(values: torch.Tensor, groups: torch.Tensor) -> MeanShare:
     """The mean of a value of each link, and its standard error with documents as the independent units.
 
         error² = G / (G - 1) · sum over documents (sum over its links (value - mean))² / links²
@@ -146,18 +146,18 @@ def share(values: torch.Tensor, groups: torch.Tensor) -> Share:
     Source: the cluster-robust error of a mean, Liang and Zeger 1986, for independent links of documents.
 
     >>> share(torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0, 0, 1, 1]))
-    Share(mean=0.5, error=0.5)
+    MeanShare(mean=0.5, error=0.5)
     >>> share(torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([0, 0, 1, 1]))
-    Share(mean=0.5, error=0.0)
+    MeanShare(mean=0.5, error=0.0)
     """
     values = values.double()
     mean = values.mean()
     _, place = groups.unique(return_inverse=True)
     documents = int(place.max()) + 1
     if documents == 1:
-        return Share(float(mean), math.inf)
+        return MeanShare(float(mean), math.inf)
     sums = torch.zeros(documents, dtype=torch.float64).index_add(0, place, values - mean)
-    return Share(float(mean), math.sqrt(documents / (documents - 1) * float((sums**2).sum())) / len(values))
+    return MeanShare(float(mean), math.sqrt(documents / (documents - 1) * float((sums**2).sum())) / len(values))
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,11 @@ class RelationScore:
 
     head: tuple[int, int]
     links: int
-    hits: Share
+    hits: MeanShare
     mass: float
     offset: int
     baselines: dict[str, float]
-    margins: dict[str, Share]
+    margins: dict[str, MeanShare]
 
     @property
     def beyond(self) -> bool:

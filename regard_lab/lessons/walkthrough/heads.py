@@ -104,9 +104,9 @@ def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
         f"omega = {lines.one.format(**place)}", "Scores, not yet normalised", f"{lines.says}", lines.formula,
         axes=(scene.read,),
     )  # fmt: skip
-    stage = Stage("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", (scene.read,))
+    rows = Rows("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", (scene.read,))
     _weigh(
-        walker, scene, stage,
+        walker, scene, rows,
         weights=lambda alpha: (
             f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)} "
             f"{saturated(walker, scene, alpha[None], (q, k))}"
@@ -129,7 +129,7 @@ def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
     )  # fmt: skip
     names = ("scaled_scores", "nearer_scores", "masked_scores", "weights", "contexts")
     _weigh(
-        walker, scene, Stage("scores", names, "", pair),
+        walker, scene, Rows("scores", names, "", pair),
         weights=lambda weights: (
             f"Row i holds the weights of word i; each row sums to 1. {saturated(walker, scene, weights, (q, k))}"
         ).rstrip(),
@@ -138,44 +138,44 @@ def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Names of the steps for one word or for all, the rows they use, and the axes of the scores."""
+class Rows:
+    """Names of the steps for one word or for all, the index of the row that is chosen, and the axes of the scores."""
 
     scores: str
     names: tuple[str, str, str, str, str]
-    rows: str
+    chosen: str
     axes: tuple[Axis, ...]
 
 
-def _weigh(walker: Walker, scene: Scene, stage: Stage, *, weights: Callable[[torch.Tensor], str], context: str) -> None:
+def _weigh(walker: Walker, scene: Scene, rows: Rows, *, weights: Callable[[torch.Tensor], str], context: str) -> None:
     """Add scaling, bias by distance and mask, as the layer has them; then weights and context vectors."""
-    name, letter, size, writing = stage.scores, "ω", scene.layer.head_dim, scene.writing
-    scaled, nearer, masked, alpha, z = stage.names
+    name, letter, size, writing = rows.scores, "ω", scene.layer.head_dim, scene.writing
+    scaled, nearer, masked, alpha, z = rows.names
     if scene.scaling:
         says = (
             f"The more numbers a vector has, the larger its scores: with {count_of(size, 'numbers')} they are "
             f"typically √{size} times those of 1 number. Dividing by √{size} undoes that."
         )
         name = walker.step(
-            f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=stage.axes
+            f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=rows.axes
         )
         letter = "s"
     if scene.bias is not None:
         says = "The score decreases with the distance of the word; each head has its own slope."
-        line = f"{nearer} = {name} - slopes[{scene.head}] * distances{stage.rows}"
-        name = walker.step(line, "Distance", says, f"{letter}_{{ij}} - m_h |j - i|", axes=stage.axes)
+        line = f"{nearer} = {name} - slopes[{scene.head}] * distances{rows.chosen}"
+        name = walker.step(line, "Distance", says, f"{letter}_{{ij}} - m_h |j - i|", axes=rows.axes)
     if scene.mask:
         says = "Masked scores become minus infinity, whose exponential is 0."
-        line = f"{masked} = {name}.masked_fill(~allowed{stage.rows}, -math.inf)"
-        name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=stage.axes)
+        line = f"{masked} = {name}.masked_fill(~allowed{rows.chosen}, -math.inf)"
+        name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=rows.axes)
     walker.step(
         f"{alpha} = {name}.softmax(-1){filled(walker)}", "Attention weights", weights,
-        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=stage.axes, scale="weights",
+        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=rows.axes, scale="weights",
     )  # fmt: skip
-    title = "Context vectors" if stage.axes[1:] else "Context vector"
+    title = "Context vectors" if rows.axes[1:] else "Context vector"
     numbers = numbered("numbers", scene.layer.value_dim)
-    axes = writing.axes(scene.readers, numbers) if stage.axes[1:] else (numbers,)
-    line = f"{z} = {writing.weighted(alpha, 'v', one=not stage.axes[1:])}"
+    axes = writing.axes(scene.readers, numbers) if rows.axes[1:] else (numbers,)
+    line = f"{z} = {writing.weighted(alpha, 'v', one=not rows.axes[1:])}"
     walker.step(line, title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
 
 

@@ -22,7 +22,7 @@ from regard_lab.lessons.walkthrough.tables import (
     POSITIVE,
     WEIGHTS,
     Gap,
-    Table,
+    NumberTable,
     elsewhere,
     formula_mathml,
     kept,
@@ -160,7 +160,7 @@ def _code(line: str) -> str:
     return re.sub(r"([(\[])", r"\1<wbr>", escape(line))
 
 
-def _table(table: Table, step: Step, deepest: float, walk: Walk) -> Iterator[str]:
+def _table(table: NumberTable, step: Step, deepest: float, walk: Walk) -> Iterator[str]:
     caption = f"{step.title}, {table.title}" if table.title else step.title
     room = len(table.columns) if table.columns.unit == "words" else BRIEF if walk.brief else NUMBERS
     columns = kept(table.columns, room)

@@ -160,7 +160,7 @@ HIDDEN = "−∞"
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class NumberTable:
     """A table of numbers (rows, columns); the single row of one word has no label, and only heads have a title."""
 
     title: str
@@ -176,7 +176,7 @@ class Gap:
     count: int
 
 
-def tables(step: Step, brief: bool = False) -> Iterator[Table]:
+def tables(step: Step, brief: bool = False) -> Iterator[NumberTable]:
     """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
     assert isinstance(step.value, torch.Tensor)
     axes, values = _followed(step) if brief else (step.axes, step.value)
@@ -185,7 +185,7 @@ def tables(step: Step, brief: bool = False) -> Iterator[Table]:
     values = values.reshape(-1, len(rows), len(columns))
     titles = heads[0].labels if heads else ("",)
     for title, matrix in zip(titles, values, strict=True):
-        yield Table(title, rows, columns, matrix)
+        yield NumberTable(title, rows, columns, matrix)
 
 
 def whose(step: Step) -> str | None:

@@ -15,7 +15,7 @@ from regard_lab.lessons.walkthrough.tables import (
     DARK,
     WHITE,
     Gap,
-    Table,
+    NumberTable,
     elsewhere,
     formula_text,
     kept,
@@ -147,7 +147,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
         yield [(f"{INDENT}… {count_of(more, 'more heads')}", "dim")]
 
 
-def _table(table: Table, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
+def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
     """A table with labels of its columns and rows."""
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0

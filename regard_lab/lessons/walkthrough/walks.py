@@ -22,8 +22,9 @@ from regard_lab.lessons.walkthrough.inputs import (
     Text,
     embed_run,
     embed_words,
+    number_words,
     read_pieces,
-    read_words,
+    split_texts,
     through_decoder,
     through_encoder,
     through_stack,
@@ -42,9 +43,9 @@ from regard_lab.lessons.walkthrough.steps import (
 )
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.language.stack import Stack
-from regard_lab.models.storage import SavedModel
 from regard_lab.models.translation_transformer import KIND as TRANSLATOR
 from regard_lab.models.translation_transformer import TranslationConfig
+from regard_lab.text import Tokeniser
 from regard_lab.text.vocabularies import SPECIALS
 
 POSITIONS = ("none", "sinusoidal", "rotary")
@@ -143,7 +144,8 @@ def walk(
 
     walker, writing = Walker(), Writing(columns)
     readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
-    read_words(walker, text, context, drawn, readers, seen, words)
+    every = split_texts(walker, text, context, readers, seen, words)
+    number_words(walker, every, drawn, readers, seen)
     x = c = embed_words(walker, ("ids", "embeddings", "x"), readers, positions, writing)
     if seen is not None:
         c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions, writing)
@@ -190,8 +192,9 @@ def _check_choices(score: str, positions: str, draw: str, causal: bool, crosses:
 Model = LanguageModel | TextEncoder | TranslationTransformer
 
 
-def _learned(name: str) -> str:
-    return "learned"
+def learned(name: str) -> str:
+    """Where the weights of a trained model come from."""
+    return LEARNED
 
 
 def walk_run(
@@ -224,19 +227,13 @@ def walk_run(
         UnsupportedError: a kind of model or layer that a walkthrough cannot show.
     """
     call = call_of(walk_run, locals())
-    saved, tokeniser = load_with_tokeniser(run)
-    model = load_model(saved, str(run))
-    check_together(model.config.vocab_size, tokeniser)
+    walker, model, kind = _open_run(run)
     translates, crosses = isinstance(model, TranslationTransformer), context is not None
     if crosses and not translates:
-        raise ArgumentError(f"{run} is a {saved.kind}, which reads a single text; leave the context out")
+        raise ArgumentError(f"{run} is a {kind}, which reads a single text; leave the context out")
     _check_number("layer", layer, _depth(model, crosses))
     _check_number("head", head, model.config.heads)
 
-    walker = Walker()
-    walker.give("model", model, f"the trained {saved.kind}")
-    walker.give("tokeniser", tokeniser, "the tokeniser of the model")
-    walker.section = "From text to vectors"
     opens, closes = crosses or not translates, not crosses and not isinstance(model, LanguageModel)
     readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes, target=crosses), None
     assert readers.chosen is not None
@@ -245,26 +242,33 @@ def walk_run(
     if isinstance(model, Stack):
         x, block = through_stack(walker, model, readers, h, layer)
         attention = block.attention
-        scene = Scene(attention, readers, readers, x, x, place, head, _learned, block.bias)
+        scene = Scene(attention, readers, readers, x, x, place, head, learned, block.bias)
     elif context is None:
         x, attention = through_encoder(walker, model, readers, h, layer)
-        scene = Scene(attention, readers, readers, x, x, place, head, _learned)
+        scene = Scene(attention, readers, readers, x, x, place, head, learned)
     else:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
         x, attention = through_decoder(walker, model, readers, seen, h, layer)
-        scene = Scene(attention, readers, seen, x, "c", place, head, _learned)
+        scene = Scene(attention, readers, seen, x, "c", place, head, learned)
     walk_layer(walker, scene)
-    settings = {"run": str(run), "model": saved.kind, "layer": layer, "head": head, "heads": attention.heads}
+    settings = {"run": str(run), "model": kind, "layer": layer, "head": head, "heads": attention.heads}
     settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}
     return walker.walk(readers, seen, settings, call=call)
 
 
-def load_model(saved: SavedModel, where: str) -> Model:
-    """The model in float64, so that every digit shown is correct."""
+def _open_run(run: str | Path) -> tuple[Walker, Model, str]:
+    """A walker that has the model, in float64 so that every digit shown is correct, and its tokeniser; its kind."""
+    saved, tokeniser = load_with_tokeniser(run)
     kinds = {LanguageModel.KIND: LanguageModel, TextEncoder.KIND: TextEncoder, TRANSLATOR: TranslationTransformer}
     if saved.kind not in kinds:
-        raise UnsupportedError(f"{where} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}")
-    return kinds[saved.kind].from_saved(saved, where).double().eval().requires_grad_(False)
+        raise UnsupportedError(f"{run} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}")
+    model = kinds[saved.kind].from_saved(saved, str(run)).double().eval().requires_grad_(False)
+    check_together(model.config.vocab_size, tokeniser)
+    walker = Walker()
+    walker.give("model", model, f"the trained {saved.kind}")
+    walker.give("tokeniser", tokeniser, "the tokeniser of the model")
+    walker.section = "From text to vectors"
+    return walker, model, saved.kind
 
 
 def _depth(model: Model, crosses: bool) -> int:
@@ -363,11 +367,8 @@ def walk_whole(
 
     walker = Walker()
     walker.give("model", drawn, f"a {drawn.KIND} with weights drawn with seed {seed}")
-    walker.section = "From text to vectors"
-    _split(walker, "", text, cut, words)
-    if read is not None:
-        _split(walker, "context_", context, read, words)
-    every = "set(words)" if read is None else "{*words, *context_words}"
+    seen = None if read is None else Axis("words", tuple(read))
+    every = split_texts(walker, text, context, Axis("words", tuple(cut)), seen, words)
     axis = Axis("words", tuple(vocabulary), first=0)
     says = "Four special words, then every different word, sorted. A trained model has a vocabulary of its own."
     walker.step(f"vocabulary = {[*SPECIALS]} + sorted({every})", "Vocabulary", says, axes=(axis,))
@@ -399,9 +400,7 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
         UnsupportedError: a kind of model or layer that a walkthrough cannot show.
     """
     call = call_of(walk_whole_run, locals())
-    saved, tokeniser = load_with_tokeniser(run)
-    model = load_model(saved, str(run))
-    check_together(model.config.vocab_size, tokeniser)
+    walker, model, kind = _open_run(run)
     translates = isinstance(model, TranslationTransformer)
     if translates != (context is not None):
         way = "leave the context out"
@@ -411,20 +410,18 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
                 "give the source sentence as --context and the translation so far as the text. For this source, with "
                 f"Das as the translation so far: {command}"
             )
-        raise ArgumentError(f"{run} is a {saved.kind}; {way}")
-    walker, encodes = Walker(), isinstance(model, TextEncoder)
-    walker.give("model", model, f"the trained {saved.kind}")
-    walker.give("tokeniser", tokeniser, "the tokeniser of the model")
-    walker.section = "From text to vectors"
-    encode = tokeniser.encode_target if translates else tokeniser.encode
-    last = len(encode(a_string("text", text))) + (0 if encodes else 1)
-    word = max(last, 1) if word is None and not encodes else word
+        raise ArgumentError(f"{run} is a {kind}; {way}")
+    encodes = isinstance(model, TextEncoder)
+    if word is None and not encodes:
+        tokeniser: Tokeniser = walker.values["tokeniser"]
+        encode = tokeniser.encode_target if translates else tokeniser.encode
+        word = len(encode(a_string("text", text))) + 1
     readers = read_pieces(walker, "", text, word, opens=True, closes=encodes, target=translates)
     seen = None
     if context is not None:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True, follows=True)
     through_model(walker, model, readers, seen, "tokeniser.pieces({})", LEARNED)
-    return walker.walk(readers, seen, {"run": str(run), "model": saved.kind, **_sizes(model)}, call=call, brief=True)
+    return walker.walk(readers, seen, {"run": str(run), "model": kind, **_sizes(model)}, call=call, brief=True)
 
 
 def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Model:
@@ -446,17 +443,6 @@ def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Mode
             sides |= {f"{side}_layers": chosen["layers"] for side in ("encoder", "decoder")}
             model = TranslationTransformer(TranslationConfig(**shared, **sides))
     return model.double().eval().requires_grad_(False)
-
-
-def _split(walker: Walker, prefix: str, text: Text | None, cut: list[str], kept: str) -> None:
-    """Add the step that splits a text into words."""
-    what = "context" if prefix else "text"
-    walker.give(what, text, f"the {what}")
-    only = "" if kept == "all" else f', "{kept}"'
-    line = f"split_words({what}{only})" if isinstance(text, str) else f"list({what})"
-    title = "Words of the context" if prefix else "Words"
-    axis = Axis("words", tuple(cut))
-    walker.step(f"{prefix}words = {line}", title, f"The {what} is split into words.", axes=(axis,))
 
 
 def _number(walker: Walker, prefix: str, cut: list[str], word: int | str | None, *, opens: bool, follows: bool) -> Axis:

@@ -33,7 +33,7 @@ from regard.reprs import brief
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AttentionCall:
     """Tensors and options of one call of `attention`."""
 
     q: torch.Tensor
@@ -47,15 +47,15 @@ class Call:
         """Whether no query may look at a later key."""
         return self.pattern.canonical().reach().ahead == 0
 
-    def but(self, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Call:
+    def but(self, *, options: Mapping[str, Any] | None = None, **changes: Any) -> AttentionCall:
         """The same call with other tensors or another pattern; options are added to its own."""
         return replace(self, **changes, options={**self.options, **(options or {})})
 
-    def without(self, option: str) -> Call:
+    def without(self, option: str) -> AttentionCall:
         """The same call without an option."""
         return replace(self, options={name: given for name, given in self.options.items() if name != option})
 
-    def widened(self) -> Call:
+    def widened(self) -> AttentionCall:
         """The same call in float32 at least."""
         wide = torch.promote_types(self.q.dtype, torch.float32)
         return replace(self, q=self.q.to(wide), k=self.k.to(wide), v=self.v.to(wide))
@@ -119,7 +119,7 @@ THIS_CALL = "the call"
 ITSELF = Diagonals(0, 0)
 
 
-def exact_answers(call: Call, what: Pattern | Mechanism, known: dict[str, Exact]) -> dict[str, Exact]:
+def exact_answers(call: AttentionCall, what: Pattern | Mechanism, known: dict[str, Exact]) -> dict[str, Exact]:
     """Exact results by their name in the column "against"; those missing in `known` are computed and added to it."""
     if isinstance(what, LSH):
         names = ["keys that are the queries"]
@@ -133,18 +133,18 @@ def exact_answers(call: Call, what: Pattern | Mechanism, known: dict[str, Exact]
     return {name: known[name] for name in names}
 
 
-def exact_of(call: Call) -> Exact:
+def exact_of(call: AttentionCall) -> Exact:
     """Softmax attention by the cheapest backend that computes it exactly."""
     return Exact(*call.widened().with_log_sum_exp())
 
 
-def _unit(call: Call, sigma: float) -> Exact:
+def _unit(call: AttentionCall, sigma: float) -> Exact:
     """The softmax of q·k / sigma² for q and k of length 1."""
     q, k = (functional.normalize(x, dim=-1) for x in (call.widened().q, call.widened().k))
     return exact_of(call.widened().but(q=q, k=k, options={"scale": sigma**-2}))
 
 
-def _shared(call: Call) -> Exact:
+def _shared(call: AttentionCall) -> Exact:
     """Exact attention with normalised queries as keys, in which only a query without other keys looks at itself."""
     call = call.widened()
     call = call.but(k=functional.normalize(call.q, dim=-1))
@@ -184,7 +184,7 @@ class Candidate:
         """Whether the candidate depends on a seed."""
         return self._reseeded(0) != self._reseeded(1)
 
-    def reason_against(self, exact: Call) -> str | None:
+    def reason_against(self, exact: AttentionCall) -> str | None:
         """The reason why the candidate does not apply to a call, or None."""
         q, k = (tuple(x.shape[:3]) for x in (exact.q, exact.k))
         if isinstance(self.what, Mechanism) and self.what.shares_keys and q != k:
@@ -200,7 +200,7 @@ class Candidate:
             return f"it keeps all {count_of(kept, 'pairs')} of this call, so it is exact attention"
         return None
 
-    def prepared(self, exact: Call, seed: int) -> Candidate:
+    def prepared(self, exact: AttentionCall, seed: int) -> Candidate:
         """The candidate with untrained parameters, drawn with a seed, if it needs some and none were given."""
         if not isinstance(self.what, Mechanism) or self.parameters is not None:
             return self
@@ -211,7 +211,7 @@ class Candidate:
         placed = {name: one.detach().to(exact.q) for name, one in drawn.items()}
         return replace(self, name=f"{self.name} ({UNTRAINED})", parameters=placed)
 
-    def call(self, exact: Call, seed: int | None = None) -> Call:
+    def call(self, exact: AttentionCall, seed: int | None = None) -> AttentionCall:
         """The call with which the candidate replaces an exact call; `seed=None` uses the candidate's own seed.
 
         The pattern of the call is kept and combined with the candidate's by `&`. The scale is dropped for a mechanism
@@ -279,21 +279,21 @@ def _redrawn(part: Pattern, seed: int) -> Pattern:
 BLOCK = 64  # block size of BigBird's paper, with a window of three blocks and two global blocks
 
 
-def sweep(call: Call) -> list[Candidate]:
+def sweep(call: AttentionCall) -> list[Candidate]:
     """The default candidates: every family with several values of its parameter."""
     return [*_windows(call), *_big_birds(call), *_sparse(call), *_features(), *_hashed(call), *_learned(call)]
 
 
-def _near(call: Call, size: int) -> Pattern:
+def _near(call: AttentionCall, size: int) -> Pattern:
     return CausalWindow(size) if call.causal else SlidingWindow(size)
 
 
-def _windows(call: Call) -> list[Candidate]:
+def _windows(call: AttentionCall) -> list[Candidate]:
     name = "causal window" if call.causal else "sliding window"
     return [Candidate(f"{name} {size}", name, str(size), _near(call, size)) for size in (64, 128, 256, 512)]
 
 
-def _big_birds(call: Call) -> list[Candidate]:
+def _big_birds(call: AttentionCall) -> list[Candidate]:
     near = _near(call, 3 * BLOCK) | GlobalTokens(range(2 * BLOCK))
     return [
         Candidate(
@@ -304,7 +304,7 @@ def _big_birds(call: Call) -> list[Candidate]:
     ]  # fmt: skip
 
 
-def _sparse(call: Call) -> list[Candidate]:
+def _sparse(call: AttentionCall) -> list[Candidate]:
     """The patterns of the Sparse Transformer, with strides around the square root of the length."""
     middle = 2 ** max(2, round(math.log2(max(1, call.k.shape[2])) / 2))
     strides = (middle // 2, middle, 2 * middle)
@@ -328,7 +328,7 @@ def _features() -> list[Candidate]:
     return [Candidate("LinearTransformer", "LinearTransformer", "", LinearTransformer()), *performers, *waves]
 
 
-def _hashed(call: Call) -> list[Candidate]:
+def _hashed(call: AttentionCall) -> list[Candidate]:
     """LSH with chunks of 64 and twice as many buckets as chunks, as in Reformer's paper."""
     buckets = 2 * max(1, call.k.shape[2] // BLOCK)
     return [
@@ -337,6 +337,6 @@ def _hashed(call: Call) -> list[Candidate]:
     ]
 
 
-def _learned(call: Call) -> list[Candidate]:
+def _learned(call: AttentionCall) -> list[Candidate]:
     """Linformer, whose projections are drawn, not trained; it is left out of causal calls, with the reason."""
     return [Candidate("Linformer", "Linformer", "", Linformer(max(1, call.k.shape[2]), 256))]

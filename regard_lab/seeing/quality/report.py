@@ -26,7 +26,7 @@ from regard_lab.seeing.canvas import FAINT, INK, LINES, MARKS, checked_path, dra
 from regard_lab.seeing.quality.candidates import (
     THIS_CALL,
     UNTRAINED,
-    Call,
+    AttentionCall,
     Candidate,
     Exact,
     Given,
@@ -73,7 +73,7 @@ def draw_errors(report: Approximation, path: str | Path) -> None:
         save(figure, path)
 
 
-def _draw_line(axes: Axes, rows: Sequence[Row], colour: str, mark: str, label: str) -> None:
+def _draw_line(axes: Axes, rows: Sequence[CandidateRow], colour: str, mark: str, label: str) -> None:
     times, errors = [row.time_ratio for row in rows], [max(row.error, LEAST) for row in rows]
     of_call = rows[0].against == THIS_CALL
     axes.errorbar(
@@ -109,9 +109,9 @@ def _draw_borders(axes: Axes, tolerance: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _lines(report: Approximation) -> dict[tuple[str, str], list[Row]]:
+def _lines(report: Approximation) -> dict[tuple[str, str], list[CandidateRow]]:
     """Rows by family and by what they are compared with."""
-    lines: dict[tuple[str, str], list[Row]] = {}
+    lines: dict[tuple[str, str], list[CandidateRow]] = {}
     for row in report.rows:
         if math.isfinite(row.error):
             lines.setdefault((row.family, row.against), []).append(row)
@@ -130,7 +130,7 @@ COLUMNS = ("error", "± seeds", "worst row", "mass", "time", "memory", "by", "ag
 
 @brief
 @dataclass(frozen=True)
-class Row:
+class CandidateRow:
     """One candidate compared with one exact result.
 
     error: relative error, the mean over the seeds; spread: its standard deviation, None if nothing is random.
@@ -184,10 +184,10 @@ class Approximation:
     bytes: float
     tolerance: float
     seeds: int
-    rows: tuple[Row, ...]
+    rows: tuple[CandidateRow, ...]
     left_out: tuple[LeftOut, ...]
 
-    def suggested(self, family: str) -> Row | None:
+    def suggested(self, family: str) -> CandidateRow | None:
         """The fastest row of a family whose error is within the tolerance, or None. Untrained rows do not count."""
         fitting = [row for row in self._trained(family) if row.error <= self.tolerance]
         return min(fitting, key=lambda row: row.time_ratio, default=None)
@@ -229,13 +229,13 @@ class Approximation:
             lines += ["", "Left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
         return "\n".join(lines)
 
-    def _of(self, family: str) -> list[Row]:
+    def _of(self, family: str) -> list[CandidateRow]:
         """The rows of a family against its first reference, which is the call itself if there are several."""
         rows = [row for row in self.rows if row.family == family]
         first = rows[0].against if rows else ""
         return [row for row in rows if row.against == first]
 
-    def _trained(self, family: str) -> list[Row]:
+    def _trained(self, family: str) -> list[CandidateRow]:
         """The rows of a family that can be suggested."""
         return [row for row in self._of(family) if not row.is_untrained]
 
@@ -251,7 +251,7 @@ class Approximation:
         return f"{family}: {row.name}, error {row.error:.3g} in {row.time_ratio:.2f} of the exact time{pays}"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CandidateRow) -> tuple[str, ...]:
     name = row.name if len(row.name) <= LONGEST else row.name[: LONGEST - 1] + "…"
     return (
         name,
@@ -347,7 +347,7 @@ def approximation(
     True
     """
     _check(seeds, tolerance, rounds)
-    call = Call(q, k, v, as_pattern(pattern), {"scale": scale, "q_start": q_start})
+    call = AttentionCall(q, k, v, as_pattern(pattern), {"scale": scale, "q_start": q_start})
     plan, exact = call.plan(), exact_of(call)
     _check_exact(exact)
     comparisons, left_out = [], []
@@ -375,15 +375,17 @@ class Comparison:
     """A candidate, the exact call, and the seeds to compute it with."""
 
     candidate: Candidate
-    exact: Call
+    exact: AttentionCall
     seeds: tuple[int | None, ...]
 
     @property
-    def timed(self) -> Call:
+    def timed(self) -> AttentionCall:
         """The call that is timed, with the first seed."""
         return self.candidate.call(self.exact, self.seeds[0])
 
-    def rows(self, known: dict[str, Exact], seconds: float, exact_seconds: float, exact_bytes: float) -> list[Row]:
+    def rows(
+        self, known: dict[str, Exact], seconds: float, exact_seconds: float, exact_bytes: float
+    ) -> list[CandidateRow]:
         """A row for each exact result that the candidate is compared with; `known` caches exact results."""
         plan, held = self.timed.plan(), _held(self.timed)
         answers = [self._answer(seed) for seed in self.seeds]
@@ -392,7 +394,7 @@ class Comparison:
             errors, worst = zip(*(exact.errors(output) for output, _ in answers), strict=True)
             kept = [exact.mass(log_sum_exp) for _, log_sum_exp in answers if log_sum_exp is not None]
             rows.append(
-                Row(
+                CandidateRow(
                     name=self.candidate.name,
                     family=self.candidate.family,
                     knob=self.candidate.knob,
@@ -418,7 +420,7 @@ class Comparison:
         return call.with_log_sum_exp() if keeps else (call.output(), None)
 
 
-def _held(call: Call) -> float:
+def _held(call: AttentionCall) -> float:
     """Peak memory in bytes: the tensors and what the plan needs beside them."""
     plan = call.plan()
     return plan.problem.nbytes + plan.cost.peak_bytes

@@ -18,7 +18,7 @@ from regard.mechanisms import LSH, Linformer, Performer, RandomFeature
 from regard.patterns import KeySpan, RandomBlocks, SlidingWindow
 from regard.timing import median_seconds
 from regard_lab.seeing import Approximation, approximation
-from regard_lab.seeing.quality import Candidate, LeftOut, Row
+from regard_lab.seeing.quality import Candidate, CandidateRow, LeftOut
 from regard_lab.seeing.quality.candidates import as_candidate
 
 BATCH, HEADS, KV_HEADS, LENGTH, HEAD_DIM, V_DIM = 2, 6, 3, 37, 5, 13
@@ -279,7 +279,7 @@ def test_times_on_the_cpu_are_those_of_one_thread_and_threads_are_as_before():
 
 def made_row(**changes):
     """A row as a comparison makes it."""
-    given = Row("window 8", "window", "8", "the call", "tiled", 0.5, None, 1.0, 0.5, 0.1, 0.5, 100.0, 1.0)
+    given = CandidateRow("window 8", "window", "8", "the call", "tiled", 0.5, None, 1.0, 0.5, 0.1, 0.5, 100.0, 1.0)
     return replace(given, **changes)
 
 
