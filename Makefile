@@ -13,7 +13,7 @@ export GOMP_SPINCOUNT ?= 20000
 # seconds, and takes 11 without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo setup test test-library test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel clean
+.PHONY: demo setup test test-library test-lab test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -24,10 +24,14 @@ setup: $(BUILT)               ## only make the environment, in .venv, with the c
 test: $(BUILT) $(WEIGHTS)                ## the test suite and the examples in the documentation
 	$(BIN)/pytest -n 2
 
-test-library: $(BUILT) $(WEIGHTS)        ## the tests of the library alone
+test-library: $(BUILT) $(WEIGHTS)        ## the tests of regard alone, after a change of the library
 	$(BIN)/pytest -n 2 tests/regard regard
 
+test-lab: $(BUILT) $(WEIGHTS)            ## the tests of regard_lab alone
+	$(BIN)/pytest -n 2 tests/regard_lab regard_lab
+
 test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes, and the runs of docs/reliability.md
+	$(BIN)/pytest -n 2 -m once
 	$(BIN)/python -m tests.long all
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
@@ -53,7 +57,7 @@ check: $(BUILT) $(WEIGHTS)               ## what CI runs: format, lint, types, t
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard regard_lab
 	$(BIN)/python tests/machines.py --only plain -n 2 $(ELSEWHERE)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m 'not slow and not gpu'
 
 fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff check --fix .

@@ -128,7 +128,7 @@ class Experiment:
     def _converted(self, kv_heads: int, method: str) -> LanguageModel:
         calibration = None if method == "align, no text" else self._read_text
         if method == "align, neighbours":
-            rotated = turned(self.model, kv_heads, calibration, regroup=False).model
+            rotated = turned(self.model, kv_heads, calibration, regroup=False)[0]
             return with_kv_heads(rotated.float(), kv_heads)
         return with_kv_heads(self.model, kv_heads, method.split(",")[0], calibration=calibration)
 

@@ -1,5 +1,13 @@
-"""Checks of arguments: what kind of object one is, what counts as a number, and how a message quotes a value.
+"""Checks of arguments, each one line where it is used: a value comes back as it is kept, or an ArgumentError names it.
 
+    whole, real                  a number, from `least` to `most`
+    yes_or_no, one_of            True or False; one of a few names
+    of_kind, a_string, a_path    an object of a class; a string; a path
+    a_list, each                 values of one class; values
+    a_tensor                     a tensor of some dtypes and one of a few shapes
+    check_fields                 the fields of a frozen dataclass, each by one of the checks above
+
+`needs=` replaces the words after "it needs". Beside them: what counts as a number, and how a message quotes a value.
 torch is not imported here, so that text can be read without it: tensors are known by their attributes.
 """
 
@@ -8,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,7 +45,8 @@ def shown(value: object) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None and dtype is not None and (hasattr(value, "requires_grad") or len(shape)):
         kind = "a tensor" if hasattr(value, "requires_grad") else "an array"
-        return f"{kind} {(*shape,)} of {dtype}"
+        layout = str(getattr(value, "layout", "torch.strided"))
+        return f"{kind} {(*shape,)} of {dtype}{'' if layout == 'torch.strided' else f' in layout {layout}'}"
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write the longest ones
         return f"a whole number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
@@ -228,33 +237,54 @@ def is_symbolic(value: Any) -> bool:
     return torch is not None and type(value) is torch.SymInt
 
 
-def whole(name: str, number: object, least: int | None = None) -> int:
-    """The number as a Python int, if it is a whole one of at least `least` that fits 64 bits.
+def whole(name: str, number: object, least: int | None = None, most: int | None = None, needs: str = "") -> int:
+    """The number as a Python int, if it is a whole one within these bounds that fits 64 bits.
 
     >>> import torch
-    >>> whole("size", torch.tensor(3), 1)
+    >>> whole("size", torch.tensor(3), least=1)
     3
     """
     found = plain(name, number)
     if is_symbolic(found):
         return found
-    if not is_whole(found) or (least is not None and found < least):
-        rule = "a whole number" if least is None else f"a whole number, {least} or more"
-        raise ArgumentError(f"{name} is {shown(found)}; it needs {rule}")
+    if not is_whole(found) or not _within(found, least, most):
+        raise ArgumentError(f"{name} is {shown(found)}; it needs {needs or _range('a whole number', least, most)}")
     if not -(2**63) <= found < 2**63:
         raise ArgumentError(f"{name} is {shown(found)}; positions are counted in 64 bits")
     return found if type(found) is int else int(found)
 
 
-def real(name: str, number: object) -> float:
-    """The number as a Python float, if it is a finite one."""
+def real(
+    name: str,
+    number: object,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    needs: str = "",
+) -> float:
+    """The number as a Python float, if it is a finite one within these bounds; `above` itself is outside.
+
+    >>> real("dropout", 0.25, 0, 1)
+    0.25
+    """  # fmt: skip
     found = plain(name, number)
-    try:
-        if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found):
-            return float(found)
-    except OverflowError:  # a whole number beyond what a float reaches
-        pass
-    raise ArgumentError(f"{name} is {shown(found)}; it needs a finite number")
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        with suppress(OverflowError):  # a whole number beyond what a float reaches
+            value = float(found)
+            if math.isfinite(value) and _within(value, least, most) and (above is None or value > above):
+                return value
+    needs = needs or (f"a finite number above {above}" if above is not None else _range("a finite number", least, most))
+    raise ArgumentError(f"{name} is {shown(found)}; it needs {needs}")
+
+
+def _within(number: float, least: float | None, most: float | None) -> bool:
+    return (least is None or number >= least) and (most is None or number <= most)
+
+
+def _range(kind: str, least: float | None, most: float | None) -> str:
+    if most is None:
+        return kind if least is None else f"{kind}, {least} or more"
+    return f"{kind}, {most} or less" if least is None else f"{kind} from {least} to {most}"
 
 
 def yes_or_no(name: str, value: object) -> bool:
@@ -262,6 +292,79 @@ def yes_or_no(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} is {shown(value)}; it is True or False")
     return value
+
+
+def one_of(name: str, value: Any, names: Collection[str], command: str = "") -> str:
+    """The value, if it is one of these names; otherwise the message ends as `suggest` says.
+
+    >>> one_of("shared", "keys", ("keys", "values"))
+    'keys'
+    """
+    if not isinstance(value, str) or value not in names:
+        raise ArgumentError(f"{name} is {shown(value)}; {suggest(value, names, command)}")
+    return value
+
+
+def a_tensor(
+    name: str, value: Any, needs: str, shapes: Iterable[Sequence[int | tuple[int, ...] | None]], *dtypes: Any
+) -> Any:
+    """The value, if it is a dense tensor of one of these shapes and dtypes.
+
+    Args:
+        name: what the message calls it.
+        value: what was given.
+        needs: the dtypes and shapes in words, as the message ends.
+        shapes: the size of each axis: a number, several of which one fits, or None for any size.
+        dtypes: those that fit; any floating-point one if there are none.
+
+    Raises:
+        ShapeError: anything else, or a tensor whose class computes its numbers.
+
+    >>> import torch
+    >>> a_tensor("sink", torch.zeros(1, 8), "(heads,) or (batch or 1, heads)", [(8,), ((1, 2), 8)]).shape
+    torch.Size([1, 8])
+    """
+    fits = hasattr(value, "requires_grad") and not value.is_nested and str(value.layout) == "torch.strided"
+    if fits:
+        fits = value.dtype in dtypes if dtypes else value.dtype.is_floating_point
+        fits = fits and any(has_sizes(value.shape, sizes) for sizes in shapes)
+    if not fits:
+        raise ShapeError(f"{name} is {shown(value)}; it needs {needs}")
+    refuse_wrapper(name, value)
+    return value
+
+
+def has_sizes(shape: Sequence[int], sizes: Sequence[int | tuple[int, ...] | None]) -> bool:
+    """Whether each axis of a shape has its size: a number, several of which one fits, or None for any size."""
+    return len(shape) == len(sizes) and all(
+        size is None or (given in size if isinstance(size, tuple) else given == size)
+        for given, size in zip(shape, sizes, strict=True)
+    )
+
+
+def check_fields(owner: object, **checks: Callable[[str, Any], Any]) -> None:
+    """Check fields of a frozen dataclass, and keep in each what its check returns.
+
+    Args:
+        owner: the object; messages call its fields "Performer's features".
+        checks: by the name of a field a function of (name, value), such as `whole` or `partial(whole, least=1)`.
+
+    >>> from dataclasses import dataclass
+    >>> from functools import partial
+    >>> @dataclass(frozen=True)
+    ... class Window:
+    ...     size: int
+    ...     def __post_init__(self) -> None:
+    ...         check_fields(self, size=partial(whole, least=1))
+    >>> Window(0)
+    Traceback (most recent call last):
+    regard.errors.ArgumentError: Window's size is 0; it needs a whole number, 1 or more
+    """
+    kind = type(owner).__name__
+    for field, check in checks.items():
+        object.__setattr__(
+            owner, field, check(f"{kind}'{'' if kind[-1] == 's' else 's'} {field}", getattr(owner, field))
+        )
 
 
 def suggest(given: object, names: Collection[str], command: str = "") -> str:

@@ -26,6 +26,15 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POISONED = {"contracts", "backends", "caches"}
+# Tests of tools, of benchmarks and of the built site: `make check` and `make test-long` run them, `make test` does not.
+ONCE = ("tests/long/", "tests/regard_lab/bench/", "tests/regard_lab/docs/test_site.py", "tests/regard/test_machines.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(config.rootpath).as_posix().startswith(ONCE):
+            item.add_marker(pytest.mark.once)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from docs.making.measured import RESULTS
-from tests.long.mutants.answers import answer
 
 
 @cache
@@ -37,11 +36,4 @@ def summary() -> str:
     )
 
 
-def survivors() -> str:
-    """The mutants that no test noticed, with what was done about each."""
-    record = results()["runs"].get("mutants", {"noted": []})
-    lines = [f"- `` {one.partition(' (survived')[0].partition(', ')[2]} ``: {answer(one)}" for one in record["noted"]]
-    return "\n".join(lines) or "None."
-
-
-PARTS = {"reliability-goals": goals, "reliability-summary": summary, "reliability-survivors": survivors}
+PARTS = {"reliability-goals": goals, "reliability-summary": summary}

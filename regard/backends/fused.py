@@ -259,7 +259,7 @@ class FusedCalls:
         grid = operands.grid.block(block.rows, block.hull)
         bias = operands.bias_block(grid)
         bias = None if bias is None else bias.detach().to(operands.q.dtype)
-        if bias is not None and isinstance(problem.pattern, Full):
+        if bias is not None and problem.pattern == Full():
             return bias.expand(*bias.shape[:2], len(block.rows), block.width)
         allowed = problem.pattern.evaluate(grid)
         allowed = allowed if allowed.dim() == 4 else allowed[None, None]

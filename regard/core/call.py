@@ -27,8 +27,7 @@ from regard.core.result import Want
 from regard.core.tensors import Outline, Stored, autocast_dtype, bind_attention, in_memory, lowered
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
-from regard.patterns import KeySpan, Pattern, as_pattern
-from regard.patterns.algebra import Both, Either
+from regard.patterns import Pattern, as_pattern
 
 _SOFTMAX = Softmax()
 _BEFORE: Any = torch._C.DispatchKey.PreDispatch  # included while a tracer records before autograd
@@ -137,7 +136,7 @@ class Call(NamedTuple):
             return None
         if self.parameters or self.dropout or self.want or self.strict:
             return None
-        like = _spans_apart(self.pattern)
+        like = self.pattern.without_numbers() if isinstance(self.pattern, Pattern) else self.pattern or "full"
         if like is None or (q.shape[2] > STEP and like is self.pattern):
             return None
         if k.is_neg() or v.is_neg() or k._is_zerotensor() or v._is_zerotensor():
@@ -258,20 +257,3 @@ class Call(NamedTuple):
 def make_problem(q: Any, k: Any, v: Any, **options: Any) -> Problem:
     """The problem of a call with these tensors and options, checked as `Call.problem` checks it."""
     return Call(q, k, v, **options).problem()
-
-
-def _spans_apart(pattern: Pattern | str | None) -> Hashable | None:
-    """The pattern with its `KeySpan`s by batch row reduced to their form; equal for patterns that differ in numbers.
-
-    Returns:
-        The pattern itself where no span differs by batch row; None where another part holds a tensor or a function.
-    """
-    if not isinstance(pattern, Pattern):
-        return pattern or "full"
-    if isinstance(pattern, KeySpan) and pattern.varies_by_row:
-        ends = (pattern.start, pattern.stop)
-        return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
-    if isinstance(pattern, Both | Either) and pattern.varies_by_row:
-        parts = [_spans_apart(part) for part in pattern.parts]
-        return None if None in parts else (pattern.sign, *parts)
-    return pattern if pattern.by_value else None

@@ -11,7 +11,7 @@ from regard.core.result import TopKeys, Want, WeightsOf
 from regard.core.tensors import Outline, refuse_layout
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
-from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes, joined
+from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes
 from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
 
@@ -27,22 +27,22 @@ def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collectio
     """
     allowed = mechanism.patterns
     if allowed is not None:
-        for part in joined(pattern):
-            if not isinstance(part, (Full, *allowed)) and part != NOTHING:
+        for part in pattern.factors:
+            if part not in (Full(), NOTHING) and not isinstance(part, allowed):
                 names = ", ".join(kind.__name__ for kind in (Full, *allowed))
                 because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
                 raise UnsupportedError(
                     f"{mechanism} takes {names} and combinations of them by &, not {part}{because}; use softmax for it"
                 )
     for option in OPTIONS:
-        if option in options and option not in mechanism.takes:
+        if option in options and option not in mechanism.options:
             raise UnsupportedError(
                 f"{mechanism} has no {option}, since its paper defines none; leave {option} out, or use softmax"
             )
-    for one in want:
-        name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(one), str(one))
-        if name not in mechanism.tells:
-            available = ", ".join(known for known in STATISTICS if known in mechanism.tells) or "nothing but its output"
+    for wanted in want:
+        name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(wanted), str(wanted))
+        if name not in mechanism.statistics:
+            available = ", ".join(one for one in STATISTICS if one in mechanism.statistics) or "nothing but its output"
             raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {available}")
 
 

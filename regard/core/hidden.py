@@ -222,7 +222,7 @@ def masks_pairs(problem: Problem, keys: range) -> bool:
         return False
     if problem.bias is not None:  # it may mask pairs by -inf
         return True
-    if isinstance(pattern, Full):
+    if pattern == Full():
         return False
     if problem.q_start is PER_ROW:
         return True

@@ -234,7 +234,7 @@ def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
     first = "causal" if form == "state" else None
     problem = call._replace(pattern=first, bias=of_distance, q_start=0).problem()
     mechanism, pattern = problem.mechanism, as_pattern(call.pattern).canonical()
-    merges = mechanism.is_softmax or (isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.tells)
+    merges = mechanism.is_softmax or (isinstance(mechanism, Kernelised) and "log_sum_exp" in mechanism.statistics)
     if form != "state" and not merges:
         raise UnsupportedError(
             f"{mechanism} over several processes: its outputs over some of the keys cannot be merged into that over "

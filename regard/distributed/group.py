@@ -17,8 +17,7 @@ from regard.arguments import kind_of
 from regard.distributed.needs import HEADER
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
-from regard.patterns import Pattern, Where
-from regard.patterns.compound import Compound
+from regard.patterns import Pattern
 from regard.reprs import Contents, brief_value
 
 _MOST = 2**62
@@ -340,6 +339,4 @@ def _known_pattern(value: Any) -> str | None:
 
 def _steady(pattern: Pattern) -> bool:
     """Whether a pattern and its parts are of regard's own classes, and none reads a function."""
-    if isinstance(pattern, Compound):
-        return all(map(_steady, pattern.made_of()))
-    return type(pattern).__module__.startswith("regard.") and not isinstance(pattern, Where)
+    return pattern.by_numbers and all(type(part).__module__.startswith("regard.") for part in pattern.walk())

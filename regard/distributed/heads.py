@@ -13,9 +13,7 @@ from regard.bias import ALiBi, Bias, series
 from regard.core.problem import learns
 from regard.distributed.group import Group
 from regard.errors import ArgumentError
-from regard.patterns import Explicit, Pattern
-from regard.patterns.algebra import Many, Not
-from regard.patterns.per_head import PerHead
+from regard.patterns import Pattern
 
 
 @dataclass(frozen=True)
@@ -70,16 +68,7 @@ class HeadShare:
 
     def of_pattern(self, pattern: Pattern) -> Pattern:
         """The pattern of this process's heads."""
-        if isinstance(pattern, PerHead):
-            pattern.check(1, self.all_heads, 1, 1)
-            return PerHead([pattern.parts[head] for head in self.heads])
-        if isinstance(pattern, Explicit):
-            every = pattern.mask
-            return pattern if every.dim() == 2 or every.shape[1] == 1 else Explicit(every[:, self.heads])
-        return pattern.mapped(self.of_pattern) if isinstance(pattern, Many | Not) and self._cuts(pattern) else pattern
-
-    def _cuts(self, pattern: Many | Not) -> bool:
-        return pattern.varies_by_head or not pattern.by_value
+        return pattern.of_heads(self.heads, self.all_heads)
 
     def of_bias(
         self, bias: torch.Tensor | Bias, q_len: int, k_len: int, q_start: int | torch.Tensor | None

@@ -15,9 +15,7 @@ from regard.core.plan import AttentionDetail, Plan
 from regard.core.tensors import Stored
 from regard.distributed.needs import Needs
 from regard.functional import attention_detail, plan_attention
-from regard.patterns import Explicit, KeySpan, Pattern
-from regard.patterns.algebra import Many, Not
-from regard.patterns.per_head import PerHead
+from regard.patterns import KeySpan, Pattern
 from regard.patterns.ranges import Ranges, hull, size
 from regard.patterns.row_blocks import shifted
 
@@ -163,8 +161,9 @@ def _call(
     bias = options.bias
     if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
         bias = bias[..., place.start : place.stop, :]
+    pattern = options.pattern.of_queries(part.rows, length) & KeySpan(part.keys.start, part.keys.stop)
     given = {
-        "pattern": _for_rows(options.pattern, part.rows) & KeySpan(part.keys.start, part.keys.stop), "bias": bias,
+        "pattern": pattern, "bias": bias,
         "q_start": needs.q_start + part.rows.start, "parameters": options.parameters,
         "dropout_seed": options.dropout_seed,
     }  # fmt: skip
@@ -186,15 +185,6 @@ def add_back(part: Part, total: torch.Tensor, grad: torch.Tensor) -> None:
     """Add the gradient of a part's keys to that of the keys held, in place."""
     for here, there in part.runs:
         total[:, :, there.start : there.stop] += grad[:, :, here.start : here.stop]
-
-
-def _for_rows(pattern: Pattern, rows: range) -> Pattern:
-    """The pattern for a call of these queries alone: an explicit mask is cut, since its rows are those of the call."""
-    if isinstance(pattern, Explicit):
-        return Explicit(pattern.mask[..., rows.start : rows.stop, :])
-    if isinstance(pattern, Many | Not | PerHead):
-        return pattern.mapped(lambda one: _for_rows(one, rows)) if not pattern.by_value else pattern
-    return pattern
 
 
 class MergedRows:

@@ -19,9 +19,8 @@ from regard.distributed.group import Group
 from regard.distributed.layout import Layout
 from regard.errors import UnsupportedError
 from regard.layers.caches.state import Positions, Summed, add
-from regard.mechanisms.base import joined
 from regard.mechanisms.features import Kernelised
-from regard.patterns import Causal, Grid, KeySpan
+from regard.patterns import Causal, Grid
 
 NAMES = ("total", "log", "least", "met")
 DTYPES = {"least": torch.float64, "met": torch.bool}  # the others have that of the sums
@@ -67,8 +66,8 @@ def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> 
             f"form='state' is for mechanisms of features (LinearTransformer, Performer, RandomFeature); "
             f"{problem.mechanism} keeps keys, so use form='auto'"
         )
-    parts = joined(problem.pattern)
-    if Causal() not in parts or any(not isinstance(part, Causal | KeySpan) for part in parts):
+    parts = problem.pattern.factors
+    if Causal() not in parts or any(part != Causal() and not part.query_free for part in parts):
         raise UnsupportedError(f"form='state' computes causal or causal & key_span, not {problem.pattern}")
     moved = isinstance(q_start, torch.Tensor) or q_start not in (None, 0)
     if layout != "contiguous" or moved or problem.q_len != problem.k_len:

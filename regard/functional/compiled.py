@@ -32,7 +32,7 @@ from regard.functional.jagged import is_nested
 from regard.functional.kept import plan_of
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
-from regard.patterns.held import read_together, settled, written_apart
+from regard.patterns.text import read_together, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `learns`, `bias_learns`, `sink_learns`: whether q, k and v, the bias, and the sink need a gradient.
@@ -301,7 +301,7 @@ def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_le
     known = _patterns.get(name)
     if known is not None and all(map(torch.equal, known[0], held)):
         return known[1]
-    pattern = settled(read_together(text, held), queries, k_len)
+    pattern = read_together(text, held).settled(queries, k_len)
     if sum(x.numel() for x in held) <= _MOST_HELD:
         _patterns[name] = [x.clone() for x in held], pattern
         for oldest in [*_patterns][:-_PATTERNS_KEPT]:

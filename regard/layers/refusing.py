@@ -9,8 +9,7 @@ from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
 from regard.layers.caches import Cache, RecurrentState
 from regard.mechanisms import Mechanism
-from regard.patterns import Explicit, Pattern
-from regard.patterns.compound import Compound
+from regard.patterns import Pattern
 
 MOST_LISTED = 1_024  # heads whose divisors a message lists
 
@@ -91,7 +90,7 @@ def refuse_unrelated(pattern: Pattern, q_start: int | torch.Tensor | None, turne
 
 def refuse_rows(pattern: Pattern) -> None:
     """Refuse a pattern that cannot be continued in a cache: an explicit mask, or one that depends on the length."""
-    if _holds_mask(pattern):
+    if pattern.of_one_call:
         raise UnsupportedError(
             f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several calls; "
             f"use a pattern of positions (Where, KeySpan, ...)"
@@ -115,7 +114,7 @@ def refuse_moved(q_start: int | torch.Tensor, length: int) -> None:
 
 def refuse_sinks(mechanism: Mechanism, sinks: bool) -> None:
     """Refuse sinks for a mechanism whose weights are no softmax over the keys."""
-    if sinks and "sink" not in mechanism.takes:
+    if sinks and "sink" not in mechanism.options:
         raise UnsupportedError(
             f"{mechanism} has no sinks, since its weights are no softmax over the keys; leave out sinks=True, or use "
             f"softmax"
@@ -137,9 +136,3 @@ def refuse_both(cache: object, context: object) -> None:
             "a cache holds x's own keys and a context brings its own; give one of them (project_context projects a "
             "context once)"
         )
-
-
-def _holds_mask(pattern: Pattern) -> bool:
-    if isinstance(pattern, Compound):
-        return any(_holds_mask(part) for part in pattern.made_of())
-    return isinstance(pattern, Explicit)

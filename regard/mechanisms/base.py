@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from regard.patterns import Pattern
-from regard.patterns.algebra import Both
 from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")
@@ -40,8 +39,8 @@ class Mechanism(Declared, enrol=False):
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = None  # which, joined by &; None for every pattern
     patterns_because: ClassVar[str] = ""  # why not others, where it needs saying
-    takes: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
-    tells: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
+    options: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
+    statistics: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
     own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
     computed: ClassVar[frozenset[str]] = frozenset()  # parameters of one call, which `new_parameters` does not make
@@ -96,11 +95,6 @@ class Mechanism(Declared, enrol=False):
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
         """Why such a call is refused, as the end of a sentence; None if it is not."""
         return None
-
-
-def joined(pattern: Pattern) -> tuple[Pattern, ...]:
-    """The parts that a canonical pattern joins by `&`; the pattern itself if it joins none."""
-    return pattern.parts if isinstance(pattern, Both) else (pattern,)
 
 
 def takes(mechanism: Mechanism, kind: type[Pattern]) -> bool:

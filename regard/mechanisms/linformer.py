@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
-from regard.arguments import count_of, shown, suggest
-from regard.errors import ArgumentError
+from regard.arguments import check_fields, count_of, one_of, whole
 from regard.mechanisms.base import Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
-from regard.patterns.arguments import kept_whole, whole
+from regard.patterns.arguments import at_least_one
 
 SHARED = ("none", "heads", "keys_and_values")
 
@@ -53,15 +53,12 @@ class Linformer(Mechanism):
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (KeySpan,)
     patterns_because: ClassVar[str] = "each of its projected keys mixes all positions, the future too"
-    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
+    options: ClassVar[frozenset[str]] = frozenset({"scale"})
+    statistics: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
     by_key: ClassVar[frozenset[str]] = frozenset({"key_projection", "value_projection", "projection"})
 
     def __post_init__(self) -> None:
-        kept_whole(self, "length", "Linformer's length", 1)
-        kept_whole(self, "rank", "Linformer's rank", 1)
-        if not isinstance(self.shared, str) or self.shared not in SHARED:
-            raise ArgumentError(f"Linformer's shared is {shown(self.shared)}; {suggest(self.shared, SHARED)}")
+        check_fields(self, length=at_least_one, rank=at_least_one, shared=partial(one_of, names=SHARED))
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         matrices = sizes.kv_heads if self.shared == "none" else 1

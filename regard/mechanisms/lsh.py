@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of
+from regard.arguments import check_fields, count_of, whole
 from regard.errors import ArgumentError
 from regard.mechanisms.base import STATISTICS, Mechanism, Sizes
 from regard.mechanisms.draws import directions
 from regard.patterns import Causal, Grid, KeySpan, Pattern
-from regard.patterns.arguments import kept_whole, whole
+from regard.patterns.arguments import at_least_one
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,12 @@ class LSH(Mechanism):
     seed: int = 0
 
     patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan)
-    takes: ClassVar[frozenset[str]] = frozenset({"scale"})
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
+    options: ClassVar[frozenset[str]] = frozenset({"scale"})
+    statistics: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
     shares_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        kept_whole(self, "chunk", "LSH's chunk", 1)
-        kept_whole(self, "rounds", "LSH's rounds", 1)
-        kept_whole(self, "seed", "LSH's seed")
+        check_fields(self, chunk=at_least_one, rounds=at_least_one, seed=whole)
         factors = tuple(whole("LSH's buckets", factor, 2) for factor in self.factors)
         if not factors:
             raise ArgumentError("LSH's buckets is (); it needs one even number or more")

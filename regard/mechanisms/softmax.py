@@ -30,8 +30,8 @@ class Softmax(Mechanism):
 
     score: Score = SCALED_DOT
 
-    takes: ClassVar[frozenset[str]] = frozenset(OPTIONS)
-    tells: ClassVar[frozenset[str]] = frozenset(STATISTICS)
+    options: ClassVar[frozenset[str]] = frozenset(OPTIONS)
+    statistics: ClassVar[frozenset[str]] = frozenset(STATISTICS)
     is_softmax: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 
-from regard.patterns.arguments import whole
+from regard.arguments import whole
 from regard.patterns.band import Band, Reach
-from regard.patterns.base import Pattern
-from regard.patterns.compound import Compound
+from regard.patterns.base import Compound, Pattern, most_kept
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, outside, union
 
@@ -62,6 +61,15 @@ class Many(Compound, enrol=False):
         known = [part for part in parts if part is not None]
         return self.joined(known) if len(known) == len(parts) else None
 
+    def without_numbers(self) -> Hashable | None:
+        if not self.varies_by_row:
+            return super().without_numbers()
+        parts = [part.without_numbers() for part in self.parts]
+        return None if None in parts else (self.sign, *parts)
+
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        return next((part for one in self.parts if (part := one.misplaced(first, last)) is not None), None)
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and frozenset(self.parts) == frozenset(other.parts)
 
@@ -83,6 +91,10 @@ class Both(Many, enrol=False):
 
     sign = "&"
 
+    @property
+    def factors(self) -> tuple[Pattern, ...]:
+        return self.parts
+
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return reduce(torch.logical_and, (part._truth(q_pos, k_pos) for part in self.parts))
 
@@ -101,6 +113,9 @@ class Both(Many, enrol=False):
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
         return Segments(reduce(common, (one.full for one in parts)), reduce(common, (one.some for one in parts)))
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        return min((kept for part in self.parts if (kept := part.kept_keys()) is not None), key=sum, default=None)
 
     def reach(self, layers: int = 1) -> Reach:
         return reduce(Reach.nearer, (part.reach(layers) for part in self.parts))
@@ -128,6 +143,10 @@ class Either(Many, enrol=False):
 
     sign = "|"
 
+    @property
+    def alternatives(self) -> tuple[Pattern, ...]:
+        return self.parts
+
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return reduce(torch.logical_or, (part._truth(q_pos, k_pos) for part in self.parts))
 
@@ -145,6 +164,9 @@ class Either(Many, enrol=False):
         return Segments(
             union(keys for one in parts for keys in one.full), union(keys for one in parts for keys in one.some)
         )
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        return most_kept(self.parts)
 
     def reach(self, layers: int = 1) -> Reach:
         return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(whole("layers", layers, 1))

@@ -1,16 +1,22 @@
-"""What every pattern can do. A new pattern defines `allows` and one of `form` and `segments`."""
+"""What every pattern can do, and what is common to patterns made of others.
+
+A new pattern defines `allows` and one of `form` and `segments`; all else follows from them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from math import lcm
+from operator import or_
 from typing import Any, ClassVar
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
-from regard.patterns.arguments import check_sizes, start_of, starts_of, whole
+from regard.patterns.arguments import check_sizes, start_of, starts_of
 from regard.patterns.band import Band, Reach
 from regard.patterns.grid import Grid, common_shape, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
 from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
@@ -19,6 +25,7 @@ from regard.patterns.registry import Declared, Registry
 MOST_ASKED = 1 << 44  # pairs counted one by one
 MOST_LOOKS = 1 << 22  # row blocks looked at for one count
 DEEPEST = 64  # levels of patterns made of patterns
+Origins = tuple[int, ...] | torch.Tensor  # the position that counts as 0: one number, or one for each batch row
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,21 @@ class Machinery:
     seen_keys: Callable[[Pattern, Grid], Ranges]
     counted: Callable[..., Any]
     draw: Callable[..., str]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Where the keys that queries look at may begin to change in another way, for an estimate from a sample.
+
+    queries: at these positions of queries. keys: as queries reach these positions of keys. away: at these distances.
+    """
+
+    queries: set[int] = field(default_factory=set)
+    keys: set[int] = field(default_factory=set)
+    away: set[int] = field(default_factory=set)
+
+    def __or__(self, other: Turns) -> Turns:
+        return Turns(self.queries | other.queries, self.keys | other.keys, self.away | other.away)
 
 
 class Pattern(Declared, enrol=False):
@@ -65,7 +87,9 @@ class Pattern(Declared, enrol=False):
     compares_positions = True  # positions of queries and keys need a common origin
     by_value = True  # equal to every pattern written the same; False where a tensor or a function is held
     structured = True  # `segments` needs no evaluation of pairs
+    by_numbers = True  # what it allows follows from the numbers that it holds; False where a function is called
     by_length = False  # which keys are allowed depends on how many keys there are
+    of_one_call = False  # it is for the rows of one call and knows no positions
     varies_by_head = False
     varies_by_row = False  # of the batch
     levels = 1  # of patterns made of patterns
@@ -116,6 +140,41 @@ class Pattern(Declared, enrol=False):
         """An equal pattern made of simpler ones; the pattern itself where there is none."""
         form = self._form
         return form if isinstance(form, Pattern) else self
+
+    def made_of(self) -> tuple[Pattern, ...]:
+        """The patterns that it joins; none for a pattern that joins no others."""
+        return ()
+
+    def walk(self) -> Iterator[Pattern]:
+        """The pattern and, one after the other, all patterns that it is made of."""
+        yield self
+        for part in self.made_of():
+            yield from part.walk()
+
+    @property
+    def heads(self) -> int | None:
+        """The number of query heads that it is for; None for any."""
+        return None
+
+    @property
+    def documents(self) -> tuple[torch.Tensor, ...]:
+        """The ids by which it separates documents."""
+        return ()
+
+    @property
+    def named_queries(self) -> Ranges:
+        """The queries that may look at every key, where the pattern allows nothing else."""
+        return ()
+
+    @property
+    def factors(self) -> tuple[Pattern, ...]:
+        """The patterns that it joins by `&`; the pattern itself if it joins none."""
+        return (self,)
+
+    @property
+    def alternatives(self) -> tuple[Pattern, ...]:
+        """The patterns that it joins by `|`; the pattern itself if it joins none."""
+        return (self,)
 
     def keys(self, first: int, last: int, k_len: int) -> range:
         """A range that holds every key of the queries at positions first..last; it may hold more."""
@@ -188,6 +247,109 @@ class Pattern(Declared, enrol=False):
     def for_row(self, row: int) -> Pattern:
         """The pattern of one batch row."""
         return self.mapped(lambda part: part.for_row(row)) if self.varies_by_row else self
+
+    def of_heads(self, heads: range, of: int) -> Pattern:
+        """The pattern of some of the query heads of a call with `of` heads."""
+        return self.mapped(lambda part: part.of_heads(heads, of)) if self.made_of() and self.varies_by_head else self
+
+    def of_queries(self, rows: range, k_len: int) -> Pattern:
+        """The pattern for a call of these rows and the first `k_len` keys alone, where it holds rows of a call."""
+        return self.mapped(lambda part: part.of_queries(rows, k_len)) if self.of_one_call else self
+
+    def moved(self, origins: Origins) -> Pattern | None:
+        """The pattern that allows the pair (i, j) where this one allows (i - origin, j - origin).
+
+        Keys before the origin are not looked at by a prefix or by global tokens; those that a pattern allows by
+        distance alone stay allowed, and are hidden by padding.
+
+        Args:
+            origins: one number, or one for each batch row. Those of a tensor are not read, as a traced graph needs it.
+
+        Returns:
+            The moved pattern, or None where it cannot be written: by batch row this is known for patterns of distances,
+            prefixes, spans of keys, and what `& | ~` make of them.
+
+        >>> from regard.patterns import CausalWindow, Prefix
+        >>> print((CausalWindow(4) | Prefix(2)).moved((3,)))
+        causal_window(4) | key_span(3, 5)
+        >>> print((CausalWindow(4) | Prefix(2)).moved((0, 3)))
+        causal_window(4) | key_span((0, 3), (2, 5))
+        """
+        period = self.period
+        if period == 1:
+            return self
+        if not isinstance(origins, torch.Tensor) and not any(one % period if period else one for one in origins):
+            return self
+        return self._moved(origins)
+
+    def _moved(self, origins: Origins) -> Pattern | None:
+        """What `moved` returns where the origins change the pattern."""
+        simpler = self.structure()
+        return None if simpler is self else simpler.moved(origins)
+
+    def settled(self, queries: range | None, k_len: int) -> Pattern:
+        """The pattern with its tensors replaced by numbers, for the same pairs of a call, as far as values permit.
+
+        Padding without holes is a span of keys, and where all positions are of one document there is nothing to
+        separate.
+
+        Args:
+            queries: the positions of the queries; None where they differ by batch row.
+            k_len: the number of keys.
+
+        >>> from regard.patterns import KeyMask
+        >>> print(KeyMask(torch.tensor([[False, True], [True, True]])).settled(range(2), 2))
+        key_span((1, 0), (2, 2))
+        """
+        return self.mapped(lambda part: part.settled(queries, k_len)) if self.made_of() else self
+
+    def redrawn(self, seed: int) -> Pattern:
+        """The pattern with what it draws at random drawn by another seed."""
+        return self.mapped(lambda part: part.redrawn(seed)) if self.made_of() else self
+
+    def row_span(self) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """Where it is a span of keys for each batch row, its starts and stops; else None."""
+        return None
+
+    def without_numbers(self) -> Hashable | None:
+        """What patterns that differ only in the numbers of spans by batch row have in common; None for other tensors.
+
+        It is the pattern itself where no span differs by batch row.
+        """
+        return self if self.by_value else None
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        """How many first keys, and how many last ones with the query's own, a causal query may look at; None for all.
+
+        >>> from regard.patterns import Causal, CausalWindow, Prefix
+        >>> (CausalWindow(64) | Prefix(4)).kept_keys(), Causal().kept_keys()
+        ((4, 64), None)
+        """
+        band = None if self.varies_by_row else self.band()
+        if band is None or (band.left is None and band.stop is None):
+            return None
+        return (0, max(0, band.left) + 1) if band.left is not None else (max(0, band.stop or 0), 1)
+
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        """A part that may allow other pairs once the keys between the first and the last ones are dropped, or None."""
+        band = self.band()
+        if band is None or max(band.start or 0, band.stop or 0) > first or (band.right or 0) < 0:
+            return self
+        return None if band.left is None or band.left < last else self
+
+    def turns(self) -> Turns:
+        """Where the keys that queries look at may begin to change in another way."""
+        band, simpler = self.band(), self.structure()
+        if band is None:
+            return Turns() if simpler is self else simpler.turns()
+        keys = {end for end in (band.start, band.stop) if end is not None}
+        far = (band.left, None if band.right is None else -band.right - 1)
+        return Turns(keys=keys, away={distance for distance in far if distance is not None})
+
+    def lattice_ends(self) -> set[int] | None:
+        """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
+        band = self.band()
+        return None if band is None else {end for end in (band.start, band.stop) if end is not None}
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         """Raise a ShapeError if tensors inside this pattern do not fit a call of these sizes."""
@@ -275,23 +437,20 @@ class Pattern(Declared, enrol=False):
             assert isinstance(grid.q_start, int)
             return band.count(grid.q_start, q_len, k_len)
         if alike and self.structured:
-            return self._counted(grid)
+            assert isinstance(grid.q_start, int)
+            counted = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
+            if counted.exact:
+                return counted.pairs
+            raise ArgumentError(
+                f"{self} has no closed count, and {q_len} x {k_len} pairs need more than {MOST_LOOKS} looks; count "
+                f"fewer queries at a time, or let `regard plan` estimate them"
+            )
         if grid.q_len * grid.k_len > MOST_ASKED:
             raise ArgumentError(
                 f"{self} can only be counted pair by pair, and {q_len} x {k_len} pairs are too many; count fewer "
                 f"queries at a time"
             )
         return sum(int(self.evaluate(block).sum()) for block in grids_of_rows(grid))
-
-    def _counted(self, grid: Grid) -> int:
-        assert isinstance(grid.q_start, int)
-        count = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
-        if not count.exact:
-            raise ArgumentError(
-                f"{self} has no closed count, and {grid.q_len} x {grid.k_len} pairs need more than {MOST_LOOKS} looks; "
-                f"count fewer queries at a time, or let `regard plan` estimate them"
-            )
-        return count.pairs
 
     def draw(
         self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None, plain: bool | None = None
@@ -348,3 +507,87 @@ def shallow(pattern: Pattern) -> Pattern:
             f"more parts by one sign instead of nesting them"
         )
     return pattern
+
+
+def _of_any(name: str) -> Any:
+    return property(lambda self: any(getattr(part, name) for part in self.made_of()))
+
+
+def _of_all(name: str) -> Any:
+    return property(lambda self: all(getattr(part, name) for part in self.made_of()))
+
+
+class Compound(Pattern, enrol=False):
+    """A pattern made of other patterns."""
+
+    def made_of(self) -> tuple[Pattern, ...]:
+        """The patterns it is made of."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it is made of")
+
+    query_free = _of_all("query_free")
+    compares_positions = _of_any("compares_positions")
+    by_value = _of_all("by_value")
+    by_numbers = _of_all("by_numbers")
+    by_length = _of_any("by_length")
+    of_one_call = _of_any("of_one_call")
+    structured = _of_all("structured")
+    varies_by_head = _of_any("varies_by_head")
+    varies_by_row = _of_any("varies_by_row")
+
+    @property
+    def levels(self) -> int:  # type: ignore[override]
+        levels = self.__dict__.get("_levels")
+        if levels is None:
+            levels = 1 + max(part.levels for part in self.made_of())
+            object.__setattr__(self, "_levels", levels)
+        return levels
+
+    @property
+    def documents(self) -> tuple[torch.Tensor, ...]:
+        return tuple(ids for part in self.made_of() for ids in part.documents)
+
+    @property
+    def batch_rows(self) -> int:
+        return max(part.batch_rows for part in self.made_of())
+
+    @property
+    def period(self) -> int | None:
+        return _together([part.period for part in self.made_of()])
+
+    @property
+    def key_period(self) -> int | None:
+        return _together([part.key_period for part in self.made_of()])
+
+    def _moved(self, origins: Origins) -> Pattern | None:
+        parts = []
+        for part in self.made_of():  # in a loop, which the compiler follows
+            moved = part.moved(origins)
+            if moved is None:
+                return None
+            parts.append(moved)
+        following = iter(parts)
+        return self.mapped(lambda part: next(following))
+
+    def turns(self) -> Turns:
+        return reduce(or_, (part.turns() for part in self.made_of()))
+
+    def lattice_ends(self) -> set[int] | None:
+        ends = [part.lattice_ends() for part in self.made_of()]
+        known = [one for one in ends if one is not None]
+        return set().union(*known) if len(known) == len(ends) else None
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        for part in self.made_of():
+            part.check(batch, heads, q_len, k_len)
+
+
+def most_kept(parts: Iterable[Pattern]) -> tuple[int, int] | None:
+    """The first and last keys that a causal query may look at by any of the parts; None for all."""
+    kept = [part.kept_keys() for part in parts]
+    bounded = [one for one in kept if one is not None]
+    firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
+    return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
+
+
+def _together(periods: list[int | None]) -> int | None:
+    return None if None in periods else lcm(*(period for period in periods if period))

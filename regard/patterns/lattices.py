@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 
 from regard.patterns.algebra import NOTHING, Full, Many, Not, both, negate
 from regard.patterns.base import Pattern
-from regard.patterns.fixed import SameBlock
 from regard.patterns.grid import Grid
-from regard.patterns.position_sets import KeySet, QuerySet
+from regard.patterns.ranges import Ranges, union
 from regard.patterns.strided import Lattice
 
 MOST_STRIDES = 4  # work multiplies: the residues of each stride are split by those of every other stride
@@ -35,17 +35,23 @@ def leaves(pattern: Pattern) -> list[Pattern]:
     return leaves(pattern.part) if isinstance(pattern, Not) else [pattern]
 
 
-def replaced(pattern: Pattern, kind: type[Pattern], by: Pattern, stride: int | None = None) -> Pattern:
-    """The pattern with the leaves of a kind (lattices: of one stride) replaced."""
+def off_queries(pattern: Pattern) -> tuple[Ranges, Pattern]:
+    """The queries that a part of the pattern names, and the pattern without such parts.
 
-    def change(part: Pattern) -> Pattern:
-        if isinstance(part, Many | Not):
-            return part.mapped(change)
-        if isinstance(part, kind) and stride in (None, getattr(part, "stride", None)):
-            return by
-        return part
+    >>> from regard.patterns import parse
+    >>> queries, others = off_queries(simplified(parse("causal & (prefix(2) | query_set(8, 9))")))
+    >>> queries, str(others)
+    ((range(8, 10),), 'causal & prefix(2)')
+    """
+    named = union(run for leaf in leaves(pattern) for run in leaf.named_queries)
+    return named, _replaced(pattern, lambda leaf: bool(leaf.named_queries), NOTHING).canonical() if named else pattern
 
-    return change(pattern)
+
+def _replaced(pattern: Pattern, chosen: Callable[[Pattern], bool], by: Pattern) -> Pattern:
+    """The pattern with some of its leaves replaced."""
+    if isinstance(pattern, Many | Not):
+        return pattern.mapped(lambda part: _replaced(part, chosen, by))
+    return by if chosen(pattern) else pattern
 
 
 def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
@@ -57,8 +63,9 @@ def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
     on: list[tuple[int, Pattern]] = []
     strides = _strides(pattern)
     for stride in strides if len(strides) <= MOST_STRIDES else ():
-        off = replaced(pattern, Lattice, NOTHING, stride).canonical()
-        there = both(replaced(pattern, Lattice, Full(), stride), negate(off))
+        chosen = partial(_is_lattice, stride)
+        off = _replaced(pattern, chosen, NOTHING).canonical()
+        there = both(_replaced(pattern, chosen, Full()), negate(off))
         if there.on_lattice(stride, 0) is not None:
             on.append((stride, there))
             pattern = off
@@ -69,20 +76,16 @@ def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]
     """The first rows of the residues of a stride, in ranges of residues with equal queries, keys and pattern."""
     rows = min(stride, grid.q_len)
     assert isinstance(grid.q_start, int)
-    ends: set[int] = set()
-    for leaf in leaves(pattern):
-        band = leaf.band()
-        if isinstance(leaf, KeySet | QuerySet):
-            ends.update(end for run in leaf.runs for end in (run.start, run.stop))
-        elif band is not None:
-            ends.update(end for end in (band.start, band.stop) if end is not None)
-        elif isinstance(leaf, SameBlock) and isinstance(leaf.offset, int):
-            ends.add(leaf.offset)  # from its residue on, blocks begin one position later on the lattice
-        elif not isinstance(leaf, Lattice):
-            return (range(row, row + 1) for row in range(rows))
+    ends = pattern.lattice_ends()
+    if ends is None:
+        return (range(row, row + 1) for row in range(rows))
     edges = {0, grid.keys.start, grid.keys.stop, *ends}  # at their residues the number of positions changes
     turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in edges)}
     return [range(*cut) for cut in pairwise(sorted({0, rows, *(turn for turn in turns if turn < rows)}))]
+
+
+def _is_lattice(stride: int, leaf: Pattern) -> bool:
+    return isinstance(leaf, Lattice) and leaf.stride == stride
 
 
 def _strides(pattern: Pattern) -> list[int]:

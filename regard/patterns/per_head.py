@@ -8,12 +8,10 @@ from functools import cached_property, reduce
 
 import torch
 
-from regard.arguments import count_of
+from regard.arguments import count_of, whole
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.arguments import whole
 from regard.patterns.band import Reach
-from regard.patterns.base import Pattern, shallow
-from regard.patterns.compound import Compound
+from regard.patterns.base import Compound, Pattern, most_kept, shallow
 from regard.patterns.grid import Grid, common_shape, side_by_side
 from regard.patterns.ranges import Segments, common, union
 from regard.patterns.reader import Reader
@@ -60,6 +58,10 @@ class PerHead(Compound):
         return self.parts
 
     @property
+    def heads(self) -> int:
+        return len(self.parts)
+
+    @property
     def period(self) -> int | None:
         return None  # heads have periods of their own
 
@@ -73,12 +75,20 @@ class PerHead(Compound):
     def for_head(self, head: int) -> Pattern:
         return self._heads[head]
 
+    def of_heads(self, heads: range, of: int) -> Pattern:
+        self._check_heads(of)
+        return PerHead([self.parts[head] for head in heads])
+
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        if heads and len(self.parts) != heads:
+        if heads:
+            self._check_heads(heads)
+        super().check(batch, heads, q_len, k_len)
+
+    def _check_heads(self, heads: int) -> None:
+        if len(self.parts) != heads:
             raise ShapeError(
                 f"PerHead has {count_of(len(self.parts), 'patterns')} but the call has {count_of(heads, 'query heads')}"
             )
-        super().check(batch, heads, q_len, k_len)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return self._joined([part._truth(q_pos, k_pos) for part in self._heads])
@@ -105,6 +115,12 @@ class PerHead(Compound):
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return all(part.sees_all(first, last, keys) for part in self.parts)
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        return most_kept(self.parts)
+
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        return next((part for one in self.parts if (part := one.misplaced(first, last)) is not None), None)
 
     def reach(self, layers: int = 1) -> Reach:
         """Heads of one layer feed all heads of the next, so the farthest one decides."""

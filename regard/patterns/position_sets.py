@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from regard.arguments import is_whole, number_in
+from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
-from regard.patterns.base import Pattern
+from regard.patterns.base import Origins, Pattern, Turns
 from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
 from regard.patterns.reader import Reader
@@ -49,6 +50,12 @@ class KeySet(Pattern):
         keys = common(self.runs, everything(k_len))
         return Segments(keys, keys)
 
+    def turns(self) -> Turns:
+        return Turns(keys=_ends(self.runs))
+
+    def lattice_ends(self) -> set[int]:
+        return _ends(self.runs)
+
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         return KeySet(_on_lattice(self.runs, stride, residue))
 
@@ -81,6 +88,16 @@ class QuerySet(Pattern):
         all_of_them, any_of_them = covers(self.runs, queries), meets(self.runs, queries)
         return Segments(everything(k_len) if all_of_them else (), everything(k_len) if any_of_them else ())
 
+    @property
+    def named_queries(self) -> Ranges:
+        return self.runs
+
+    def turns(self) -> Turns:
+        return Turns(queries=_ends(self.runs))
+
+    def lattice_ends(self) -> set[int]:
+        return _ends(self.runs)
+
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         return QuerySet(_on_lattice(self.runs, stride, residue))
 
@@ -92,6 +109,10 @@ def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
     """Which positions lie in the ranges: those with an odd number of edges at or before them."""
     edges = torch.tensor([edge for run in runs for edge in (run.start, run.stop)], dtype=torch.int64, device=at.device)
     return torch.bucketize(at.contiguous(), edges, right=True) % 2 == 1
+
+
+def _ends(runs: Ranges) -> set[int]:
+    return {end for run in runs for end in (run.start, run.stop)}
 
 
 def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:
@@ -131,6 +152,13 @@ class GlobalTokens(Pattern):
     def form(self) -> Pattern:
         chosen = self._runs()
         return QuerySet(chosen) | KeySet(chosen)
+
+    def _moved(self, origins: Origins) -> Pattern | None:
+        if isinstance(origins, torch.Tensor) or len(set(origins)) > 1:
+            return None
+        assert isinstance(self.indices, tuple)
+        kept = [index + origins[0] for index in self.indices if index + origins[0] >= 0]
+        return GlobalTokens(kept) if kept else NOTHING
 
     def _runs(self) -> Ranges:
         assert isinstance(self.indices, tuple)

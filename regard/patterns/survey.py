@@ -11,12 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from regard.patterns.base import Pattern
-from regard.patterns.fixed import SameBlock
-from regard.patterns.lattices import leaves, simplified
-from regard.patterns.per_head import PerHead
-from regard.patterns.position_sets import KeySet, QuerySet
-from regard.patterns.random_blocks import RandomBlocks
+from regard.patterns.base import Pattern, Turns
+from regard.patterns.lattices import simplified
 
 LOOKS = 1 << 10  # row blocks evaluated one by one before a sample is taken; one with many runs counts as several
 SAMPLE = 256  # blocks of a sample; fewer if each is expensive, but at least LEAST between two changes of a pattern
@@ -102,23 +98,8 @@ def _spread(span: range, count: int) -> list[int]:
 
 def turning_rows(pattern: Pattern, q_start: int, q_len: int, k_len: int) -> list[int]:
     """Rows at which the visible keys may change: ends of query sets, and of key sets as a window reaches them."""
-    queries: set[int] = set()
-    keys, away = {0, k_len}, {0}
-    heads = pattern.parts if isinstance(pattern, PerHead) else (pattern,)
-    for leaf in (leaf for head in heads for leaf in leaves(simplified(head))):
-        band = leaf.band()
-        if band is not None:
-            keys.update(end for end in (band.start, band.stop) if end is not None)
-            away.update(far for far in (band.left, None if band.right is None else -band.right - 1) if far is not None)
-        elif isinstance(leaf, KeySet):
-            keys.update(end for run in leaf.runs for end in (run.start, run.stop))
-        elif isinstance(leaf, QuerySet):
-            queries.update(end for run in leaf.runs for end in (run.start, run.stop))
-        elif isinstance(leaf, SameBlock):
-            away.update((leaf.size, -leaf.size))
-        elif isinstance(leaf, RandomBlocks):
-            queries.add(leaf.drawn * leaf.block)
-    met = sorted({end + far for end in keys for far in away})
+    turns = simplified(pattern).turns() | Turns(keys={0, k_len}, away={0})
+    met = sorted({end + far for end in turns.keys for far in turns.away})
     step = -(-len(met) // MOST_TURNS)
-    rows = {position - q_start for position in (*queries, *met[:: max(1, step)])}
+    rows = {position - q_start for position in (*turns.queries, *met[:: max(1, step)])}
     return sorted(row for row in rows if 0 <= row < q_len)

@@ -59,7 +59,7 @@ def _run(app: Callable[..., Any]) -> int:
         UnsupportedError,
     )
     from regard_lab.cli.console import NamedStream, PrintableStream, StoppedError, say
-    from regard_lab.text.plain import write_plainly
+    from regard_lab.text.terminal import write_plainly
 
     _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):

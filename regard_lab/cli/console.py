@@ -15,8 +15,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, CheckpointError, RegardError
-from regard_lab.text.plain import has, plain, plain_json
-from regard_lab.text.terminal import one_line, printable, printable_json, printable_lines
+from regard_lab.text.terminal import has, one_line, plain, plain_json, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,7 +14,8 @@ from regard_lab.cli.console import StoppedError, keeping, out_json, out_lines, s
 from regard_lab.cli.options import Json, with_settings
 from regard_lab.cli.progress import training_progress
 from regard_lab.conversion.folders import is_hugging_face
-from regard_lab.conversion.uptraining import Uptrained, Uptraining
+from regard_lab.conversion.report import Uptrained
+from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.models.storage import CHECKPOINTS_FILE
 
 METHODS_DONE = {

@@ -28,7 +28,7 @@ from regard_lab.lessons.walkthrough import (
     walk_whole,
     walk_whole_run,
 )
-from regard_lab.text.plain import has
+from regard_lab.text.terminal import has
 
 # The walk for --run and --whole, and why it does not take an option of another walk.
 WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard_lab.conversion.heads import Likeness
-from regard_lab.conversion.projections import KeySpace, Projections
+from regard_lab.conversion.heads import KeySpace, Likeness, Projections
 
 ROUNDS = 30  # of rotating each head towards the others of its group, at most
 PROGRESS = 1e-7  # relative; less than this in a round ends the search
@@ -89,7 +88,7 @@ def align(
     size = layer.kv_heads // groups
     members = [list(range(first, first + size)) for first in range(0, layer.kv_heads, size)]
     if regroup and 1 < size < layer.kv_heads:
-        match = sum(closest / closest.diagonal().sum() for closest in (key_matches(keys, space), value_matches(values)))
+        match = sum(closest / closest.diagonal().sum() for closest in (key_matches(keys, space), _nuclear(values)))
         assert isinstance(match, torch.Tensor)
         members = grouped(match, members)
     order = [head for group in members for head in group]
@@ -155,7 +154,7 @@ def rotated_keys(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
     """Rotations (heads, size, size) of keys that bring them close to their mean, of those that `space` allows."""
     heads, size = products.shape[:2]
     turns = torch.zeros(heads, size, size, dtype=products.dtype)
-    pairs, rest = space.pairs(size), space.rest(size)
+    pairs, rest = space.split(size)
     if len(pairs):
         first, second = pairs.T
         phases = _phases(_pair_products(products, pairs), signs=space.normed)  # (pairs, heads)
@@ -203,15 +202,9 @@ def _unit(numbers: torch.Tensor, signs: bool) -> torch.Tensor:
 # Groups
 
 
-def value_matches(products: torch.Tensor) -> torch.Tensor:
-    """The largest product of each pair of heads over all rotations: (heads, heads)."""
-    return _nuclear(products)
-
-
 def key_matches(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
-    """The same over the rotations that `space` allows."""
-    size = products.shape[1]
-    pairs, rest = space.pairs(size), space.rest(size)
+    """The largest product of each pair of heads over the rotations that `space` allows: (heads, heads)."""
+    pairs, rest = space.split(products.shape[1])
     found = products.new_zeros(len(products), len(products))
     if len(pairs):
         turned = _pair_products(products, pairs)
@@ -224,7 +217,7 @@ def key_matches(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
 
 @_one_thread()
 def _nuclear(products: torch.Tensor) -> torch.Tensor:
-    """The sum of singular values of each pair's products: (heads, heads)."""
+    """The largest product of each pair of heads over all rotations, the sum of singular values: (heads, heads)."""
     first, second = torch.triu_indices(len(products), len(products))  # of two heads, either order gives the same
     sums = torch.linalg.svdvals(products[first, :, second]).sum(-1)
     found = products.new_zeros(len(products), len(products))
@@ -278,22 +271,3 @@ def cosine(heads: torch.Tensor, groups: int, moment: torch.Tensor | None) -> flo
     cosines = products / products.diagonal().clamp(min=1e-30).sqrt().outer(products.diagonal().clamp(min=1e-30).sqrt())
     blocks = torch.stack([cosines[i : i + size, i : i + size] for i in range(0, len(heads), size)])
     return float((blocks.sum((1, 2)) - size).mean() / (size * (size - 1)))
-
-
-def rotated(
-    layer: Projections, groups: int, moment: torch.Tensor | None, space: KeySpace, *, regroup: bool = True
-) -> Projections:
-    """The layer with heads rotated and regrouped by `align`; its outputs are the same."""
-    return align(layer, groups, moment, space, regroup=regroup).applied(layer)
-
-
-def largest_change(
-    before: Projections,
-    after: Projections,
-    space: KeySpace,
-    x: torch.Tensor,
-    norms: tuple[torch.Tensor, torch.Tensor] | None,
-) -> float:
-    """The largest difference between the outputs of a layer and of the same layer rotated, for outputs of size 1."""
-    output, expected = (layer.outputs(x, space, norms) for layer in (after, before))
-    return float((output - expected).abs().max() / expected.abs().max().clamp(min=1))

@@ -20,7 +20,7 @@ from regard.errors import ArgumentError, CheckpointError, NotFoundError, Unsuppo
 from regard.packages import needed
 from regard.storage.tensors import load_tensors, save_tensors
 from regard_lab.conversion.model_folders import ModelFolder
-from regard_lab.conversion.own_alignment import Calibration, second_moment
+from regard_lab.conversion.own_models import Calibration, second_moment
 
 ROW, ROWS = 256, 32  # ids in a row of the calibration text, and the most rows
 
@@ -68,7 +68,7 @@ def moments_of_folder(source: ModelFolder, calibration: Calibration) -> Generato
 
         with torch.no_grad():
             calibration(streamed_model(source, observe))
-        for number in source.layer_names():
+        for number in source.layers:
             if not path(number).exists():
                 raise ArgumentError(f"the calibration did not run layer {number}; let it call the model on a text")
 
@@ -94,7 +94,7 @@ def streamed_model(source: ModelFolder, observe: Callable[[str, torch.Tensor], N
     _restore_buffers(model, config)
     saved = _saved_names(model, source)
     layers = {}
-    for number, name in source.layer_names().items():
+    for number, name in source.layers.items():
         layers[number] = name.removeprefix(f"{model.base_model_prefix}.")
     inside = tuple(f"{layer}." for layer in layers.values())
     _load(model, {name: saved[name] for name in saved if not name.startswith(inside)}, source)

@@ -4,57 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 import time
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, CheckpointError, UnsupportedError
 from regard.storage.files import write_folder
-from regard.storage.tensors import DTYPES, raw_bytes
-from regard_lab.conversion.alignment import align, largest_change, likeness
+from regard.storage.tensors import raw_bytes
+from regard_lab.conversion.alignment import align, likeness
 from regard_lab.conversion.calibration import moments_of_folder
-from regard_lab.conversion.crossings import CROSSINGS, Crossing, folded
-from regard_lab.conversion.heads import POOLINGS, TOLERANCE, Change, Conversion, Likeness, check_heads
-from regard_lab.conversion.layouts import Layout, Read
-from regard_lab.conversion.model_folders import CONFIG_FILE, INDEX_FILE, ModelFolder
-from regard_lab.conversion.own_alignment import Calibration
-from regard_lab.conversion.projections import Projections
-from regard_lab.conversion.tensor_files import TensorFile, TensorWriter
+from regard_lab.conversion.heads import (
+    POOLINGS,
+    Change,
+    Conversion,
+    Likeness,
+    Projections,
+    check_heads,
+    largest_difference,
+    provenance,
+    within_rounding,
+)
+from regard_lab.conversion.layouts import CROSSINGS, Crossing, FamilyLayout, Read, Tensors, folded, present
+from regard_lab.conversion.model_folders import CONFIG_FILE, INDEX_FILE, ModelFolder, TensorFile, TensorWriter, blank
+from regard_lab.conversion.own_models import Calibration
 
 LONG = 60  # seconds after which the user is told how long it takes
 LENGTH = 5  # positions at which each layer is compared
 PROVENANCE = "regard_conversion"  # in the config; other programs ignore it
 COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and generation settings
 COPIED_NAMES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
-CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-Tensors = dict[str, torch.Tensor]
-
-
-class Place(NamedTuple):
-    """Where a tensor of the result is written."""
-
-    shard: str
-    dtype: torch.dtype
-    shape: list[int]
-
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-
-Moments = Callable[[int], torch.Tensor]
-"""The second moments of the inputs of a layer's attention, by the number of the layer."""
 
 
 def convert_folder(
@@ -104,7 +91,8 @@ class FolderConversion:
     Args:
         source: the folder.
         kv_heads, method: as for `convert_kv_heads`.
-        moments: for "align", what a text gave; None without one.
+        moments: for "align", the second moments of the inputs of a layer's attention, by its number; None without a
+            text.
         check: compare each layer with its reference.
         tell: is handed a sentence if the layers after the first take long.
     """
@@ -112,7 +100,7 @@ class FolderConversion:
     source: ModelFolder
     kv_heads: int
     method: str
-    moments: Moments | None = None
+    moments: Callable[[int], torch.Tensor] | None = None
     check: bool = True
     tell: Callable[[str], object] | None = None
     differences: list[float] = field(default_factory=list)
@@ -125,48 +113,43 @@ class FolderConversion:
         return CROSSINGS.get(self.source.family)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> FamilyLayout:
         """The layout of the result."""
         return self.source.layout if self.crossing is None else self.crossing.layout
 
     def write(self, aside: Path) -> None:
         """Write all files of the converted folder into `aside`."""
-        places = self.places
         with ExitStack() as opened:
             writers: dict[str, TensorWriter] = {}
-            for shard in dict.fromkeys(place.shard for place in places.values()):
-                own = {
-                    name: (CODES[place.dtype], place.shape) for name, place in places.items() if place.shard == shard
-                }
+            for shard in dict.fromkeys(self.shards.values()):
+                own = {name: self.shapes[name] for name in self.shapes if self.shards[name] == shard}
                 writer = TensorWriter(aside / shard, own, self.source.shards[shard].metadata)
-                writers[shard] = opened.enter_context(closing(writer))
+                writers[shard] = opened.enter_context(writer)
             written = {shard: TensorFile(aside / shard) for shard in writers}
 
             def read_back(name: str) -> torch.Tensor | None:
-                return written[places[name].shard].read(name) if name in places else None
+                return written[self.shards[name]].read(name) if name in self.shards else None
 
             def save(tensors: Tensors) -> None:
                 for name, tensor in tensors.items():
-                    writers[places[name].shard].write(name, tensor)
+                    writers[self.shards[name]].write(name, tensor)
 
-            for name in self.others():
-                save(self.other(name, self._digested))
-            for done, number in enumerate(self.source.layer_names()):
-                begin = time.monotonic()
-                self._write_layer(number, save, read_back)
-                if done == 0:
-                    self._tell_how_long(time.monotonic() - begin)
-            for writer in writers.values():
-                writer.check_complete()
+            for name in self._others():
+                save(self._other(name, self._digested))
+            begin = time.monotonic()
+            for done, number in enumerate(self.source.layers):
+                if done == 1:
+                    self._report_time(time.monotonic() - begin)
+                self._convert_layer(number, save, read_back)
         files = [*writers, *self._copy_others(aside)]
         if self.source.index is not None:
             self._write_index(aside, self.source.index)
             files.append(INDEX_FILE)
         self._write_config(aside, files)
 
-    def _tell_how_long(self, seconds: float) -> None:
-        """Tell how long all layers take, from the time of the first, unless that is soon over."""
-        layers = len(self.source.layer_names())
+    def _report_time(self, seconds: float) -> None:
+        """Report how long all layers take, from the time of the first, unless that is soon over."""
+        layers = len(self.source.layers)
         if self.tell is not None and seconds * (layers - 1) > LONG:
             self.tell(
                 f"the first of {layers} layers took {seconds:.0f} s; all take about {seconds * layers / 60:.0f} min"
@@ -174,63 +157,60 @@ class FolderConversion:
 
     # What each tensor of the source becomes: once as shapes, once as values
 
-    def others(self) -> list[str]:
+    def _others(self) -> list[str]:
         """The names of the tensors that are not projections of attention."""
         return [name for name in self.source.entries if not self.source.layout.is_projection(name)]
 
-    def other(self, name: str, read: Read) -> Tensors:
+    def _other(self, name: str, read: Read) -> Tensors:
         """What a tensor outside the projections becomes."""
-        if self.crossing is not None:
-            return self.crossing.others(name, read)
-        tensor = read(name)
-        assert tensor is not None
-        return {name: tensor}
+        return {name: present(name, read)} if self.crossing is None else self.crossing.others(name, read)
 
-    def layer(self, number: str, layer: Projections) -> Tensors:
-        """The tensors of a layer from its pooled projections."""
-        places = self._layer_shapes(number)
-        made = self.layout.write(layer, self._dtype(self.source.layer_names()[number]))
-        made = {f"{self._written_name(number)}.{part}": tensor for part, tensor in made.items()}
-        zeros = {
-            name: torch.zeros(place.shape, dtype=place.dtype) for name, place in places.items() if name not in made
-        }
-        return {name: tensor for name, tensor in (made | zeros).items() if name in places}
-
-    def _layer_shapes(self, number: str) -> dict[str, Place]:
-        """Where the projections of a layer are written. A bias is written where the source, or the result, has one."""
-        name = self.source.layer_names()[number]
-        first = f"{name}.{self.source.layout.q}.weight"
-        own = self.layout.shapes(replace(self.source.sizes, kv_heads=self.kv_heads))
-        places = {}
-        for part, shape in own.items():
-            is_kept = self.crossing is None and f"{name}.{part}" in self.source.entries
-            was_moved = part.startswith(self.layout.o) and f"{name}.{self.source.layout.o}.bias" in self.source.entries
-            if part.endswith("bias") and (was_moved or not (is_kept or self.crossing is not None)):
-                continue
-            origin = f"{name}.{part}" if is_kept else first
-            places[f"{self._written_name(number)}.{part}"] = Place(
-                self.source.shard_of(origin), self._dtype(name), shape
-            )
-        return places
+    def _layer(self, number: str, parts: Tensors) -> Tensors:
+        """Of the parts of a layer those that are written, by their names; biases as in the source, or all of them."""
+        name, written = self.source.layers[number], self._written_name(number)
+        if self.crossing is None:
+            wholes = {f"{name}.{part}": tensor for part, tensor in parts.items()}
+            return {whole: tensor for whole, tensor in wholes.items()
+                    if whole in self.source.entries and self.source.layout.is_projection(whole)}  # fmt: skip
+        moved = f"{name}.{self.source.layout.o}.bias" in self.source.entries  # as one of the others
+        return {f"{written}.{part}": tensor for part, tensor in parts.items()
+                if not (moved and part == f"{self.layout.o}.bias")}  # fmt: skip
 
     def _written_name(self, number: str) -> str:
-        return self.source.layer_names()[number] if self.crossing is None else self.crossing.layer(number)
+        return self.source.layers[number] if self.crossing is None else self.crossing.layer(number)
+
+    def _query(self, number: str) -> str:
+        return f"{self.source.layers[number]}.{self.source.layout.q}.weight"
+
+    def _dtype(self, number: str) -> torch.dtype:
+        return self.source.entries[self._query(number)].dtype
 
     @cached_property
-    def places(self) -> dict[str, Place]:
-        """The shard, dtype and shape of each tensor of the result."""
-        found: dict[str, Place] = {}
-        for origin in self.others():
-            for name, tensor in self.other(origin, self.source.shaped).items():
-                shard = self.source.shard_of(name if name in self.source.entries else origin)
-                found[name] = Place(shard, tensor.dtype, list(tensor.shape))
-        for number in self.source.layer_names():
-            found |= self._layer_shapes(number)
-        order = {name: number for number, name in enumerate(self.source.entries)}
-        return dict(sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+    def _planned(self) -> dict[str, tuple[str, torch.Tensor]]:
+        """The shard of each tensor of the result, and its dtype and shape."""
+        source, planned = self.source, {}
+        for origin in self._others():
+            for name, tensor in self._other(origin, source.entries.get).items():
+                shard = source.shard_of(name if name in source.entries else origin)
+                planned[name] = shard, blank(tensor.shape, tensor.dtype)
+        for number in source.layers:
+            shapes = self.layout.shapes(replace(source.sizes, kv_heads=self.kv_heads))
+            parts = {part: blank(shape, self._dtype(number)) for part, shape in shapes.items()}
+            for name, tensor in self._layer(number, parts).items():
+                origin = name if self.crossing is None else self._query(number)
+                planned[name] = source.shard_of(origin), tensor
+        order = {name: at for at, name in enumerate(source.entries)}
+        return dict(sorted(planned.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
 
-    def _dtype(self, layer: str) -> torch.dtype:
-        return DTYPES[self.source.entries[f"{layer}.{self.source.layout.q}.weight"].code]
+    @cached_property
+    def shards(self) -> dict[str, str]:
+        """The file name of the shard of each tensor of the result."""
+        return {name: shard for name, (shard, _) in self._planned.items()}
+
+    @cached_property
+    def shapes(self) -> Tensors:
+        """A `blank` tensor for each tensor of the result."""
+        return {name: tensor for name, (_, tensor) in self._planned.items()}
 
     def _digested(self, name: str) -> torch.Tensor | None:
         """A tensor of the source, which is added to the hash of the source."""
@@ -241,79 +221,56 @@ class FolderConversion:
 
     # One layer
 
-    def _write_layer(self, number: str, save: Callable[[Tensors], None], read_back: Read) -> None:
-        name = self.source.layer_names()[number]
-        seed = zlib.crc32(name.encode())
-        pooling = self.method if self.method in POOLINGS else "mean"
-        dtype = self._dtype(name)
-        pooled = self._aligned(number, name, self._original(name)).resized(self.kv_heads, pooling, seed)
-        fold = self._fold(name)
-        save(self.layer(number, fold(pooled)))
-        if self.check:
-            self._check_layer(number, fold(pooled), dtype, read_back)
-
-    def _original(self, name: str) -> Projections:
+    def _convert_layer(self, number: str, save: Callable[[Tensors], None], read_back: Read) -> None:
+        name = self.source.layers[number]
         layer = self.source.layout.read(name, self.source.sizes, self._digested)
-        self._check_finite(name, layer)
-        return layer
-
-    def _aligned(self, number: str, name: str, layer: Projections) -> Projections:
-        """The layer with rotated heads, if the method asks for it; the change of its outputs is noted."""
-        if self.kv_heads >= layer.kv_heads:
-            return layer
-        moment = None if self.moments is None else self.moments(int(number))
-        turned = layer
-        if self.method == "align":
-            space = self.source.layout.space(self.source.config, self.source.sizes.head_dim)
-            turned = align(layer, self.kv_heads, moment, space).applied(layer)
-            weights = [self.source.read(f"{name}.{norm}.weight") for norm in self.source.layout.norms or ()]
-            norms = [weight.double() for weight in weights if weight is not None]
-            self.changes.append(
-                largest_change(layer, turned, space, self._inputs(), (norms[0], norms[1]) if norms else None)
-            )
-            if not self.changes[-1] <= TOLERANCE:
-                raise RegardError(
-                    f"{name}: with rotated heads its outputs change by {self.changes[-1]:.1e} (at most "
-                    f"{TOLERANCE:.0e}); nothing was written. This is a bug of regard; please report it with the config"
-                )
-        self.likenesses.append(likeness(name, layer, turned, self.kv_heads, moment))
-        return turned
-
-    def _fold(self, name: str) -> Callable[[Projections], Projections]:
-        """What the projections become in the other family, if the result is one."""
-        if self.crossing is None or self.crossing.folded is None:
-            return lambda layer: layer
-        norm = [self.source.read(f"{name}.{self.crossing.folded}.{kind}") for kind in ("weight", "bias")]
-        weight, bias = (part.double() for part in norm if part is not None)
-        return partial(folded, weight=weight, bias=bias)
-
-    def _check_layer(self, number: str, pooled: Projections, dtype: torch.dtype, read_back: Read) -> None:
-        """Compare the written heads with the reference, which has one key/value head for each query head.
-
-        Rotations by position and norms of heads are the same on both sides, so they are left out.
-        """
-        name = self._written_name(number)
-        written = self.layout.read(name, replace(self.source.sizes, kv_heads=self.kv_heads), read_back)
-        rounded = Projections(*(part.to(dtype).double() for part in (pooled.q, pooled.k, pooled.v, pooled.o)))
-        x = self._inputs()
-        output, expected = written.outputs(x), rounded.repeated().outputs(x)
-        difference = float((output - expected).abs().max() / expected.abs().max().clamp(min=1))
-        if not difference <= TOLERANCE:
-            raise RegardError(
-                f"{name} and the same layer with its heads repeated differ by {difference:.1e} (at most "
-                f"{TOLERANCE:.0e}); nothing was written. This is a bug of regard; please report it with the config"
-            )
-        self.differences.append(difference)
-
-    def _inputs(self) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(1, LENGTH, self.source.sizes.dim, generator=generator, dtype=torch.float64)
-
-    def _check_finite(self, name: str, layer: Projections) -> None:
         if not all(part.isfinite().all() for part in (layer.q, layer.k, layer.v, layer.o)):
             raise CheckpointError(
                 f"{name} of {self.source.folder} holds weights that are not finite; nothing was written"
             )
+        pooling = self.method if self.method in POOLINGS else "mean"
+        pooled = self._aligned(number, layer).resized(self.kv_heads, pooling, zlib.crc32(name.encode()))
+        del layer  # two copies in float64 fewer while the result is written and compared
+        if self.crossing is not None and self.crossing.folded is not None:
+            norm = [present(f"{name}.{self.crossing.folded}.{kind}", self.source.read) for kind in ("weight", "bias")]
+            pooled = folded(pooled, *(part.double() for part in norm))
+        parts = {f"{self.layout.o}.bias": torch.zeros(self.source.sizes.dim, dtype=self._dtype(number))}
+        save(self._layer(number, parts | self.layout.write(pooled, self._dtype(number))))
+        if self.check:
+            self._check_layer(number, pooled, read_back)
+
+    def _aligned(self, number: str, layer: Projections) -> Projections:
+        """The layer with rotated heads, if the method asks for it; the change of its outputs is noted."""
+        if self.kv_heads >= layer.kv_heads:
+            return layer
+        name, source = self.source.layers[number], self.source
+        moment = None if self.moments is None else self.moments(int(number))
+        turned = layer
+        if self.method == "align":
+            space = source.layout.space(source.config, source.sizes.head_dim)
+            turned = align(layer, self.kv_heads, moment, space).applied(layer)
+            norms = [present(f"{name}.{norm}.weight", source.read).double() for norm in source.layout.norms or ()]
+            output, expected = (each.outputs(self._inputs(), space, norms) for each in (turned, layer))
+            change = largest_difference(output, expected)
+            self.changes.append(within_rounding(change, f"{name}: with rotated heads its outputs change"))
+        self.likenesses.append(likeness(name, layer, turned, self.kv_heads, moment))
+        return turned
+
+    def _check_layer(self, number: str, pooled: Projections, read_back: Read) -> None:
+        """Compare the written heads with the reference, which has one key/value head for each query head.
+
+        Rotations by position and norms of heads are the same on both sides, so they are left out.
+        """
+        name, dtype, x = self._written_name(number), self._dtype(number), self._inputs()
+        written = self.layout.read(name, replace(self.source.sizes, kv_heads=self.kv_heads), read_back)
+        rounded = Projections(*(part.to(dtype).double() for part in (pooled.q, pooled.k, pooled.v, pooled.o)))
+        difference = largest_difference(written.outputs(x), rounded.repeated().outputs(x))
+        fault = f"{name} and the same layer with its heads repeated differ"
+        self.differences.append(within_rounding(difference, fault))
+
+    def _inputs(self) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(1, LENGTH, self.source.sizes.dim, generator=generator, dtype=torch.float64)
 
     # Other files and the report
 
@@ -332,54 +289,41 @@ class FolderConversion:
         """Write the index of the shards, with new totals."""
         about = index.get("metadata")
         about = dict(about) if isinstance(about, dict) else {}
-        about["total_size"] = sum(place.numel * place.dtype.itemsize for place in self.places.values())
+        about["total_size"] = sum(tensor.nbytes for tensor in self.shapes.values())
         if "total_parameters" in about:
-            about["total_parameters"] = sum(place.numel for place in self.places.values())
-        weight_map = {name: place.shard for name, place in self.places.items()}
-        _write_json(aside / INDEX_FILE, {**index, "metadata": about, "weight_map": weight_map})
+            about["total_parameters"] = sum(tensor.numel() for tensor in self.shapes.values())
+        _write_json(aside / INDEX_FILE, {**index, "metadata": about, "weight_map": self.shards})
 
     def _write_config(self, aside: Path, names: list[str]) -> None:
         """Write the config with the new number of heads and the provenance of the weights."""
         config, crossing = self.source.config, self.crossing
         digest = hashlib.sha256(b"".join(name.encode() + self._digests[name] for name in sorted(self._digests)))
-        provenance = {
-            "conversion": "kv-heads",
-            "method": self._method,
-            "groups": "similar heads" if self.method == "align" else "neighbours",
-            "num_key_value_heads": {"before": self.source.sizes.kv_heads, "after": self.kv_heads},
-            "source_sha256": digest.hexdigest(),
-            "files": sorted(names),
-        }
+        heads = {"num_key_value_heads": {"before": self.source.sizes.kv_heads, "after": self.kv_heads}}
+        record = {**provenance(self._method, digest.hexdigest(), heads), "files": sorted(names)}
         if PROVENANCE in config:
-            provenance["earlier"] = config[PROVENANCE]
+            record["earlier"] = config[PROVENANCE]
+        made = {**config, "num_key_value_heads": self.kv_heads}
         if crossing is not None:
-            provenance["model_type"] = {"before": self.source.family, "after": crossing.family}
+            record["model_type"] = {"before": self.source.family, "after": crossing.family}
             made = crossing.config(config, self.kv_heads)
-        else:
-            made = {**config, "num_key_value_heads": self.kv_heads}
-        _write_json(aside / CONFIG_FILE, {**made, PROVENANCE: provenance})
+        _write_json(aside / CONFIG_FILE, {**made, PROVENANCE: record})
 
     def report(self) -> Conversion:
         """The report, computed from the sizes."""
-        sizes = self.source.sizes
-        widths = [
-            DTYPES[self.source.entries[f"{name}.{part}.weight"].code].itemsize
-            for name in self.source.layer_names().values()
-            for part in (self.source.layout.k, self.source.layout.v)
-        ]
-        width = sizes.head_dim * sum(widths)  # bytes of the keys and values of one head in all layers
+        source, kv_heads = self.source, self.source.sizes.kv_heads
+        widths = [source.entries[f"{name}.{part}.weight"].dtype.itemsize
+                  for name in source.layers.values() for part in (source.layout.k, source.layout.v)]  # fmt: skip
+        width = source.sizes.head_dim * sum(widths)  # bytes of the keys and values of one head in all layers
+        numbers = [sum(tensor.numel() for tensor in tensors.values()) for tensors in (source.entries, self.shapes)]
         return Conversion(
-            kind=self.source.family,
+            kind=source.family,
             method=self._method,
-            heads=sizes.heads,
-            kv_heads={"num_key_value_heads": Change(sizes.kv_heads, self.kv_heads)},
-            parameters=Change(
-                sum(math.prod(entry.shape) for entry in self.source.entries.values()),
-                sum(place.numel for place in self.places.values()),
-            ),
-            kv_bytes={"token": Change(sizes.kv_heads * width, self.kv_heads * width)},
-            difference=max(self.differences) if self.differences else None,
-            invariance=max(self.changes) if self.changes else None,
+            heads=source.sizes.heads,
+            kv_heads={"num_key_value_heads": Change(kv_heads, self.kv_heads)},
+            parameters=Change(*numbers),
+            kv_bytes={"token": Change(kv_heads * width, self.kv_heads * width)},
+            difference=max(self.differences, default=None),
+            invariance=max(self.changes, default=None),
             likeness=tuple(self.likenesses),
             became=None if self.crossing is None else self.crossing.family,
         )

@@ -12,8 +12,7 @@ from regard.errors import OccupiedError
 from regard_lab.conversion.folder_conversion import PROVENANCE, convert_folder
 from regard_lab.conversion.heads import Conversion
 from regard_lab.conversion.model_folders import CONFIG_FILE, read_json
-from regard_lab.conversion.own_alignment import Calibration, checked_calibration
-from regard_lab.conversion.own_models import PROVENANCE_FILE, load_converted
+from regard_lab.conversion.own_models import PROVENANCE_FILE, Calibration, checked_calibration, load_converted
 
 
 def convert_kv_heads(

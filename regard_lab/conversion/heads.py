@@ -1,16 +1,18 @@
-"""How a group of key/value heads is pooled into one, and the report of what a conversion changed."""
+"""The heads of an attention layer: pooled or repeated, compared with a reference, and the report of what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from regard.arguments import is_whole, plain, suggest, whole
 from regard.core.tensors import check_tensor
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, RegardError, ShapeError
+from regard.functional import attention
+from regard.positions import Rotary
 from regard.reprs import brief
 
 POOLINGS = ("mean", "first", "random")  # what becomes of one tensor's heads
@@ -59,19 +61,13 @@ def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean",
     heads = tensor.unflatten(0, (before, -1))  # (before, size, ...)
     if after >= before:
         return heads.repeat_interleave(after // before, 0).flatten(0, 1)
-    groups = heads.unflatten(0, (after, -1))  # (after, before / after, size, ...)
+    groups = heads.unflatten(0, (after, -1)).double()  # (after, before / after, size, ...)
     if method == "random":
-        pooled = _drawn_like(groups[:, 0], tensor, seed)
+        drawn = torch.randn(groups[:, 0].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        pooled = drawn.to(groups.device) * groups.std(correction=0) + groups.mean()
     else:
-        pooled = groups[:, 0] if method == "first" else groups.double().mean(1).to(tensor.dtype)
-    return pooled.flatten(0, 1).contiguous()  # (after · size, ...)
-
-
-def _drawn_like(heads: torch.Tensor, tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """Normal numbers in the shape of `heads`, with the mean and standard deviation of the tensor."""
-    drawn = torch.randn(heads.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    wide = tensor.double()
-    return (drawn.to(wide.device) * wide.std(correction=0) + wide.mean()).to(tensor.dtype)
+        pooled = groups[:, 0] if method == "first" else groups.mean(1)
+    return pooled.to(tensor.dtype).flatten(0, 1).contiguous()  # (after · size, ...)
 
 
 def check_heads(before: int, after: int, method: str, methods: Sequence[str] = METHODS) -> int:
@@ -85,6 +81,114 @@ def check_heads(before: int, after: int, method: str, methods: Sequence[str] = M
             f"a multiple of the other"
         )
     return whole("the number of key/value heads", after)
+
+
+@dataclass(frozen=True)
+class KeySpace:
+    """Which changes of basis leave the scores of a layer as they are.
+
+    Args:
+        rotary: the positions that rotate queries and keys; None for others.
+        normed: whether queries and keys are divided by their root mean square and multiplied by weights that all heads
+            share. Then only signs can change.
+    """
+
+    rotary: Rotary | None = None
+    normed: bool = False
+
+    def split(self, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The dimensions that are rotated together, (pairs, 2), and those that no position rotates."""
+        if self.rotary is None:
+            return torch.zeros(0, 2, dtype=torch.long), torch.arange(head_dim)
+        dims = head_dim if self.rotary.dims is None else self.rotary.dims
+        rotated = torch.arange(dims)
+        pairs = rotated.view(2, -1).T if self.rotary.pairs == "halves" else rotated.view(-1, 2)
+        return pairs, torch.arange(dims, head_dim)
+
+
+@dataclass(frozen=True)
+class Projections:
+    """Queries, keys, values and output of a layer; the last column of the first three is the bias.
+
+    Args:
+        q: (heads, head_dim, dim + 1).
+        k: (kv_heads, head_dim, dim + 1).
+        v: (kv_heads, v_dim, dim + 1).
+        o: (dim, heads, v_dim), without the bias of the output, which no conversion changes.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    o: torch.Tensor
+
+    @property
+    def kv_heads(self) -> int:
+        return len(self.k)
+
+    @property
+    def members(self) -> int:
+        """Query heads that read one key/value head."""
+        return len(self.q) // len(self.k)
+
+    def resized(self, kv_heads: int, method: str, seed: int = 0) -> Projections:
+        """The same queries and output with another number of key/value heads, see `resized`."""
+
+        def new(heads: torch.Tensor, first_seed: int) -> torch.Tensor:
+            parts = heads.split([heads.shape[-1] - 1, 1], -1)  # weights and biases
+            return torch.cat(
+                [resized(part, len(part), kv_heads, method, own) for own, part in enumerate(parts, first_seed)], -1
+            )
+
+        return replace(self, k=new(self.k, 4 * seed), v=new(self.v, 4 * seed + 2))
+
+    def repeated(self) -> Projections:
+        """The same layer with one key/value head for each query head, by loops and without `resized`."""
+        k, v = (torch.stack([heads[h // self.members] for h in range(len(self.q))]) for heads in (self.k, self.v))
+        return replace(self, k=k, v=v)
+
+    def outputs(
+        self, x: torch.Tensor, space: KeySpace | None = None, norms: Sequence[torch.Tensor] = ()
+    ) -> torch.Tensor:
+        """Causal attention of x (1, length, dim), without the bias of the output: (1, length, dim).
+
+        Args:
+            x: the inputs.
+            space: with its positions; without it nothing is rotated.
+            norms: weights (head_dim,) of the norms of queries and keys, if they have norms.
+        """
+        x = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+        q, k, v = (torch.einsum("bni,hdi->bhnd", x, heads) for heads in (self.q, self.k, self.v))
+        if norms:
+            q, k = (a * a.square().mean(-1, keepdim=True).rsqrt() * norm for a, norm in zip((q, k), norms, strict=True))
+        if space is not None and space.rotary is not None:
+            q, k = (space.rotary.rotate(a, torch.arange(a.shape[2])) for a in (q, k))
+        return torch.einsum("bhnd,ohd->bno", attention(q, k, v, pattern="causal"), self.o)
+
+
+def largest_difference(output: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference of two outputs, relative to the largest expected number if that is above 1."""
+    return float((output - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+def within_rounding(largest: float, fault: str) -> float:
+    """The largest difference, if it is one of rounding.
+
+    Raises:
+        RegardError: it is larger; `fault` is the beginning of the sentence.
+    """
+    if not largest <= TOLERANCE:
+        raise RegardError(
+            f"{fault} by {largest:.1e} (at most {TOLERANCE:.0e}); nothing was written. This is a bug of regard; please "
+            f"report it with the config of the model"
+        )
+    return largest
+
+
+def provenance(method: str, digest: str, heads: Mapping[str, Any]) -> dict[str, Any]:
+    """What a converted model records of its conversion; `heads` are the numbers of heads before and after."""
+    groups = "similar heads" if method == "align" else "neighbours"
+    return {"conversion": "kv-heads", "method": method, "groups": groups, **heads, "source_sha256": digest}
 
 
 class Likeness(NamedTuple):

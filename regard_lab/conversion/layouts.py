@@ -1,4 +1,12 @@
-"""The table of layouts: how each family of Hugging Face names and joins the projections of its attention layers."""
+"""How each family of models names and joins the projections of its attention layers, and what it can become.
+
+A family without grouped heads becomes one that has them and computes the same:
+
+    GPT-NeoX -> Phi          any number of key/value heads. NeoX has a norm before the feed-forward of its own, Phi
+                             shares one: weight and bias of both norms move into the projections that follow them
+    GPT-2    -> GPTBigCode   one key/value head; its weights are not transposed
+    OPT      -> GPTBigCode   one key/value head; its table of positions has no offset
+"""
 
 from __future__ import annotations
 
@@ -11,10 +19,18 @@ from typing import Any
 import torch
 
 from regard.positions import Rotary
-from regard_lab.conversion.projections import KeySpace, Projections
+from regard_lab.conversion.heads import KeySpace, Projections
 
 Read = Callable[[str], torch.Tensor | None]
 """Reads a tensor by its name; None if there is none."""
+Tensors = dict[str, torch.Tensor]
+
+
+def present(name: str, read: Read) -> torch.Tensor:
+    """A tensor that is there."""
+    tensor = read(name)
+    assert tensor is not None, name
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -29,7 +45,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class FamilyLayout:
     """Names of the tensors of a family, and how queries, keys and values are stored.
 
     Args:
@@ -83,11 +99,9 @@ class Layout:
 
     def is_known(self, name: str) -> bool:
         """Whether a tensor of this name belongs to the layout."""
-        if re.fullmatch(self.outside, name):
-            return True
         match = self.pattern.fullmatch(name)
         if match is None:
-            return False
+            return re.fullmatch(self.outside, name) is not None
         part, _, kind = match[3].rpartition(".")
         known = {*self.projections, *self.kept, *(self.norms or ())}
         return match[3] in self.buffers or (part in known and kind in ("weight", "bias"))
@@ -95,9 +109,7 @@ class Layout:
     def is_projection(self, name: str) -> bool:
         """Whether a tensor is converted with the heads: weights of the projections, biases of all but the output."""
         match = self.pattern.fullmatch(name)
-        if match is None:
-            return False
-        part, _, kind = match[3].rpartition(".")
+        part, _, kind = match[3].rpartition(".") if match else ("", "", "")
         return part in self.projections and (kind == "weight" or (kind == "bias" and part != self.o))
 
     def space(self, config: Mapping[str, Any], head_dim: int) -> KeySpace:
@@ -128,24 +140,23 @@ class Layout:
     def read(self, layer: str, sizes: Sizes, read: Read) -> Projections:
         """The projections of a layer in float64."""
 
+        def weight_of(name: str) -> torch.Tensor:
+            weight = present(f"{layer}.{name}.weight", read)
+            return (weight.T if self.transposed else weight).double()
+
         def part(name: str) -> torch.Tensor:
-            weight, bias = (read(f"{layer}.{name}.{kind}") for kind in ("weight", "bias"))
-            assert weight is not None
-            weight = (weight.T if self.transposed else weight).double()
+            weight, bias = weight_of(name), read(f"{layer}.{name}.bias")
             column = weight.new_zeros(len(weight), 1) if bias is None else bias.double()[:, None]
             return torch.cat([weight, column], 1)
 
-        heads, kv_heads, size = sizes.heads, sizes.kv_heads, sizes.head_dim
+        counts = [sizes.heads, sizes.kv_heads, sizes.kv_heads]
         if self.fused == "by head":
-            q, k, v = part(self.q).unflatten(0, (heads, 3, size)).unbind(1)
+            q, k, v = part(self.q).unflatten(0, (sizes.heads, 3, -1)).unbind(1)
         else:
-            rows = [heads * size, kv_heads * size, kv_heads * size]
+            rows = [count * sizes.head_dim for count in counts]
             parts = part(self.q).split(rows) if self.fused else [part(name) for name in (self.q, self.k, self.v)]
-            q, k, v = (one.unflatten(0, (-1, size)) for one in parts)
-        output = read(f"{layer}.{self.o}.weight")
-        assert output is not None
-        output = (output.T if self.transposed else output).double()
-        return Projections(q, k, v, output.unflatten(1, (heads, -1)))
+            q, k, v = (one.unflatten(0, (count, -1)) for one, count in zip(parts, counts, strict=True))
+        return Projections(q, k, v, weight_of(self.o).unflatten(1, (sizes.heads, -1)))
 
     def write(self, projections: Projections, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """The weights and biases of a layer by their names in the layer, except the bias of the output."""
@@ -156,19 +167,15 @@ class Layout:
             joined = {self.q: torch.cat([q, k, v]).flatten(0, 1)}
         else:
             joined = {name: one.flatten(0, 1) for name, one in ((self.q, q), (self.k, k), (self.v, v))}
-        tensors = {}
-        for name, rows in joined.items():
-            weight = rows[:, :-1].to(dtype)
-            tensors[f"{name}.weight"] = weight.T if self.transposed else weight
-            tensors[f"{name}.bias"] = rows[:, -1].to(dtype)
-        output = projections.o.flatten(1).to(dtype)
-        tensors[f"{self.o}.weight"] = output.T if self.transposed else output
-        return {name: tensor.contiguous() for name, tensor in tensors.items()}
+        weights = {name: rows[:, :-1] for name, rows in joined.items()} | {self.o: projections.o.flatten(1)}
+        tensors = {f"{name}.weight": weight.T if self.transposed else weight for name, weight in weights.items()}
+        tensors |= {f"{name}.bias": rows[:, -1] for name, rows in joined.items()}
+        return {name: tensor.to(dtype).contiguous() for name, tensor in tensors.items()}
 
 
-LLAMA = Layout()
+LLAMA = FamilyLayout()
 _GEMMA_2 = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
-_GPT_2 = Layout(
+_GPT_2 = FamilyLayout(
     layers="[transformer.]h", q="attn.c_attn", k="attn.c_attn", v="attn.c_attn", o="attn.c_proj", fused="stacked",
     transposed=True, kept=("ln_1", "ln_2", "mlp.c_fc", "mlp.c_proj"), rotary=0.0,
     outside=r"(?:transformer\.)?(?:wte\.weight|wpe\.weight|ln_f\.(?:weight|bias))|lm_head\.weight",
@@ -177,7 +184,7 @@ _GPT_2 = Layout(
              "not do", "add_cross_attention": "layers with cross-attention"},
 )  # fmt: skip
 
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, FamilyLayout] = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "qwen2": LLAMA,
@@ -198,7 +205,7 @@ LAYOUTS: dict[str, Layout] = {
         LLAMA, rotary=0.25, outside=LLAMA.outside + r"|(?:model\.)?norm\.bias",
         refused={"qk_layernorm": "each head has a LayerNorm of its own, which cannot be pooled"},
     ),
-    "gpt_neox": Layout(
+    "gpt_neox": FamilyLayout(
         layers="[gpt_neox.]layers", q="attention.query_key_value", k="attention.query_key_value",
         v="attention.query_key_value", o="attention.dense", fused="by head", rotary=0.25,
         kept=("input_layernorm", "post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
@@ -207,7 +214,7 @@ LAYOUTS: dict[str, Layout] = {
         config=("hidden_size", "num_hidden_layers", "num_attention_heads", None),
     ),
     "gpt2": _GPT_2,
-    "opt": Layout(
+    "opt": FamilyLayout(
         layers="[model.][decoder.]layers", o="self_attn.out_proj", rotary=0.0, buffers=(),
         kept=("self_attn_layer_norm", "final_layer_norm", "fc1", "fc2"),
         outside=r"(?:model\.)?(?:decoder\.)?(?:embed_tokens\.weight|embed_positions\.weight|"
@@ -216,3 +223,194 @@ LAYOUTS: dict[str, Layout] = {
     ),
 }  # fmt: skip
 GPT_BIG_CODE = replace(_GPT_2, transposed=False)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How a family becomes another.
+
+    Args:
+        family: `model_type` of the result.
+        layout: layout of the result.
+        refusal: why a config cannot be converted to a number of key/value heads, or None.
+        config: the config of the result.
+        others: the tensors that a tensor outside the projections becomes.
+        folded: the norm before attention whose weight and bias move into the projections, if any.
+    """
+
+    family: str
+    layout: FamilyLayout
+    refusal: Callable[[Mapping[str, Any], int], str | None]
+    config: Callable[[Mapping[str, Any], int], dict[str, Any]]
+    others: Callable[[str, Read], Tensors]
+    folded: str | None = None
+
+    def layer(self, number: str) -> str:
+        """The name of a layer of the result."""
+        return f"{self.layout.prefix}.{number}"
+
+
+# GPT-NeoX to Phi
+
+_NEOX = LAYOUTS["gpt_neox"]
+_PHI_OUTSIDE = {"embed_in.weight": "model.embed_tokens.weight", "embed_out.weight": "lm_head.weight",
+                "lm_head.weight": "lm_head.weight", "final_layer_norm.weight": "model.final_layernorm.weight",
+                "final_layer_norm.bias": "model.final_layernorm.bias"}  # fmt: skip
+_PHI_INSIDE = {"attention.dense.bias": "self_attn.dense.bias", "mlp.dense_4h_to_h.weight": "mlp.fc2.weight",
+               "mlp.dense_4h_to_h.bias": "mlp.fc2.bias"}  # fmt: skip
+
+
+def _neox_refusal(config: Mapping[str, Any], kv_heads: int) -> str | None:
+    if not config.get("use_parallel_residual", True):
+        return (
+            "transformers has no grouped heads for GPT-NeoX, and Phi, which computes the same with parallel residuals, "
+            "has no others; this model has use_parallel_residual=false"
+        )
+    return None
+
+
+def _phi_config(config: Mapping[str, Any], kv_heads: int) -> dict[str, Any]:
+    rope = {"rope_theta": config.get("rotary_emb_base", 10_000.0), "rope_type": "default"}
+    rope |= config.get("rope_parameters") or {}
+    rope["partial_rotary_factor"] = _NEOX.share(config)
+    kept = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+            "max_position_embeddings", "initializer_range", "layer_norm_eps", "use_cache", "bos_token_id",
+            "eos_token_id", "pad_token_id", "tie_word_embeddings", "attention_dropout", "dtype", "torch_dtype",
+            "rope_scaling")  # fmt: skip
+    return {
+        **{name: config[name] for name in kept if name in config}, "model_type": "phi",
+        "architectures": ["PhiForCausalLM"], "hidden_act": config.get("hidden_act", "gelu"), "rope_parameters": rope,
+        "num_key_value_heads": kv_heads, "qk_layernorm": False, "resid_pdrop": config.get("hidden_dropout", 0.0),
+    }  # fmt: skip
+
+
+def _neox_to_phi(name: str, read: Read) -> Tensors:
+    match = _NEOX.pattern.fullmatch(name)
+    tensor = present(name, read)
+    if match is None:
+        name = name.removeprefix("gpt_neox.")
+        made = {_PHI_OUTSIDE[name]: tensor}
+        return made | ({"lm_head.bias": tensor.new_zeros(len(tensor))} if name == "embed_in.weight" else {})
+    layer, inside = f"model.layers.{match[2]}", match[3]
+    if inside in _PHI_INSIDE:
+        return {f"{layer}.{_PHI_INSIDE[inside]}": tensor}
+    if inside.startswith("input_layernorm"):  # it normalises, and does nothing else
+        plain = torch.ones_like(tensor) if inside.endswith("weight") else torch.zeros_like(tensor)
+        return {f"{layer}.{inside}": plain}
+    if inside == "mlp.dense_h_to_4h.weight":
+        norm, shift = (
+            present(f"{match[1]}.post_attention_layernorm.{kind}", read).double() for kind in ("weight", "bias")
+        )
+        bias = present(f"{match[1]}.mlp.dense_h_to_4h.bias", read)
+        wide = tensor.double()
+        return {
+            f"{layer}.mlp.fc1.weight": (wide * norm).to(tensor.dtype),
+            f"{layer}.mlp.fc1.bias": (bias.double() + wide @ shift).to(bias.dtype),
+        }
+    return {}  # part of fc1, or a buffer
+
+
+def folded(projections: Projections, weight: torch.Tensor, bias: torch.Tensor) -> Projections:
+    """Projections of x that give what the projections of `weight · x + bias` give."""
+
+    def moved(heads: torch.Tensor) -> torch.Tensor:
+        inputs = heads[..., :-1]
+        return torch.cat([inputs * weight, heads[..., -1:] + (inputs @ bias)[..., None]], -1)
+
+    return replace(projections, q=moved(projections.q), k=moved(projections.k), v=moved(projections.v))
+
+
+# GPT-2 and OPT to GPTBigCode
+
+
+def _one_head(family: str, kv_heads: int) -> str | None:
+    if kv_heads == 1:
+        return None
+    return (
+        f"transformers has no grouped heads for {family}; GPTBigCode, which computes the same, has one key/value head "
+        f"or one for each query head, so give 1 instead of {kv_heads}"
+    )
+
+
+def _gpt_2_refusal(config: Mapping[str, Any], kv_heads: int) -> str | None:
+    return _one_head("GPT-2", kv_heads)
+
+
+def _opt_refusal(config: Mapping[str, Any], kv_heads: int) -> str | None:
+    reasons = {
+        "do_layer_norm_before": "norms after each part (do_layer_norm_before=false)",
+        "enable_bias": "no biases (enable_bias=false)",
+        "layer_norm_elementwise_affine": "norms without weights (layer_norm_elementwise_affine=false)",
+    }
+    for name, reason in reasons.items():
+        if not config.get(name, True):
+            return f"GPTBigCode, the class of transformers with one key/value head, cannot represent {reason}"
+    if config.get("_remove_final_layer_norm"):
+        return "GPTBigCode always has a norm at the end, and this model has none (_remove_final_layer_norm)"
+    if config.get("word_embed_proj_dim", config["hidden_size"]) != config["hidden_size"]:
+        return "GPTBigCode cannot represent embeddings of another size than the layers (word_embed_proj_dim)"
+    return _one_head("OPT", kv_heads)
+
+
+def _big_code(names: Mapping[str, str], defaults: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
+    """The config of GPTBigCode from names in another config, with the defaults of that family."""
+
+    def made(config: Mapping[str, Any], kv_heads: int) -> dict[str, Any]:
+        same = {name: config[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "dtype",
+                "torch_dtype", "use_cache", "tie_word_embeddings") if name in config}  # fmt: skip
+        renamed = {new: config.get(old, defaults.get(new)) for new, old in names.items()}
+        return {
+            **same, **renamed, "model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"],
+            "multi_query": True,
+        }  # fmt: skip
+
+    return made
+
+
+_OF_GPT_2 = {name: name for name in ("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "activation_function",
+             "layer_norm_epsilon", "scale_attn_weights", "resid_pdrop", "embd_pdrop", "attn_pdrop")}  # fmt: skip
+_GPT_2_DEFAULTS = {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "scale_attn_weights": True,
+                   "n_positions": 1024, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}  # fmt: skip
+_OF_OPT = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+           "n_inner": "ffn_dim", "n_positions": "max_position_embeddings",
+           "activation_function": "activation_function", "resid_pdrop": "dropout", "attn_pdrop": "attention_dropout",
+           "embd_pdrop": "dropout"}  # fmt: skip
+_OPT_DEFAULTS = {"activation_function": "relu", "n_positions": 2048, "n_inner": 3072, "resid_pdrop": 0.1,
+                 "embd_pdrop": 0.1, "attn_pdrop": 0.0}  # fmt: skip
+_OPT_OUTSIDE = {"embed_tokens.weight": "wte.weight", "embed_positions.weight": "wpe.weight",
+                "final_layer_norm.weight": "ln_f.weight", "final_layer_norm.bias": "ln_f.bias"}  # fmt: skip
+_OPT_INSIDE = {"self_attn_layer_norm": "ln_1", "final_layer_norm": "ln_2", "fc1": "mlp.c_fc", "fc2": "mlp.c_proj",
+               "self_attn.out_proj": "attn.c_proj"}  # fmt: skip
+OPT_OFFSET = 2  # of its table of positions
+
+
+def _gpt_2_to_big_code(name: str, read: Read) -> Tensors:
+    match = LAYOUTS["gpt2"].pattern.fullmatch(name)
+    tensor = present(name, read)
+    if match is None:
+        return {name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": tensor}
+    if match[3] in LAYOUTS["gpt2"].buffers:
+        return {}
+    is_weight = tensor.dim() == 2
+    return {f"transformer.h.{match[2]}.{match[3]}": tensor.T.contiguous() if is_weight else tensor}
+
+
+def _opt_to_big_code(name: str, read: Read) -> Tensors:
+    match = LAYOUTS["opt"].pattern.fullmatch(name)
+    tensor = present(name, read)
+    if match is None:
+        name = re.sub(r"^(model\.)?(decoder\.)?", "", name)
+        if name == "embed_positions.weight":
+            tensor = tensor[OPT_OFFSET:].contiguous()
+        return {f"transformer.{_OPT_OUTSIDE[name]}" if name in _OPT_OUTSIDE else name: tensor}
+    part, _, kind = match[3].rpartition(".")
+    return {f"transformer.h.{match[2]}.{_OPT_INSIDE[part]}.{kind}": tensor}
+
+
+CROSSINGS: dict[str, Crossing] = {
+    "gpt_neox": Crossing("phi", LAYOUTS["phi"], _neox_refusal, _phi_config, _neox_to_phi, "input_layernorm"),
+    "gpt2": Crossing(
+        "gpt_bigcode", GPT_BIG_CODE, _gpt_2_refusal, _big_code(_OF_GPT_2, _GPT_2_DEFAULTS), _gpt_2_to_big_code
+    ),
+    "opt": Crossing("gpt_bigcode", GPT_BIG_CODE, _opt_refusal, _big_code(_OF_OPT, _OPT_DEFAULTS), _opt_to_big_code),
+}

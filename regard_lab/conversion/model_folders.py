@@ -1,4 +1,4 @@
-"""Folders of Hugging Face: their sizes and tensors, read and checked by the table of layouts.
+"""Folders of Hugging Face: their sizes and tensors, checked by the table of layouts, read and written one at a time.
 
 config.json                  model_type, num_attention_heads, num_key_value_heads, ...
 model.safetensors            or model.safetensors.index.json, which names the shard of each tensor
@@ -6,6 +6,12 @@ model.safetensors            or model.safetensors.index.json, which names the sh
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +21,22 @@ from regard.arguments import count_of
 from regard.errors import CheckpointError, UnsupportedError
 from regard.storage.files import TEXT_LIMIT, check_name
 from regard.storage.sealed_json import parse_json
-from regard.storage.tensors import DTYPES, Entry
-from regard_lab.conversion.layouts import LAYOUTS, Layout, Sizes
-from regard_lab.conversion.tensor_files import TensorFile
+from regard.storage.tensors import DTYPES, HEADER_LIMIT, Entry, raw_bytes
+from regard_lab.conversion.layouts import LAYOUTS, FamilyLayout, Sizes
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+def blank(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take no memory, for the dtype and shape of a tensor."""
+    return torch.zeros((), dtype=dtype).expand(tuple(shape))
 
 
 class ModelFolder:
-    """A checked folder of a family in the table of layouts; tensors are read on demand.
+    """A checked folder of a family in the table of layouts; `entries` are `blank`, `read` gives the values of one.
 
     Raises:
         CheckpointError: missing or damaged files, or inconsistent sizes.
@@ -36,17 +47,21 @@ class ModelFolder:
         self.folder = folder
         self.config = read_json(folder / CONFIG_FILE)
         self.family = _checked_family(self.config, folder)
-        self.layout: Layout = LAYOUTS[self.family]
+        self.layout: FamilyLayout = LAYOUTS[self.family]
         self.sizes = _sizes(self.config, self.layout, folder / CONFIG_FILE)
         self.index = read_json(folder / INDEX_FILE) if (folder / INDEX_FILE).exists() else None
         self.shards = {name: TensorFile(folder / name) for name in _shard_names(folder, self.index)}
         self._shard_of = {name: shard for shard in self.shards.values() for name in shard.entries}
+        self.entries = {
+            name: blank(entry.shape, DTYPES[entry.code])
+            for shard in self.shards.values()
+            for name, entry in shard.entries.items()
+        }
+        matches = [match for name in self.entries if (match := self.layout.pattern.fullmatch(name))]
+        # The name prefix of each layer by its number, in the order of the layers.
+        self.layers = {match[2]: match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
         self._check_index()
         self._check_tensors()
-
-    @property
-    def entries(self) -> dict[str, Entry]:
-        return {name: shard.entries[name] for name, shard in self._shard_of.items()}
 
     def shard_of(self, name: str) -> str:
         """The file name of the shard of a tensor."""
@@ -56,19 +71,6 @@ class ModelFolder:
         """The tensor of this name, or None."""
         return self._shard_of[name].read(name) if name in self._shard_of else None
 
-    def shaped(self, name: str) -> torch.Tensor | None:
-        """Zeros of the same shape and dtype that take no memory, or None."""
-        if name not in self._shard_of:
-            return None
-        entry = self._shard_of[name].entries[name]
-        return torch.zeros((), dtype=DTYPES[entry.code]).expand(entry.shape)
-
-    def layer_names(self) -> dict[str, str]:
-        """The name prefix of each layer by its number, in the order of the layers."""
-        matches = (self.layout.pattern.fullmatch(name) for name in self._shard_of)
-        prefixes = {match[2]: match[1] for match in matches if match}
-        return {number: prefixes[number] for number in sorted(prefixes, key=int)}
-
     def _check_index(self) -> None:
         if self.index is None:
             return
@@ -77,37 +79,32 @@ class ModelFolder:
             raise CheckpointError(f"{self.folder / INDEX_FILE} and the shards disagree on the shard of {wrong[0]!r}")
 
     def _check_tensors(self) -> None:
-        for name in self._shard_of:
+        for name in self.entries:
             if not self.layout.is_known(name):
                 raise UnsupportedError(
                     f"{self.folder} holds the tensor {name!r}, which is not part of the layout of {self.family} and "
                     f"may depend on the key/value heads, so nothing is converted"
                 )
-        sizes = self.sizes
-        layers = self.layer_names()
-        if len(layers) != sizes.layers or set(layers) != set(map(str, range(sizes.layers))):
+        if set(self.layers) != set(map(str, range(self.sizes.layers))):
             raise CheckpointError(
-                f"{self.folder} holds {count_of(len(layers), 'layers')}; {CONFIG_FILE} says {sizes.layers}"
+                f"{self.folder} holds {count_of(len(self.layers), 'layers')}; {CONFIG_FILE} says {self.sizes.layers}"
             )
-        for layer in layers.values():
-            for name, wanted in self._wanted(layer).items():
-                self._check_shape(name, wanted)
-
-    def _wanted(self, layer: str) -> dict[str, list[int]]:
-        """The shapes of a layer's projections, and of the biases and norms that it has."""
-        shapes = {f"{layer}.{name}": shape for name, shape in self.layout.shapes(self.sizes).items()}
+        shapes = self.layout.shapes(self.sizes)
         # norms that differ by head could not be pooled
-        shapes |= {f"{layer}.{name}.weight": [self.sizes.head_dim] for name in self.layout.norms or ()}
-        needed = {f"{layer}.{name}.weight" for name in self.layout.projections}
-        return {name: shape for name, shape in shapes.items() if name in needed or name in self._shard_of}
+        shapes |= {f"{name}.weight": [self.sizes.head_dim] for name in self.layout.norms or ()}
+        needed = {f"{name}.weight" for name in self.layout.projections}
+        for layer in self.layers.values():
+            for name, wanted in shapes.items():
+                if name in needed or f"{layer}.{name}" in self.entries:
+                    self._check_shape(f"{layer}.{name}", wanted)
 
     def _check_shape(self, name: str, wanted: list[int]) -> None:
-        if name not in self._shard_of:
+        if name not in self.entries:
             raise CheckpointError(f"{self.folder} lacks the tensor {name!r}")
-        entry = self._shard_of[name].entries[name]
-        if entry.shape != wanted or not DTYPES[entry.code].is_floating_point:
+        entry = self.entries[name]
+        if [*entry.shape] != wanted or not entry.is_floating_point():
             raise CheckpointError(
-                f"{self.folder}: {name!r} is {entry.code} {entry.shape}; the sizes in {CONFIG_FILE} need "
+                f"{self.folder}: {name!r} is {CODES[entry.dtype]} {[*entry.shape]}; the sizes in {CONFIG_FILE} need "
                 f"floats {wanted}"
             )
 
@@ -146,7 +143,7 @@ def _checked_family(config: dict[str, Any], folder: Path) -> str:
     return family
 
 
-def _sizes(config: dict[str, Any], layout: Layout, path: Path) -> Sizes:
+def _sizes(config: dict[str, Any], layout: FamilyLayout, path: Path) -> Sizes:
     dim_name, layers_name, heads_name, kv_name = layout.config
     heads, dim = (_whole(config.get(name), name, path) for name in (heads_name, dim_name))
     kv_heads, head_dim = (None if kv_name is None else config.get(kv_name)), config.get("head_dim")
@@ -192,3 +189,118 @@ def _shard_names(folder: Path, index: dict[str, Any] | None) -> list[str]:
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     renamed = f"; if {others[0]} holds all weights, name it {WEIGHTS_FILE}" if others else ""
     raise CheckpointError(f"{folder} has neither {WEIGHTS_FILE} nor {INDEX_FILE}{renamed}")
+
+
+class TensorFile:
+    """A safetensors file of another program: `entries` lists its tensors, `read` loads one.
+
+    It has no checksums, unlike the files of `regard.storage.tensors`, so only its structure can be checked.
+
+    Raises:
+        CheckpointError: the file is missing, truncated or inconsistent.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > HEADER_LIMIT or 8 + length > size:
+                raise CheckpointError(
+                    f"{path} has {size} bytes and is truncated, or is not a tensor file; copy it again"
+                )
+            content = parse_json(file.read(length), f"the header of {path}")
+        try:
+            self.metadata: dict[str, str] = dict(content.pop("__metadata__", None) or {})
+            self.entries = {name: _entry(name, item, path) for name, item in content.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: the header is not that of a tensor file ({error})") from error
+        self._start = 8 + length
+        end = 0
+        for entry in sorted(self.entries.values(), key=lambda entry: entry.start):
+            if entry.start != end:
+                raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
+            end = entry.stop
+        if self._start + end != size:
+            raise CheckpointError(f"{path} has {size} bytes; its header describes {self._start + end}; copy it again")
+
+    def read(self, name: str) -> torch.Tensor:
+        """Read one tensor to the CPU."""
+        entry = self.entries[name]
+        if entry.start == entry.stop:
+            return torch.empty(entry.shape, dtype=DTYPES[entry.code])
+        data = bytearray(entry.stop - entry.start)
+        with _opened(self.path) as file:
+            file.seek(self._start + entry.start)
+            if file.readinto(data) != len(data):
+                raise CheckpointError(
+                    f"{self.path} ended in the middle of tensor {name!r}; it may have been changed while it was read"
+                )
+        return torch.frombuffer(data, dtype=DTYPES[entry.code]).reshape(entry.shape)
+
+
+class TensorWriter:
+    """Writes a file of named tensors one at a time, in any order, so that only one is in memory.
+
+    Args:
+        path: a new file; it has its full size at once, so that `TensorFile` can open it while it is written.
+        shapes: a `blank` tensor of the dtype and shape of each, by name.
+        metadata: strings to store beside them.
+    """
+
+    def __init__(self, path: Path, shapes: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
+        header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+        self._places: dict[str, int] = {}
+        start = 0
+        for name, tensor in shapes.items():
+            self._places[name], stop = start, start + tensor.nbytes
+            header[name] = {"dtype": CODES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [start, stop]}
+            start = stop
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)  # the tensors start at a multiple of 8 bytes
+        self._shapes, self._start, self._missing = dict(shapes), 8 + len(text), set(shapes)
+        self._file = open(path, "xb")  # noqa: SIM115 (closed at the end of the `with` block)
+        self._file.write(len(text).to_bytes(8, "little") + text)
+        self._file.truncate(self._start + start)
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Write one of the tensors that were named."""
+        wanted = self._shapes[name]
+        assert (tensor.shape, tensor.dtype) == (wanted.shape, wanted.dtype), name
+        self._file.seek(self._start + self._places[name])
+        self._file.write(raw_bytes(tensor))
+        self._file.flush()
+        self._missing.remove(name)
+
+    def __enter__(self) -> TensorWriter:
+        return self
+
+    def __exit__(self, error: object, *details: object) -> None:
+        self._file.close()
+        assert error is not None or not self._missing, sorted(self._missing)[:3]
+
+
+def _entry(name: str, item: dict[str, Any], path: Path) -> Entry:
+    start, stop = item["data_offsets"]
+    entry = Entry(item["dtype"], item["shape"], start, stop)
+    if any(type(number) is not int or not 0 <= number < 2**62 for number in (*entry.shape, start, stop)):
+        raise CheckpointError(f"{path}: tensor {name!r} has an impossible shape or place")
+    if entry.code not in DTYPES:
+        raise CheckpointError(
+            f"{path}: tensor {name!r} has dtype {str(entry.code)[:40]!r}; those read here are {', '.join(DTYPES)}"
+        )
+    if stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
+        raise CheckpointError(f"{path}: tensor {name!r} does not fill its shape {entry.shape}")
+    return entry
+
+
+def _opened(path: Path) -> BufferedReader:
+    """Open a regular file, or a link to one, since the Hugging Face cache consists of links."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")

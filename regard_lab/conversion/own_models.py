@@ -1,30 +1,356 @@
-"""Conversion of models saved by regard to another number of key/value heads."""
+"""Models of regard: their heads are rotated, regrouped, pooled or repeated, and the whole model is compared."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import zlib
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
-from regard.arguments import of_kind, whole
-from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+from regard.arguments import of_kind, shown, whole
+from regard.errors import ArgumentError, CheckpointError, UnsupportedError
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache
+from regard.mechanisms import Dot, General, ScaledDot, Softmax
+from regard.positions import Rotary
 from regard.reprs import brief
 from regard.storage.tensors import raw_bytes
-from regard_lab.conversion.heads import TOLERANCE, Change, Conversion, check_heads, resized
-from regard_lab.conversion.own_alignment import Aligned, Calibration, aligned, checked_calibration
+from regard_lab.conversion.alignment import align, likeness
+from regard_lab.conversion.heads import (
+    Change,
+    Conversion,
+    KeySpace,
+    Likeness,
+    check_heads,
+    largest_difference,
+    provenance,
+    resized,
+    within_rounding,
+)
+from regard_lab.conversion.layouts import FamilyLayout, Sizes
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard_lab.models.storage import SavedModel
-from regard_lab.models.translation_transformer import KIND as TRANSLATION
 
 Model = LanguageModel | TextEncoder | TranslationTransformer
+ModelT = TypeVar("ModelT", bound=Model)
+Calibration = Callable[[Any], object]
+"""Runs a model on some text, such as `lambda model: model(ids)`."""
+
+KINDS: dict[str, type[Model]] = {kind.KIND: kind for kind in (LanguageModel, TextEncoder, TranslationTransformer)}
+# As in the paper, the encoder of a translator keeps its heads, since they are not cached (Ainslie et al. 2023, 2.2).
+OF_A_TRANSLATOR = ("decoder_kv_heads", "cross_kv_heads")
+PROVENANCE_FILE = "conversion.json"
+OWN = FamilyLayout(q="to_q", k="to_k", v="to_v", o="to_output")  # of one attention layer
+
+
+def with_kv_heads(
+    model: ModelT, kv_heads: int, method: str = "mean", *, calibration: Calibration | None = None
+) -> ModelT:
+    """A copy of the model with `kv_heads` key/value heads in each attention layer that has a cache.
+
+    Args:
+        model: a LanguageModel, TextEncoder or TranslationTransformer (its decoder and cross-attention).
+        kv_heads: a smaller number pools heads; a larger one repeats them and leaves the outputs unchanged.
+        method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, and
+            then takes their mean.
+        calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`; without one the inputs
+            of each layer are taken as independent numbers.
+
+    Raises:
+        ArgumentError: numbers of heads that do not divide, or the present number.
+        UnsupportedError: "align" with a mechanism whose results depend on the basis of the keys.
+
+    >>> model = LanguageModel(LanguageModel.Config(vocab_size=50, dim=32, heads=8))
+    >>> with_kv_heads(model, 2).config.kv_heads
+    2
+    """
+    needs = "a LanguageModel, a TextEncoder or a TranslationTransformer"
+    of_kind("model", model, (LanguageModel, TextEncoder, TranslationTransformer), needs)
+    _changes(model, kv_heads, method)
+    calibration = checked_calibration(calibration)
+    source = _like(turned(model, kv_heads, calibration)[0], model) if method == "align" else model
+    return _pooled(source, kv_heads, method)
+
+
+@brief
+@dataclass(frozen=True)
+class Converted:
+    """A model before and after a conversion, the report, and the text files to save with the new model."""
+
+    before: Model
+    after: Model
+    report: Conversion
+    files: dict[str, str]
+
+    def save(self, folder: str | Path) -> None:
+        """Write the new model into a folder atomically."""
+        self.after.save(folder, self.files)
+
+
+def load_converted(
+    folder: str | Path,
+    kv_heads: int,
+    method: str = "mean",
+    *,
+    calibration: Calibration | None = None,
+    check: bool = True,
+) -> Converted:
+    """Load a saved model, or the best one of a training run, and convert it to another number of key/value heads.
+
+    Args:
+        folder: a saved model or a training run.
+        kv_heads, method, calibration: as for `with_kv_heads`.
+        check: compare the outputs with the reference, the original model with each head replaced by its pooled group.
+
+    Raises:
+        CheckpointError: missing or damaged files.
+        ArgumentError, UnsupportedError: a model or number of heads that cannot be converted.
+        RegardError: the outputs differ from the reference.
+    """
+    saved, model = load_original(folder)
+    changes = _changes(model, kv_heads, method)
+    calibration = checked_calibration(calibration)
+    repeats = all(change.after >= change.before for change in changes.values())
+    source, invariance, alike = model, None, ()
+    if method == "align" and not repeats:
+        rotated, alike = turned(model, kv_heads, calibration)
+        fault = "with rotated heads the outputs of the model change"
+        invariance = within_rounding(difference(rotated, model), fault)
+        source = _like(rotated, model)
+    other = _pooled(source, kv_heads, method)
+    twin = model if repeats else _reference(source, other, method)
+    kept, fewer = kept_of_one(model), kept_of_one(other)
+    report = Conversion(
+        kind=saved.kind,
+        method="repeat" if repeats else method,
+        heads=model.config.heads,
+        kv_heads=changes,
+        parameters=Change(*(sum(part.numel() for part in each.parameters()) for each in (model, other))),
+        kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()},
+        measured=True,
+        difference=_checked_difference(other, twin) if check else None,
+        invariance=invariance,
+        likeness=alike,
+    )
+    digest = hashlib.sha256()
+    for name in sorted(saved.state):
+        digest.update(name.encode() + raw_bytes(saved.state[name]))
+    heads = {"kv_heads": {name: change._asdict() for name, change in changes.items()}}
+    record = json.dumps(provenance(report.method, digest.hexdigest(), heads), indent=2) + "\n"
+    return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: record})
+
+
+def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
+    """The saved model of a folder, and the model itself.
+
+    Raises:
+        CheckpointError: missing or damaged files.
+        UnsupportedError: a kind of model without key/value heads.
+    """
+    saved = load_model(folder)
+    if saved.kind not in KINDS:
+        raise UnsupportedError(
+            f"{folder} holds a model of kind {saved.kind!r}, which has no key/value heads; convert one of "
+            f"{', '.join(KINDS)}"
+        )
+    return saved, KINDS[saved.kind].from_saved(saved, str(folder))
+
+
+def checked_calibration(calibration: object) -> Calibration | None:
+    """A calibration, or None.
+
+    Raises:
+        ArgumentError: something that cannot be called.
+    """
+    if calibration is not None and not callable(calibration):
+        raise ArgumentError(f"calibration is {shown(calibration)}; it needs a function that runs the model on a text")
+    return calibration
+
+
+# Pooling
+
+
+def _changes(model: Model, kv_heads: int, method: str) -> dict[str, Change]:
+    """The numbers of heads before and after, by setting; a number that cannot be is refused."""
+    kv_heads = whole("kv_heads", kv_heads)
+    now = {name: getattr(model.config, name) or model.config.heads for name in _settings(model)}
+    if all(before == kv_heads for before in now.values()):
+        raise ArgumentError(f"this model has {kv_heads} key/value heads already; give another number")
+    for before in now.values():
+        check_heads(before, kv_heads, method)
+    _unfilled(model, kv_heads)
+    return {name: Change(before, kv_heads) for name, before in now.items()}
+
+
+def _settings(model: Model) -> tuple[str, ...]:
+    """The settings of a model's config that hold numbers of key/value heads."""
+    return OF_A_TRANSLATOR if isinstance(model, TranslationTransformer) else ("kv_heads",)
+
+
+def _unfilled(model: ModelT, kv_heads: int) -> ModelT:
+    """The model with another number of key/value heads, without its weights."""
+    config: Any = replace(model.config, **dict.fromkeys(_settings(model), kv_heads))
+    with torch.device("meta"):
+        return type(model)(config)
+
+
+def _like(rotated: ModelT, model: ModelT) -> ModelT:
+    """The rotated model in the dtype of the original."""
+    return rotated.to(next(model.parameters()).dtype).train(model.training)
+
+
+def attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
+    """The attention layers of a model by name."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, MultiHeadAttention)}
+
+
+def _headed(model: Model, other: Model) -> Iterator[tuple[str, int, int]]:
+    """The tensors with key/value heads in their first axis, of which two models have different numbers.
+
+    These are projections of keys and values, and parameters of mechanisms for each key/value head.
+    """
+    after = attention_layers(other)
+    for name, layer in attention_layers(model).items():
+        wanted = after[name].state_dict()
+        for part, tensor in layer.state_dict().items():
+            if tensor.shape != wanted[part].shape:
+                yield f"{name}.{part}", layer.kv_heads, after[name].kv_heads
+
+
+def _pooled(model: ModelT, kv_heads: int, method: str) -> ModelT:
+    """The model with its heads pooled or repeated; it shares no weights with the original."""
+    other = _unfilled(model, kv_heads)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name, before, after in _headed(model, other):
+        pooling = "mean" if method == "align" else method
+        state[name] = resized(state[name], before, after, pooling, zlib.crc32(name.encode()))
+    other.load_state_dict(state, assign=True)
+    return other.requires_grad_(True).train(model.training)
+
+
+def _reference(model: ModelT, other: ModelT, method: str) -> ModelT:
+    """The original model with each key/value head replaced by its pooled group."""
+    twin = deepcopy(model)
+    state, drawn = twin.state_dict(), other.state_dict()
+    for name, before, after in _headed(model, other):
+        heads, members = state[name].unflatten(0, (before, -1)), before // after  # (before, size, ...)
+        for at in range(0, before, members):
+            group = heads[at : at + members].double()
+            pooled = group[0] if method == "first" else group.mean(0)
+            if method == "random":  # drawn numbers have no other formula than themselves
+                pooled = drawn[name].unflatten(0, (after, -1))[at // members]
+            heads[at : at + members] = pooled.to(heads.dtype)
+    return twin
+
+
+# Alignment
+
+
+@torch.no_grad()
+def turned(
+    model: ModelT, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True
+) -> tuple[ModelT, tuple[Likeness, ...]]:
+    """A copy of a model in float64 with rotated and regrouped heads, and how alike those of each group are.
+
+    The outputs of the copy are the model's own.
+
+    Args:
+        model: a model of regard.
+        kv_heads: the number of key/value heads after the conversion.
+        calibration: runs the model on a text; None for closeness without a text.
+        regroup: whether heads may be grouped anew, where query heads differ in their projections only.
+
+    Raises:
+        UnsupportedError: a mechanism whose results change with the basis of the keys.
+        ArgumentError: a calibration that does not run some layer.
+    """
+    after = attention_layers(_unfilled(model, kv_heads))
+    groups = {name: after[name].kv_heads for name, layer in attention_layers(model).items()
+              if after[name].kv_heads < layer.kv_heads}  # fmt: skip
+    for name in groups:
+        _check_rotatable(name, attention_layers(model)[name])
+    copy = deepcopy(model).double().eval()
+    layers, state = attention_layers(copy), copy.state_dict()
+    moments = {} if calibration is None else moments_of(copy, groups, calibration)
+    found = []
+    for name, count in groups.items():
+        layer, moment = layers[name], moments.get(name)
+        sizes = Sizes(len(layers), layer.heads, layer.kv_heads, layer.head_dim, layer.dim)
+        before = OWN.read(name, sizes, state.get)
+        space = KeySpace(layer.positions if isinstance(layer.positions, Rotary) else None)
+        alignment = align(before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer))
+        has_matrix = isinstance(_score(layer), General)
+        rotated = alignment.applied(before, queries=not has_matrix)
+        found.append(likeness(name, before, rotated, count, moment))
+        for part, tensor in OWN.write(rotated, torch.float64).items():
+            if f"{name}.{part}" in state:
+                state[f"{name}.{part}"].copy_(tensor)
+        if has_matrix:
+            matrix = layer.mechanism.learned["weight"]
+            matrix.copy_(alignment.matrices(matrix))
+    return copy, tuple(found)
+
+
+@torch.no_grad()
+def moments_of(model: nn.Module, names: Mapping[str, Any], calibration: Calibration) -> dict[str, torch.Tensor]:
+    """The mean of x xᵀ over the inputs x of each layer's keys, with a 1 as last number: (dim + 1, dim + 1)."""
+    sums: dict[str, torch.Tensor] = {}
+    counts = dict.fromkeys(names, 0)
+
+    def observe(name: str, x: torch.Tensor) -> None:
+        product, count = second_moment(x)
+        sums[name] = sums.get(name, 0) + product
+        counts[name] += count
+
+    handles = [
+        model.get_submodule(f"{name}.to_k").register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
+        for name in names
+    ]
+    try:
+        calibration(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if missing := [name for name, count in counts.items() if not count]:
+        raise ArgumentError(f"the calibration did not run {missing[0]!r} of the model; let it call the model on a text")
+    return {name: product / counts[name] for name, product in sums.items()}
+
+
+def second_moment(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The sum of x xᵀ over all vectors of x (..., dim), with a 1 as last number, in float64; and their number."""
+    flat = x.detach().double().flatten(0, -2)
+    flat = torch.cat([flat, flat.new_ones(len(flat), 1)], 1)
+    return flat.T @ flat, len(flat)
+
+
+def _check_rotatable(name: str, layer: MultiHeadAttention) -> None:
+    if not isinstance(_score(layer), ScaledDot | Dot | General):
+        raise UnsupportedError(
+            f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; "
+            f"use method mean or first"
+        )
+
+
+def _score(layer: MultiHeadAttention) -> object:
+    """The score whose softmax a layer computes; None for another mechanism."""
+    declared = layer.mechanism.declared
+    return declared.score if isinstance(declared, Softmax) else None
+
+
+def differs_by_head(model: Any, layer: MultiHeadAttention) -> bool:
+    """Whether query heads differ in more than their projections, so that they cannot change places."""
+    has_slopes = getattr(model.config, "positions", None) == "alibi"
+    return has_slopes or layer.sinks is not None or "per_head" in str(layer.pattern)
+
+
+# What is measured on the whole model
 
 
 @torch.no_grad()
@@ -34,8 +360,13 @@ def difference(model: Model, other: Model) -> float:
     length = min(11, model.config.max_length)
     ids = torch.randint(1, model.config.vocab_size, (2, 3, length), generator=generator)
     inputs = tuple(ids) if isinstance(model, TranslationTransformer) else (ids[0],)
-    output, expected = (deepcopy(each).double().eval()(*inputs) for each in (model, other))
-    return float((output - expected).abs().max() / expected.abs().max().clamp(min=1))
+    return largest_difference(*(deepcopy(each).double().eval()(*inputs) for each in (model, other)))
+
+
+def _checked_difference(model: Model, twin: Model) -> float:
+    if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
+        raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
+    return within_rounding(difference(model, twin), "the converted model and its reference differ")
 
 
 @torch.no_grad()
@@ -62,249 +393,3 @@ def _bytes(parts: list[Cache] | list[ProjectedContext]) -> int:
     """Bytes of keys and values, without free room."""
     tensors = [x for part in parts for x in (part.keys, part.values)]
     return sum(x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor))  # all: no int8, no ring
-
-
-ModelT = TypeVar("ModelT", LanguageModel, TextEncoder, TranslationTransformer)
-
-KINDS: dict[str, type[Model]] = {
-    LanguageModel.KIND: LanguageModel,
-    TextEncoder.KIND: TextEncoder,
-    TRANSLATION: TranslationTransformer,
-}
-# As in the paper, the encoder of a translator keeps its heads, since they are not cached (Ainslie et al. 2023, 2.2).
-OF_A_TRANSLATOR = ("decoder_kv_heads", "cross_kv_heads")
-PROVENANCE_FILE = "conversion.json"
-
-
-def with_kv_heads(
-    model: ModelT, kv_heads: int, method: str = "mean", *, calibration: Calibration | None = None
-) -> ModelT:
-    """A copy of the model with `kv_heads` key/value heads in each attention layer that has a cache.
-
-    Args:
-        model: a LanguageModel, TextEncoder or TranslationTransformer (its decoder and cross-attention).
-        kv_heads: a smaller number pools heads; a larger one repeats them and leaves the outputs unchanged.
-        method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, and
-            then takes their mean.
-        calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`; without one the inputs
-            of each layer are taken as independent numbers.
-
-    Raises:
-        ArgumentError: numbers of heads that do not divide, or the present number.
-        UnsupportedError: "align" with a mechanism whose results depend on the basis of the keys.
-
-    >>> model = LanguageModel(LanguageModel.Config(vocab_size=50, dim=32, heads=8))
-    >>> with_kv_heads(model, 2).config.kv_heads
-    2
-    """
-    needs = "a LanguageModel, a TextEncoder or a TranslationTransformer"
-    of_kind("model", model, (LanguageModel, TextEncoder, TranslationTransformer), needs)
-    kv_heads = whole("kv_heads", kv_heads)
-    names = _settings(model)
-    now = {name: _kv_heads(model, name) for name in names}
-    if all(before == kv_heads for before in now.values()):
-        raise ArgumentError(f"this model has {kv_heads} key/value heads already; give another number")
-    for before in now.values():
-        check_heads(before, kv_heads, method)
-    calibration = checked_calibration(calibration)
-    if method == "align":
-        model = turned(model, kv_heads, calibration).model.to(next(model.parameters()).dtype)
-        method = "mean"
-    with torch.device("meta"):
-        other = type(model)(_changed(model, kv_heads))
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    layers = _attention_layers(model)
-    for name, layer in _attention_layers(other).items():
-        for part, wanted in layer.state_dict().items():
-            tensor = state[f"{name}.{part}"]
-            if (
-                tensor.shape != wanted.shape
-            ):  # projections of keys and values, and learned parameters per key/value head
-                heads = layers[name].kv_heads, layer.kv_heads
-                state[f"{name}.{part}"] = resized(tensor, *heads, method, seed_of(f"{name}.{part}"))
-    other.load_state_dict(state, assign=True)
-    return other.requires_grad_(True).train(model.training)
-
-
-@brief
-@dataclass(frozen=True)
-class Converted:
-    """A model before and after a conversion, the report, and the text files to save with the new model."""
-
-    before: Model
-    after: Model
-    report: Conversion
-    files: dict[str, str]
-
-    def save(self, folder: str | Path) -> None:
-        """Write the new model into a folder atomically."""
-        self.after.save(folder, self.files)
-
-
-def turned(model: Model, kv_heads: int, calibration: Calibration | None, *, regroup: bool = True) -> Aligned:
-    """The model with heads rotated and regrouped for `kv_heads` groups; see `aligned`."""
-    with torch.device("meta"):
-        other = type(model)(_changed(model, kv_heads))
-    after = _attention_layers(other)
-    groups = {
-        name: after[name].kv_heads
-        for name, layer in _attention_layers(model).items()
-        if after[name].kv_heads < layer.kv_heads
-    }
-    return aligned(model, groups, calibration, regroup=regroup)
-
-
-def seed_of(name: str) -> int:
-    """The seed of the random heads of a tensor."""
-    return zlib.crc32(name.encode())
-
-
-def load_converted(
-    folder: str | Path,
-    kv_heads: int,
-    method: str = "mean",
-    *,
-    calibration: Calibration | None = None,
-    check: bool = True,
-) -> Converted:
-    """Load a saved model, or the best one of a training run, and convert it to another number of key/value heads.
-
-    Args:
-        folder: a saved model or a training run.
-        kv_heads, method, calibration: as for `with_kv_heads`.
-        check: compare the outputs with the reference, the original model with each head replaced by its pooled group.
-
-    Raises:
-        CheckpointError: missing or damaged files.
-        ArgumentError, UnsupportedError: a model or number of heads that cannot be converted.
-        RegardError: the outputs differ from the reference.
-    """
-    saved, model = load_original(folder)
-    names = _settings(model)
-    changes = {name: Change(_kv_heads(model, name), kv_heads) for name in names}
-    repeats = all(change.after >= change.before for change in changes.values())
-    source, pooling, invariance, alike = model, method, None, ()
-    if method == "align" and not repeats:
-        with_kv_heads(model, kv_heads)  # refuses numbers that cannot be, before the text is read
-        calibration = checked_calibration(calibration)
-        rotated = turned(model, kv_heads, calibration)
-        invariance, alike = _checked_invariance(rotated.model, model), rotated.likeness
-        source, pooling = rotated.model.to(next(model.parameters()).dtype), "mean"
-    other = with_kv_heads(source, kv_heads, "mean" if repeats and method == "align" else pooling)
-    twin = model if repeats else _pooled_in_place(source, other, pooling)
-    report = Conversion(
-        kind=saved.kind,
-        method="repeat" if repeats else method,
-        heads=model.config.heads,
-        kv_heads=changes,
-        parameters=Change(_numbers(model), _numbers(other)),
-        kv_bytes=_changes(kept_of_one(model), kept_of_one(other)),
-        measured=True,
-        difference=_checked_difference(other, twin) if check else None,
-        invariance=invariance,
-        likeness=alike,
-    )
-    return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: _provenance(saved, report)})
-
-
-def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
-    """The saved model of a folder, and the model itself.
-
-    Raises:
-        CheckpointError: missing or damaged files.
-        UnsupportedError: a kind of model without key/value heads.
-    """
-    saved = load_model(folder)
-    if saved.kind not in KINDS:
-        raise UnsupportedError(
-            f"{folder} holds a model of kind {saved.kind!r}, which has no key/value heads; convert one of "
-            f"{', '.join(KINDS)}"
-        )
-    return saved, KINDS[saved.kind].from_saved(saved, str(folder))
-
-
-def _changed(model: Model, kv_heads: int) -> Any:
-    """The model's config with another number of key/value heads."""
-    return replace(model.config, **dict.fromkeys(_settings(model), kv_heads))
-
-
-def _settings(model: Model) -> tuple[str, ...]:
-    """The settings of a model's config that hold numbers of key/value heads."""
-    return OF_A_TRANSLATOR if isinstance(model, TranslationTransformer) else ("kv_heads",)
-
-
-def _kv_heads(model: Model, setting: str) -> int:
-    kv_heads = getattr(model.config, setting)
-    return model.config.heads if kv_heads is None else kv_heads
-
-
-def _attention_layers(model: torch.nn.Module) -> dict[str, MultiHeadAttention]:
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, MultiHeadAttention)}
-
-
-def _pooled_in_place(model: Model, other: Model, method: str) -> Model:
-    """The reference: the original model with each key/value head replaced by its pooled group."""
-    twin = deepcopy(model)
-    after = _attention_layers(other)
-    for name, layer in _attention_layers(twin).items():
-        wanted, members = after[name].state_dict(), layer.kv_heads // after[name].kv_heads
-        for part, tensor in layer.state_dict().items():
-            if tensor.shape != wanted[part].shape:
-                heads = tensor.unflatten(0, (layer.kv_heads, -1))  # (kv_heads, size, ...)
-                for at in range(0, layer.kv_heads, members):
-                    group = heads[at : at + members].double()
-                    pooled = group[0] if method == "first" else group.mean(0)
-                    if method == "random":  # drawn numbers have no other formula than themselves
-                        drawn = after[name].state_dict()[part].unflatten(0, (after[name].kv_heads, -1))
-                        pooled = drawn[at // members]
-                    heads[at : at + members] = pooled.to(tensor.dtype)
-    return twin
-
-
-def _checked_invariance(rotated: Model, model: Model) -> float:
-    """How far the outputs of a model with rotated heads are from the model's own, in float64."""
-    return _within_rounding(difference(rotated, model), "with rotated heads the outputs of the model change")
-
-
-def _checked_difference(model: Model, twin: Model) -> float:
-    if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
-        raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
-    return _within_rounding(difference(model, twin), "the converted model and its reference differ")
-
-
-def _within_rounding(largest: float, fault: str) -> float:
-    """The difference, if it is one of rounding.
-
-    Raises:
-        RegardError: it is larger; `fault` is the beginning of the sentence.
-    """
-    if not largest <= TOLERANCE:
-        raise RegardError(
-            f"{fault} by {largest:.1e} (at most {TOLERANCE:.0e}); nothing was written. This is a bug of regard; please "
-            f"report it with the config of the model"
-        )
-    return largest
-
-
-def _provenance(saved: SavedModel, report: Conversion) -> str:
-    """The provenance to save with the weights: the conversion, and a hash of the original weights."""
-    digest = hashlib.sha256()
-    for name in sorted(saved.state):
-        digest.update(name.encode())
-        digest.update(raw_bytes(saved.state[name]))
-    content = {
-        "conversion": "kv-heads",
-        "method": report.method,
-        "groups": "similar heads" if report.method == "align" else "neighbours",
-        "kv_heads": {name: change._asdict() for name, change in report.kv_heads.items()},
-        "source_sha256": digest.hexdigest(),
-    }
-    return json.dumps(content, indent=2) + "\n"
-
-
-def _numbers(model: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _changes(before: dict[str, int], after: dict[str, int]) -> dict[str, Change]:
-    return {name: Change(count, after[name]) for name, count in before.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import count_of
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
 from regard.packages import needed
 from regard.reprs import Described
@@ -27,9 +26,7 @@ from regard_lab.conversion.folders import (
     is_hugging_face,
     method_of,
 )
-from regard_lab.conversion.heads import Conversion, row
 from regard_lab.conversion.measures import (
-    Agreement,
     Speed,
     Watched,
     agreement_of_folders,
@@ -43,7 +40,7 @@ from regard_lab.conversion.measures import (
 )
 from regard_lab.conversion.model_folders import ModelFolder
 from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
-from regard_lab.conversion.report import ConversionReport, budget
+from regard_lab.conversion.report import ConversionReport, TrainingBudget, Uptrained
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import Tokeniser
@@ -64,56 +61,6 @@ SHARE = 0.5  # of the loss of a distillation that comes from the original's pred
 
 Showing = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context that gives a function for the events of a training."""
-
-
-@dataclass(frozen=True)
-class Losses:
-    """On the held-out text, in nats per id: of the model as it was, as it was converted, and after training."""
-
-    before: float
-    converted: float
-    uptrained: float | None = None
-    steps: int = 0
-
-    @property
-    def recovered(self) -> float | None:
-        """The share of what the conversion lost that training brought back."""
-        if self.uptrained is None or self.converted <= self.before:
-            return None
-        return (self.converted - self.uptrained) / (self.converted - self.before)
-
-    def __str__(self) -> str:
-        remark = ""
-        if self.uptrained is not None:
-            share = self.recovered
-            back = "" if share is None else f": {share:.0%} of what was lost is back"
-            if share is not None and share > 1:
-                back = ": lower than before, since these steps also trained what the first training left"
-            remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"
-        return row("loss, nats per id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
-
-
-@dataclass(frozen=True)
-class Uptrained:
-    """A conversion, its losses where a text was given, and how the training ended where there was one.
-
-    `agreement` compares the predictions of the two models before further training.
-    """
-
-    report: Conversion
-    losses: Losses | None = None
-    training: TrainingResult | None = None
-    agreement: Agreement | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values, losses in nats per id."""
-        losses = self.losses
-        measured = None if losses is None else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
-        predictions = None if self.agreement is None else self.agreement.to_dict()
-        return {**self.report.to_dict(), "losses": measured, "predictions": predictions}
-
-    def __str__(self) -> str:
-        return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
 
 
 class Uptraining:
@@ -202,13 +149,12 @@ class Uptraining:
         measured = agreement_on_task(converted.before, converted.after, task)
         if not measured.ids:
             raise ArgumentError("--text is too short: none of it is left to measure on")
-        losses = Losses(*measured.loss)
+        result = None
         if config.steps is None:
             converted.save(out)
-            return self._reported(Uptrained(converted.report, losses, agreement=measured), folder, out, converted)
-        result = self._train(converted, task, out)
-        losses = Losses(losses.before, losses.converted, result.valid_loss, result.steps)
-        return self._reported(Uptrained(converted.report, losses, result, measured), folder, out, converted)
+        else:
+            result = self._train(converted, task, out)
+        return self._reported(Uptrained(converted.report, measured, result), folder, out, converted)
 
     def _check(self, folder: Path, out: Path) -> None:
         """Refuse settings that exclude each other, and an `out` that holds something else."""
@@ -243,8 +189,7 @@ class Uptraining:
         ids, held_out = (row_ids(folder, "\n".join(part)) for part in (train, valid))
         calibration = None if method != "align" else lambda model: model(ids)
         report = convert_kv_heads(folder, out, kv_heads, method=method, calibration=calibration, tell=self.tell)
-        measured = agreement_of_folders(folder, out, held_out)
-        return self._reported(Uptrained(report, Losses(*measured.loss), agreement=measured), folder, out)
+        return self._reported(Uptrained(report, agreement_of_folders(folder, out, held_out)), folder, out)
 
     def _reported(self, done: Uptrained, folder: Path, out: Path, converted: Converted | None = None) -> Uptrained:
         """Write the report that the settings ask for."""
@@ -257,10 +202,8 @@ class Uptraining:
                 [converted.before, converted.after] if converted else [load_original(each)[1] for each in (folder, out)]
             )
             speeds = speeds_of(*models)
-        suggested = budget(done.report.parameters.before, trained_tokens(folder))
-        loss = None if done.training is None or done.losses is None else done.losses.uptrained
-        uptrained = None if loss is None or done.losses is None else (loss, done.losses.steps)
-        ConversionReport(done.report, suggested, done.agreement, uptrained, speeds).write(Path(self.config.report))
+        suggested = TrainingBudget(done.report.parameters.before, trained_tokens(folder))
+        ConversionReport(done, suggested, speeds).write(Path(self.config.report))
         return done
 
     def _train(self, converted: Converted, task: Task, out: Path) -> TrainingResult:

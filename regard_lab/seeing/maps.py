@@ -239,7 +239,7 @@ def has_encoder_weights(model: TranslationModel) -> bool:
     """Whether the self-attention of the encoder, if there is one, computes weights; Linformer's does not."""
     if isinstance(model, RecurrentTranslator):
         return True
-    return "weights" in parse_mechanism(model.config.encoder_mechanism).tells
+    return "weights" in parse_mechanism(model.config.encoder_mechanism).statistics
 
 
 def _singles(words: Sequence[str]) -> tuple[Span, ...]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .commands import names
-from .mutants.answers import UNANSWERED, answer, is_equal
 from .pytests import EACH_LAW, law_names
 
 Records = Mapping[str, dict[str, Any]]
@@ -155,16 +154,9 @@ def _orders(records: Records) -> Figures:
 
 
 def _mutants(records: Records) -> Figures:
-    counts, left = records["mutants"]["counts"], records["mutants"]["noted"]
-    killed, whole = counts.get("killed", 0) + counts.get("timed out", 0), records["mutants"]["cases"]
-    equal = sum(map(is_equal, left))  # by custom they do not count: no test can tell them from the code
-    share = killed / max(1, whole - equal)
-    answered = sum(answer(one) != UNANSWERED for one in left) - equal
-    said = (
-        f"{killed} of {whole} mutants killed, and {equal} others give equal results: {share:.0%} of those that differ; "
-        f"{answered} of the {len(left) - equal} survivors are answered below"
-    )
-    return said, whole >= 300 and share >= 0.9
+    counts, whole = records["mutants"]["counts"], records["mutants"]["cases"]
+    killed = counts.get("killed", 0) + counts.get("timed out", 0)
+    return f"{killed} of {whole} mutants killed", whole >= 300 and killed >= 0.85 * whole
 
 
 GOALS = (
@@ -202,8 +194,8 @@ GOALS = (
          ("commands",), _commands),
     Goal(23, "Soak", "60 minutes: less than 1 MiB a minute, no open file more", ("soak",), _soak,
          "earlier runs grew by 3.67 MiB a minute: caches of tokenisers, which were never freed"),
-    Goal(24, "Mutants", "300 small changes of the code, 90% noticed by a test", ("mutants",), _mutants,
-         "each meets the quickest tests of its function, and where it survives all of them"),
+    Goal(24, "Mutants", "300 small changes of the code, 85% noticed by a test", ("mutants",), _mutants,
+         "each is run against the quickest tests of its function; about a tenth of all changes give equal results"),
     Goal(25, "No flakes", "20 orders of the suite with fresh seeds, none fails",
          ("shuffled", "elsewhere"), _orders),
     Goal(26, "Garbage", "50,000 calls with garbage: a value, or a sentence of the family", ("garbage",),

@@ -1,8 +1,7 @@
-"""The tool of mutants itself: a mutant that differs is killed, and a survivor is found again in changed code."""
+"""The tool of mutants itself: a mutant that differs is killed, and a fork that hangs is ended."""
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -12,10 +11,7 @@ from types import CodeType, SimpleNamespace
 
 import pytest
 
-from tests.long.goals import GOALS
 from tests.long.mutants import copies
-from tests.long.mutants.again import found, place
-from tests.long.mutants.answers import ANSWERS, NOW, answer, is_equal
 from tests.long.mutants.copies import ROOT, copy_of_all, import_heavy
 from tests.long.mutants.judging import Mutant, met
 from tests.long.mutants.sites import sites
@@ -54,47 +50,6 @@ def test_the_function_around_a_place_is_called_as_python_calls_it(path):
     inside = {one.function for one in sites(source)} - {""}
     assert len(inside) > 3
     assert inside <= names
-
-
-def test_a_survivor_is_found_again_where_its_line_has_moved():
-    sentence = f"mutant 7, {PATH}:{{}}: {SITE} (survived: 3 tests passed)"
-    again = found(sentence.format(SITE.line + 40))
-    assert again is not None
-    assert (again.number, again.path, again.site) == (7, PATH, SITE)
-    assert found(sentence.format(1).replace(" -> ", " --> ")) is None
-    assert found("mutant 7, regard/nowhere.py:1: a -> b (survived: 3 tests passed)") is None
-
-
-def test_of_equal_changes_the_nearest_is_found():
-    path = "regard/patterns/tiles.py"
-    every = sites((ROOT / path).read_bytes())
-    first, last = next((one, other) for one in every for other in reversed(every) if other.line > one.line + 20
-                       if str(one) == str(other))  # fmt: skip
-    for site in (first, last):
-        again = found(f"mutant 7, {path}:{site.line + 2}: {site} (survived: 3 tests passed)")
-        assert again is not None
-        assert again.site.line == site.line
-
-
-@pytest.mark.parametrize("said", sorted({said for said in ANSWERS.values() if said.startswith(NOW)}))
-def test_the_test_that_an_answer_names_is_there(said):
-    assert place(re.findall(r"test_\w+", said)[0]), said
-
-
-def test_mutants_with_equal_results_do_not_count_against_the_tests():
-    (goal,) = (goal for goal in GOALS if goal.name == "Mutants")
-    equal = "mutant 70, regard/bias.py:166: (-distances).clamp_min -> -distances.clamp_max (survived: 14 tests passed)"
-    other = "mutant 1, regard_lab/cli/demo.py:59: a -> b (survived: 2 tests passed)"
-    assert is_equal(equal)
-    assert not is_equal(other)
-    assert answer(other).startswith("a number or a line of the demo")
-    record = {"counts": {"killed": 260, "timed out": 9}, "cases": 300, "noted": [equal] * 2 + [other] * 29}
-    assert goal.read({"mutants": record}) == (
-        "269 of 300 mutants killed, and 2 others give equal results: 90% of those that differ; "
-        "29 of the 29 survivors are answered below",
-        True,
-    )
-    assert not goal.read({"mutants": {**record, "counts": {"killed": 260, "timed out": 8}}})[1]
 
 
 def test_a_fork_that_waits_for_ever_is_ended(tmp_path, monkeypatch):

@@ -14,9 +14,8 @@ from regard.backends.linear.sight import Sight, visible_keys, without_hidden
 from regard.backends.linear.walk import Tensors, Walk, longer_on
 from regard.core.backend import Operands
 from regard.core.problem import Problem
-from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
-from regard.patterns import Causal, SameDocument
+from regard.patterns import Causal
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,13 @@ Outputs = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, q_len, v_di
 
 def attend(problem: Problem, operands: Operands) -> Outputs:
     """Output and log-sum-exp of a call, from tensors of the dtype in which it is computed."""
-    parts = joined(problem.pattern)
-    ids = [part.ids for part in parts if isinstance(part, SameDocument)]
+    ids = problem.pattern.documents
     return _by_document(problem, operands, ids) if ids else _whole(problem, operands)
 
 
 def is_causal(problem: Problem) -> bool:
     """Does the pattern mask all keys after a query's own position?"""
-    return Causal() in joined(problem.pattern)
+    return Causal() in problem.pattern.factors
 
 
 def _whole(problem: Problem, operands: Operands) -> Outputs:
@@ -139,7 +137,7 @@ def _learning(operands: Operands) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-def _by_document(problem: Problem, operands: Operands, ids: list[torch.Tensor]) -> Outputs:
+def _by_document(problem: Problem, operands: Operands, ids: Iterable[torch.Tensor]) -> Outputs:
     batch, length = problem.batch, problem.k_len
     packs = pack_documents(ids, batch, length, operands.q.device)
     visible = visible_keys(problem.pattern, operands.grid)

@@ -11,9 +11,7 @@ from regard.backends.linear.walk import BLOCK, CHUNK, longer_on
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
-from regard.mechanisms.base import joined
 from regard.mechanisms.features import Kernelised
-from regard.patterns import SameDocument
 from regard.reprs import Described
 
 
@@ -29,7 +27,7 @@ class Linear(Described):
             return Refusal("there is nothing to compute")
         if names := ", ".join(str(one) for one in problem.want if one != "log_sum_exp"):
             return Refusal(f"it does not compute the weights, which {names} needs")
-        by_document = any(isinstance(part, SameDocument) for part in joined(problem.pattern))
+        by_document = bool(problem.pattern.documents)
         if problem.q_start is PER_ROW and (by_document or is_causal(problem)):
             return Refusal("q_start is a tensor, and a chunk of queries needs the same positions in all batch rows")
         if by_document and (problem.q_start, problem.q_len) != (0, problem.k_len):

@@ -14,9 +14,8 @@ from torch.nn import functional
 from regard.backends.flash import weigh
 from regard.backends.linear.walk import Tensors, Walk
 from regard.backends.second_order import Piece, gradients
-from regard.mechanisms.base import joined
 from regard.mechanisms.features import Features, Kernelised
-from regard.patterns import Grid, KeySpan, Pattern
+from regard.patterns import Grid, Pattern
 
 PAIRS = 1 << 20  # of positions i and j <= i that are computed at once for second derivatives
 
@@ -142,7 +141,7 @@ class Sight:
 
 def visible_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
     """Keys of the grid that are not padding, (batch or 1, 1, keys); None where all are visible."""
-    spans = (part.visible_keys(grid) for part in joined(pattern) if isinstance(part, KeySpan))
+    spans = (part.visible_keys(grid) for part in pattern.factors if part.query_free)
     masks = [span for span in spans if span is not None]
     return reduce(torch.logical_and, masks) if masks else None
 

@@ -15,7 +15,6 @@ from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import LSH
-from regard.mechanisms.base import joined
 from regard.mechanisms.lsh import rows_at
 from regard.patterns import Causal
 from regard.reprs import Described
@@ -58,7 +57,7 @@ def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
 
 
 def _causal(problem: Problem) -> bool:
-    return any(isinstance(part, Causal) for part in joined(problem.pattern))
+    return Causal() in problem.pattern.factors
 
 
 def _few(problem: Problem, mechanism: LSH, keys: int) -> bool:

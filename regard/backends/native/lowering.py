@@ -16,8 +16,7 @@ import torch
 from regard.backends.native.library import MOST_ROWS, CSchedule
 from regard.backends.schedule import Flat, Schedule
 from regard.core.problem import Problem
-from regard.patterns import KeySpan, Pattern
-from regard.patterns.algebra import Both
+from regard.patterns import Pattern
 from regard.patterns.band import Band
 from regard.patterns.row_blocks import Kind
 
@@ -121,10 +120,10 @@ class Bands:
 def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
     """The pattern as bands, if it is a band, or bands and spans of keys by batch row that are joined by `&`."""
     common, start, stop = Band(), torch.zeros(1, dtype=torch.int64, device="cpu"), torch.full((1,), k_len, device="cpu")
-    for part in pattern.parts if isinstance(pattern, Both) else (pattern,):
-        if isinstance(part, KeySpan) and part.varies_by_row:
-            start = torch.maximum(start, torch.as_tensor(part.start, device="cpu"))
-            stop = stop if part.stop is None else torch.minimum(stop, torch.as_tensor(part.stop, device="cpu"))
+    for part in pattern.factors:
+        if (span := part.row_span()) is not None:
+            start = torch.maximum(start, span[0])
+            stop = stop if span[1] is None else torch.minimum(stop, span[1])
         elif (band := part.band()) is not None:
             common = common & band
         else:

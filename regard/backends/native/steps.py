@@ -20,7 +20,7 @@ from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.patterns import Pattern, as_pattern
-from regard.patterns.algebra import Both, Either, both, either
+from regard.patterns.algebra import both, either
 from regard.patterns.ranges import union
 from regard.patterns.row_blocks import Kind
 
@@ -44,16 +44,16 @@ def alternatives_of(pattern: Pattern, k_len: int) -> list[Bands] | None:
     """The bands that a pattern joins by `|`, as in `causal & (causal_window(9) | prefix(4))`; else None."""
     if (bands := bands_of(pattern, k_len)) is not None:
         return [bands]
-    if isinstance(pattern, Either):
-        parts = [alternatives_of(part, k_len) for part in pattern.parts]
+    if len(pattern.alternatives) > 1:
+        parts = [alternatives_of(part, k_len) for part in pattern.alternatives]
         known = [part for part in parts if part is not None]
         found = [one for part in known for one in part]
         return found if len(known) == len(parts) and len(found) <= MOST_RUNS else None
-    if isinstance(pattern, Both) and any(isinstance(part, Either) for part in pattern.parts):
-        wide = next(part for part in pattern.parts if isinstance(part, Either))
-        rest = [part for part in pattern.parts if part is not wide]
-        return alternatives_of(either(*(both(part, *rest) for part in wide.parts)), k_len)
-    return None
+    wide = next((part for part in pattern.factors if len(part.alternatives) > 1), None)
+    if wide is None:
+        return None
+    rest = [part for part in pattern.factors if part is not wide]
+    return alternatives_of(either(*(both(part, *rest) for part in wide.alternatives)), k_len)
 
 
 class Steps:

@@ -19,7 +19,6 @@ from regard.core.backend import Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import LSH
-from regard.mechanisms.base import joined
 from regard.mechanisms.lsh import rows_at
 from regard.patterns import Causal
 
@@ -33,7 +32,7 @@ def lsh_attention(problem: Problem, operands: Operands) -> Result:
     # (batch or 1, keys)
     visible = grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if visible is None else visible[:, 0]
     own = mechanism.own_keys(operands.q, operands.k, grid, visible)  # (batch or 1, q_len)
-    causal = any(isinstance(part, Causal) for part in joined(problem.pattern))
+    causal = Causal() in problem.pattern.factors
 
     allowed = _allowed(mechanism, operands.k, own, visible, causal)  # (batch, heads, q_len, keys)
     empty_rows = ~allowed.any(-1, keepdim=True)  # their output is zeros, even if the query holds NaN

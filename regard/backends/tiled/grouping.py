@@ -18,9 +18,9 @@ import torch
 
 from regard.backends.schedule import Schedule, joined
 from regard.backends.tiled.program import Group, Program, Residues, Terms
-from regard.patterns import Full, Grid, Pattern, QuerySet
+from regard.patterns import Full, Grid, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.lattices import alike_residues, leaves, off_lattices, replaced, simplified
+from regard.patterns.lattices import alike_residues, off_lattices, off_queries, simplified
 from regard.patterns.ranges import Ranges, common, covers, size, union
 from regard.patterns.row_blocks import Answers, Kind, RowBlock
 from regard.patterns.survey import Budget
@@ -47,9 +47,11 @@ def lower(pattern: Pattern, grid: Grid, terms: Terms) -> Program:
 
 def taken_apart(pattern: Pattern, grid: Grid) -> tuple[Ranges, Pattern, list[tuple[int, Pattern]]]:
     """The separate rows, the pattern that groups compute, and the pattern on the lattice of each stride."""
-    apart = rows_apart(pattern, grid)
-    others = replaced(pattern, QuerySet, NOTHING).canonical() if apart else pattern
-    return apart, *off_lattices(others)
+    assert isinstance(grid.q_start, int)
+    named, others = off_queries(pattern)
+    rows = tuple(range(run.start - grid.q_start, run.stop - grid.q_start) for run in named)
+    apart = common(rows, (grid.rows,))
+    return apart, *off_lattices(others if apart else pattern)
 
 
 def schedule_of(pattern: Pattern, grid: Grid, rows: int) -> Schedule:
@@ -146,14 +148,6 @@ def name_of(answers: Answers, block: RowBlock, by_distance: bool) -> tuple[Hasha
         name.append(Full() if whole else (answers.identity(block.rows, run.keys) or object()))
         name.append(run.keys.start - block.rows.start if by_distance else 0)
     return tuple(name)
-
-
-def rows_apart(pattern: Pattern, grid: Grid) -> Ranges:
-    """The rows that look further than their neighbours, since a part of the pattern names their queries."""
-    assert isinstance(grid.q_start, int)
-    named = union(run for leaf in leaves(pattern) if isinstance(leaf, QuerySet) for run in leaf.runs)
-    rows = tuple(range(run.start - grid.q_start, run.stop - grid.q_start) for run in named)
-    return common(rows, (grid.rows,))
 
 
 def groups_apart(pattern: Pattern, grid: Grid, apart: Ranges, budget: Budget) -> tuple[Group, ...]:

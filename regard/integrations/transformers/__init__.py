@@ -13,9 +13,9 @@ with needed("transformers", "regard.integrations.transformers", "transformers"):
     from transformers import AttentionInterface, AttentionMaskInterface
 
 from regard.integrations.transformers.attaching import NAME, attach, detach, load_folder
-from regard.integrations.transformers.attending import UnreadMaskWarning, regard_attention
+from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
-from regard.integrations.transformers.masks import PatternMask, regard_mask
+from regard.integrations.transformers.masks import PatternMask, UnreadMaskWarning, regard_mask
 from regard.integrations.transformers.sharing import part_of_batch
 from regard.integrations.transformers.surgery import Replacement, replace_attention
 from regard.integrations.transformers.watching import Explained, ExplainedCall, Observed, ObservedCall, explain, observe

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,13 +18,19 @@ from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
 from regard.functional.kept import computing
 from regard.integrations.torch import meaning
-from regard.integrations.transformers.masks import NO_WEIGHTS, PatternMask, refuse_collecting
-from regard.integrations.transformers.reading import TracedMask, UnreadMaskWarning
+from regard.integrations.transformers.masks import (
+    NO_WEIGHTS,
+    PatternMask,
+    TracedMask,
+    UnreadMaskWarning,
+    refuse_collecting,
+)
 from regard.integrations.transformers.sharing import forwards, shared_now
+from regard.integrations.transformers.window_cache import mask_of_kept
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
 
-__all__ = ["CHANGE", "UnreadMaskWarning", "attended", "regard_attention"]
+__all__ = ["CHANGE", "ModuleCall", "Watcher", "attended", "regard_attention", "warned", "watchers"]
 
 # Keywords of a call that would change its result, and which regard has no name for.
 REFUSED = {
@@ -35,13 +40,14 @@ REFUSED = {
     "sinks": "sinks under another name than s_aux",
 }
 UNCOMPUTED = {*REFUSED, "output_attentions"}
+CHANGE = "_regard_change"  # on a module: what `replace_attention` set, whose `of` returns the call to be computed
 
 
-class Asked(NamedTuple):
-    """A call of attention in regard's terms.
+class ModuleCall(NamedTuple):
+    """A module's call of attention in regard's terms.
 
     pattern, q_start, bias, softcap, scale, dropout, sink, mechanism: as `attention` takes them. mask: what transformers
-    gave, if it was no tensor of pairs. plans: those of a pattern that holds a tensor, which layers share. said: what
+    gave, if it was no tensor of pairs. plans: those of a pattern that holds a tensor, which layers share. became: what
     became of the options that are no such keyword.
     """
 
@@ -55,7 +61,7 @@ class Asked(NamedTuple):
     mechanism: Mechanism | None = None
     mask: PatternMask | None = None
     plans: dict[Any, Any] | None = None
-    said: Mapping[str, str] = {}
+    became: Mapping[str, str] = {}
 
     def options(self) -> dict[str, Any]:
         """The keywords of `attention`."""
@@ -64,13 +70,6 @@ class Asked(NamedTuple):
             "scale": self.scale, "dropout": self.dropout, "sink": self.sink, "mechanism": self.mechanism,
         }  # fmt: skip
 
-    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
-        """The call of `attention` with these tensors."""
-        return Call(
-            q, k, v, self.bias, sink=self.sink, pattern=self.pattern, softcap=self.softcap, scale=self.scale,
-            dropout=self.dropout, q_start=self.q_start, mechanism=self.mechanism,
-        )  # fmt: skip
-
 
 class Watcher(Protocol):
     """The interface of `explain` and `observe` while their block runs."""
@@ -78,30 +77,13 @@ class Watcher(Protocol):
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         """The statistics that it needs of this module's calls; None if the module is not watched."""
 
-    def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
         """Called after a call was computed."""
 
 
-class Change(Protocol):
-    """What `replace_attention` sets on a module, under the name CHANGE."""
-
-    def mask_of(self, key: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask of the keys that a cache of the replacement kept; the given one for other caches."""
-
-    def of(self, module: nn.Module, asked: Asked, given: torch.Tensor | None, q_len: int, k_len: int) -> Asked:
-        """The call that is computed instead; `given` is the mask that transformers gave."""
-
-
-CHANGE = "_regard_change"
-
-
-@dataclass
-class Warned:
-    kinds: set[type] = field(default_factory=set)
-
-
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
-warned = Warned()
+warned: set[type] = set()  # classes of modules whose mask was not recognised
+Options = tuple[float | None, float | None, float, torch.Tensor | None]  # softcap, scale, dropout and sink
 
 
 def regard_attention(
@@ -154,14 +136,14 @@ def regard_attention(
         return output.transpose(1, 2).contiguous(), None
     output = _computed_again(module, query, key, value, attention_mask, position_bias, options)
     if output is None:
-        change: Change | None = module.__dict__.get(CHANGE)
+        change = module.__dict__.get(CHANGE)
         if change is not None:
-            attention_mask = change.mask_of(key, attention_mask)
-        asked = _asked(module, query, key, attention_mask, is_causal, position_bias)
-        asked = asked._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
+            attention_mask = mask_of_kept(key, attention_mask)
+        call = _call_of(module, query, key, attention_mask, is_causal, position_bias)
+        call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
         if change is not None:
-            asked = change.of(module, asked, attention_mask, query.shape[2], key.shape[2])
-        output = attended(module, query, key, value, asked)
+            call = change.of(module, call, attention_mask, query.shape[2], key.shape[2])
+        output = attended(module, query, key, value, call)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -199,15 +181,14 @@ def _over_processes(
     v: torch.Tensor,
     mask: torch.Tensor | None,
     position_bias: torch.Tensor | None,
-    options: tuple[float | None, float | None, float, torch.Tensor | None],
+    options: Options,
 ) -> torch.Tensor:
     """The output of a call of a model whose sequence is divided among processes; see `sharing`."""
     shared = mask.shared if isinstance(mask, PatternMask) else None
-    if shared is None:
-        at = shared_now()
-        assert at is not None
-        at.refuse_call(module, "calls attention without the mask that was made for the whole sequence")
-    assert isinstance(mask, PatternMask)
+    if shared is None or not isinstance(mask, PatternMask):
+        running = shared_now()
+        assert running is not None
+        running.refuse_call(module, "calls attention without the mask that was made for the whole sequence")
     if position_bias is not None:
         shared.refuse_call(module, "adds a bias by positions to its scores")
     if CHANGE in module.__dict__:
@@ -225,7 +206,7 @@ def _computed_again(
     v: torch.Tensor,
     mask: torch.Tensor | None,
     position_bias: torch.Tensor | None,
-    options: tuple[float | None, float | None, float, torch.Tensor | None],
+    options: Options,
 ) -> torch.Tensor | None:
     """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
     if type(mask) is not PatternMask or type(q) is not torch.Tensor or position_bias is not None:
@@ -235,13 +216,13 @@ def _computed_again(
     if CHANGE in module.__dict__ or watchers.get() or not (known := mask.plans):
         return None
     softcap, scale, dropout, sink = options
-    compute = known.get(_look(q, k, v, None, sink, softcap, scale, dropout))
+    compute = known.get(_key(q, k, v, None, sink, softcap, scale, dropout))
     if compute is None or compiler_beside() is not None or is_transformed():
         return None
     return compute(Call(q, k, v, None, None, None, sink, mask.pattern, None, softcap, scale, dropout, mask.q_start))
 
 
-def _look(
+def _key(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -250,59 +231,60 @@ def _look(
     *numbers: float | None,
 ) -> tuple[Any, ...]:
     """What decides beside a pattern how a call is computed."""
-    look = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, numbers
-    look += q.is_neg(), k.is_neg(), v.is_neg()
+    key = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, numbers
+    key += q.is_neg(), k.is_neg(), v.is_neg()
     if bias is not None or sink is not None:
-        look += tuple(None if one is None else (one.shape, one.dtype, one.is_neg()) for one in (bias, sink))
+        key += tuple(None if one is None else (one.shape, one.dtype, one.is_neg()) for one in (bias, sink))
     if torch.is_grad_enabled():
         learns = bias is not None and bias.requires_grad, sink is not None and sink.requires_grad
-        look += (q.requires_grad, k.requires_grad, v.requires_grad, *learns)
-    return look
+        key += (q.requires_grad, k.requires_grad, v.requires_grad, *learns)
+    return key
 
 
-def _asked(
+def _call_of(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     mask: torch.Tensor | None,
     is_causal: bool | None,
     position_bias: torch.Tensor | None,
-) -> Asked:
+) -> ModuleCall:
     """Pattern, positions and bias of a call."""
     q_len, k_len = query.shape[2], key.shape[2]
     bias = None if position_bias is None else position_bias[..., :k_len]
     if isinstance(mask, TracedMask):
         if isinstance(k_len, int) and isinstance(mask.shape[-1], int) and mask.shape[-1] != k_len:
             raise ShapeError(_other_length(module, mask.shape[2:], q_len, k_len))
-        return Asked(mask.pattern, mask.q_start, bias)
+        return ModuleCall(mask.pattern, mask.q_start, bias)
     if isinstance(mask, PatternMask):
-        if mask.sizes[3] != k_len or (mask.sizes[2] != q_len and not _for_any_queries(mask)):
+        # One row of keys for all queries, or a mask that hides nothing, serves any number of queries.
+        serves = mask.pattern == Full() or (mask.sizes[2] == 1 and not mask.pattern.compares_positions)
+        if mask.sizes[3] != k_len or (mask.sizes[2] != q_len and not serves):
             raise ShapeError(_other_length(module, mask.sizes[2:], q_len, k_len))
         if mask.reason is not None:
             _warn(module, mask.reason)
-        return Asked(mask.pattern, mask.q_start, bias, mask=mask, plans=mask.plans)
+        return ModuleCall(mask.pattern, mask.q_start, bias, mask=mask, plans=mask.plans)
     if mask is None:
         if not torch.compiler.is_compiling():
             refuse_collecting()
         if is_causal and q_len > 1:  # the first query meets the first key, as in PyTorch's own function
-            return Asked(Causal(), 0, bias, said={"no mask": "causal"})
-        return Asked(Full(), k_len - q_len, bias)
-    mask = mask[..., :k_len]
-    if torch.compiler.is_compiling():
-        return Asked(Full(), k_len - q_len, _summed(bias, _as_bias(mask, query.dtype)))
-    if mask.is_floating_point() and not mask.requires_grad:  # transformers writes masked pairs as the least number
-        mask = mask.masked_fill(mask < torch.finfo(mask.dtype).min / 2, -torch.inf)
+            return ModuleCall(Causal(), 0, bias, became={"no mask": "causal"})
+        return ModuleCall(Full(), k_len - q_len, bias)
+    mask, compiling = mask[..., :k_len], torch.compiler.is_compiling()
+    if mask.is_floating_point() and (compiling or not mask.requires_grad):
+        mask = mask.masked_fill(
+            mask < torch.finfo(mask.dtype).min / 2, -torch.inf
+        )  # how transformers writes masked pairs
+    if compiling:  # where a pattern cannot hold a tensor
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+        added = mask.to(query.dtype) if mask.is_floating_point() else mask
+        return ModuleCall(Full(), k_len - q_len, _summed(bias, added))
     pattern, added = meaning(mask, q_len, k_len)
     start = 0 if pattern == Causal() else k_len - q_len
-    said = {
-        f"a mask {(*mask.shape,)} of {str(mask.dtype).removeprefix('torch.')}": "bias" if added is mask else "pattern"
-    }
-    return Asked(pattern, start, _summed(bias, None if added is None else added.to(query.dtype)), said=said)
-
-
-def _for_any_queries(mask: PatternMask) -> bool:
-    """Whether a mask is one row of keys for all queries, or hides nothing."""
-    return mask.pattern == Full() or (mask.sizes[2] == 1 and not mask.pattern.compares_positions)
+    name = f"a mask {(*mask.shape,)} of {str(mask.dtype).removeprefix('torch.')}"
+    bias = bias if added is None else _summed(bias, added.to(query.dtype))
+    return ModuleCall(pattern, start, bias, became={name: "bias" if added is mask else "pattern"})
 
 
 def _other_length(module: nn.Module, sizes: Any, q_len: int, k_len: int) -> str:
@@ -312,22 +294,15 @@ def _other_length(module: nn.Module, sizes: Any, q_len: int, k_len: int) -> str:
     )
 
 
-def _as_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask as numbers that are added: inside torch.compile a pattern cannot hold a tensor."""
-    if mask.dtype != torch.bool:
-        return mask.masked_fill(mask < torch.finfo(mask.dtype).min / 2, -torch.inf).to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
-
-
-def _summed(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
-    return one if other is None else other if one is None else one + other
+def _summed(one: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
+    return other if one is None else one + other
 
 
 def _warn(module: nn.Module, reason: str) -> None:
-    """Say once for each class of modules that its mask was not recognised."""
-    if type(module) in warned.kinds:
+    """Report once for each class of modules that its mask was not recognised."""
+    if type(module) in warned:
         return
-    warned.kinds.add(type(module))
+    warned.add(type(module))
     warnings.warn(
         f"{type(module).__name__}: {reason} is not known to regard, so the exact dense mask is used, which stores "
         f"every pair; explain(model, inputs) shows where",
@@ -336,41 +311,27 @@ def _warn(module: nn.Module, reason: str) -> None:
     )
 
 
-def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
-    """The output of a module's call, (batch, heads, q_len, v_dim); watchers of the module get its statistics."""
+def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: ModuleCall) -> torch.Tensor:
+    """The output of a module's call, (batch, heads, q_len, v_dim); watchers of the module get its statistics.
+
+    Layers that share a mask look up once what computes their calls.
+    """
     if not torch.compiler.is_compiling() and (watching := watchers.get()):
         wants = [(one, want) for one in watching if (want := one.wants(module)) is not None]
         if wants:
             want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
-            return _watched(module, q, k, v, asked, [one for one, _ in wants], want)
-    return _looked_up_once(q, k, v, asked)
-
-
-def _watched(
-    module: nn.Module,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    asked: Asked,
-    watching: list[Watcher],
-    want: tuple[Want, ...],
-) -> torch.Tensor:
-    detail = attention_detail(q, k, v, want=want, **asked.options())
-    for one in watching:
-        one.take(module, asked, detail)
-    return detail.output
-
-
-def _looked_up_once(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: Asked) -> torch.Tensor:
-    """The output of a call with a mask; layers that share the mask look up once what computes their calls."""
-    plans = asked.plans
+            detail = attention_detail(q, k, v, want=want, **call.options())
+            for one, _ in wants:
+                one.take(module, call, detail)
+            return detail.output
+    options, plans = call.options(), call.plans
     if plans is None or compiler_beside() is not None or is_transformed():
-        return attention(q, k, v, **asked.options())
-    look = _look(q, k, v, asked.bias, asked.sink, asked.softcap, asked.scale, asked.dropout)
-    compute = plans.get(look)
-    output = compute(asked.call(q, k, v)) if compute is not None else None
+        return attention(q, k, v, **options)
+    key = _key(q, k, v, call.bias, call.sink, call.softcap, call.scale, call.dropout)
+    compute = plans.get(key)
+    output = compute(Call(q, k, v, **options)) if compute is not None else None
     if output is None:
-        output = attention(q, k, v, **asked.options())
-        if compute is None and (compute := computing(asked.call(q, k, v))) is not None:
-            plans[look] = compute
+        output = attention(q, k, v, **options)
+        if compute is None and (compute := computing(Call(q, k, v, **options))) is not None:
+            plans[key] = compute
     return output

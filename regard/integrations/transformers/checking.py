@@ -1,13 +1,11 @@
-"""Which modules of a model call regard, and whether it then gives the numbers of its own eager attention."""
+"""Whether a model gives the numbers of its own eager attention on tiny inputs that it may take."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,18 +14,10 @@ from transformers import PreTrainedModel
 
 from regard.core.plan import AttentionDetail
 from regard.errors import RegardError, UnsupportedError
-from regard.integrations.transformers.attending import Asked, warned, watchers
-from regard.integrations.transformers.masks import LOOKUP
+from regard.integrations.transformers.attending import ModuleCall, warned, watchers
+from regard.integrations.transformers.modules import models_inside
 
-__all__ = [
-    "attention_modules",
-    "callers",
-    "calls_registered",
-    "check_equal",
-    "mixing_modules",
-    "models_of",
-    "tiny_inputs",
-]
+__all__ = ["check_equal", "live_positions", "tiny_inputs"]
 
 LENGTH, ROWS, PADDED, FRAMES = 7, 3, 2, 64  # ids of a row; rows; padded ids of the second row; frames of sound
 SAMPLES = 4000  # of sound without features
@@ -35,22 +25,10 @@ SAMPLES = 4000  # of sound without features
 # rounding error may send a token to another expert.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 ON_OTHER_DEVICES, HALF, CAUSAL = 1e-2, 0.25, 1e-4
-
-# How the projections of queries, or of all three together, are called.
-PROJECTION = re.compile(
-    r"(q|query|q_lin|q_proj|wq|in_proj|qkv|qkv_proj|Wqkv|c_attn|query_key_value|q_a_proj|query_proj|to_q|att_proj_qkv)"
-)
-
-# Layers that mix positions without scores of queries and keys, by the end of the class's name.
-MIXERS = re.compile(
-    r"(Mamba\w*Mixer|MambaLayer|GatedDeltaNet|DeltaAttention|LightningAttention|LinearAttention|RecurrentBlock|"
-    r"ShortConv|ShortConvolution|RwkvSelfAttention|FourierTransform|FalconH1Mixer|BambaMixer|mLSTMLayer)$"
-)
-# Names of attention, without parts of it and without gates.
-ATTENDS = re.compile(r"(?<!Gated)(Attention|Attn)(?!\w*(Projection|Output|Norm|Mask|Gate|MLP|Bias|Residual|Layer))")
-KINDS = 4096  # classes whose code was read
+NESTED = ("_parameters", "_buffers", "_modules")  # what a module holds in dictionaries of their own
 
 Own = Callable[[], AbstractContextManager[None]]
+Outputs = dict[str, torch.Tensor]
 
 
 class _Calls:
@@ -62,24 +40,14 @@ class _Calls:
     def wants(self, module: nn.Module) -> None:
         self.modules.add(id(module))
 
-    def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
-        raise AssertionError("nothing was asked for")
-
-
-def models_of(module: nn.Module) -> Iterator[PreTrainedModel]:
-    """The models inside of a module that are in no other model: of a wrapper what it holds, of a model itself."""
-    if isinstance(module, PreTrainedModel):
-        yield module
-        return
-    for child in module.children():
-        yield from models_of(child)
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
+        raise AssertionError("no statistics are wanted")
 
 
 def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Own) -> tuple[str, ...]:
     """Raise unless the models inside of a module give the numbers of their own attention on tiny inputs.
 
-    The inputs are three rows of seven ids (one padded, one with another last word), or small images or sounds. Each
-    model runs once with its own attention and once with regard. Modes, generators and gradients stay as they are.
+    Each model runs once with its own attention and once with regard. Modes, generators and gradients stay as they are.
 
     Args:
         model: an attached model, or a module that holds some.
@@ -93,11 +61,10 @@ def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Own) ->
         UnsupportedError: numbers differ, an earlier word looks at a later one, or regard refuses a call.
     """
     left = {id(module): name for name, module in callers.items()}
-    for outer in models_of(model):
-        for part in (one for one in outer.modules() if isinstance(one, PreTrainedModel)):
-            if left.keys() & {id(one) for one in part.modules()}:
-                for called in _compare(part, own):
-                    left.pop(called, None)
+    for part in models_inside(model):
+        if left.keys() & {id(one) for one in part.modules()}:
+            for called in _compare(part, own):
+                left.pop(called, None)
     return tuple(left.values())
 
 
@@ -124,57 +91,46 @@ def _compare(part: PreTrainedModel, own: Own) -> set[int]:
                 f"{type(part).__name__} runs with eager attention on tiny inputs, and raises {type(error).__name__} "
                 f"with regard ({str(error)[:200]}); nothing was changed"
             ) from error
-        reached = {*calls.modules}
-        differs = _difference(part, inputs, expected, found) if reached else None
-    if differs is not None:
-        raise UnsupportedError(differs)
-    return reached
+        if calls.modules and (differs := _difference(part, inputs, expected, found)) is not None:
+            raise UnsupportedError(f"{type(part).__name__} {differs}")
+    return calls.modules
 
 
 def _difference(
-    part: PreTrainedModel,
-    inputs: Mapping[str, torch.Tensor],
-    expected: dict[str, torch.Tensor],
-    found: dict[str, torch.Tensor],
+    part: PreTrainedModel, inputs: Mapping[str, torch.Tensor], expected: Outputs, found: Outputs
 ) -> str | None:
     """In which output a model differs from its own attention, in words; None if in none."""
-    device, name = part.device.type, type(part).__name__
+    words = inputs.get("decoder_input_ids", inputs.get("input_ids", torch.empty(0)))
     for key, theirs in expected.items():
-        ours, live = found.get(key), _live(inputs, theirs)
-        most = max(TOLERANCES.get(theirs.dtype, HALF), ON_OTHER_DEVICES if device != "cpu" else 0.0)
+        ours, live = found.get(key), live_positions(inputs, theirs)
+        most = max(TOLERANCES.get(theirs.dtype, HALF), ON_OTHER_DEVICES if part.device.type != "cpu" else 0.0)
         if ours is None or ours.shape != theirs.shape:
-            return f"{name} returns no {key} of {tuple(theirs.shape)} with regard; nothing was changed"
+            return f"returns no {key} of {tuple(theirs.shape)} with regard; nothing was changed"
         far = _relative(ours[live], theirs[live])
         if far > most:
             return (
-                f"{name} differs from its own eager attention on tiny inputs: {key} by {far:.1e} of its norm, where at "
+                f"differs from its own eager attention on tiny inputs: {key} by {far:.1e} of its norm, where at "
                 f"most {most:.0e} is rounding; nothing was changed; attach(model, check=False) skips this comparison"
             )
-        if theirs.shape[:2] != (ROWS, LENGTH) or len(_words(inputs)) != ROWS:
+        if theirs.shape[:2] != (ROWS, LENGTH) or len(words) != ROWS:
             continue
         alone, together = (_relative(one[0, :-1], one[2, :-1]) for one in (theirs, ours))
         if alone <= CAUSAL < together and together > most:
             return (
-                f"{name} is causal, and with regard another last word changes {key} of earlier words by "
+                f"is causal, and with regard another last word changes {key} of earlier words by "
                 f"{together:.1e} of their norm; nothing was changed"
             )
     return None
 
 
-def _live(inputs: Mapping[str, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+def live_positions(inputs: Mapping[str, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
     """Where an output is compared: at the live positions of a sequence, otherwise in the rows without padding."""
     mask = inputs.get("decoder_attention_mask" if "decoder_input_ids" in inputs else "attention_mask")
     if mask is not None and output.shape[:2] == mask.shape:
         return mask.bool()
-    live = torch.ones(len(output), dtype=torch.bool, device=output.device) if output.dim() else torch.ones(())
     if output.dim() and mask is not None and len(output) == len(mask) and "decoder_input_ids" not in inputs:
-        live = mask.bool().all(-1)
-    return live.bool()
-
-
-def _words(inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The ids whose last one differs between the first and the third row."""
-    return inputs.get("decoder_input_ids", inputs.get("input_ids", torch.empty(0)))
+        return mask.bool().all(-1)
+    return torch.ones(output.shape[:1], dtype=torch.bool, device=output.device)
 
 
 def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -186,14 +142,13 @@ def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     return far if far == far else float("inf")
 
 
-def _outputs(part: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _outputs(part: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> Outputs:
     """The tensors of numbers that a model returns, by name."""
     torch.manual_seed(0)
     output = part(**inputs)
-    named = (
-        output.items() if isinstance(output, Mapping) else enumerate(output if isinstance(output, tuple) else (output,))
-    )
-    return {str(key): one for key, one in named if isinstance(one, torch.Tensor) and one.is_floating_point()}
+    if not isinstance(output, Mapping):
+        output = dict(enumerate(output if isinstance(output, tuple) else (output,)))
+    return {str(key): x for key, x in output.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
 
 
 @contextmanager
@@ -205,7 +160,7 @@ def _undisturbed(part: nn.Module) -> Generator[_Calls]:
     """
     devices = {one.device for one in part.parameters() if one.device.type == "cuda"}
     held = [(module, type(module), _held(module)) for module in part.modules()]
-    calls, kinds = _Calls(), set(warned.kinds)
+    calls, kinds = _Calls(), set(warned)
     token = watchers.set((calls,))
     try:
         with torch.random.fork_rng([*devices]), torch.no_grad(), warnings.catch_warnings():
@@ -215,13 +170,10 @@ def _undisturbed(part: nn.Module) -> Generator[_Calls]:
             yield calls
     finally:
         watchers.reset(token)
-        warned.kinds = kinds
+        warned.intersection_update(kinds)
         for module, kind, attributes in held:
             module.__class__ = kind
             _hold(module, attributes)
-
-
-NESTED = ("_parameters", "_buffers", "_modules")
 
 
 def _held(module: nn.Module) -> dict[str, Any]:
@@ -291,14 +243,12 @@ def _ids(part: PreTrainedModel, rows: int, length: int, generator: torch.Generat
     words = [one for one in range(min(size, 1000)) if one not in signs] or [0]
     ids = torch.tensor(words)[torch.randint(len(words), (rows, length), generator=generator)]
     live = torch.ones(rows, length, dtype=torch.long)
-    if rows > 1:
-        left = part.can_generate() and not part.config.is_encoder_decoder
-        live[1, slice(0, PADDED) if left else slice(length - PADDED, length)] = 0
-        pad = getattr(config, "pad_token_id", None)
-        ids[1] = ids[1].masked_fill(live[1] == 0, pad if isinstance(pad, int) and 0 <= pad < size else words[0])
-    if rows > 2:
-        ids[2] = ids[0]
-        ids[2, -1] = words[(words.index(int(ids[0, -1])) + 1) % len(words)]
+    left = part.can_generate() and not part.config.is_encoder_decoder
+    live[1, slice(0, PADDED) if left else slice(length - PADDED, length)] = 0
+    pad = getattr(config, "pad_token_id", None)
+    ids[1] = ids[1].masked_fill(live[1] == 0, pad if isinstance(pad, int) and 0 <= pad < size else words[0])
+    ids[2] = ids[0]
+    ids[2, -1] = words[(words.index(int(ids[0, -1])) + 1) % len(words)]
     return {"input_ids": ids.to(part.device), "attention_mask": live.to(part.device)}
 
 
@@ -318,59 +268,3 @@ def _image(config: Any) -> tuple[int, int]:
     if isinstance(size, dict):
         size = size["height"], size["width"]
     return (size, size) if isinstance(size, int) else tuple(size)[-2:] if size else (64, 64)
-
-
-def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that compute attention, by name: those with projections of queries or keys of their own."""
-    found = {}
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        children = [child for child, _ in module.named_children()]
-        projects = any(PROJECTION.fullmatch(child) for child in children)
-        if projects and re.search(r"Attention|Attn", kind) and not isinstance(module, PreTrainedModel):
-            found[name] = module
-    return found
-
-
-def mixing_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that carry numbers from one position to another, by name: attention, and what stands in its place."""
-    found, named = attention_modules(model), {}
-    for name, module in model.named_modules():
-        if isinstance(module, PreTrainedModel):
-            continue
-        if isinstance(module, nn.MultiheadAttention) or MIXERS.search(type(module).__name__):
-            found[name] = module
-        if ATTENDS.search(type(module).__name__) and next(module.parameters(), None) is not None:
-            named[name] = module
-    holders = {one[: dot.start()] for one in named for dot in re.finditer(r"\.", one)}
-    found |= {name: module for name, module in named.items() if name not in holders}  # innermost, whatever it projects
-    inside = {one for one in found if any(one[: dot.start()] in found for dot in re.finditer(r"\.", one))}
-    return {name: module for name, module in model.named_modules() if name in found and name not in inside}
-
-
-@lru_cache(KINDS)
-def calls_registered(kind: type) -> bool | None:
-    """Whether the code of a class, or of one that it derives from, reads registered attention; None without source."""
-    if kind.__module__ == "regard.integrations.transformers.replaced":
-        return True
-    for one in kind.__mro__:
-        if one is nn.Module:
-            break
-        try:
-            if LOOKUP in inspect.getsource(one):
-                return True
-        except (OSError, TypeError):
-            return None
-    return False
-
-
-def callers(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that call registered attention, by name; those of attention whose code cannot be read are taken."""
-    found, known = {}, attention_modules(model)
-    for name, module in model.named_modules():
-        if type(module).__module__.startswith("torch.") or isinstance(module, PreTrainedModel):
-            continue
-        reads = calls_registered(type(module))
-        if reads or (reads is None and name in known):
-            found[name] = module
-    return found

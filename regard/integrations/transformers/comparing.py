@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from regard.arguments import count_of, kind_of, whole
 from regard.errors import ArgumentError
-from regard.integrations.transformers.attaching import REPLACEMENTS, models_inside
-from regard.integrations.transformers.checking import attention_modules
+from regard.integrations.transformers.attaching import REPLACEMENTS
+from regard.integrations.transformers.modules import attention_modules
 from regard.integrations.transformers.replaced import given_cache
 from regard.integrations.transformers.surgery import Replacement
 from regard.integrations.transformers.watching import taken_calls
@@ -152,11 +152,7 @@ def compare_attention(
 def _compared(
     model: PreTrainedModel, active: list[Replacement], batches: list[dict[str, Any]], given: bool, rounds: int
 ) -> AttentionComparison:
-    sums = _Sums(model)
-    for batch in batches if given else ():
-        with _paused(active):
-            before = model(**batch)
-        sums.add(batch, before, model(**batch))
+    figures = _outputs_compared(model, active, batches if given else [])
 
     def run() -> None:
         for batch in batches:
@@ -166,15 +162,14 @@ def _compared(
         with _paused(active):
             run()
 
-    device = next(model.parameters()).device
-    seconds = median_seconds([run_before, run], rounds, device)
+    before, after = median_seconds([run_before, run], rounds, model.device)
     with _paused(active):
         pairs_before, bytes_before = _attended(model, batches)
         cache_before = _cache_bytes(model, batches[0])
     pairs, largest = _attended(model, batches)
     cache = _cache_bytes(model, batches[0])
-    lengths = [_ids_of(batch).shape for batch in batches]
-    rows, most = sum(shape[0] for shape in lengths), max(shape[1] for shape in lengths)
+    shapes = [_ids_of(batch).shape for batch in batches]
+    rows, most = sum(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
     notes = [TRAIN] if given else [NO_TEXT, TRAIN]
     if cache is not None:
         notes.append("A pattern hides keys of the model's cache and does not remove them.")
@@ -184,8 +179,8 @@ def _compared(
         model=type(model).__name__,
         changed=tuple(map(str, active)),
         inputs=f"{count_of(rows, 'rows')} of at most {count_of(most, 'ids')}",
-        **sums.figures(),
-        seconds=(seconds[0] / len(batches), seconds[1] / len(batches)),
+        **figures,
+        seconds=(before / len(batches), after / len(batches)),
         pairs=(pairs_before, pairs),
         attention_bytes=(bytes_before, largest),
         cache_bytes=None if cache is None or cache_before is None else (cache_before, cache),
@@ -203,96 +198,85 @@ def _paused(active: list[Replacement]) -> Generator[None]:
 
 def _batches(model: PreTrainedModel, inputs: Any, tokenizer: Any, length: int) -> list[dict[str, Any]]:
     """Keywords of the model, one mapping for each forward pass."""
-    device = next(model.parameters()).device
     if inputs is None:
-        generator = torch.Generator().manual_seed(0)
         most = getattr(model.config, "vocab_size", None)
         if not isinstance(most, int):
             raise ArgumentError(f"{type(model).__name__} takes no ids; give inputs, such as pixel_values, as a mapping")
+        generator = torch.Generator().manual_seed(0)
         inputs = torch.randint(most, (1, whole("length", length, 1)), generator=generator)
     given = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
     if not given:
         raise ArgumentError("inputs are empty; give at least one text, or None for random ids")
-    return [{name: _on(value, device) for name, value in _keywords(one, tokenizer).items()} for one in given]
-
-
-def _on(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, torch.Tensor) else value
-
-
-def _keywords(one: Any, tokenizer: Any) -> Mapping[str, Any]:
-    if isinstance(one, str):
-        if tokenizer is None:
-            raise ArgumentError("inputs are texts; give tokenizer=, or ids")
-        return dict(tokenizer([one], return_tensors="pt"))
-    if isinstance(one, torch.Tensor):
-        if one.dim() != 2:
-            raise ArgumentError(f"ids have shape {tuple(one.shape)}; they need (batch, length)")
-        return {"input_ids": one}
-    if isinstance(one, Mapping) or hasattr(one, "keys"):
-        return dict(one)
-    raise ArgumentError(f"inputs hold {kind_of(one)}; give texts, ids (batch, length) or mappings of keywords")
+    batches = []
+    for one in given:
+        if isinstance(one, str):
+            if tokenizer is None:
+                raise ArgumentError("inputs are texts; give tokenizer=, or ids")
+            one = tokenizer([one], return_tensors="pt")
+        elif isinstance(one, torch.Tensor):
+            if one.dim() != 2:
+                raise ArgumentError(f"ids have shape {tuple(one.shape)}; they need (batch, length)")
+            one = {"input_ids": one}
+        elif not isinstance(one, Mapping) and not hasattr(one, "keys"):
+            raise ArgumentError(f"inputs hold {kind_of(one)}; give texts, ids (batch, length) or mappings of keywords")
+        batches.append({name: x.to(model.device) if isinstance(x, torch.Tensor) else x for name, x in one.items()})
+    return batches
 
 
 def _ids_of(batch: Mapping[str, Any]) -> torch.Tensor:
     return next(value for value in batch.values() if isinstance(value, torch.Tensor))
 
 
-class _Sums:
-    """Sums over all compared positions."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        decoder = not model.config.is_encoder_decoder
-        self.writes = decoder and any(getattr(one, "is_causal", False) for one in attention_modules(model).values())
-        self.count = self.words = 0
-        self.divergence = self.same = self.squares = self.size = 0.0
-        self.losses = [0.0, 0.0]
-        self.predicts = False
-
-    def add(self, batch: Mapping[str, Any], before: Any, after: Any) -> None:
-        """Compare the outputs of a batch."""
-        self.predicts = hasattr(before, "logits") and before.logits.dim() == 3
-        outputs = [one.logits if hasattr(one, "logits") else one.last_hidden_state for one in (before, after)]
-        first, second = (output.float() for output in outputs)
+def _outputs_compared(
+    model: PreTrainedModel, active: list[Replacement], batches: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The figures that compare outputs, which are means over the live positions of all batches."""
+    causal = any(getattr(one, "is_causal", False) for one in attention_modules(model).values())
+    writes, predicts = causal and not model.config.is_encoder_decoder, False
+    count = words = same = 0
+    divergence = squares = size = 0.0
+    losses = [0.0, 0.0]
+    for batch in batches:
+        with _paused(active):
+            before = model(**batch)
+        outputs = before, model(**batch)
+        predicts = hasattr(before, "logits") and before.logits.dim() == 3
+        first, second = ((x.logits if hasattr(x, "logits") else x.last_hidden_state).float() for x in outputs)
         live = _live(batch, first)
-        self.count += int(live.sum())
-        self.squares += float((second - first)[live].square().sum())
-        self.size += float(first[live].square().sum())
-        if not self.predicts:
-            return
-        for row in range(len(first)):  # a row at a time, since vocabularies are large
+        count += int(live.sum())
+        squares += float((second - first)[live].square().sum())
+        size += float(first[live].square().sum())
+        for row in range(len(first)) if predicts else ():  # a row at a time, since vocabularies are large
             own, new = first[row][live[row]].log_softmax(-1), second[row][live[row]].log_softmax(-1)
-            self.divergence += float(F.kl_div(new, own, log_target=True, reduction="sum"))
-            self.same += int((own.argmax(-1) == new.argmax(-1)).sum())
-        labels = self._labels(batch, live)
+            divergence += float(F.kl_div(new, own, log_target=True, reduction="sum"))
+            same += int((own.argmax(-1) == new.argmax(-1)).sum())
+        labels = _labels(batch, live, writes) if predicts else None
         if labels is not None:
-            self.words += int((labels != IGNORED).sum())
-            for side, logits in enumerate((first, second)):
-                self.losses[side] += float(
-                    F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-                )
+            words += int((labels != IGNORED).sum())
+            for side, x in enumerate((first.flatten(0, 1), second.flatten(0, 1))):
+                losses[side] += float(F.cross_entropy(x, labels.flatten(), ignore_index=IGNORED, reduction="sum"))
+    perplexity = [math.exp(min(loss / words, 700.0)) for loss in losses] if words else None
+    return {
+        "positions": count,
+        "perplexity": None if perplexity is None else tuple(perplexity),
+        "divergence": max(0.0, divergence / count) if count and predicts else None,
+        "agreement": same / count if count and predicts else None,
+        "difference": math.sqrt(squares / size) if count and size else None,
+    }
 
-    def _labels(self, batch: Mapping[str, Any], live: torch.Tensor) -> torch.Tensor | None:
-        """What each output is compared with, IGNORED where with nothing; None if nothing is known."""
-        labels = batch.get("labels")
-        if labels is None and (not self.writes or "input_ids" not in batch):
-            return None
-        following: torch.Tensor = batch["input_ids"].masked_fill(~live, IGNORED) if labels is None else labels
-        if self.writes:  # the output of a position predicts the next id
-            following = F.pad(following[:, 1:], (0, 1), value=IGNORED).masked_fill(~live, IGNORED)
-        return following
 
-    def figures(self) -> dict[str, Any]:
-        """Means over the positions."""
-        known, compared = self.count > 0 and self.predicts, self.count > 0
-        mean = [math.exp(min(loss / self.words, 700.0)) for loss in self.losses] if self.words else None
-        return {
-            "positions": self.count,
-            "perplexity": None if mean is None else (mean[0], mean[1]),
-            "divergence": max(0.0, self.divergence / self.count) if known else None,
-            "agreement": self.same / self.count if known else None,
-            "difference": math.sqrt(self.squares / self.size) if compared and self.size else None,
-        }
+def _labels(batch: Mapping[str, Any], live: torch.Tensor, writes: bool) -> torch.Tensor | None:
+    """What each output is compared with, IGNORED where with nothing; None if nothing is known.
+
+    writes: whether the output of a position predicts the next id.
+    """
+    labels = batch.get("labels")
+    if labels is None and (not writes or "input_ids" not in batch):
+        return None
+    following: torch.Tensor = batch["input_ids"].masked_fill(~live, IGNORED) if labels is None else labels
+    if writes:
+        following = F.pad(following[:, 1:], (0, 1), value=IGNORED).masked_fill(~live, IGNORED)
+    return following
 
 
 def _live(batch: Mapping[str, Any], output: torch.Tensor) -> torch.Tensor:
@@ -317,12 +301,11 @@ def _attended(model: PreTrainedModel, batches: Iterable[Mapping[str, Any]]) -> t
 
 def _cache_bytes(model: PreTrainedModel, batch: Mapping[str, Any]) -> float | None:
     """Bytes of the keys and values that a model keeps after a batch; None for a model without a cache."""
-    if not model.can_generate() or not all(hasattr(part.config, "use_cache") for part in models_inside(model)[:1]):
+    if not model.can_generate() or not hasattr(model.config, "use_cache"):
         return None
     output = model(**{**batch, "use_cache": True})
     cache = given_cache(*(output if isinstance(output, tuple) else output.values()))
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", None)
     if layers is None:
         return None
-    held = [tensor for layer in layers for tensor in (layer.keys, layer.values) if isinstance(tensor, torch.Tensor)]
-    return float(sum(tensor.numel() * tensor.element_size() for tensor in held))
+    return float(sum(x.nbytes for one in layers for x in (one.keys, one.values) if isinstance(x, torch.Tensor)))

@@ -5,11 +5,17 @@ transformers composes a mask from functions of positions. `regard_mask` reads th
 
 To the code of a model such a mask is the mask of eager attention, whose numbers are added to scores: 0 where a query
 may look at a key, the most negative number elsewhere. So whatever a model computes with it gives eager's numbers.
+
+A graph of torch.compile cannot look into the closures of a mask function. Which function it is follows from its code
+and from the other arguments of the call, in the cases that models use: causal, full, windows on one or both sides,
+packed documents, each with padding. The documents are read from the function along one diagonal. Such a mask becomes a
+`TracedMask`; every other one stays the dense tensor that eager attention gets, and an `UnreadMaskWarning` reports it.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,29 +25,22 @@ from transformers import masking_utils as theirs
 from transformers.utils import output_capturing
 
 from regard.errors import UnsupportedError
-from regard.integrations.transformers.reading import (
-    UnknownMaskError,
-    joined,
-    padding_of,
-    pattern_of,
-    read_once,
-    traced_mask,
-)
+from regard.integrations.transformers.modules import LOOKUP
+from regard.integrations.transformers.reading import Function, UnknownMaskError, joined, padding_of, read_once
 from regard.integrations.transformers.sharing import Shared, shared_now
-from regard.patterns import Explicit, Pattern
+from regard.patterns import Causal, CausalWindow, Diagonals, Explicit, Full, KeyMask, Pattern, SameDocument
+from regard.reprs import Described
 
-__all__ = ["LOOKUP", "NO_WEIGHTS", "PatternMask", "refuse_collecting", "regard_mask"]
+__all__ = ["NO_WEIGHTS", "PatternMask", "TracedMask", "UnreadMaskWarning", "refuse_collecting", "regard_mask"]
 
-LOOKUP = "ALL_ATTENTION_FUNCTIONS"  # what a module reads that calls registered attention
 NO_WEIGHTS = (
     "the model was asked for output_attentions=True, and regard's attention stores no weights; leave it out and "
     "collect them with: with observe(model, 'weights') as observed: ..."
 )
-COMPUTING: set[str] = (
-    set()
-)  # types of models whose own code computed with a mask, as `attach` sees; graphs give it numbers
+# Types of models whose own code computed with a mask, as `attach` sees; graphs give it numbers.
+COMPUTING: set[str] = set()
+AND = getattr(theirs.and_masks(theirs.causal_mask_function), "__code__", None)
 _collector: Any = getattr(output_capturing, "_active_collector", None)
-Function = Any  # of transformers: from batch row, head, query and key to True or False
 
 
 class PatternMask(torch.Tensor):
@@ -69,14 +68,7 @@ class PatternMask(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls,
-        pattern: Pattern,
-        q_start: int,
-        shape: tuple[int, ...],
-        device: torch.device,
-        dense: Callable[[], torch.Tensor],
-        reason: str | None = None,
-        dtype: torch.dtype = torch.float32,
+        cls, pattern: Pattern, q_start: int, shape: Any, device: Any, *_: Any, dtype: Any = torch.float32, **others: Any
     ) -> PatternMask:
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
@@ -87,6 +79,7 @@ class PatternMask(torch.Tensor):
         shape: tuple[int, ...],
         device: torch.device,
         dense: Callable[[], torch.Tensor],
+        *,
         reason: str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -100,13 +93,13 @@ class PatternMask(torch.Tensor):
         return self._pairs is not None
 
     @property
-    def origins(self) -> int | tuple[int, ...]:
+    def origins(self) -> tuple[int, ...]:
         """The first live key of all batch rows, or of each; below 0 where a cache dropped keys before the first one."""
         live, cut = self.padding
         if live is None:
-            return -cut
+            return (-cut,)
         first = tuple((live.int().argmax(-1) - cut).tolist())
-        return first[0] if len(set(first)) == 1 else first
+        return first[:1] if len(set(first)) == 1 else first
 
     def pairs(self) -> torch.Tensor:
         """The allowed pairs as an ordinary tensor of booleans; the same one in every call."""
@@ -134,8 +127,8 @@ class PatternMask(torch.Tensor):
         keys, rows = min(keys, self.sizes[-1]), self.sizes[2] - first
         cut = self._like((*self.sizes[:2], rows, keys), self.q_start + first, lambda: self.pairs()[..., first:, :keys])
         cut.begin, cut.dropped = self.begin + first, self.dropped
-        if isinstance(self.pattern, Explicit):
-            cut.pattern = Explicit(self.pattern.mask[..., -rows:, :keys])
+        if self.pattern.of_one_call:
+            cut.pattern = self.pattern.of_queries(range(first, self.sizes[2]), keys)
             cut.q_start = self.q_start
         return cut
 
@@ -151,7 +144,7 @@ class PatternMask(torch.Tensor):
         return kept
 
     def _like(self, shape: tuple[int, ...], q_start: int, dense: Callable[[], torch.Tensor]) -> PatternMask:
-        other = PatternMask(self.pattern, q_start, shape, self.device, dense, self.reason, self.kind)
+        other = PatternMask(self.pattern, q_start, shape, self.device, dense, reason=self.reason, dtype=self.kind)
         other.padding, other.refused, other.model = self.padding, self.refused, self.model
         return other
 
@@ -258,35 +251,32 @@ def regard_mask(
     if torch.compiler.is_compiling():
         if getattr(config, "model_type", None) in COMPUTING:
             return theirs.eager_mask(**given, **others, dtype=dtype)
-        return traced_mask(given, others | {"dtype": dtype})
+        return _traced_mask(given, others | {"dtype": dtype})
     refuse_collecting()
     never_none = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 
     def dense() -> torch.Tensor:
         pairs: Any = theirs.sdpa_mask(**given, **others | never_none)
-        return pairs.expand(batch_size, 1, q_length, kv_length)
+        return pairs.expand(shape)
 
-    shape, place = (batch_size, 1, q_length, kv_length), torch.device(device)
+    shape, keys = (batch_size, 1, q_length, kv_length), range(kv_offset, kv_offset + kv_length)
+    place, start = torch.device(device), int(q_offset) - kv_offset
     try:
-        keys = range(kv_offset, kv_offset + kv_length)
-        pattern = read_once(mask_function, lambda: pattern_of(mask_function, keys))
+        pattern = read_once(mask_function, keys)
+        if attention_mask is not None:
+            live = padding_of({"padding_mask": attention_mask}, keys)
+            pattern = joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
+        mask = PatternMask(pattern, start, shape, place, dense, dtype=dtype)
     except UnknownMaskError as unknown:
         if shared is not None:
             shared.refuse(UnsupportedError(f"{unknown} is not known to regard, so it is not computed over processes"))
         pairs = dense()
-        mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, str(unknown), dtype)
+        mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, reason=str(unknown), dtype=dtype)
         mask.pairs()
-        mask.refused, mask.model = _own_code(config), getattr(config, "model_type", None)
-        mask.begin, mask.padding = int(q_offset) - kv_offset, (attention_mask, kv_offset)
-        return mask
-    if attention_mask is not None:
-        live = padding_of({"padding_mask": attention_mask}, range(kv_offset, kv_offset + kv_length))
-        pattern = joined(pattern, live) if pattern.by_value and live.by_value else (pattern & live).canonical()
-    mask = PatternMask(pattern, int(q_offset) - kv_offset, shape, place, dense, dtype=dtype)
-    mask.padding, mask.refused = (attention_mask, kv_offset), _own_code(config)
-    mask.model = getattr(config, "model_type", None)
+    mask.begin, mask.padding = start, (attention_mask, kv_offset)
+    mask.refused, mask.model = _own_code(config), getattr(config, "model_type", None)
     if shared is not None:
-        shared.check_mask(pattern, mask.q_start, kv_length)
+        shared.check_mask(mask.pattern, start, kv_length)
         mask.shared = shared
     return mask
 
@@ -299,7 +289,7 @@ def _own_code(config: Any) -> str | None:
     return (
         f"the code of a {config.model_type} model computes with this mask itself and never calls registered attention, "
         f"so regard would not be called; load it without attn_implementation='regard' and give it to attach(model), "
-        f"which says what can be done"
+        f"which names what can be done"
     )
 
 
@@ -308,3 +298,109 @@ def refuse_collecting() -> None:
     collected = None if _collector is None else _collector.get()
     if collected is not None and any(key.endswith("attentions") for key in collected):
         raise UnsupportedError(NO_WEIGHTS)
+
+
+class UnreadMaskWarning(UserWarning):
+    """A mask was not recognised, so the exact dense mask is used."""
+
+
+class TracedMask(Described):
+    """A mask (batch, 1, q_len, k_len) in a graph that is being traced; it holds a pattern and no pairs.
+
+    first_key: the position of the first key, which is above 0 where a cache dropped keys.
+    """
+
+    ndim = 4
+
+    def __init__(
+        self, pattern: Pattern, q_start: Any, shape: tuple[int, ...], device: Any, first_key: Any, dtype: torch.dtype
+    ) -> None:
+        self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
+        self.first_key, self.dtype = first_key, dtype
+        self.joined: list[tuple[Any, Pattern]] = []  # with each replaced pattern, see `Change`: layers share the mask
+
+    def dim(self) -> int:
+        """The number of axes."""
+        return 4
+
+    def size(self, axis: int | None = None) -> Any:
+        """The sizes of the axes, or of one."""
+        return self.shape if axis is None else self.shape[axis]
+
+    def to(self, *given: Any, **options: Any) -> TracedMask:
+        """The mask itself, which has its device and dtype."""
+        return self
+
+    def __getitem__(self, index: Any) -> TracedMask:
+        """The mask of the first keys; other parts of it are not known."""
+        parts = index if isinstance(index, tuple) else (index,)
+        last, whole = parts[-1], all(one is ... or one == slice(None) for one in parts[:-1])
+        if not whole or not isinstance(last, slice) or last.start not in (None, 0) or last.step not in (None, 1):
+            raise UnsupportedError("a mask is cut to its first keys in a compiled model, and in no other way")
+        keys = self.shape[-1] if last.stop is None else min(last.stop, self.shape[-1])
+        shape = (*self.shape[:-1], keys)
+        return TracedMask(self.pattern, self.q_start, shape, self.device, self.first_key, self.dtype)
+
+
+def _traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
+    """A `TracedMask`, or the dense tensor of numbers that eager attention would get.
+
+    Args:
+        given: the arguments that transformers gives to every mask function, by name.
+        others: those that only some of them use.
+    """
+    pattern = _traced_pattern(given, others)
+    if pattern is None:
+        _warn_of_dense()
+        return theirs.eager_mask(**given, **others)
+    keys, offset = given["kv_length"], given["kv_offset"]
+    if given["attention_mask"] is not None:
+        live: Any = theirs.prepare_padding_mask(given["attention_mask"], keys, offset)
+        pattern = pattern & KeyMask(live[:, offset : offset + keys].to(torch.bool))
+    shape = (given["batch_size"], 1, given["q_length"], keys)
+    start = given["q_offset"] - offset
+    if isinstance(start, torch.Tensor):
+        start = start.to(torch.int64).reshape(1).expand(shape[0])
+    return TracedMask(pattern, start, shape, given["device"], offset, others.get("dtype", torch.float32))
+
+
+def _traced_pattern(given: dict[str, Any], others: dict[str, Any]) -> Pattern | None:
+    """The pattern of a mask function without padding, or None where it is not certain."""
+    function = given["mask_function"]
+    if function is theirs.causal_mask_function:
+        return Causal()
+    if function is theirs.bidirectional_mask_function:
+        return Full()
+    if given["use_vmap"] or AND is None or function.__code__ is not AND:
+        return None
+    config, size = others.get("config"), others.get("local_size")
+    window = getattr(config, "sliding_window", None)
+    if size is not None and (size != window or getattr(config, "attention_chunk_size", None) is not None):
+        return None
+    if "allow_is_bidirectional_skip" in others:
+        return None if size is None else Diagonals(size, size)
+    local = Causal() if size is None else CausalWindow(size)
+    start, square = given["q_offset"], given["q_length"] == given["kv_length"]
+    if given["attention_mask"] is None and not isinstance(start, torch.Tensor) and start == 0 and square:
+        return local & SameDocument(_traced_documents(function, given))  # with positions that may be packed
+    return None if size is None else local
+
+
+def _traced_documents(function: Function, given: dict[str, Any]) -> torch.Tensor:
+    """The document of each position, (batch, length): a new one begins where a query may not look at the key before."""
+    batch, length, device = given["batch_size"], given["q_length"], given["device"]
+    rows, at = torch.arange(batch, device=device)[:, None], torch.arange(1, length, device=device)
+    begins = ~function(rows, 0, at[None], at[None] - 1).expand(batch, length - 1)
+    return torch.nn.functional.pad(begins.to(torch.int64).cumsum(-1), (1, 0))
+
+
+def _warn_of_dense() -> None:
+    warnings.warn(
+        "torch.compile cannot see which mask a model uses here, so the exact dense mask is used, which stores every "
+        "pair; outside of torch.compile explain(model, inputs) shows it",
+        UnreadMaskWarning,
+        stacklevel=2,
+    )
+
+
+_warn_of_dense._dynamo_marked_constant = True  # ty: ignore[missing-attribute]

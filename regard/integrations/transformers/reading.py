@@ -1,17 +1,11 @@
-"""The mask functions of transformers read back as patterns, in calls and while torch.compile traces a model.
+"""The mask functions of transformers read back as patterns.
 
 A function is recognised by its code, and its meaning is compared with that of our pattern. One that holds numbers only
 is read once: while decoding, a model composes the same one for each token.
-
-A graph cannot look into the closures of a mask function. Which function it is follows from its code and from the other
-arguments of the call, in the cases that models use: causal, full, windows on one or both sides, packed documents, each
-with padding. The documents are read from the function along one diagonal. Every other mask stays the dense tensor that
-eager attention gets, and an `UnreadMaskWarning` says so.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import cache, lru_cache, reduce
 from operator import and_, or_
@@ -21,25 +15,12 @@ from typing import Any
 import torch
 from transformers import masking_utils as theirs
 
-from regard.errors import UnsupportedError
-from regard.patterns import Causal, CausalWindow, Diagonals, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
-from regard.reprs import Described
+from regard.patterns import Causal, Diagonals, Full, KeyMask, KeySpan, Pattern, SameBlock, SameDocument
 
-__all__ = [
-    "TracedMask",
-    "UnknownMaskError",
-    "UnreadMaskWarning",
-    "joined",
-    "live_keys",
-    "padding_of",
-    "pattern_of",
-    "read_once",
-    "traced_mask",
-]
+__all__ = ["Function", "UnknownMaskError", "joined", "live_keys", "padding_of", "pattern_of", "read_once"]
 
 Function = Any  # of transformers: from batch row, head, query and key to True or False
 KEPT = 256
-AND = getattr(theirs.and_masks(theirs.causal_mask_function), "__code__", None)
 _patterns: dict[Any, Pattern] = {}
 
 
@@ -47,12 +28,12 @@ class UnknownMaskError(Exception):
     """A mask function that cannot be read as a pattern."""
 
 
-def read_once(function: Any, read: Callable[[], Pattern]) -> Pattern:
-    """The canonical pattern of a mask function; functions of equal code and numbers share it."""
+def read_once(function: Function, keys: range) -> Pattern:
+    """The canonical pattern of a mask function, as `pattern_of`; functions of equal code and numbers share it."""
     name = _numbers_of(function)
     pattern = None if name is None else _patterns.get(name)
     if pattern is None:
-        pattern = read().canonical()
+        pattern = pattern_of(function, keys).canonical()
         if name is not None and len(_patterns) < KEPT:
             _patterns[name] = pattern
     return pattern
@@ -77,25 +58,21 @@ def _numbers_of(function: Any) -> tuple[Any, ...] | None:
     return tuple(held)
 
 
-def pattern_of(function: Function, keys: range) -> Pattern:
+def pattern_of(function: Function, keys: range, within_documents: bool = False) -> Pattern:
     """The pattern of a mask function, with positions counted from the first of these keys.
 
     Raises:
         UnknownMaskError: a function, or a part of one, that is not known.
     """
-    return _read(function, keys, within_documents=False)
-
-
-def _read(function: Function, keys: range, within_documents: bool) -> Pattern:
     if (window := _own_window(function)) is not None:
         return window
     kind, held = _parts(function)
     if kind == "and":
         parts = held["mask_functions"]
         apart = within_documents or any(_kind_of(part) == "packed" for part in parts)
-        return reduce(and_, [_read(part, keys, apart) for part in parts])
+        return reduce(and_, [pattern_of(part, keys, apart) for part in parts])
     if kind == "or":
-        return reduce(or_, [_read(part, keys, within_documents) for part in held["mask_functions"]])
+        return reduce(or_, [pattern_of(part, keys, within_documents) for part in held["mask_functions"]])
     if kind == "offset":
         raise UnknownMaskError("positions that are moved by an offset of their own")
     if kind == "remap":
@@ -125,7 +102,7 @@ def _remapped(function: Function, position_ids: torch.Tensor, keys: range, withi
 
 
 # The names that windows of a model's own code hold, and how far back and ahead they may reach for a size w.
-HELD = ("is_causal", "sliding_window")
+HELD = {"is_causal", "sliding_window"}
 REACHES: tuple[Callable[[int], tuple[int, int]], ...] = (
     lambda w: (w - 1, 0),
     lambda w: ((w + 1) // 2 - 1, w // 2),  # T5Gemma 2
@@ -133,14 +110,15 @@ REACHES: tuple[Callable[[int], tuple[int, int]], ...] = (
     lambda w: (w, w),
     lambda w: (w // 2, w // 2),
 )
+_reaches: dict[Any, Callable[[int], tuple[int, int]] | None] = {}  # by code and direction
 
 
 def _own_window(function: Function) -> Pattern | None:
     """The window of a mask function of a model's own code that holds a size and nothing else; None for others."""
     code = getattr(function, "__code__", None)
-    if code is None or "sliding_window" not in code.co_freevars or not {*code.co_freevars} <= {*HELD}:
+    if code is None or "sliding_window" not in code.co_freevars or not HELD.issuperset(code.co_freevars):
         return None
-    held = dict(zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__), strict=True))
+    held = _held(function)
     size, causal = held["sliding_window"], held.get("is_causal")
     if _kind_of(function) is not None or type(size) is not int or type(causal) not in (bool, type(None)):
         return None
@@ -149,9 +127,6 @@ def _own_window(function: Function) -> Pattern | None:
         _reaches[name] = next((reach for reach in REACHES if _reaches_so(function, causal, reach)), None)
     reach = _reaches[name]
     return None if reach is None else Diagonals(*reach(size))
-
-
-_reaches: dict[Any, Callable[[int], tuple[int, int]] | None] = {}
 
 
 def _reaches_so(function: Function, causal: Any, reach: Callable[[int], tuple[int, int]]) -> bool:
@@ -176,11 +151,15 @@ def _kind_of(function: Function) -> str | None:
 
 def _parts(function: Function) -> tuple[str, dict[str, Any]]:
     """The kind of a mask function, and what it holds."""
-    kind = _kind_of(function)
-    if kind is None:
+    if (kind := _kind_of(function)) is None:
         raise UnknownMaskError(_name(function))
-    names, cells = function.__code__.co_freevars, function.__closure__ or ()
-    return kind, dict(zip(names, (cell.cell_contents for cell in cells), strict=True))
+    return kind, _held(function)
+
+
+def _held(function: Function) -> dict[str, Any]:
+    """What a function holds in its closure, by name."""
+    cells = function.__closure__ or ()
+    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
 
 
 def _name(function: Function) -> str:
@@ -268,132 +247,17 @@ def _kinds() -> dict[Any, str]:
     for kind, make in makers.items():
         try:
             function = make()
-            if kind not in _READERS or _means(function, kind, ids.shape[1]):
+            if kind not in _READERS or _is_meant(function, kind, ids.shape[1]):
                 kinds[function.__code__] = kind
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
     return kinds
 
 
-def _means(function: Function, kind: str, length: int) -> bool:
+def _is_meant(function: Function, kind: str, length: int) -> bool:
     """Whether a mask function and our pattern of this kind allow the same pairs."""
-    names, cells = function.__code__.co_freevars, function.__closure__ or ()
-    held = dict(zip(names, (cell.cell_contents for cell in cells), strict=True))
-    rows = torch.arange(2)[:, None, None, None]
-    at = torch.arange(length)
+    rows, at = torch.arange(2)[:, None, None, None], torch.arange(length)
     pairs = function(rows, rows[:1] * 0, at[None, None, :, None], at[None, None, None, :])
-    ours = _READERS[kind](held, range(length)).dense(length, length)
+    ours = _READERS[kind](_held(function), range(length)).dense(length, length)
     shape = (2, 1, length, length)
     return torch.equal(pairs.expand(shape), ours.expand(shape))
-
-
-class UnreadMaskWarning(UserWarning):
-    """A mask was not recognised, so the exact dense mask is used."""
-
-
-class TracedMask(Described):
-    """A mask (batch, 1, q_len, k_len) in a graph that is being traced; it holds a pattern and no pairs.
-
-    first_key: the position of the first key, which is above 0 where a cache dropped keys.
-    """
-
-    ndim = 4
-
-    def __init__(
-        self,
-        pattern: Pattern,
-        q_start: Any,
-        shape: tuple[int, ...],
-        device: torch.device,
-        first_key: Any,
-        dtype: torch.dtype,
-    ) -> None:
-        self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
-        self.first_key, self.dtype = first_key, dtype
-        self.joined: list[tuple[Any, Pattern]] = []  # with each replaced pattern, see `Change`: layers share the mask
-
-    def dim(self) -> int:
-        """The number of axes."""
-        return 4
-
-    def size(self, axis: int | None = None) -> Any:
-        """The sizes of the axes, or of one."""
-        return self.shape if axis is None else self.shape[axis]
-
-    def to(self, *given: Any, **options: Any) -> TracedMask:
-        """The mask itself, which has its device and dtype."""
-        return self
-
-    def __getitem__(self, index: Any) -> TracedMask:
-        """The mask of the first keys; other parts of it are not known."""
-        parts = index if isinstance(index, tuple) else (index,)
-        last, whole = parts[-1], all(one is ... or one == slice(None) for one in parts[:-1])
-        if not whole or not isinstance(last, slice) or last.start not in (None, 0) or last.step not in (None, 1):
-            raise UnsupportedError("a mask is cut to its first keys in a compiled model, and in no other way")
-        keys = self.shape[-1] if last.stop is None else min(last.stop, self.shape[-1])
-        shape = (*self.shape[:-1], keys)
-        return TracedMask(self.pattern, self.q_start, shape, self.device, self.first_key, self.dtype)
-
-
-def traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
-    """A `TracedMask`, or the dense tensor of numbers that eager attention would get.
-
-    Args:
-        given: the arguments that transformers gives to every mask function, by name.
-        others: those that only some of them use.
-    """
-    pattern = _traced_pattern(given, others)
-    if pattern is None:
-        _say()
-        return theirs.eager_mask(**given, **others)
-    keys, offset = given["kv_length"], given["kv_offset"]
-    if given["attention_mask"] is not None:
-        live: Any = theirs.prepare_padding_mask(given["attention_mask"], keys, offset)
-        pattern = pattern & KeyMask(live[:, offset : offset + keys].to(torch.bool))
-    shape = (given["batch_size"], 1, given["q_length"], keys)
-    start = given["q_offset"] - offset
-    if isinstance(start, torch.Tensor):
-        start = start.to(torch.int64).reshape(1).expand(shape[0])
-    return TracedMask(pattern, start, shape, given["device"], offset, others.get("dtype", torch.float32))
-
-
-def _traced_pattern(given: dict[str, Any], others: dict[str, Any]) -> Pattern | None:
-    """The pattern of a mask function without padding, or None where it is not certain."""
-    function = given["mask_function"]
-    if function is theirs.causal_mask_function:
-        return Causal()
-    if function is theirs.bidirectional_mask_function:
-        return Full()
-    if given["use_vmap"] or AND is None or function.__code__ is not AND:
-        return None
-    config, size = others.get("config"), others.get("local_size")
-    window = getattr(config, "sliding_window", None)
-    if size is not None and (size != window or getattr(config, "attention_chunk_size", None) is not None):
-        return None
-    if "allow_is_bidirectional_skip" in others:
-        return None if size is None else Diagonals(size, size)
-    local = Causal() if size is None else CausalWindow(size)
-    start, square = given["q_offset"], given["q_length"] == given["kv_length"]
-    if given["attention_mask"] is None and not isinstance(start, torch.Tensor) and start == 0 and square:
-        return local & SameDocument(_traced_documents(function, given))  # with positions that may be packed
-    return None if size is None else local
-
-
-def _traced_documents(function: Function, given: dict[str, Any]) -> torch.Tensor:
-    """The document of each position, (batch, length): a new one begins where a query may not look at the key before."""
-    batch, length, device = given["batch_size"], given["q_length"], given["device"]
-    rows, at = torch.arange(batch, device=device)[:, None], torch.arange(1, length, device=device)
-    begins = ~function(rows, 0, at[None], at[None] - 1).expand(batch, length - 1)
-    return torch.nn.functional.pad(begins.to(torch.int64).cumsum(-1), (1, 0))
-
-
-def _say() -> None:
-    warnings.warn(
-        "torch.compile cannot see which mask a model uses here, so the exact dense mask is used, which stores every "
-        "pair; outside of torch.compile explain(model, inputs) shows it",
-        UnreadMaskWarning,
-        stacklevel=2,
-    )
-
-
-_say._dynamo_marked_constant = True  # ty: ignore[missing-attribute]

@@ -25,7 +25,7 @@ from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoder
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from regard.errors import UnsupportedError
-from regard.integrations.transformers.attending import Asked, attended, regard_attention
+from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
 from regard.integrations.transformers.reading import live_keys
 from regard.patterns import KeyMask, KeySpan, Pattern, SlidingWindow
 from regard.patterns.base import Pattern as Base
@@ -119,8 +119,8 @@ class _Windowed(nn.Module):
         live, chosen = attention_mask >= 0, attention_mask > 0
         pattern, plans = _masks.of(attention_mask, window, lambda: _longformer_pattern(window, live, chosen))
         q, k, v = (_heads(layer(x), self.num_heads) for layer in (self.query, self.key, self.value))
-        asked = Asked(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
-        output = attended(self, q, k, v, asked).transpose(1, 2).flatten(2)  # (batch, length, dim)
+        call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
+        output = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, length, dim)
         output = output * live.unsqueeze(-1)
         return (self._with_global_rows(x, output, attention_mask, live, chosen) if is_global_attn else output,)
 
@@ -131,11 +131,11 @@ class _Windowed(nn.Module):
         most = int(chosen.sum(1).max())
         rows = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # (batch, most), others where fewer
         pattern, plans = _masks.of(mask, "rows", lambda: live_keys(live))
-        asked = Asked(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
+        call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         index = rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])
         q = _heads(self.query_global(x.gather(1, index)), self.num_heads)
         k, v = (_heads(layer(x), self.num_heads) for layer in (self.key_global, self.value_global))
-        found = attended(self, q, k, v, asked).transpose(1, 2).flatten(2)  # (batch, most, dim)
+        found = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, most, dim)
         filled = output.scatter(1, index, found.to(output.dtype))
         return torch.where(chosen.unsqueeze(-1), filled, output)
 
@@ -238,8 +238,8 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
         counted = x.new_zeros(1, 1, 1, length)
         counted[..., :size] = math.log1p(self.num_random_blocks)
         first, middle, last = q.split((size, length - 2 * size, size), 2)
-        whole = [attended(self, rows, k, v, Asked(wide, 0, plans=plans)) for rows in (first, last)]
-        inner = attended(self, middle, k, v, Asked(near, size, counted, plans=near_plans))
+        whole = [attended(self, rows, k, v, ModuleCall(wide, 0, plans=plans)) for rows in (first, last)]
+        inner = attended(self, middle, k, v, ModuleCall(near, size, counted, plans=near_plans))
         output = torch.cat((whole[0], inner, whole[1]), 2) * (from_mask > 0)  # (batch, heads, length, head_dim)
         return output.transpose(1, 2).flatten(2), None
 

@@ -1,7 +1,7 @@
 """A model of transformers whose sequence is divided among processes: each computes the positions of its own part.
 
 transformers makes masks and positions from the lengths that it sees, which are those of one part. Hooks before the
-model's forward therefore tell every process the lengths of all, and hand the model the positions of its part and a
+model's forward therefore exchange the lengths of all processes, and hand the model the positions of its part and a
 mask of padding for the whole sequence. Masks then have local queries and the keys of all; `regard_mask` notes on
 each that it is shared, and `regard_attention` computes a call with such a mask over all processes.
 """
@@ -29,8 +29,7 @@ from regard.distributed.layout import Layout, part
 from regard.distributed.needs import Needs
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside
-from regard.patterns import Pattern, SameDocument
-from regard.patterns.compound import Compound
+from regard.patterns import Pattern
 
 __all__ = ["Shared", "Sharing", "current", "part_of_batch", "share_model", "shared_now", "sharing_of"]
 
@@ -53,7 +52,7 @@ HOOKS = "_regard_shared"  # on a model: what removes its hooks
 
 @dataclass(frozen=True)
 class Sharing:
-    """How the sequence of a model is divided, as `attach` was told."""
+    """How the sequence of a model is divided: what `attach` was given."""
 
     mesh: Any
     group: Group
@@ -83,32 +82,31 @@ class Shared:
     given: Callable[[], _Given | None] = field(default=_Given, repr=False)
 
     def refuse(self, error: RegardError) -> NoReturn:
-        """Raise an error, after the other processes were told, so that they do not wait for this one."""
-        self.tell(error)
+        """Raise an error, after it was reported to the other processes, so that they do not wait for this one."""
+        self.report(error)
         raise error
 
-    def tell(self, error: BaseException) -> None:
-        """Tell the other processes that this one refuses the call, and why."""
+    def report(self, error: BaseException) -> None:
+        """Report to the other processes that this one refuses the call, and why."""
         self.met = True
         group = self.sharing.group
         refuse_together(group, group.device_for(next(self.owner.parameters(), None)), error)
 
     def check_mask(self, pattern: Pattern, q_start: int, keys: int) -> None:
         """Raise unless a mask is that of the whole sequence, in positions that all processes know."""
+        reason = None
         if keys != self.length or q_start:
-            self.refuse(
-                UnsupportedError(
-                    f"a mask of {keys} keys from position {-q_start} on was made, and the processes share "
-                    f"{self.length} positions; this model makes masks from its own part or from a cache"
-                )
+            reason = (
+                f"a mask of {keys} keys from position {-q_start} on was made, and the processes share "
+                f"{self.length} positions; this model makes masks from its own part or from a cache"
             )
-        if _holds_documents(pattern):
-            self.refuse(
-                UnsupportedError(
-                    f"a mask of {pattern} has documents of one part of the sequence, which the other processes do not "
-                    f"know; packed documents are computed on one process"
-                )
+        elif pattern.documents:
+            reason = (
+                f"a mask of {pattern} has documents of one part of the sequence, which the other processes do not "
+                f"know; packed documents are computed on one process"
             )
+        if reason:
+            self.refuse(UnsupportedError(reason))
 
     def refuse_call(self, module: nn.Module, why: str) -> NoReturn:
         """Raise because a module calls attention in a way that is not computed over processes."""
@@ -148,12 +146,6 @@ def shared_now() -> Shared | None:
     return None
 
 
-def _holds_documents(pattern: Pattern) -> bool:
-    if isinstance(pattern, Compound):
-        return any(map(_holds_documents, pattern.made_of()))
-    return isinstance(pattern, SameDocument)
-
-
 def sharing_of(model: PreTrainedModel, mesh: Any, layout: str, form: str) -> Sharing | None:
     """How the sequence of a model would be divided; None without a mesh.
 
@@ -184,9 +176,9 @@ def share_model(model: PreTrainedModel, sharing: Sharing | None) -> None:
         return
     hooks = model.__dict__[HOOKS] = []
     for one in [each for each in model.modules() if isinstance(each, PreTrainedModel)]:
-        tokens: list[Token[Shared | None]] = []
-        hooks.append(one.register_forward_pre_hook(_Begin(sharing, tokens), with_kwargs=True))
-        hooks.append(one.register_forward_hook(_End(tokens), always_call=True))
+        forward = _Forward(sharing)
+        hooks.append(one.register_forward_pre_hook(forward.begin, with_kwargs=True))
+        hooks.append(one.register_forward_hook(forward.end, always_call=True))
 
 
 def check_shareable(model: PreTrainedModel) -> None:
@@ -220,20 +212,21 @@ def _rotary_by_length(model: nn.Module) -> str | None:
 
 
 @dataclass
-class _Begin:
-    """Before a forward: agrees with the other processes, and completes what the model gets."""
+class _Forward:
+    """What happens before and after each forward of a model: the hooks that divide its sequence."""
 
     sharing: Sharing
-    tokens: list[Token[Shared | None]]
+    tokens: list[Token[Shared | None]] = field(default_factory=list)
     agreed: bool = False  # whether the weights are known to be those of the other processes
 
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def begin(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Agree with the other processes, and complete what the model gets."""
         if torch.compiler.is_compiling() or compiler_beside() is not None:
             raise UnsupportedError(COMPILED)
         if shared_now() is not None:  # a model inside of the model whose forward began
             return None
         forwards.pop(id(model), None)  # it is there if the last forward was interrupted
-        group = self.sharing.group
+        group, layout = self.sharing.group, self.sharing.layout
         group.begin()
         names = [*inspect.signature(model.forward).parameters]
         given = _Given(zip(names, args, strict=False))
@@ -241,7 +234,7 @@ class _Begin:
         try:
             x = _checked(model, given, group.count)
             words = [
-                f"model {type(model).__name__}", f"batch {x.shape[0]}", f"layout {self.sharing.layout}",
+                f"model {type(model).__name__}", f"batch {x.shape[0]}", f"layout {layout}",
                 f"form {self.sharing.form}", f"padding {_digest(given.get('attention_mask'))}",
             ]  # fmt: skip
             if not self.agreed:
@@ -249,60 +242,53 @@ class _Begin:
         except Exception as error:
             refuse_together(group, group.device_for(next(model.parameters(), None)), error)
             raise
-        learning = torch.is_grad_enabled()
-        layout = Layout(
-            self.sharing.layout, agree(group, x.shape[1], x.shape[1], learning, 0, words, group.device_for(x)).q_lengths
-        )
+        length, device = x.shape[1], group.device_for(x)
+        whole = Layout(layout, agree(group, length, length, torch.is_grad_enabled(), 0, words, device).q_lengths)
         self.agreed = True
-        shared = Shared(self.sharing, model, layout.length, given=ref(given))
-        self._complete(given, x, layout, shared)
+        shared = Shared(self.sharing, model, whole.length, given=ref(given))
+        _complete(given, x, whole, shared)
         if "use_cache" in names:
             given["use_cache"] = False
         forwards[id(model)] = True
         self.tokens[:] = [current.set(shared)]
         return (), given
 
-    def _complete(self, given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
-        """Add the positions of this part, and the mask of the whole sequence."""
-        rank = self.sharing.group.rank
-        if empty := [one for one, length in enumerate(layout.lengths) if not length]:
-            raise ShapeError(f"process {empty[0]} of {len(layout.lengths)} holds no positions; give each one at least")
-        places = layout.positions(rank).to(x.device)[None]
-        asked = given.get("position_ids")
-        if asked is not None and not (asked.shape[-1:] == places.shape[-1:] and bool((asked == places).all())):
-            shared.refuse(
-                ArgumentError(
-                    f"position_ids on process {rank} are not the positions of its part, which begin with "
-                    f"{places[0, :4].tolist()}; leave them out"
-                )
-            )
-        given["position_ids"] = places
-        mask = given.get("attention_mask")
-        if mask is None:
-            mask = torch.ones(x.shape[0], layout.length, dtype=torch.long, device=x.device)
-        elif mask.shape != (x.shape[0], layout.length):
-            shared.refuse(
-                ShapeError(
-                    f"attention_mask is {shown(mask)}; over several processes it is that of the whole sequence, "
-                    f"{(x.shape[0], layout.length)}, on every process"
-                )
-            )
-        given["attention_mask"] = mask
-
-
-@dataclass
-class _End:
-    """After a forward, also one that failed."""
-
-    tokens: list[Token[Shared | None]]
-
-    def __call__(self, model: nn.Module, args: Any, output: Any) -> None:
+    def end(self, model: nn.Module, args: Any, output: Any) -> None:
+        """After a forward, also one that failed."""
         shared = current.get()
         if shared is not None and shared.owner is model and self.tokens:
             current.reset(self.tokens.pop())
             forwards.pop(id(model), None)
             if output is None and not shared.met:  # it failed, and the others wait for it in their first attention
-                shared.tell(sys.exception() or RegardError("its model failed"))
+                shared.report(sys.exception() or RegardError("its model failed"))
+
+
+def _complete(given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
+    """Add the positions of this part, and the mask of the whole sequence."""
+    rank = shared.sharing.group.rank
+    if empty := [one for one, length in enumerate(layout.lengths) if not length]:
+        raise ShapeError(f"process {empty[0]} of {len(layout.lengths)} holds no positions; give each one at least")
+    places = layout.positions(rank).to(x.device)[None]
+    asked = given.get("position_ids")
+    if asked is not None and not (asked.shape[-1:] == places.shape[-1:] and bool((asked == places).all())):
+        shared.refuse(
+            ArgumentError(
+                f"position_ids on process {rank} are not the positions of its part, which begin with "
+                f"{places[0, :4].tolist()}; leave them out"
+            )
+        )
+    given["position_ids"] = places
+    mask, shape = given.get("attention_mask"), (x.shape[0], layout.length)
+    if mask is None:
+        mask = torch.ones(shape, dtype=torch.long, device=x.device)
+    elif mask.shape != shape:
+        shared.refuse(
+            ShapeError(
+                f"attention_mask is {shown(mask)}; over several processes it is that of the whole sequence, "
+                f"{shape}, on every process"
+            )
+        )
+    given["attention_mask"] = mask
 
 
 def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torch.Tensor:
@@ -346,7 +332,7 @@ def _check_labels(model: nn.Module, given: Mapping[str, Any]) -> None:
 
 
 def _digest(mask: torch.Tensor | None) -> str:
-    """What tells masks of padding apart."""
+    """Differs between different masks of padding."""
     return "none" if mask is None else hashlib.sha256(mask.bool().cpu().numpy().tobytes()).hexdigest()[:16]
 
 

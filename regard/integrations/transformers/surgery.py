@@ -3,164 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
-from regard.arguments import count_of, kind_of
+from regard.arguments import count_of, kind_of, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.integrations.transformers.attaching import (
-    NAME,
-    REPLACEMENTS,
-    attach,
-    detach,
-    models_inside,
-    replaceable,
-)
-from regard.integrations.transformers.attending import CHANGE, Asked
-from regard.integrations.transformers.masks import PatternMask
-from regard.integrations.transformers.origins import (
-    Origin,
-    checked,
-    counted_from,
-    joined_in_graph,
-    packed,
-    unmovable,
-)
-from regard.integrations.transformers.reading import TracedMask
-from regard.integrations.transformers.tables import Tables, tables_of
-from regard.integrations.transformers.watching import layer_names
-from regard.integrations.transformers.window_cache import check_kept, mask_of_kept, window_cache
+from regard.integrations.transformers.attaching import NAME, REPLACEMENTS, attach, detach
+from regard.integrations.transformers.attending import CHANGE
+from regard.integrations.transformers.modules import layer_names, models_inside, replaceable
+from regard.integrations.transformers.substitutes import Substitute
+from regard.integrations.transformers.window_cache import window_cache
 from regard.mechanisms import Mechanism
 from regard.mechanisms import parse as parse_mechanism
-from regard.patterns import Both, Causal, Explicit, Full, Pattern, PerHead, SameDocument, as_pattern
-from regard.patterns.compound import Compound
+from regard.patterns import Pattern, as_pattern
 
 __all__ = ["Replacement", "replace_attention"]
 
-MOST_KEPT = 64  # joined patterns of one replacement
 CROSSING = re.compile(r"(encoder_attn|encdecattention|cross_?attn|cross_?attention)", re.IGNORECASE)
-
-
-class Change:
-    """A pattern and a mechanism for the calls of a module; the modules of one replacement share it.
-
-    Args:
-        pattern: positions are counted from the first live key of each batch row.
-        mechanism: None for the module's own softmax.
-    """
-
-    def __init__(self, pattern: Pattern, mechanism: Mechanism | None) -> None:
-        self.pattern, self.mechanism = pattern, mechanism
-        self._kept: dict[tuple[Pattern, Origin], Pattern] = {}
-        # Asked for here, since torch.compile does not trace it; patterns keep their period once it was asked for.
-        self.causal, self.text = (Causal() & pattern).canonical(), str(pattern)
-        self.by_distance = pattern.period == 1
-
-    def mask_of(self, key: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask of the keys that a `WindowLayer` kept; the given one for other caches."""
-        return mask_of_kept(key, given)
-
-    def of(self, module: nn.Module, asked: Asked, given: torch.Tensor | None, q_len: int, k_len: int) -> Asked:
-        """The call that is computed instead: pairs that both its own pattern and this one allow.
-
-        Raises:
-            UnsupportedError: the positions that the pattern needs are not known.
-        """
-        if self.mechanism is not None:
-            scale = asked.scale if "scale" in self.mechanism.takes else None  # that of the softmax
-            asked = asked._replace(mechanism=self.mechanism, scale=scale)
-        if isinstance(given, PatternMask):
-            pattern, plans = self._of_mask(module, given)
-            return asked._replace(pattern=pattern, q_start=given.begin, plans=plans)
-        if self.pattern == Full():
-            return asked
-        by_distance, name = self.by_distance, f"{type(module).__name__} computes {self.text}"
-        if isinstance(given, TracedMask):
-            return asked._replace(pattern=self._of_traced(given, name))
-        if q_len != k_len and (given is not None or not by_distance):
-            raise UnsupportedError(_unknown(name, f"{q_len} queries beside {k_len} keys of a cache"))
-        if given is not None and not by_distance:
-            sentence = _unknown(name, "rows that begin at different keys or hold several documents")
-            holds = _begin_at_first_key(given)
-            if asked.bias is not None and torch.compiler.is_compiling():  # the mask, as it is added there
-                asked = asked._replace(bias=asked.bias + checked(asked.bias.new_zeros(1), holds, sentence))
-            elif not bool(holds):
-                raise UnsupportedError(sentence)
-        if asked.pattern == Full():
-            pattern = self.pattern
-        else:
-            pattern = self.causal if asked.pattern == Causal() else asked.pattern & self.pattern
-        return asked._replace(pattern=pattern)
-
-    def _of_traced(self, mask: TracedMask, name: str) -> Pattern:
-        """The pattern beside a mask of a graph."""
-        if self.by_distance:
-            return mask.pattern & self.pattern
-        if mask.first_key != 0:
-            raise UnsupportedError(_unknown(name, "keys of a cache that dropped the first ones"))
-        for change, joined in mask.joined:
-            if change is self:
-                return joined  # made, and checked, for an earlier layer
-        joined = joined_in_graph(mask.pattern, self.pattern, name)
-        mask.joined.append((self, joined))
-        return joined
-
-    def _of_mask(self, module: nn.Module, mask: PatternMask) -> tuple[Pattern, dict[Any, Any]]:
-        """The pattern beside a mask, and its plans; made once for all layers that share the mask."""
-        made: tuple[Pattern, dict[Any, Any]] | None = mask.plans.get(self)
-        if made is None:
-            joined = self._joined(module, mask.pattern, self._origins(mask))
-            if mask.dropped:
-                first, (q_len, k_len) = mask.dropped.start, mask.sizes[2:]
-                check_kept(joined, first, k_len - q_len - first + 1)
-            made = mask.plans[self] = joined, {}
-        return made
-
-    def _origins(self, mask: PatternMask) -> Origin:
-        return 0 if self.by_distance or self.pattern == Full() else mask.origins
-
-    def _joined(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
-        """The pairs of a mask and of the pattern, counted from its origins; kept, since each id of a text asks."""
-        joined = self._kept.get((own, origins)) if own.by_value else None
-        if joined is None:
-            joined = (own & self._moved(module, own, origins)).canonical()
-            if own.by_value:
-                if len(self._kept) >= MOST_KEPT:
-                    self._kept.clear()
-                self._kept[own, origins] = joined
-        return joined
-
-    def _moved(self, module: nn.Module, own: Pattern, origins: Origin) -> Pattern:
-        pattern = self.pattern
-        if self.by_distance or pattern == Full():
-            return pattern
-        name = f"{type(module).__name__} computes {self.text}"
-        if any(isinstance(part, SameDocument) for part in (own.parts if isinstance(own, Both) else (own,))):
-            raise UnsupportedError(packed(name))
-        moved = counted_from(pattern, origins)
-        if moved is None:
-            raise UnsupportedError(unmovable(name, str(origins)))
-        return moved
-
-
-def _begin_at_first_key(mask: torch.Tensor) -> torch.Tensor:
-    """Whether all rows of a mask of pairs begin at the first key and hold one document, one boolean."""
-    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    live, beside = allowed.any(-2), allowed.diagonal(-1, -2, -1)  # (.., keys), and each key seen by the query after it
-    return allowed[..., 0].flatten(1).any(1).all() & (beside | ~live[..., :-1]).all()
-
-
-def _unknown(name: str, what: str) -> str:
-    return (
-        f"{name}, and was given a mask of pairs and {what}, so the key from which positions count is not known. "
-        f"Give a mask (batch, length) instead of one of pairs, and run uncompiled where a cache drops keys"
-    )
+TABLES = re.compile(r"(position_embeddings?|wpe|embed_positions|pos_emb)")  # names of learned tables of positions
+BUFFERS = ("position_ids", "token_type_ids")  # that models hold beside their table, one column for each position
 
 
 class Replacement:
@@ -184,8 +51,8 @@ class Replacement:
     ) -> None:
         self.model, self.layers, self.length = model, layers, length
         self.pattern, self.mechanism = pattern, mechanism
-        self._change = Change(pattern, mechanism)
-        self._tables: Tables | None = None
+        self._change = Substitute(pattern, mechanism)
+        self._tables: _Tables | None = None
         self._attached = False
 
     def __repr__(self) -> str:
@@ -250,9 +117,7 @@ class Replacement:
     def __enter__(self) -> Replacement:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
 
@@ -296,11 +161,15 @@ def replace_attention(
     """
     if pattern is None and mechanism is None:
         raise ArgumentError("nothing is replaced; give pattern=, mechanism= or both")
-    chosen = _mechanism(mechanism)
+    chosen = parse_mechanism(mechanism) if isinstance(mechanism, str) else mechanism
+    if not isinstance(chosen, Mechanism | None):
+        raise ArgumentError(
+            f"mechanism is {kind_of(mechanism)}; give a Mechanism or its text, such as 'linear_transformer'"
+        )
     replacement = Replacement(model, _layers(model, layers), as_pattern(pattern), chosen, length)
     for name in replacement.layers:
-        _check_layer(name, model.get_submodule(name), replacement)
-    tables = None if length is None else tables_of(model, length)
+        _check_layer(name, model.get_submodule(name), replacement.pattern, chosen)
+    tables = None if length is None else _tables_of(model, length)
     before = {part.config._attn_implementation for part in models_inside(model)}
     attach(model)
     replacement._attached = before != {NAME}
@@ -330,20 +199,8 @@ def _layers(model: PreTrainedModel, layers: Any) -> tuple[str, ...]:
     return names
 
 
-def _mechanism(mechanism: Any) -> Mechanism | None:
-    if mechanism is None:
-        return None
-    chosen = parse_mechanism(mechanism) if isinstance(mechanism, str) else mechanism
-    if not isinstance(chosen, Mechanism):
-        raise ArgumentError(
-            f"mechanism is {kind_of(mechanism)}; give a Mechanism or its text, such as 'linear_transformer'"
-        )
-    return chosen
-
-
-def _check_layer(name: str, module: nn.Module, replacement: Replacement) -> None:
+def _check_layer(name: str, module: nn.Module, pattern: Pattern, mechanism: Mechanism | None) -> None:
     """Raise if a module cannot take the change."""
-    pattern, mechanism = replacement.pattern, replacement.mechanism
     if CHANGE in module.__dict__:
         raise ArgumentError(f"the attention of {name!r} is replaced already; undo that first")
     if CROSSING.search(name.rpartition(".")[2]) and pattern.compares_positions:
@@ -351,19 +208,17 @@ def _check_layer(name: str, module: nn.Module, replacement: Replacement) -> None
             f"{name!r} looks from one sequence into another, whose positions have no common origin with its own, and "
             f"{pattern} compares positions; choose layers of self-attention"
         )
-    if getattr(module, "is_causal", False) and _holds_rows(pattern):
+    if getattr(module, "is_causal", False) and pattern.of_one_call:
         raise UnsupportedError(
             f"{name!r} is causal and may be called with a cache, and the rows of an explicit mask are rows of one "
             f"call; write the pattern by positions, such as Where(function)"
         )
     heads = getattr(module, "num_heads", None) or getattr(getattr(module, "config", None), "num_attention_heads", None)
-    if isinstance(heads, int):
-        _check_heads(name, pattern, heads)
-    if mechanism is not None:
-        _check_mechanism(name, mechanism)
-
-
-def _check_mechanism(name: str, mechanism: Mechanism) -> None:
+    for part in pattern.walk() if isinstance(heads, int) else ():
+        if part.heads not in (None, heads):
+            raise ShapeError(f"PerHead holds {count_of(part.heads, 'patterns')}, and {name!r} has {heads} heads")
+    if mechanism is None:
+        return
     kind = type(mechanism).__name__
     if mechanism.shares_keys:
         raise UnsupportedError(f"{kind} needs queries that are the keys, and {name!r} projects them by other weights")
@@ -374,18 +229,100 @@ def _check_mechanism(name: str, mechanism: Mechanism) -> None:
         )
 
 
-def _holds_rows(pattern: Pattern) -> bool:
-    return any(isinstance(part, Explicit) for part in _leaves(pattern))
+@dataclass(frozen=True)
+class _PositionTable:
+    """A learned table of positions.
+
+    Args:
+        owner: the module that holds the table, and perhaps buffers with a column for each row.
+        module: the embedding.
+        weight: what it holds before it is lengthened.
+        offset: rows before that of position 0: two in RoBERTa (whose padding is position 1), in OPT and in BART.
+    """
+
+    owner: nn.Module
+    module: nn.Embedding
+    weight: nn.Parameter
+    offset: int
+
+    @property
+    def positions(self) -> int:
+        """How many positions it had."""
+        return len(self.weight) - self.offset
+
+    def lengthened(self, length: int) -> torch.Tensor:
+        """The weight whose rows of positions are repeated up to `length` of them."""
+        weight = self.weight.detach()
+        source = self.offset + torch.arange(length, device=weight.device) % self.positions
+        return torch.cat((weight[: self.offset], weight[source]))
+
+    def hold(self, weight: nn.Parameter) -> None:
+        """Give the embedding this weight, and as many columns to the buffers beside it."""
+        before, rows = self.module.num_embeddings, len(weight)
+        self.module.weight, self.module.num_embeddings = weight, rows
+        for name in BUFFERS:
+            buffer = getattr(self.owner, name, None)
+            if isinstance(buffer, torch.Tensor) and buffer.shape[-1] == before:
+                row = torch.arange(rows, device=buffer.device, dtype=buffer.dtype)
+                setattr(self.owner, name, (row if name == "position_ids" else torch.zeros_like(row))[None])
 
 
-def _check_heads(name: str, pattern: Pattern, heads: int) -> None:
-    for part in _leaves(pattern):
-        if isinstance(part, PerHead) and len(part.parts) != heads:
-            raise ShapeError(f"PerHead holds {count_of(len(part.parts), 'patterns')}, and {name!r} has {heads} heads")
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of positions of a model, and its configs with the lengths that they name."""
+
+    tables: tuple[_PositionTable, ...]
+    configs: tuple[tuple[Any, int], ...]
+
+    def lengthen(self, length: int) -> None:
+        """Repeat the rows of each table up to `length` positions."""
+        for table in self.tables:
+            table.hold(nn.Parameter(table.lengthened(length), requires_grad=table.weight.requires_grad))
+        for config, known in self.configs:
+            config.max_position_embeddings = known + length - self.tables[0].positions
+
+    def restore(self) -> None:
+        """Cut the tables to their own lengths; their first rows stay as they are now."""
+        for table in self.tables:
+            table.weight.data = table.module.weight.detach()[: len(table.weight)].clone()
+            table.hold(table.weight)
+        for config, known in self.configs:
+            config.max_position_embeddings = known
 
 
-def _leaves(pattern: Pattern) -> Iterator[Pattern]:
-    """The pattern and all patterns that it is made of."""
-    yield pattern
-    for part in pattern.made_of() if isinstance(pattern, Compound) else ():
-        yield from _leaves(part)
+def _tables_of(model: PreTrainedModel, length: int) -> _Tables:
+    """The learned tables of positions of a model.
+
+    Raises:
+        UnsupportedError: there is none, or one that is not learned.
+        ArgumentError: one has `length` positions already.
+    """
+    whole("length", length, 1)
+    name, tables = type(model).__name__, []
+    for path, module in model.named_modules():
+        holder, _, last = path.rpartition(".")
+        if not isinstance(module, nn.Embedding) or not TABLES.fullmatch(last):
+            continue
+        assert isinstance(module.weight, nn.Parameter)
+        offset = getattr(module, "offset", None)
+        if type(module) is not nn.Embedding and not isinstance(offset, int):
+            raise UnsupportedError(
+                f"the positions of {name} are computed ({type(module).__name__}), not learned, so repeating rows would "
+                f"be another function; leave length out"
+            )
+        if not isinstance(offset, int):
+            offset = 0 if module.padding_idx is None else module.padding_idx + 1
+        tables.append(_PositionTable(model.get_submodule(holder), module, module.weight, offset))
+        if tables[-1].positions >= length:
+            raise ArgumentError(
+                f"length is {length}, and {name} has a table of {tables[-1].positions} positions already; give more, "
+                f"or leave length out"
+            )
+    if not tables:
+        raise UnsupportedError(
+            f"{name} has no learned table of positions to lengthen; rotary positions and biases by distance are "
+            f"computed for any length, so leave length out"
+        )
+    configs = {id(part.config): part.config for part in models_inside(model)}.values()
+    lengths = [(one, getattr(one, "max_position_embeddings", None)) for one in configs]
+    return _Tables(tuple(tables), tuple((one, known) for one, known in lengths if isinstance(known, int)))

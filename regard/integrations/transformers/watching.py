@@ -14,14 +14,19 @@ from transformers import PreTrainedModel
 
 from regard.arguments import a_list, count_of, is_whole, kind_of, shown, suggest, whole
 from regard.core.plan import AttentionDetail, Plan
-from regard.core.result import TopKeysFound, Want, checked_wants
+from regard.core.result import NAMES, TopKeys, TopKeysFound, Want, WeightsOf, checked_wants
 from regard.errors import ArgumentError, RegardError
-from regard.integrations.transformers.attaching import outside_of
-from regard.integrations.transformers.attending import Asked, Watcher, watchers
-from regard.integrations.transformers.checking import attention_modules, mixing_modules
+from regard.integrations.transformers.attending import ModuleCall, Watcher, watchers
+from regard.integrations.transformers.modules import layer_names, outside_of, uncalled
 from regard.reprs import Described, brief
 
-__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "observe"]
+__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "observe", "taken_calls"]
+
+ATTRIBUTES: dict[type, str] = {
+    TopKeys: "top_keys",
+    WeightsOf: "chosen_weights",
+}  # of an `AttentionDetail`; others by their own names
+STATISTICS = (*NAMES, *ATTRIBUTES.values())
 
 
 @brief
@@ -66,51 +71,40 @@ class Explained:
     outside: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        head = f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"
-        rows: list[tuple[str, ...]] = [
-            ("layer", "pattern", "q x k", "backend", "pairs computed", "dense mask", "options")
-        ]
-        rows += [_row(names, call) for names, call in _merged(self.calls)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        groups: dict[Any, tuple[list[str], ExplainedCall]] = {}  # calls that differ in the number of their layer alone
+        for call in self.calls:
+            alike = re.sub(r"\d+", "#", call.layer), replace(call, layer="", share=round(call.share, 3))
+            groups.setdefault(alike, ([], call))[0].append(call.layer)
+        rows = [("layer", "pattern", "q x k", "backend", "pairs computed", "dense mask", "options")]
+        for names, call in groups.values():
+            sizes, options = f"{call.q_len} x {call.k_len}", "; ".join(call.options) or "-"
+            share, dense = f"{call.share:.1%}", call.dense or "no"
+            rows.append((_one_name(names), call.pattern, sizes, call.backend, share, dense, options))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"{self.model}: {count_of(len(self.calls), 'calls of attention')} by regard"]
+        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         for reason in dict.fromkeys(self.outside.values()):
             names = [name for name, why in self.outside.items() if why == reason]
             lines.append(f"outside: {_one_name(names)} ({reason})")
         if silent := [name for name in self.silent if name not in self.outside]:
             lines.append(f"never called regard: {', '.join(silent)}")
-        return "\n".join((head, *lines))
-
-
-def _row(names: list[str], call: ExplainedCall) -> tuple[str, ...]:
-    share = f"{call.share:.1%}"
-    sizes = f"{call.q_len} x {call.k_len}"
-    options = "; ".join(call.options) or "-"
-    return (_one_name(names), call.pattern, sizes, call.backend, share, call.dense or "no", options)
-
-
-def _merged(calls: Iterable[ExplainedCall]) -> list[tuple[list[str], ExplainedCall]]:
-    """Calls that differ in the number of their layer alone, together."""
-    groups: dict[Any, tuple[list[str], ExplainedCall]] = {}
-    for call in calls:
-        alike = re.sub(r"\d+", "#", call.layer), replace(call, layer="", share=round(call.share, 3))
-        groups.setdefault(alike, ([], call))[0].append(call.layer)
-    return list(groups.values())
+        return "\n".join(lines)
 
 
 def _one_name(names: list[str]) -> str:
     """One name for layers: their numbers in braces."""
-    numbers = [re.findall(r"\d+", name) for name in names]
     if len(set(names)) == 1:
         return names[0] if len(names) == 1 else f"{names[0]} ({len(names)} times)"
-    differing = [column for column in range(len(numbers[0])) if len({row[column] for row in numbers}) > 1]
+    columns = [*zip(*(map(int, re.findall(r"\d+", name)) for name in names), strict=True)]
+    differing = [at for at, column in enumerate(columns) if len(set(column)) > 1]
     if len(differing) != 1:
         return f"{names[0]} ... {names[-1]}"
-    (column,) = differing
-    found = sorted({int(row[column]) for row in numbers})
-    run = found == list(range(found[0], found[-1] + 1))
-    text = f"{found[0]}..{found[-1]}" if run and len(found) > 2 else ",".join(map(str, found))
-    place = list(re.finditer(r"\d+", names[0]))[column]
-    return f"{names[0][: place.start()]}{{{text}}}{names[0][place.end() :]}"
+    (at,) = differing
+    found = sorted(set(columns[at]))
+    run = len(found) > 2 and found == [*range(found[0], found[-1] + 1)]
+    place = [*re.finditer(r"\d+", names[0])][at]
+    numbers = f"{found[0]}..{found[-1]}" if run else ",".join(map(str, found))
+    return f"{names[0][: place.start()]}{{{numbers}}}{names[0][place.end() :]}"
 
 
 class _Explaining:
@@ -118,49 +112,48 @@ class _Explaining:
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
-        self.taken: list[tuple[str, Asked, Plan]] = []
+        self.taken: list[tuple[str, ModuleCall, Plan]] = []
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return () if id(module) in self.names else None
 
-    def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
-        self.taken.append((self.names[id(module)], asked, detail.plan))
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
+        self.taken.append((self.names[id(module)], call, detail.plan))
 
 
-def _explained(layer: str, asked: Asked, plan: Plan) -> ExplainedCall:
-    problem, mask = plan.problem, asked.mask
-    dense = None
+def _explained(layer: str, call: ModuleCall, plan: Plan) -> ExplainedCall:
+    problem, mask, dense = plan.problem, call.mask, None
     if mask is not None and mask.reason is not None:
         dense = f"yes: {mask.reason}"
     elif mask is not None and mask.written:
         dense = "yes: the model's own code read its pairs"
     return ExplainedCall(
-        layer, str(asked.pattern), problem.q_len, problem.k_len, plan.backend, plan.share_of_pairs_computed, dense,
-        _options(asked, plan),
+        layer, str(call.pattern), problem.q_len, problem.k_len, plan.backend, plan.share_of_pairs_computed, dense,
+        _options(call, plan),
     )  # fmt: skip
 
 
-def _options(asked: Asked, plan: Plan) -> tuple[str, ...]:
+def _options(call: ModuleCall, plan: Plan) -> tuple[str, ...]:
     """What each option became; those that nobody gave are left out."""
     problem = plan.problem
-    said = [f"{name}: {became}" for name, became in asked.said.items()]
-    if asked.mechanism is not None:
-        said.append(f"mechanism {asked.mechanism}")
-    if asked.scale is not None:
-        said.append(f"scale {asked.scale:.4g}")
-    if asked.softcap is not None:
-        said.append(f"softcap {asked.softcap:g}")
-    if asked.sink is not None:
-        said.append(f"s_aux: sink of {count_of(len(asked.sink.flatten()), 'heads')}")
-    if asked.bias is not None:
-        said.append(f"bias {(*asked.bias.shape,)}")
-    if asked.dropout:
-        said.append(f"dropout {asked.dropout:g}")
+    options = [f"{name}: {became}" for name, became in call.became.items()]
+    if call.mechanism is not None:
+        options.append(f"mechanism {call.mechanism}")
+    if call.scale is not None:
+        options.append(f"scale {call.scale:.4g}")
+    if call.softcap is not None:
+        options.append(f"softcap {call.softcap:g}")
+    if call.sink is not None:
+        options.append(f"s_aux: sink of {count_of(call.sink.numel(), 'heads')}")
+    if call.bias is not None:
+        options.append(f"bias {(*call.bias.shape,)}")
+    if call.dropout:
+        options.append(f"dropout {call.dropout:g}")
     if problem.kv_heads != problem.heads:
-        said.append(f"{count_of(problem.heads, 'heads')} over {problem.kv_heads}")
+        options.append(f"{count_of(problem.heads, 'heads')} over {problem.kv_heads}")
     if problem.v_dim != problem.head_dim:
-        said.append(f"head_dim {problem.head_dim}, v_dim {problem.v_dim}")
-    return tuple(said)
+        options.append(f"head_dim {problem.head_dim}, v_dim {problem.v_dim}")
+    return tuple(options)
 
 
 def explain(model: PreTrainedModel, inputs: Any) -> Explained:
@@ -185,19 +178,23 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
     ('h.0.attn', 'causal', ())
     """
     taken = taken_calls(model, inputs)
-    called = {name for name, _, _ in taken}
-    silent = tuple(
-        name for name in mixing_modules(model) if not any(one == name or one.startswith(f"{name}.") for one in called)
-    )
+    silent = tuple(uncalled(model, {name for name, _, _ in taken}))
     return Explained(type(model).__name__, tuple(_explained(*one) for one in taken), silent, outside_of(model))
 
 
-def taken_calls(model: nn.Module, inputs: Any) -> list[tuple[str, Asked, Plan]]:
+def taken_calls(model: nn.Module, inputs: Any) -> list[tuple[str, ModuleCall, Plan]]:
     """Each call of attention in a forward pass: the name of the module, the call, and the plan that computed it."""
     _check_model(model)
     explaining = _Explaining(model)
     with _watching(explaining), torch.no_grad():
-        _run(model, inputs)
+        if isinstance(inputs, torch.Tensor):
+            model(inputs)
+        elif isinstance(model, nn.Sequential):  # of sentence-transformers, which hands on one mapping
+            model(dict(inputs))
+        elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
+            model(**inputs)
+        else:
+            raise ArgumentError(f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids")
     if not explaining.taken:
         raise RegardError(_unseen(model, "explain"))
     return explaining.taken
@@ -206,17 +203,6 @@ def taken_calls(model: nn.Module, inputs: Any) -> list[tuple[str, Asked, Plan]]:
 def _check_model(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model is {kind_of(model)}; it needs a model of transformers that attach was given")
-
-
-def _run(model: nn.Module, inputs: Any) -> None:
-    if isinstance(inputs, torch.Tensor):
-        model(inputs)
-    elif isinstance(model, nn.Sequential):  # of sentence-transformers, which hands on one mapping
-        model(dict(inputs))
-    elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
-        model(**inputs)
-    else:
-        raise ArgumentError(f"inputs are {shown(inputs)}; give a mapping of the model's keywords, or its ids")
 
 
 def _unseen(model: nn.Module, what: str) -> str:
@@ -238,7 +224,7 @@ def _watching(watcher: Watcher) -> Generator[None]:
 @brief
 @dataclass(frozen=True)
 class ObservedCall:
-    """The statistics of one call of an attention module, of the heads that were asked for.
+    """The statistics of one call of an attention module, of the heads that were chosen.
 
     Args:
         layer: the name of the module.
@@ -261,9 +247,6 @@ class ObservedCall:
             wanted = ", ".join(statistics) or "nothing"
             raise RegardError(f"{name} was not requested; add it to want= (requested: {wanted})")
         raise AttributeError(f"'ObservedCall' has no attribute {name!r}")
-
-
-STATISTICS = ("log_sum_exp", "entropy", "received", "distance", "weights", "chosen_weights", "top_keys")
 
 
 class Observed(Described):
@@ -299,21 +282,18 @@ class _Observing:
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return self.want if id(module) in self.names else None
 
-    def take(self, module: nn.Module, asked: Asked, detail: AttentionDetail) -> None:
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
         problem = detail.plan.problem
         heads = tuple(range(problem.heads)) if self.heads is None else self.heads
         if heads and max(heads) >= problem.heads:
             raise ArgumentError(
                 f"head {max(heads)} of {self.names[id(module)]} is wanted, which has heads 0 to {problem.heads - 1}"
             )
-        names = [str(one) if isinstance(one, str) else _ATTRIBUTE[type(one).__name__] for one in self.want]
         chosen = None if self.heads is None else torch.tensor(heads, device=detail.output.device)
+        names = [one if isinstance(one, str) else ATTRIBUTES[type(one)] for one in self.want]
         statistics = {name: _of_heads(getattr(detail, name), chosen) for name in names}
-        call = ObservedCall(self.names[id(module)], heads, problem.q_len, problem.k_len, statistics)
-        self.observed.calls.append(call)
-
-
-_ATTRIBUTE = {"TopKeys": "top_keys", "WeightsOf": "chosen_weights"}
+        observed = ObservedCall(self.names[id(module)], heads, problem.q_len, problem.k_len, statistics)
+        self.observed.calls.append(observed)
 
 
 def _of_heads(statistic: Any, heads: torch.Tensor | None) -> Any:
@@ -358,33 +338,11 @@ def observe(
     torch.Size([1, 1, 3, 3])
     """
     _check_model(model)
-    observing = _Observing(model, checked_wants(want), layer_names(model, layers), _heads(heads))
+    if heads is not None:
+        given: Any = [heads] if is_whole(heads) else heads
+        heads = tuple(whole("one of heads", one, 0) for one in a_list("heads", given, int, "whole numbers"))
+    observing = _Observing(model, checked_wants(want), layer_names(model, layers), heads)
     with _watching(observing):
         yield observing.observed
     if not observing.observed.calls:
         raise RegardError(_unseen(model, "observe"))
-
-
-def layer_names(model: nn.Module, layers: Any) -> tuple[str, ...]:
-    """The names of the chosen attention modules."""
-    there = tuple(attention_modules(model))
-    if layers is None:
-        return there
-    given = [layers] if isinstance(layers, str | int) else a_list("layers", layers, (str, int), "names or numbers")
-    chosen = []
-    for one in given:
-        if isinstance(one, str) and one not in there:
-            raise ArgumentError(
-                f"no attention module is called {one!r}; {suggest(one, there, 'explain(model, inputs)')}"
-            )
-        if not isinstance(one, str) and not 0 <= whole("one of layers", one) < len(there):
-            raise ArgumentError(f"there is no layer {one}; the model has {count_of(len(there), 'attention modules')}")
-        chosen.append(one if isinstance(one, str) else there[one])
-    return tuple(dict.fromkeys(chosen))
-
-
-def _heads(heads: Any) -> tuple[int, ...] | None:
-    if heads is None:
-        return None
-    given = [heads] if is_whole(heads) else a_list("heads", heads, int, "whole numbers")
-    return tuple(whole("one of heads", one, 0) for one in given)

@@ -6,7 +6,7 @@ of a window and first keys allows the same ones: no window reaches back over the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,42 +16,17 @@ from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.masks import PatternMask
-from regard.patterns import Both, Either, KeySpan, Pattern, PerHead
-from regard.patterns.compound import Compound
+from regard.patterns import Pattern
 
-__all__ = ["WindowLayer", "check_kept", "kept_by", "mask_of_kept", "window_cache"]
+__all__ = ["WindowLayer", "check_kept", "mask_of_kept", "window_cache"]
 
 DROPPED = "_regard_dropped"  # on the keys of a call: which keys are left out, as a range
-
-
-def kept_by(pattern: Pattern) -> tuple[int, int] | None:
-    """How many first keys, and how many last ones with the query's own, a causal query may look at; None for all.
-
-    >>> from regard.patterns import Causal, CausalWindow, Prefix
-    >>> kept_by(CausalWindow(64) | Prefix(4)), kept_by(Causal())
-    ((4, 64), None)
-    """
-    if isinstance(pattern, Either | PerHead | Both):
-        parts = [kept_by(part) for part in pattern.made_of()]
-        bounded = [part for part in parts if part is not None]
-        if isinstance(pattern, Both):
-            return min(bounded, key=sum, default=None)
-        firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
-        return (max(firsts), max(lasts)) if len(bounded) == len(parts) else None
-    if isinstance(pattern, KeySpan) and isinstance(pattern.stop, torch.Tensor):
-        return int(pattern.stop.max()), 1
-    if pattern.varies_by_row:
-        return None
-    band = pattern.band()
-    if band is None or (band.left is None and band.stop is None):
-        return None
-    return (0, max(0, band.left) + 1) if band.left is not None else (max(0, band.stop or 0), 1)
 
 
 def check_kept(pattern: Pattern, first: int, last: int) -> None:
     """Raise unless a pattern allows the same pairs after keys were dropped behind the `first` keys and before the
     `last` ones, of which one is the first query's own."""
-    kept = kept_by(pattern)
+    kept = pattern.kept_keys()
     if kept is None or kept[0] > first or kept[1] > last:
         needs = "all keys" if kept is None else f"the first {kept[0]} keys and the last {kept[1]}"
         raise UnsupportedError(
@@ -59,31 +34,11 @@ def check_kept(pattern: Pattern, first: int, last: int) -> None:
             f"last {last}; make the cache with new_cache(attention_mask=...) of the replacement, and give it the mask "
             f"of the prompt if rows are padded on the left"
         )
-    for part in _parts(pattern):
-        if not _stays(part, first, last):
-            raise UnsupportedError(
-                f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
-                f"and left padding are. Use the model's own cache for it"
-            )
-
-
-def _parts(pattern: Pattern) -> Iterator[Pattern]:
-    if not isinstance(pattern, Compound) or not isinstance(pattern, Either | PerHead | Both):
-        yield pattern
-        return
-    for part in pattern.made_of():
-        yield from _parts(part)
-
-
-def _stays(part: Pattern, first: int, last: int) -> bool:
-    """Whether a part allows the same of the kept keys, counted among themselves."""
-    if isinstance(part, KeySpan):
-        ends = [x.tolist() if isinstance(x, torch.Tensor) else [x] for x in (part.start, part.stop)]
-        return all(x is None or x <= first for x in (*ends[0], *ends[1]))
-    band = part.band()
-    if band is None or max(band.start or 0, band.stop or 0) > first or (band.right or 0) < 0:
-        return False
-    return band.left is None or band.left < last
+    if (part := pattern.misplaced(first, last)) is not None:
+        raise UnsupportedError(
+            f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
+            f"and left padding are. Use the model's own cache for it"
+        )
 
 
 def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -103,7 +58,7 @@ def window_cache(
     """A cache for a model in which these modules compute this pattern, counted from the first live key of each row."""
     if model.config.is_encoder_decoder:
         raise UnsupportedError(f"{type(model).__name__} has a cache for each of its two sequences; use its own cache")
-    kept = kept_by(pattern)
+    kept = pattern.kept_keys()
     if kept is None:
         raise UnsupportedError(
             f"{pattern} may look at keys of any distance, so a cache may drop none; use the model's own cache, or a "

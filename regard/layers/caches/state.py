@@ -18,9 +18,9 @@ from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.layers.caches.base import Owned, check_rows, checked_device, checked_path
 from regard.layers.caches.entries import whole_number
-from regard.mechanisms.base import Mechanism, joined
+from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
-from regard.patterns import Causal, Grid, KeySpan, Pattern
+from regard.patterns import Causal, Grid, Pattern
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
 FORMAT = "1"
@@ -339,8 +339,8 @@ class RecurrentState(Owned):
         return state
 
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
-        parts = joined(problem.pattern)
-        if Causal() not in parts or any(not isinstance(part, Causal | KeySpan) for part in parts):
+        parts = problem.pattern.factors
+        if Causal() not in parts or any(part != Causal() and not part.query_free for part in parts):
             raise UnsupportedError(f"a state is continued by causal or causal & key_span, not by {problem.pattern}")
         if problem.q_len != problem.k_len:
             raise ShapeError(

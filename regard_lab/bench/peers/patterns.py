@@ -7,16 +7,18 @@ from importlib import import_module
 import torch
 
 from regard.errors import UnsupportedError
-from regard.patterns import Causal, Full, SlidingWindow
+from regard.patterns import Causal, Full
+from regard.patterns.band import Band
 from regard_lab.bench.case import Attend, Contender
 from regard_lab.bench.work import BIG_BIRD, Tensors, Work
 
 
 def one_side(work: Work) -> int:
     """The number of keys on each side in a work's window."""
-    if not isinstance(work.pattern, SlidingWindow):
+    band = work.pattern.band()
+    if band is None or band.left is None or band != Band(left=band.left, right=band.left):
         raise UnsupportedError(f"it computes sliding windows, not {work.pattern}")
-    return work.pattern.size // 2
+    return band.left
 
 
 def _local_attention(work: Work, tensors: Tensors) -> Attend:

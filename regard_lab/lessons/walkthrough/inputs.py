@@ -9,7 +9,7 @@ from regard_lab.lessons.walkthrough.drawn import Drawn
 from regard_lab.lessons.walkthrough.layer import ROWS, Writing
 from regard_lab.lessons.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 from regard_lab.models import TranslationTransformer
-from regard_lab.models.language.stack import Stack
+from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
 from regard_lab.text import Tokeniser
 

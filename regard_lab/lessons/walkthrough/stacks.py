@@ -20,7 +20,7 @@ from regard_lab.lessons.walkthrough.layer import Scene, give_layer, give_slopes
 from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
-from regard_lab.models.language.stack import Stack
+from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
 
 

@@ -42,7 +42,7 @@ from regard_lab.lessons.walkthrough.steps import (
     split_words,
 )
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.models.language.stack import Stack
+from regard_lab.models.language import Stack
 from regard_lab.models.translation_transformer import KIND as TRANSLATOR
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser

@@ -220,13 +220,13 @@ class Candidate:
         what = self.what if seed is None else self._reseeded(seed)
         if isinstance(what, Pattern):
             return exact.but(pattern=exact.pattern & what)
-        call = exact if "scale" in what.takes else exact.without("scale")
+        call = exact if "scale" in what.options else exact.without("scale")
         options: dict[str, Any] = {"mechanism": what, "parameters": self.parameters}
         return call.but(k=exact.q, options=options) if what.shares_keys else call.but(options=options)
 
     def _reseeded(self, seed: int) -> Any:
         if isinstance(self.what, Pattern):
-            return self.what.mapped(lambda part: _redrawn(part, seed))
+            return self.what.redrawn(seed)
         what: Any = self.what
         if hasattr(what, "redrawn"):
             return what.redrawn(seed)
@@ -270,10 +270,6 @@ def _read(text: str) -> Pattern | Mechanism:
         names = [*Pattern.registry.names(), *Mechanism.registry.names()]
         raise ArgumentError(f"{name!r} is neither a pattern nor a mechanism; {suggest(name, names, LIST)}")
     return as_pattern(text)
-
-
-def _redrawn(part: Pattern, seed: int) -> Pattern:
-    return RandomBlocks(part.drawn, part.block, seed, part.past) if isinstance(part, RandomBlocks) else part
 
 
 BLOCK = 64  # block size of BigBird's paper, with a window of three blocks and two global blocks

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from regard.arguments import a_list, count_of, of_kind, whole
 from regard.errors import ArgumentError, UnsupportedError
-from regard.integrations.transformers.attaching import attached, models_inside
-from regard.integrations.transformers.checking import attention_modules
-from regard.integrations.transformers.watching import Observed, ObservedCall, layer_names, observe
+from regard.integrations.transformers.attaching import attached
+from regard.integrations.transformers.modules import attention_modules, layer_names, models_inside
+from regard.integrations.transformers.watching import Observed, ObservedCall, observe
 from regard_lab.seeing.explorer import Attention, Exploration
 from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from regard_lab.text.pronouns.lexicon import Sense
+from regard_lab.text.pronouns.lexicon import SENSES, Sense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,17 +16,9 @@ class Time:
     is_span: bool = False
 
 
-_NUMBERS = {
-    "two": "zwei",
-    "three": "drei",
-    "four": "vier",
-    "five": "fünf",
-    "six": "sechs",
-    "seven": "sieben",
-    "eight": "acht",
-    "nine": "neun",
-    "ten": "zehn",
-}
+_ENGLISH = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_GERMAN = ("zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn")
+_NUMBERS = dict(zip(_ENGLISH, _GERMAN, strict=True))
 
 TIMES: tuple[Time, ...] = (
     Time(english="yesterday", german="gestern"),
@@ -62,6 +54,7 @@ LINKS = (BECAUSE, SINCE, ALTHOUGH, BUT)
 
 
 Case = Literal["nominative", "accusative", "dative"]
+_CASES: dict[str, Case] = {case: case for case in get_args(Case)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,251 +92,129 @@ class Frame:
         return link.relation != "obstacle" and self.reason_negated == (link.relation == "reason")
 
 
-_MOVERS: tuple[Sense, ...] = ("animal", "vehicle")
-_SMALL_THINGS: tuple[Sense, ...] = ("food", "text", "garment", "tool")
+_MOVERS = "animal vehicle"
+_SMALL = "food text garment tool"
+
+
+def _frame(
+    plain: str, negated: str, german: str, governed: str, subjects: str, objects: str, weight: float = 1, **options: Any
+) -> Frame:
+    """A frame from words: `governed` is the case of the object, with the preposition before it if there is one."""
+    preposition, _, case = governed.rpartition(" ")
+    first, second = (tuple(sense for word in classes.split() for sense in SENSES if sense == word)
+                     for classes in (subjects, objects))  # fmt: skip
+    return Frame(
+        plain=plain, negated=negated, german=german, case=_CASES[case], preposition=preposition, subjects=first,
+        objects=second, weight=weight, **options,
+    )  # fmt: skip
+
+
+def _active(plain: str, infinitive: str, *words: Any, **options: Any) -> Frame:
+    return _frame(plain, f"did not {infinitive}", *words, **options)
+
+
+def _passive(verb: str, *words: Any, **options: Any) -> Frame:
+    return _frame(f"was {verb}", f"was not {verb}", *words, **options)
+
 
 FRAMES: tuple[Frame, ...] = (
-    Frame(
-        plain="crossed",
-        negated="did not cross",
-        german="überquerte {object} {not}",
-        case="accusative",
-        subjects=_MOVERS,
-        objects=("road",),
-        weight=2.0,
-    ),
-    Frame(
-        plain="was crossed by",
-        negated="was not crossed by",
-        german="wurde {object} {not} überquert",
-        case="dative",
-        preposition="von",
-        subjects=("road",),
-        objects=_MOVERS,
-        weight=1.5,
-    ),
-    Frame(
-        plain="wanted to cross",
-        negated="did not want to cross",
-        german="wollte {object} {not} überqueren",
-        case="accusative",
-        subjects=("animal",),
-        objects=("road",),
+    _active("crossed", "cross", "überquerte {object} {not}", "accusative", _MOVERS, "road", 2.0),
+    _passive("crossed by", "wurde {object} {not} überquert", "von dative", "road", _MOVERS, 1.5),
+    _active(
+        "wanted to cross",
+        "want to cross",
+        "wollte {object} {not} überqueren",
+        "accusative",
+        "animal",
+        "road",
+        2.5,
         links=LINKS,
-        weight=2.5,
     ),
-    Frame(
-        plain="waited in front of",
-        negated="did not wait in front of",
-        german="wartete {not} {object}",
-        case="dative",
-        preposition="vor",
-        subjects=_MOVERS,
-        objects=("road", "building"),
+    _active(
+        "waited in front of",
+        "wait in front of",
+        "wartete {not} {object}",
+        "vor dative",
+        _MOVERS,
+        "road building",
+        0.5,
         reason_negated=False,
-        weight=0.5,
     ),
-    Frame(
-        plain="stopped in front of",
-        negated="did not stop in front of",
-        german="hielt {not} {object}",
-        case="dative",
-        preposition="vor",
-        subjects=("vehicle",),
-        objects=("building",),
-        weight=2.0,
+    _active(
+        "stopped in front of", "stop in front of", "hielt {not} {object}", "vor dative", "vehicle", "building", 2.0
     ),
-    Frame(
-        plain="entered",
-        negated="did not enter",
-        german="betrat {object} {not}",
-        case="accusative",
-        subjects=("animal",),
-        objects=("building",),
-        weight=1.5,
-    ),
-    Frame(
-        plain="was entered by",
-        negated="was not entered by",
-        german="wurde {object} {not} betreten",
-        case="dative",
-        preposition="von",
-        subjects=("building",),
-        objects=("animal",),
-        weight=1.5,
-    ),
-    Frame(
-        plain="avoided",
-        negated="did not avoid",
-        german="mied {object} {not}",
-        case="accusative",
-        subjects=("animal",),
-        objects=("vehicle", "furniture", "container", "device"),
+    _active("entered", "enter", "betrat {object} {not}", "accusative", "animal", "building", 1.5),
+    _passive("entered by", "wurde {object} {not} betreten", "von dative", "building", "animal", 1.5),
+    _active(
+        "avoided",
+        "avoid",
+        "mied {object} {not}",
+        "accusative",
+        "animal",
+        "vehicle furniture container device",
+        0.4,
         reason_negated=False,
-        weight=0.4,
     ),
-    Frame(
-        plain="touched",
-        negated="did not touch",
-        german="berührte {object} {not}",
-        case="accusative",
-        subjects=("animal",),
-        objects=("container", "device", "text", "garment", "tool"),
-        weight=0.3,
+    _active(
+        "touched", "touch", "berührte {object} {not}", "accusative", "animal", "container device text garment tool", 0.3
     ),
-    Frame(
-        plain="was touched by",
-        negated="was not touched by",
-        german="wurde {object} {not} berührt",
-        case="dative",
-        preposition="von",
-        subjects=("container", "device", "text", "garment", "tool"),
-        objects=("animal",),
-        weight=0.3,
+    _passive(
+        "touched by", "wurde {object} {not} berührt", "von dative", "container device text garment tool", "animal", 0.3
     ),
-    Frame(
-        plain="ate",
-        negated="did not eat",
-        german="fraß {object} {not}",
-        case="accusative",
-        subjects=("animal",),
-        objects=("food",),
-        weight=1.5,
-    ),
-    Frame(
-        plain="wanted to eat",
-        negated="did not want to eat",
-        german="wollte {object} {not} fressen",
-        case="accusative",
-        subjects=("animal",),
-        objects=("food",),
+    _active("ate", "eat", "fraß {object} {not}", "accusative", "animal", "food", 1.5),
+    _active(
+        "wanted to eat",
+        "want to eat",
+        "wollte {object} {not} fressen",
+        "accusative",
+        "animal",
+        "food",
+        1.5,
         links=LINKS,
-        weight=1.5,
     ),
-    Frame(
-        plain="was eaten by",
-        negated="was not eaten by",
-        german="wurde {object} {not} gefressen",
-        case="dative",
-        preposition="von",
-        subjects=("food",),
-        objects=("animal",),
-        weight=1.5,
+    _passive("eaten by", "wurde {object} {not} gefressen", "von dative", "food", "animal", 1.5),
+    _active("jumped onto", "jump onto", "sprang {not} {object}", "auf accusative", "animal", "furniture vehicle", 0.7),
+    _active("slept under", "sleep under", "schlief {not} {object}", "unter dative", "animal", "furniture vehicle", 0.7),
+    _passive("put on", "wurde {not} {object} gelegt", "auf accusative", _SMALL, "furniture"),
+    _passive(
+        "placed next to", "wurde {not} {object} gestellt", "neben accusative", "device container", "furniture", 1.5
     ),
-    Frame(
-        plain="jumped onto",
-        negated="did not jump onto",
-        german="sprang {not} {object}",
-        case="accusative",
-        preposition="auf",
-        subjects=("animal",),
-        objects=("furniture", "vehicle"),
-        weight=0.7,
+    _passive("packed into", "wurde {not} {object} gepackt", "in accusative", _SMALL, "container"),
+    _active("stayed in", "stay in", "blieb {not} {object}", "in dative", _SMALL, "container", reason_negated=False),
+    _passive(
+        "brought into",
+        "wurde {not} {object} gebracht",
+        "in accusative",
+        f"{_SMALL} device furniture container",
+        "building",
     ),
-    Frame(
-        plain="slept under",
-        negated="did not sleep under",
-        german="schlief {not} {object}",
-        case="dative",
-        preposition="unter",
-        subjects=("animal",),
-        objects=("furniture", "vehicle"),
-        weight=0.7,
+    _passive(
+        "loaded onto", "wurde {not} {object} geladen", "auf accusative", "device furniture container", "vehicle", 0.6
     ),
-    Frame(
-        plain="was put on",
-        negated="was not put on",
-        german="wurde {not} {object} gelegt",
-        case="accusative",
-        preposition="auf",
-        subjects=_SMALL_THINGS,
-        objects=("furniture",),
+    _active(
+        "carried",
+        "carry",
+        "transportierte {object} {not}",
+        "accusative",
+        "vehicle",
+        "food device furniture container",
+        0.5,
     ),
-    Frame(
-        plain="was placed next to",
-        negated="was not placed next to",
-        german="wurde {not} {object} gestellt",
-        case="accusative",
-        preposition="neben",
-        subjects=("device", "container"),
-        objects=("furniture",),
-        weight=1.5,
+    _passive(
+        "carried by",
+        "wurde {object} {not} transportiert",
+        "von dative",
+        "food device furniture container",
+        "vehicle",
+        0.5,
     ),
-    Frame(
-        plain="was packed into",
-        negated="was not packed into",
-        german="wurde {not} {object} gepackt",
-        case="accusative",
-        preposition="in",
-        subjects=_SMALL_THINGS,
-        objects=("container",),
-    ),
-    Frame(
-        plain="stayed in",
-        negated="did not stay in",
-        german="blieb {not} {object}",
-        case="dative",
-        preposition="in",
-        subjects=_SMALL_THINGS,
-        objects=("container",),
-        reason_negated=False,
-    ),
-    Frame(
-        plain="was brought into",
-        negated="was not brought into",
-        german="wurde {not} {object} gebracht",
-        case="accusative",
-        preposition="in",
-        subjects=(*_SMALL_THINGS, "device", "furniture", "container"),
-        objects=("building",),
-    ),
-    Frame(
-        plain="was loaded onto",
-        negated="was not loaded onto",
-        german="wurde {not} {object} geladen",
-        case="accusative",
-        preposition="auf",
-        subjects=("device", "furniture", "container"),
-        objects=("vehicle",),
-        weight=0.6,
-    ),
-    Frame(
-        plain="carried",
-        negated="did not carry",
-        german="transportierte {object} {not}",
-        case="accusative",
-        subjects=("vehicle",),
-        objects=("food", "device", "furniture", "container"),
-        weight=0.5,
-    ),
-    Frame(
-        plain="was carried by",
-        negated="was not carried by",
-        german="wurde {object} {not} transportiert",
-        case="dative",
-        preposition="von",
-        subjects=("food", "device", "furniture", "container"),
-        objects=("vehicle",),
-        weight=0.5,
-    ),
-    Frame(
-        plain="was sold with",
-        negated="was not sold with",
-        german="wurde {not} {object} verkauft",
-        case="dative",
-        preposition="mit",
-        subjects=(*_SMALL_THINGS, "device"),
-        objects=(*_SMALL_THINGS, "device"),
-        weight=0.4,
-    ),
-    Frame(
-        plain="was exchanged for",
-        negated="was not exchanged for",
-        german="wurde {not} {object} getauscht",
-        case="accusative",
-        preposition="gegen",
-        subjects=("text", "garment", "tool", "device"),
-        objects=("text", "garment", "tool", "device"),
-        weight=0.8,
+    _passive("sold with", "wurde {not} {object} verkauft", "mit dative", f"{_SMALL} device", f"{_SMALL} device", 0.4),
+    _passive(
+        "exchanged for",
+        "wurde {not} {object} getauscht",
+        "gegen accusative",
+        "text garment tool device",
+        "text garment tool device",
+        0.8,
     ),
 )

@@ -22,7 +22,7 @@ from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.documents import TextFile, split_tail
 from regard_lab.text.lines import check_there
 from regard_lab.text.pronouns import make_split
-from regard_lab.text.scripts import remark_on_scripts
+from regard_lab.text.seen_words import remark_on_scripts
 from regard_lab.text.tables import table_of
 from regard_lab.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard_lab.text.vocabularies import UNITS

@@ -12,8 +12,8 @@ import torch
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
+from regard_lab.decoding import SharedWork
 from regard_lab.decoding.loading import load_with_tokeniser
-from regard_lab.decoding.translator import Share
 from regard_lab.models import LanguageModel
 from regard_lab.text.documents import read_documents
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask
@@ -72,7 +72,7 @@ class TextScores:
 
 @torch.inference_mode()
 def evaluate_text(
-    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, share: Share | None = None
+    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, share: SharedWork | None = None
 ) -> TextScores:
     """The loss of a language model on texts, cut into blocks as those that it was validated on.
 

@@ -1,21 +1,17 @@
-"""Mutants by their numbers, or the survivors once more, each against every test that calls its function.
+"""Mutants by their numbers, with what pytest printed for those that were not killed.
 
-python -m tests.long.mutants NUMBER ... [--quiet]    with what pytest printed, if it was not killed
-python -m tests.long.mutants --survivors [TEXT]      written to the result file: those that a test kills
+python -m tests.long.mutants NUMBER ... [--quiet]
 """
 
 from __future__ import annotations
 
 import sys
 
-from .again import judge_survivors
 from .judging import mutant, outcome, workplace
 
 
 def main(words: list[str]) -> int:
     """0 if every mutant was killed."""
-    if words[:1] == ["--survivors"]:
-        return judge_survivors(only=" ".join(words[1:]))
     quiet = "--quiet" in words
     survived = 0
     with workplace() as (copy, callers):

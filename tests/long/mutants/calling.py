@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -14,36 +15,10 @@ import pytest
 
 from .copies import ROOT, pytest_in_fork
 
-# Files that test the rooms where mutants are planted, in one process; what runs in processes of its own is not seen.
-TESTS: dict[str, str] = {
-    "patterns": "pattern_laws pattern_leaves pattern_operators pattern_structure pattern_text pattern_truth per_head "
-    "random_blocks same_document stacks written_apart key_mask explicit_padding identity registry",
-    "caches": "kinds paged state cache_files cache_machine",
-    "storage": "storage_files storage_tensors leftovers",
-    "models": "storage language_state translation_steps recurrent_translator config_limits every_kind language_model "
-    "language_architectures text_encoder translation_transformer recurrent_cells",
-    "decoding": "filters generate generator likeliest sampling search stops translator cache_kinds",
-    "training": "engine schedule training_config run run_saving resume run_folder lock training_log averaging choosing "
-    "fingerprint recipes translation_task language_task classification_task masked_words workers pace run_explanation",
-    "conversion": "conversion_heads conversion_own_models alignment calibration conversion_report folder_conversion "
-    "families_in_transformers",
-    "contracts": "laws oracle statistics plan conventions empty_rows hidden_keys merge refusals sinks mechanisms sizes "
-    "fixed_laws mechanism_laws second_derivatives draws enrolled decode_grid costs",
-    "backends": "decode dropout linear schedule_of_patterns streamed tiled second_pass score_blocking tiled_kernels "
-    "native_cost kernel_frames fused_bias score_diagonals",
-    "native": "native_steps native_values native_statistics native_layout native_views",
-    "layers": "multi_head layer_caches layer_mechanisms layer_sinks value_dim projection from_pytorch feed_forward",
-    "integrations": "torch_layer",
-    "mechanisms": "kernelised_reference linformer lsh lsh_fast performer random_feature score_formulas scores_local "
-    "mechanism_text own_scores",
-    "bias": "alibi t5",
-    "positions": "positions",
-    "cli": "hostile_text numeric_options command_table counting open_words defaults commands walkthrough_command "
-    "lesson_command plan_command show_layers own_files generate_command why_command view_command convert_command "
-    "what_is_kept train_commands training_runs complexity_command help hints lenses_command any_terminal exit_codes "
-    "view_interrupts doctor demo engineers_hour damaged_runs train_every_model",
-    ".": "call planned plans_of_any_size problem numbers wrong_kinds merged around_torch autocast jagged transforms "
-    "docstrings shaped",
+# Folders whose tests run in one process; what runs in processes of its own is not seen.
+FOLDERS = {
+    "regard": ". patterns bias positions mechanisms caches storage contracts backends native layers functional core",
+    "regard_lab": "models decoding training conversion cli",
 }
 # Examples in docstrings; a folder is recorded as one file is.
 EXAMPLES = (
@@ -58,7 +33,7 @@ class Recorder:
     """A pytest plugin that notes the functions of regard that each test calls, and its CPU time."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = str(folder / "regard") + "/"
+        self.folder = f"{folder}/"
         self.tests: dict[str, tuple[float, list[str]]] = {}
         self.seen: set[CodeType] = set()
         self.before: set[str] = set()
@@ -67,8 +42,12 @@ class Recorder:
         self.seen.add(frame.f_code)
 
     def _names(self) -> set[str]:
-        own = [one for one in self.seen if one.co_filename.startswith(self.folder)]
-        return {f"regard/{one.co_filename[len(self.folder) :]}:{one.co_qualname}" for one in own}
+        own = [
+            one
+            for one in self.seen
+            if one.co_filename.startswith((f"{self.folder}regard/", f"{self.folder}regard_lab/"))
+        ]
+        return {f"{one.co_filename[len(self.folder) :]}:{one.co_qualname}" for one in own}
 
     def pytest_collection(self) -> None:
         threading.settrace(self._trace)
@@ -108,19 +87,10 @@ def record(copy: Path, path: str, seconds: float, log: Path) -> dict[str, Any]:
 
 
 def test_files() -> list[str]:
-    """The files of TESTS, one of each folder in turn, so that an early part of the list already holds every room."""
-    lists = [
-        [
-            next(
-                f"tests/{side}/{folder}/test_{name}.py".replace("/./", "/")
-                for side in ("regard", "regard_lab")
-                if (ROOT / f"tests/{side}/{folder}/test_{name}.py").exists()
-            )
-            for name in names.split()
-        ]
-        for folder, names in TESTS.items()
-    ]
-    return [names[at] for at in range(max(map(len, lists))) for names in lists if at < len(names)] + [*EXAMPLES]
+    """The files of FOLDERS, one of each folder in turn, so that an early part of the list already holds every room."""
+    folders = [ROOT / "tests" / side / name for side, names in FOLDERS.items() for name in names.split()]
+    lists = [sorted(path.relative_to(ROOT).as_posix() for path in folder.glob("test_*.py")) for folder in folders]
+    return [path for files in zip_longest(*lists) for path in files if path] + [*EXAMPLES]
 
 
 class Callers:

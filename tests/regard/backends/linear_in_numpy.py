@@ -55,7 +55,7 @@ class Fading(Kernelised):
     """Features as they come, with a weight for each key and a decay; `floor` for features that may be negative."""
 
     floor: float | None = None
-    tells: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
+    statistics: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})
     by_key: ClassVar[frozenset[str]] = frozenset({"k_log", "decay_log"})
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:

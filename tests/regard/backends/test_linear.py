@@ -15,7 +15,6 @@ import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.backends.linear import attend, backend, sight, walk
-from regard.mechanisms.base import joined
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 LINEAR = m.LinearTransformer()
@@ -67,7 +66,7 @@ def test_the_walk_equals_the_sum_over_pairs(pattern, q_len, q_start, kv_heads):
     start = 28 - q_len if q_start is None else q_start
     allowed = pattern.dense(q_len, 28, q_start=start).numpy()
     check(detail(q, k, v, pattern=pattern, q_start=q_start), by_pairs(elu_plus_one(q), elu_plus_one(k), v, allowed))
-    if CAUSAL not in joined(pattern.canonical()):
+    if CAUSAL not in pattern.canonical().factors:
         return  # what fades, fades from left to right
     for floor in (None, 0.7):
         logs = logarithms(kv_heads)
@@ -166,7 +165,7 @@ def test_nan_in_hidden_keys_and_in_queries_that_see_nobody_reaches_no_bit(patter
     def answers(spoilt):
         torch.manual_seed(3)
         q, k, v = tensors()
-        logs = logarithms() if CAUSAL in joined(pattern) else None
+        logs = logarithms() if CAUSAL in pattern.factors else None
         mechanism = LINEAR if logs is None else Fading()
         live = SPANS.dense(28, 28)[:, 0, 0]
         with torch.no_grad():

@@ -21,8 +21,7 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
-from regard.patterns.base import Pattern
-from regard.patterns.compound import Compound
+from regard.patterns.base import Compound, Pattern
 from regard.patterns.registry import Declared
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -153,9 +152,9 @@ def docs_row(kind: type[Declared]) -> str:
     """The row of a mechanism in docs/mechanisms.md, as its declaration says."""
     assert issubclass(kind, Mechanism)
     patterns = "every pattern" if kind.patterns is None else ", ".join(one.__name__ for one in kind.patterns)
-    options = ", ".join(one for one in OPTIONS if one in kind.takes) or "none"
-    tells = [one for one in STATISTICS if one in kind.tells]
-    missing = [one for one in STATISTICS if one not in kind.tells]
+    options = ", ".join(one for one in OPTIONS if one in kind.options) or "none"
+    supported = [one for one in STATISTICS if one in kind.statistics]
+    missing = [one for one in STATISTICS if one not in kind.statistics]
     every = {(): "all", ("sink",): "all but sink"}.get(tuple(missing))
-    statistics = every or ", ".join(tells) or "none"
+    statistics = every or ", ".join(supported) or "none"
     return f"| `{kind.__name__}` | {patterns} | {options} | {statistics} | {'yes' if kind.has_state else 'no'} |"

@@ -130,7 +130,7 @@ def test_the_table_holds_what_it_does_not_list_is_refused(name):
     assert set(given) == set(OPTIONS)
     base = {"pattern": "causal"} if call.always_causal else {}
     for option, value in given.items():
-        if option not in call.mechanism.takes:
+        if option not in call.mechanism.options:
             with pytest.raises(rg.UnsupportedError, match=option):
                 answer(call, **base, **{option: value})
         else:
@@ -142,7 +142,7 @@ def test_the_table_holds_what_it_does_not_list_is_refused(name):
     wants = {"top_keys": rg.top_keys(2), "weights_of": rg.weights_of([1])}
     for statistic in STATISTICS:
         want = wants.get(statistic, statistic)
-        if statistic not in call.mechanism.tells:
+        if statistic not in call.mechanism.statistics:
             with pytest.raises(rg.UnsupportedError, match="does not compute"):
                 rg.attention_detail(*call.tensors, **call.options, **base, want=want)
         else:

@@ -140,7 +140,7 @@ def test_second_derivatives_of_every_mechanism_are_true(name, causal):
         options["pattern"] = rg.patterns.KeySpan(2, 9)
     backends = [one for one in (*BACKENDS, "linear", "linformer", "lsh") if computes(one, *call.tensors, **options)]
     assert backends
-    want = ("log_sum_exp",) if "log_sum_exp" in call.mechanism.tells else ()
+    want = ("log_sum_exp",) if "log_sum_exp" in call.mechanism.statistics else ()
     for backend in backends:
         doubly_right(lambda *_, one=backend: told(ask(one, *call.tensors, want=want, **options), want), call.learning)
 

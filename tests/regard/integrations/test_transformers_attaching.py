@@ -15,7 +15,7 @@ from hugging_face_small import built
 from torch import nn
 
 import regard as rg
-from regard.integrations.transformers import attach, checking, detach, explain, masks, observe
+from regard.integrations.transformers import attach, detach, explain, masks, modules, observe
 from regard.integrations.transformers import reading as read
 
 IDS = torch.randint(3, 98, (2, 9), generator=torch.Generator().manual_seed(2))
@@ -189,7 +189,7 @@ def test_a_wrapper_is_opened():
         (Lora(BY_NAME["Llama"].model()), lambda: IDS),
         (nn.Sequential(Sentences(BY_NAME["BERT"].model())), lambda: {"input_ids": IDS}),
     ):
-        inner = next(checking.models_of(wrapper))
+        inner = modules.models_inside(wrapper)[0]
         with torch.no_grad():
             expected = wrapper(given())
             assert attach(wrapper) is wrapper
@@ -198,7 +198,7 @@ def test_a_wrapper_is_opened():
         assert (wrapper.outside, wrapper.unchecked) == ({}, ())
         name = "vectors" if isinstance(found, dict) and "vectors" in found else "logits"
         assert float((found[name] - expected[name]).abs().max()) <= 1e-5
-        assert len(explain(wrapper, given()).calls) == len(checking.attention_modules(wrapper))
+        assert len(explain(wrapper, given()).calls) == len(modules.attention_modules(wrapper))
         assert detach(wrapper) is wrapper
         assert inner.config._attn_implementation == "sdpa"
     with pytest.raises(rg.ArgumentError, match="a module that holds one"):

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 
 import regard as rg
 from regard.integrations.transformers import attach, detach, explain
-from regard.integrations.transformers.checking import attention_modules
+from regard.integrations.transformers.modules import attention_modules
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 IMAGE = SIZES | {"image_size": 32, "patch_size": 8}

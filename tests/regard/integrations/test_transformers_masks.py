@@ -105,7 +105,7 @@ def test_a_function_of_the_model_is_used_as_it_is_and_said_once():
     assert torch.equal(dense_of(mask)[0, 0], torch.ones(8, 8).tril().bool() & (torch.arange(8) != 2))
 
     model = attach(BY_NAME["Llama"].model())
-    warned.kinds.clear()
+    warned.clear()
 
     def run():
         hidden = torch.randn(1, 8, 32)

@@ -16,7 +16,6 @@ import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.integrations.transformers import attach, detach, explain, replace_attention
-from regard.integrations.transformers.origins import counted_from
 
 IDS = torch.randint(3, VOCAB, (3, 24), generator=torch.Generator().manual_seed(4))
 STREAMING = p.CausalWindow(5) | p.Prefix(2)
@@ -316,7 +315,7 @@ PATTERNS = [
 @pytest.mark.parametrize("origin", [-3, 0, 3, 5])
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_a_moved_pattern_allows_the_pairs_counted_from_its_origin(pattern, origin):
-    moved = counted_from(pattern, origin)
+    moved = pattern.moved((origin,))
     assert moved is not None
     at = torch.arange(max(0, origin), 14)
     q, k = at[:, None], at[None]
@@ -325,10 +324,10 @@ def test_a_moved_pattern_allows_the_pairs_counted_from_its_origin(pattern, origi
 
 def test_a_pattern_moved_by_row_has_the_pairs_of_each_row():
     pattern = (p.CausalWindow(3) | p.Prefix(2)) & ~p.KeySpan(4, 6)
-    moved = counted_from(pattern, (0, 3, 5))
+    moved = pattern.moved((0, 3, 5))
     for row, origin in enumerate((0, 3, 5)):
         ours = moved.for_row(row).dense(14, 14)[origin:, origin:]
         assert torch.equal(ours, pattern.dense(14 - origin, 14 - origin))
-    assert counted_from(p.GlobalTokens([1]), (0, 3)) is None
-    assert counted_from(p.Fixed(4), 3) is None
-    assert counted_from(p.Fixed(4), 4) == p.Fixed(4)
+    assert p.GlobalTokens([1]).moved((0, 3)) is None
+    assert p.Fixed(4).moved((3,)) is None
+    assert p.Fixed(4).moved((4,)) == p.Fixed(4)

@@ -14,7 +14,7 @@ from transformers_versions import CACHE
 import regard as rg
 from regard import patterns as p
 from regard.integrations.transformers import attach, replace_attention
-from regard.integrations.transformers.window_cache import WindowLayer, kept_by
+from regard.integrations.transformers.window_cache import WindowLayer
 
 IDS = torch.randint(3, 99, (3, 60), generator=torch.Generator().manual_seed(8))
 SINKS = p.CausalWindow(6) | p.Prefix(2)
@@ -59,7 +59,7 @@ def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, 
     kept = live(padding, sum(parts)).bool()
     assert float((found - expected)[kept].abs().max()) <= 1e-5
     assert float((found - at_once)[kept].abs().max()) <= 1e-5
-    first, window = kept_by(pattern)
+    first, window = pattern.kept_keys()
     assert max(entries(small)) <= first + max(padding) + window
     assert entries(whole) == [sum(parts)] * 3
     assert small.get_seq_length() == sum(parts)

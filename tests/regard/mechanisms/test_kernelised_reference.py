@@ -23,7 +23,7 @@ class Squared(Kernelised):
     """φ(x) = x² + 0.1, the simplest there is; `lowered` ones hand over half of it as logarithms."""
 
     lowered: bool = False
-    tells = frozenset(STATISTICS)
+    statistics = frozenset(STATISTICS)
 
     def lift(self, q, k, scale, parameters):
         of_q, of_k = q.square() + 0.1, k.square() + 0.1
@@ -128,7 +128,7 @@ def test_keys_that_nobody_sees_change_no_bit(mechanism):
 class Cut(Kernelised):
     """φ(x) = max(x, 0), which may be 0 altogether."""
 
-    tells = frozenset(STATISTICS)
+    statistics = frozenset(STATISTICS)
 
     def lift(self, q, k, scale, parameters):
         return Features(q.relu(), k.relu())

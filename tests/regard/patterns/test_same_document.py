@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pattern_expressions import pairs
 
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns import Causal, Grid, SameDocument
+from regard.patterns import Causal, Full, Grid, SameDocument
 
 
 @settings(max_examples=100, deadline=None)
@@ -112,4 +112,4 @@ def test_a_call_that_the_ids_do_not_cover_is_refused():
     ],
 )
 def test_one_document_is_found_only_where_all_queries_and_keys_are_of_one(ids, queries, k_len, one):
-    assert SameDocument(torch.tensor(ids)).is_one(queries, k_len) is one
+    assert (SameDocument(torch.tensor(ids)).settled(queries, k_len) == Full()) is one

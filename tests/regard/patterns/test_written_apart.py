@@ -6,7 +6,7 @@ from pattern_expressions import joined, readable
 
 from regard.functional.compiled import _steady
 from regard.patterns import CausalWindow, KeyMask, Pattern, Prefix, SameDocument
-from regard.patterns.held import read_together, written_apart
+from regard.patterns.text import read_together, written_apart
 
 LENGTH = 9
 IDS = SameDocument(torch.arange(LENGTH) // 4)

@@ -10,7 +10,7 @@ from test_commands import regard
 
 from regard_lab.cli.convert import _way_to_train
 from regard_lab.conversion import load_converted
-from regard_lab.conversion.uptraining import Losses
+from regard_lab.conversion.report import Losses
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.storage import read_checkpoints

@@ -1,6 +1,7 @@
 """Rotated and regrouped heads: the model stays the same, copies in other bases are found, the rest is refused."""
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -11,9 +12,9 @@ from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.positions import Rotary
 from regard_lab.conversion import alignment, load_converted, with_kv_heads
-from regard_lab.conversion.alignment import align, cosine, grouped, largest_change
-from regard_lab.conversion.own_alignment import moments_of, projections_of
-from regard_lab.conversion.projections import KeySpace, Projections
+from regard_lab.conversion.alignment import align, cosine, grouped
+from regard_lab.conversion.heads import KeySpace, Projections, largest_difference
+from regard_lab.conversion.own_models import moments_of
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 
 SPACES = {
@@ -44,9 +45,9 @@ def test_outputs_stay_the_same_and_the_heads_of_a_group_come_closer(space, kv_he
     layer, inputs = new_layer(kv_heads=kv_heads)
     moment = inputs.T @ inputs / len(inputs)
     turned = align(layer, 2, moment, space).applied(layer)
-    norms = (torch.rand(SIZE).double(), torch.rand(SIZE).double()) if space.normed else None
+    norms = torch.rand(2, SIZE).double().unbind() if space.normed else ()
     x = torch.randn(1, 9, DIM, dtype=torch.float64)
-    assert largest_change(layer, turned, space, x, norms) < 1e-12
+    assert largest_difference(turned.outputs(x, space, norms), layer.outputs(x, space, norms)) < 1e-12
     for before, after in ((layer.k, turned.k), (layer.v, turned.v)):
         assert cosine(after, 2, moment) > cosine(before, 2, moment) + 0.05
 
@@ -69,7 +70,8 @@ def test_a_rotation_that_mixes_rotary_pairs_would_be_noticed():
     layer, _ = new_layer()
     turned = align(layer, 2, None, KeySpace()).applied(layer)  # any orthogonal matrix
     x = torch.randn(1, 9, DIM, dtype=torch.float64)
-    assert largest_change(layer, turned, KeySpace(Rotary()), x, None) > 0.01
+    outputs = [each.outputs(x, KeySpace(Rotary())) for each in (turned, layer)]
+    assert largest_difference(*outputs) > 0.01
 
 
 def distance(heads, inputs, groups):
@@ -201,9 +203,9 @@ def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
 
 def test_keys_of_another_size_than_their_queries_are_rotated_with_the_matrix_between():
     model = new_model("learned", mechanism="softmax(general(6, 5))")
-    rotated = own_models.turned(model, 2, says).model
+    rotated, _ = own_models.turned(model, 2, says)
     torch.testing.assert_close(says(rotated), says(model), rtol=1e-9, atol=1e-9)
-    assert not torch.equal(projections_of(rotated.blocks[0].attention).k, projections_of(model.blocks[0].attention).k)
+    assert not torch.equal(*(one.blocks[0].attention.to_k.weight for one in (rotated, model)))
 
 
 def test_a_saved_model_reports_what_was_checked(tmp_path):
@@ -222,7 +224,9 @@ def says_single(model):
 
 def test_a_rotation_that_changes_the_model_is_not_written(tmp_path, monkeypatch):
     new_model("rotary").float().save(tmp_path / "four")
-    monkeypatch.setattr("regard_lab.conversion.own_alignment._assign", lambda layer, _: layer.to_q.weight.mul_(1.01))
+    applied = alignment.Alignment.applied
+    wrong = lambda *layer, **options: replace(changed := applied(*layer, **options), q=1.01 * changed.q)  # noqa: E731
+    monkeypatch.setattr(alignment.Alignment, "applied", wrong)
     with pytest.raises(RegardError, match=r"with rotated heads the outputs of the model change by"):
         load_converted(tmp_path / "four", 2, "align")
 
@@ -238,7 +242,6 @@ def test_the_moments_are_those_of_the_inputs_of_each_layer():
     handle.remove()
     x = torch.cat([torch.cat(inputs), torch.ones(sum(map(len, inputs)), 1)], 1)
     torch.testing.assert_close(moment, x.T @ x / len(x))
-    assert projections_of(layer).k.shape == (4, 6, 25)
 
 
 def test_what_cannot_be_aligned_is_refused():

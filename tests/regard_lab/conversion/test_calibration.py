@@ -25,7 +25,7 @@ def test_the_moments_are_those_of_the_whole_model(tmp_path, family):
     model = new_folder(tmp_path, family)
     seen = {}
     source = ModelFolder(tmp_path / "in")
-    for number, name in source.layer_names().items():
+    for number, name in source.layers.items():
         query = model.get_submodule(f"{name}.{source.layout.q}")
         query.register_forward_pre_hook(lambda _, inputs, number=number: seen.update({number: inputs[0].flatten(0, 1)}))
     with torch.no_grad():

@@ -11,7 +11,7 @@ from regard.errors import OccupiedError
 from regard_lab.conversion import load_converted, uptraining
 from regard_lab.conversion.heads import Change, Conversion, Likeness
 from regard_lab.conversion.measures import Speed, agreement, agreement_on_task, decoder_of_ours, decoding_speed
-from regard_lab.conversion.report import ConversionReport, budget
+from regard_lab.conversion.report import ConversionReport, TrainingBudget, Uptrained
 from regard_lab.conversion.uptraining import Distillation, Uptraining, contexts_of, held_out_task, speeds_of
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
@@ -91,16 +91,17 @@ def test_bytes_of_real_caches_fall_with_the_heads(tmp_path):
 
 
 def test_the_budget_is_five_percent_of_the_original_training():
-    assert (budget(1_000, 40_000).tokens, budget(1_000, 40_000).known) == (2_000, True)
-    assert (budget(1_000).tokens, budget(1_000).known) == (1_000, False)
-    assert "not known" in str(budget(1_000))
+    known, unknown = TrainingBudget(1_000, 40_000), TrainingBudget(1_000)
+    assert (known.tokens, unknown.tokens) == (2_000, 1_000)
+    assert "not known" in str(unknown)
+    assert "not known" not in str(known)
 
 
 @pytest.mark.parametrize("contexts", [[128], [128, 512]])
 def test_a_single_context_is_a_row_and_no_picture(contexts, tmp_path):
     done = Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)})
     speeds = tuple(Speed(context, (2.0, 1.0), (256.0, 64.0)) for context in contexts)
-    ConversionReport(done, budget(900), speeds=speeds).write(tmp_path)
+    ConversionReport(Uptrained(done), TrainingBudget(900), speeds).write(tmp_path)
     drawn = len(contexts) > 1
     assert (tmp_path / "decoding.png").exists() == drawn
     assert ("decoding.png" in (tmp_path / "report.md").read_text()) == drawn
@@ -109,7 +110,7 @@ def test_a_single_context_is_a_row_and_no_picture(contexts, tmp_path):
 def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):
     done = Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)},
                       likeness=(Likeness("layers.0", (0.1, 0.2), (0.1, 0.2)),))  # fmt: skip
-    ConversionReport(done, budget(900)).write(tmp_path / "report")
+    ConversionReport(Uptrained(done), TrainingBudget(900)).write(tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
     assert "Not measured: no text was given." in text
     assert "train the model before you rely on its outputs" in text

@@ -10,7 +10,7 @@ from families import DIM, FAMILIES, HEAD_DIM, HEADS, LAYERS, LOOSE, ONE_HEAD, dr
 from safetensors.torch import load_file, save_file
 
 from regard.errors import ArgumentError, UnsupportedError
-from regard_lab.conversion import convert_kv_heads, crossings
+from regard_lab.conversion import convert_kv_heads, layouts
 from regard_lab.conversion.layouts import LAYOUTS
 
 transformers = pytest.importorskip("transformers")
@@ -268,8 +268,8 @@ def test_a_padded_row_of_another_family_gives_the_same_logits(tmp_path, family):
 @pytest.mark.parametrize(
     ("config", "defaults", "names"),
     [
-        ("GPT2Config", crossings._GPT_2_DEFAULTS, crossings._OF_GPT_2),
-        ("OPTConfig", crossings._OPT_DEFAULTS, crossings._OF_OPT),
+        ("GPT2Config", layouts._GPT_2_DEFAULTS, layouts._OF_GPT_2),
+        ("OPTConfig", layouts._OPT_DEFAULTS, layouts._OF_OPT),
     ],
 )
 def test_what_a_config_does_not_say_has_the_default_of_its_family(config, defaults, names):

@@ -15,7 +15,7 @@ import regard_lab.conversion.folder_conversion as conversion
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard_lab.conversion import convert_kv_heads
 from regard_lab.conversion.folders import earlier_conversion
-from regard_lab.conversion.tensor_files import TensorWriter
+from regard_lab.conversion.model_folders import TensorWriter
 
 FAMILIES = {
     "llama": {},
@@ -410,8 +410,7 @@ def test_tensors_are_not_held_together(tmp_path):
 def test_tensors_of_a_converted_file_begin_at_a_multiple_of_eight_bytes(tmp_path):
     for length in range(1, 10):
         path = tmp_path / f"{length}.safetensors"
-        writer = TensorWriter(path, {"x" * length: ("F32", [2])}, {})
-        writer.write("x" * length, torch.ones(2))
-        writer.close()
+        with TensorWriter(path, {"x" * length: torch.ones(2)}, {}) as writer:
+            writer.write("x" * length, torch.ones(2))
         assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
         assert torch.equal(load_file(path)["x" * length], torch.ones(2))

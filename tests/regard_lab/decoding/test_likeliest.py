@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard_lab.decoding.search import likeliest, log_total
+from regard_lab.decoding.sampling import likeliest, log_total
 
 
 @pytest.mark.parametrize("vocab", [1, 7, 127, 383, 1000, 2111, 12 * 128])

@@ -11,7 +11,7 @@ from regard.patterns import (
     KeySpan,
 )
 from regard.patterns.drawing import PLAIN, SIGNS
-from regard_lab.text.plain import stand_in
+from regard_lab.text.terminal import stand_in
 
 many = law(300)
 

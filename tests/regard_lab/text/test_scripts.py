@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regard_lab.text import SeenWords
-from regard_lab.text.scripts import remark_on_scripts, split_unspaced
+from regard_lab.text.seen_words import remark_on_scripts, split_unspaced
 from regard_lab.training.recipes import LanguageModelTraining, TranslationTraining
 
 CHINESE, THAI, KOREAN = "这只动物没有过马路，因为它太累了。", "สัตว์ไม่ได้ข้ามถนน", "동물은 길을 건너지 않았다."
