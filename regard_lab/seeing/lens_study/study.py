@@ -28,8 +28,8 @@ from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.seeing import it_weights
 from regard_lab.seeing.lens_study.known import SWAPS, KnownSentence, known_sentences, measure_routes, swapped
-from regard_lab.seeing.lenses import explain, log_odds
-from regard_lab.seeing.lenses.contrast import Batch, in_batches, run
+from regard_lab.seeing.lenses import Contrast, explain, log_odds
+from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text.pronouns import PronounSentence, make_split
@@ -259,22 +259,24 @@ def deletion(
 
     The words are replaced in the embeddings by the mean of the sentence's words; p is among the three pronouns.
     """
-    falls = []
+    ranked = {
+        id(one.contrast): sorted(range(len(row)), key=lambda place, row=row: -row[place])
+        for one, row in zip(known, scores, strict=True)
+    }
+
+    def falls(contrasts: list[Contrast], batch: Batch) -> list[float]:
+        before = run(translator.model, batch).sigmoid()
+        wanted = [
+            Erased(row, "source", tuple(at for place in ranked[id(one)][:count] for at in one.source_words[place][1]))
+            for row, one in enumerate(contrasts)
+            for count in range(1, words + 1)
+        ]
+        after = erased(translator.model, batch, wanted).sigmoid().view(len(contrasts), words)
+        return (before - after.mean(1)).tolist()
+
     with in_eval_mode(translator.model):
-        for group in in_batches([one.contrast for one in known]):
-            contrasts = [known[index].contrast for index in group]
-            batch = Batch.of_contrasts(contrasts, translator.model.embedding.weight.device)
-            before = run(translator.model, batch).sigmoid()
-            wanted = []
-            for row, index in enumerate(group):
-                spans = known[index].contrast.source_words
-                ranked = sorted(range(len(spans)), key=lambda place: -scores[index][place])
-                for count in range(1, words + 1):
-                    places = tuple(at for place in ranked[:count] for at in spans[place][1])
-                    wanted.append(Erased(row, "source", places))
-            after = erased(translator.model, batch, wanted).sigmoid().view(len(group), words)
-            falls += (before - after.mean(1)).tolist()
-    return math.fsum(falls) / len(falls)
+        found = by_batch(translator.model, [one.contrast for one in known], falls)
+    return math.fsum(found) / len(found)
 
 
 def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence]) -> float | None:

@@ -5,8 +5,9 @@ Without named words, a written word is compared with those that the model found 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -180,42 +181,36 @@ SIDES = ("source", "written")
 IDS_AT_ONCE = 12_000  # source and written ids in one run of the model
 
 
+Sides = dict[str, torch.Tensor]  # a tensor for "source" and one for "written"; no source for a language model
+
+
 @dataclass(frozen=True)
 class Batch:
     """Contrasts as tensors.
 
     Args:
-        source: ids (batch, source_length), padded on the right; None for a language model.
-        written: ids (batch, written_length), padded on the right.
+        ids: of both sides, (batch, length) each, padded on the right.
         of: (batch,) the id that was written.
         instead_of: (batch, others) the ids it is compared with, padded with -1.
     """
 
-    source: torch.Tensor | None
-    written: torch.Tensor
+    ids: Sides
     of: torch.Tensor
     instead_of: torch.Tensor
 
     @classmethod
     def of_contrasts(cls, contrasts: Sequence[Contrast], device: torch.device) -> Batch:
         """The batch of some contrasts, all with a source or all without."""
-        has_source = bool(contrasts[0].source)
-        source = pad([contrast.source for contrast in contrasts]).to(device) if has_source else None
+        sides = [side for side in SIDES if getattr(contrasts[0], side)]
         return cls(
-            source,
-            pad([contrast.written for contrast in contrasts]).to(device),
+            {side: pad([getattr(contrast, side) for contrast in contrasts]).to(device) for side in sides},
             torch.tensor([contrast.of for contrast in contrasts], device=device),
             pad([contrast.instead_of for contrast in contrasts], value=-1).to(device),
         )
 
     def rows(self, index: torch.Tensor) -> Batch:
         """The batch whose row i is row `index[i]` of this one."""
-        source = None if self.source is None else self.source[index]
-        return Batch(source, self.written[index], self.of[index], self.instead_of[index])
-
-    def side(self, name: str) -> torch.Tensor | None:
-        """The ids of "source" or "written"."""
-        return self.source if name == "source" else self.written
+        return Batch(rows_of(self.ids, index), self.of[index], self.instead_of[index])
 
     def log_odds(self, logits: torch.Tensor) -> torch.Tensor:
         """`logit(of) - logsumexp(logits of instead_of)` at the end of each row, in float32 or wider.
@@ -223,56 +218,36 @@ class Batch:
         logits: (batch, written_length, vocab_size) -> (batch,).
         """
         rows = torch.arange(len(logits), device=logits.device)
-        last = logits[rows, (self.written != PAD).sum(1) - 1]  # (batch, vocab_size)
+        last = logits[rows, (self.ids["written"] != PAD).sum(1) - 1]  # (batch, vocab_size)
         last = last.to(torch.promote_types(last.dtype, torch.float32))
         others = last.gather(1, self.instead_of.clamp(min=0)).masked_fill(self.instead_of < 0, -torch.inf)
         return last.gather(1, self.of[:, None])[:, 0] - others.logsumexp(1)
 
 
-@dataclass(frozen=True)
-class Vectors:
-    """Embeddings of source and written ids, (batch, length, dim) each; no source for a language model."""
-
-    source: torch.Tensor | None
-    written: torch.Tensor
-
-    @classmethod
-    def of_batch(cls, model: Explained, batch: Batch) -> Vectors:
-        """The rows of the model's embedding tables."""
-        source, written = tables(model)
-        return cls(None if batch.source is None else source[batch.source], written[batch.written])
-
-    @classmethod
-    def without_words(cls, model: Explained, batch: Batch) -> Vectors:
-        """The same with every word replaced by the baseline of its side; BEGIN and END stay."""
-        own = cls.of_batch(model, batch)
-        for side, table in zip(SIDES, tables(model), strict=True):
-            ids = batch.side(side)
-            if ids is not None:
-                replaced = torch.where(is_word(ids)[..., None], baseline(ids, table), own.side(side))
-                own = own.with_side(side, replaced)
-        return own
-
-    def rows(self, index: torch.Tensor) -> Vectors:
-        """The vectors whose row i is row `index[i]` of these."""
-        return Vectors(None if self.source is None else self.source[index], self.written[index])
-
-    def side(self, name: str) -> torch.Tensor:
-        """The vectors of "source" or "written"."""
-        side = self.source if name == "source" else self.written
-        assert side is not None
-        return side
-
-    def with_side(self, name: str, vectors: torch.Tensor) -> Vectors:
-        """A copy with other vectors on one side."""
-        return replace(self, source=vectors) if name == "source" else replace(self, written=vectors)
+def rows_of(sides: Sides, index: torch.Tensor) -> Sides:
+    """Both sides, with row `index[i]` in row i."""
+    return {side: one[index] for side, one in sides.items()}
 
 
-def tables(model: Explained) -> tuple[torch.Tensor, torch.Tensor]:
-    """The embeddings of source and target ids, (vocab_size, dim) each, without gradients."""
+def tables(model: Explained) -> Sides:
+    """The embeddings of source and written ids, (vocab_size, dim) each, without gradients."""
     own = model.embedding.weight.detach()
     target = getattr(model, "target_embedding", None)
-    return own, own if target is None else target.weight.detach()
+    return {"source": own, "written": own if target is None else target.weight.detach()}
+
+
+def embedded(model: Explained, batch: Batch) -> Sides:
+    """The embeddings of a batch, (batch, length, dim) each."""
+    return {side: tables(model)[side][ids] for side, ids in batch.ids.items()}
+
+
+def without_words(model: Explained, batch: Batch) -> Sides:
+    """The same with every word replaced by the baseline of its side; BEGIN and END stay."""
+    return {
+        side: torch.where(is_word(ids)[..., None], baseline(ids, table), table[ids])
+        for side, ids in batch.ids.items()
+        for table in [tables(model)[side]]
+    }
 
 
 def is_word(ids: torch.Tensor) -> torch.Tensor:
@@ -297,56 +272,69 @@ def baseline(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return torch.where(count > 1, mean, table.to(wide).mean(0)).to(table.dtype)
 
 
-def run(model: Explained, batch: Batch, vectors: Vectors | None = None) -> torch.Tensor:
-    """The log odds (batch,) of one pass of the model."""
+def run(model: Explained, batch: Batch, vectors: Sides | None = None) -> torch.Tensor:
+    """The log odds (batch,) of one pass of the model, with other vectors in the place of embeddings if given."""
     if isinstance(model, LanguageModel):
-        logits = model(batch.written, vectors=None if vectors is None else vectors.written)
-    elif vectors is None:
-        logits = model(batch.source, batch.written)
-    else:
-        logits = model(batch.source, batch.written, source_vectors=vectors.source, target_vectors=vectors.written)
-    return batch.log_odds(logits)
+        return batch.log_odds(model(batch.ids["written"], vectors=None if vectors is None else vectors["written"]))
+    given = {} if vectors is None else {"source_vectors": vectors["source"], "target_vectors": vectors["written"]}
+    return batch.log_odds(model(batch.ids["source"], batch.ids["written"], **given))
 
 
-def run_erased(
-    model: Explained, batch: Batch, index: torch.Tensor, source: torch.Tensor | None, written: torch.Tensor
-) -> torch.Tensor:
+def run_erased(model: Explained, batch: Batch, index: torch.Tensor, masks: Sides) -> torch.Tensor:
     """The log odds of batch rows in which some ids are replaced by the baseline.
 
     Args:
         model: the model.
         batch: the contrasts.
         index: (rows,) the batch row that each row changes.
-        source, written: bool (rows, length), True for an id that is replaced; None without a source.
+        masks: of both sides, bool (rows, length), True for an id that is replaced.
 
     Returns:
         (rows,), as one pass for each row.
     """
-    vectors, without = Vectors.of_batch(model, batch), Vectors.without_words(model, batch)
-    masks = {"written": written} | ({} if source is None else {"source": source})
+    vectors, without = embedded(model, batch), without_words(model, batch)
     parts = []
     length = sum(mask.shape[1] for mask in masks.values())
     for part in torch.arange(len(index), device=index.device).split(max(1, IDS_AT_ONCE // length)):
         rows = index[part]
-        changed = vectors.rows(rows)
-        for side, mask in masks.items():
-            replaced = torch.where(mask[part][..., None], without.side(side)[rows], changed.side(side))
-            changed = changed.with_side(side, replaced)
+        changed = {
+            side: torch.where(mask[part][..., None], without[side][rows], vectors[side][rows])
+            for side, mask in masks.items()
+        }
         parts.append(run(model, batch.rows(rows), changed))
     return torch.cat(parts)
 
 
-def in_batches(contrasts: Sequence[Contrast], copies: int = 1) -> Iterator[list[int]]:
-    """Indices of contrasts of similar length; `copies` rows of each fit into one run of the model."""
+Result = TypeVar("Result")
+
+
+def by_batch(
+    model: Explained,
+    contrasts: Sequence[Contrast],
+    compute: Callable[[list[Contrast], Batch], Iterable[Result]],
+    copies: int = 1,
+) -> list[Result]:
+    """A result for each contrast, computed in batches of similar length.
+
+    Args:
+        model: the model.
+        contrasts: what is explained.
+        compute: some contrasts, and the batch of them -> a result for each.
+        copies: how many rows of each contrast fit into one run of the model.
+    """
     lengths = [len(contrast.source) + len(contrast.written) for contrast in contrasts]
-    group: list[int] = []
-    for index in sorted(range(len(contrasts)), key=lambda index: (len(contrasts[index].source), lengths[index])):
-        if group and (len(group) + 1) * copies * lengths[index] > IDS_AT_ONCE:
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
+    order = sorted(range(len(contrasts)), key=lambda index: (len(contrasts[index].source), lengths[index]))
+    groups: list[list[int]] = []
+    for index in order:
+        if not groups or (len(groups[-1]) + 1) * copies * lengths[index] > IDS_AT_ONCE:
+            groups.append([])
+        groups[-1].append(index)
+    results: dict[int, Result] = {}
+    for group in groups:
+        chosen = [contrasts[index] for index in group]
+        batch = Batch.of_contrasts(chosen, model.embedding.weight.device)
+        results.update(zip(group, compute(chosen, batch), strict=True))
+    return [results[index] for index in range(len(contrasts))]
 
 
 OTHERS = 3  # that a written word is compared with

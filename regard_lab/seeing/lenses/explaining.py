@@ -6,7 +6,7 @@ uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -21,11 +21,13 @@ from regard_lab.seeing.lenses.contrast import (
     Batch,
     Contrast,
     Explained,
-    Vectors,
     against_alternatives,
+    by_batch,
+    embedded,
     find_contrast,
-    in_batches,
+    rows_of,
     run,
+    without_words,
 )
 from regard_lab.seeing.lenses.erasing import erasure_scores
 from regard_lab.seeing.lenses.record import Relevance, WordScores, by_word
@@ -40,23 +42,23 @@ ENOUGH = 0.05  # the completeness error at which they stay: of the change of the
 
 @dataclass(frozen=True)
 class Integrated:
-    """Integrated gradients of one side.
+    """Integrated gradients of one side of a contrast.
 
     Args:
-        scores: (batch, length) of each id, float32 or wider; 0 for padding, BEGIN and END.
-        change: (batch,) the log odds minus those with every word of the side replaced by the baseline.
+        scores: (length,) of each id, float32 or wider; 0 for padding, BEGIN and END.
+        change: the log odds minus those with every word of the side replaced by the baseline.
     """
 
     scores: torch.Tensor
-    change: torch.Tensor
+    change: float
 
     @property
-    def error(self) -> torch.Tensor:
-        """The completeness error (batch,): `|sum of scores - change|`."""
-        return (self.scores.sum(1) - self.change).abs()
+    def error(self) -> float:
+        """The completeness error: `|sum of scores - change|`."""
+        return abs(float(self.scores.sum()) - self.change)
 
 
-def integrate(model: Explained, batch: Batch, side: str, steps: int) -> Integrated:
+def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: Batch) -> list[Integrated]:
     """Integrate the gradient of the log odds f along the line from the baseline b to the embeddings x of one side.
 
         score_i = (x_i - b) . mean over s of grad_i f(b + (s + 1/2) / steps (x - b))
@@ -65,8 +67,8 @@ def integrate(model: Explained, batch: Batch, side: str, steps: int) -> Integrat
 
     Source: Axiomatic Attribution for Deep Networks, Sundararajan et al. 2017, section 3.
     """
-    vectors, without = Vectors.of_batch(model, batch), Vectors.without_words(model, batch)
-    x, start = vectors.side(side), without.side(side)
+    vectors, without = embedded(model, batch), without_words(model, batch)
+    x, start = vectors[side], without[side]
     kept = x.dtype
     wide = torch.promote_types(kept, torch.float32)
     x, start = x.to(wide), start.to(wide)
@@ -74,12 +76,13 @@ def integrate(model: Explained, batch: Batch, side: str, steps: int) -> Integrat
     along = ((torch.arange(steps, device=x.device, dtype=wide) + 0.5) / steps).repeat(len(x))[:, None, None]
     path = (start[index] + along * (x - start)[index]).requires_grad_()
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN has no backward pass in eval mode
-        odds = run(model, batch.rows(index), vectors.rows(index).with_side(side, path.to(kept)))
+        odds = run(model, batch.rows(index), rows_of(vectors, index) | {side: path.to(kept)})
         (gradient,) = torch.autograd.grad(odds.sum(), path)
     mean = gradient.unflatten(0, (len(x), steps)).mean(1)  # (batch, length, dim)
     with torch.no_grad():
-        change = run(model, batch) - run(model, batch, vectors.with_side(side, without.side(side)))
-    return Integrated(((x - start) * mean).sum(-1), change)
+        change = run(model, batch) - run(model, batch, vectors | {side: without[side]})
+    scores = ((x - start) * mean).sum(-1)
+    return [Integrated(row, fall) for row, fall in zip(scores, change.tolist(), strict=True)]
 
 
 def gradient_scores(
@@ -99,33 +102,32 @@ def gradient_scores(
         pending = [index for index, contrast in enumerate(contrasts) if getattr(contrast, side)]
         number = STEPS if steps is None else steps
         while pending:
+
+            def integrated(
+                chosen: list[Contrast], batch: Batch, side: str = side, number: int = number
+            ) -> list[Integrated]:
+                return integrate(model, batch, side, number)
+
+            parts = by_batch(model, [contrasts[index] for index in pending], integrated, number)
             again = []
-            for group in in_batches([contrasts[index] for index in pending], number):
-                chosen = [pending[place] for place in group]
-                batch = Batch.of_contrasts([contrasts[index] for index in chosen], model.embedding.weight.device)
-                integrated = integrate(model, batch, side, number)
-                for row, index in enumerate(chosen):
-                    results[index] = _with_side(results[index], contrasts[index], side, integrated, row, number)
-                    error, change = (float(part[row]) for part in (integrated.error, integrated.change))
-                    if steps is None and number < MOST_STEPS and error > ENOUGH * max(1.0, abs(change)):
-                        again.append(index)
+            for index, part in zip(pending, parts, strict=True):
+                results[index] = _with_side(results[index], contrasts[index], side, part, number)
+                if steps is None and number < MOST_STEPS and part.error > ENOUGH * max(1.0, abs(part.change)):
+                    again.append(index)
             pending, number = again, FINER * number
     return results
 
 
-def _with_side(
-    before: WordScores, contrast: Contrast, side: str, integrated: Integrated, row: int, steps: int
-) -> WordScores:
+def _with_side(before: WordScores, contrast: Contrast, side: str, found: Integrated, steps: int) -> WordScores:
     """The scores with those of one side, and the passes that they took."""
-    spans = contrast.source_words if side == "source" else contrast.written_words
     first_time = not getattr(before, side)
     return replace(
         before,
-        **{side: by_word(integrated.scores[row], spans)},
+        **{side: by_word(found.scores, getattr(contrast, f"{side}_words"))},
         passes=before.passes + steps + first_time,
         backward_passes=before.backward_passes + steps,
-        errors={**before.errors, side: float(integrated.error[row])},
-        changes={**before.changes, side: float(integrated.change[row])},
+        errors={**before.errors, side: found.error},
+        changes={**before.changes, side: found.change},
     )
 
 
@@ -215,23 +217,21 @@ def _from_weights(
     """Word scores from the weights of one pass; `read` gets those of one text without its padding."""
     if not isinstance(model, LanguageModel):
         check_attends(model)
-    results: dict[int, WordScores] = {}
-    for group in in_batches(contrasts):
-        batch = Batch.of_contrasts([contrasts[index] for index in group], model.embedding.weight.device)
+
+    def scores(chosen: list[Contrast], batch: Batch) -> Iterator[WordScores]:
         with watched(model, tokeniser) as recording:
             run(model, batch)
         encoder, decoder, cross = all_weights(recording, model)
-        for row, index in enumerate(group):
-            contrast = contrasts[index]
+        for row, contrast in enumerate(chosen):
             s, t = len(contrast.source), len(contrast.written)
-            stacks = encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]
-            source, written = read(stacks)
-            results[index] = WordScores(
+            source, written = read((encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]))
+            yield WordScores(
                 source=by_word(source, contrast.source_words) if len(source) else (),
                 written=by_word(written, contrast.written_words) if len(written) else (),
                 passes=1,
             )
-    return [results[index] for index in range(len(contrasts))]
+
+    return by_batch(model, contrasts, scores)
 
 
 Lens = Literal["gradients", "erase", "attention", "rollout"]
@@ -373,11 +373,7 @@ def explain(
 @torch.no_grad()
 def log_odds(model: Explained, contrasts: Sequence[Contrast]) -> list[float]:
     """The log odds of each contrast, from ids."""
-    odds: dict[int, float] = {}
-    for group in in_batches(contrasts):
-        batch = Batch.of_contrasts([contrasts[index] for index in group], model.embedding.weight.device)
-        odds.update(zip(group, run(model, batch).tolist(), strict=True))
-    return [odds[index] for index in range(len(contrasts))]
+    return by_batch(model, contrasts, lambda _, batch: run(model, batch).tolist())
 
 
 def _record(contrast: Contrast, scores: WordScores, odds: float, *, lens: str, note: str) -> Relevance:

@@ -154,7 +154,7 @@ def test_one_side_alone_takes_half_the_passes():
 def test_log_odds_compare_the_word_with_the_sum_of_the_others():
     model = small_model().double()
     batch = Batch.of_contrasts(CONTRASTS, torch.device("cpu"))
-    odds = batch.log_odds(model(batch.source, batch.written))
+    odds = batch.log_odds(model(batch.ids["source"], batch.ids["written"]))
     for contrast, value in zip(CONTRASTS, odds.tolist(), strict=True):
         assert value == pytest.approx(float(odds_by_hand(model, contrast).detach()), abs=1e-9)
 
