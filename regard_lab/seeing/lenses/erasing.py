@@ -65,12 +65,8 @@ def erasure_scores(
     def scores(chosen: list[Contrast], batch: Batch) -> Iterator[WordScores]:
         odds = run(model, batch).tolist()
         spans = [{"source": one.source_words, "written": one.written_words} for one in chosen]
-        wanted = [
-            Erased(row, side, tuple(places))
-            for row, own in enumerate(spans)
-            for side in sides
-            for _, places in own[side]
-        ]
+        words = [(row, side, ids) for row, own in enumerate(spans) for side in sides for _, ids in own[side]]
+        wanted = [Erased(row, side, tuple(ids)) for row, side, ids in words]
         after = iter(erased(model, batch, wanted).tolist())
         for before, own in zip(odds, spans, strict=True):
             falls = {side: tuple(before - next(after) for _ in own[side]) for side in sides}

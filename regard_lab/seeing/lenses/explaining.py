@@ -102,14 +102,8 @@ def gradient_scores(
         pending = [index for index, contrast in enumerate(contrasts) if getattr(contrast, side)]
         number = STEPS if steps is None else steps
         while pending:
-
-            def integrated(
-                chosen: list[Contrast], batch: Batch, side: str = side, number: int = number
-            ) -> list[Integrated]:
-                return integrate(model, batch, side, number)
-
-            parts = by_batch(model, [contrasts[index] for index in pending], integrated, number)
-            again = []
+            integrated = partial(integrate, model, side, number)
+            parts, again = by_batch(model, [contrasts[index] for index in pending], integrated, number), []
             for index, part in zip(pending, parts, strict=True):
                 results[index] = _with_side(results[index], contrasts[index], side, part, number)
                 if steps is None and number < MOST_STEPS and part.error > ENOUGH * max(1.0, abs(part.change)):
