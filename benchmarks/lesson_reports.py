@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.arguments import count_of
-from regard_lab.bench.complexity.measuring import EFFORTS
-from regard_lab.bench.complexity.report import read_row
+from regard_lab.bench.complexity.report import EFFORTS, read_row
 from regard_lab.bench.complexity.rows import ROWS
 from regard_lab.lessons.report import Report, store_report
 

@@ -150,8 +150,8 @@ class Offer:
 class Backend(Protocol):
     """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason.
 
-    Where assessing takes long, `least_work(problem)` may return a number that its `Cost.work_on` is never below. If
-    another backend is cheaper than that, it is assessed only when the plan is printed.
+    A backend may have a method `least_work(problem)`: a number that its `Cost.work_on` is never below, in place of that
+    of `regard.core.plan`. A backend that cannot be cheaper than another one is assessed only for a printed plan.
     """
 
     name: str
@@ -166,7 +166,11 @@ def check_backend(backend: str, backends: Collection[str]) -> None:
 
 
 def short(number: float) -> str:
-    """A number in three digits with a unit prefix."""
+    """A number in three digits with a unit prefix.
+
+    >>> short(1_234_567)
+    '1.23 M'
+    """
     for unit in ("", "k", "M", "G", "T"):
         if number < 1000:
             return f"{number:.3g} {unit}"

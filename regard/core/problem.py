@@ -1,22 +1,24 @@
-"""The problem of a call, for which plans are made, and the checks of its options."""
+"""The problem of a call, for which plans are made, the checks of its options, and of what its mechanism takes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import count_of, is_symbolic, is_whole, kind_of, plain, real, refuse_wrapper, shown
+from regard.arguments import a_tensor, count_of, has_sizes, kind_of, of_kind, plain, real, shown, whole
 from regard.bias import Bias
-from regard.core.result import Want
-from regard.core.tensors import Outline, Stored, refuse_layout
-from regard.errors import ArgumentError, ShapeError
+from regard.core.result import TopKeys, Want, WeightsOf
+from regard.core.tensors import Outline, Stored, check_device, refuse_layout
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
-from regard.mechanisms.base import Sizes
-from regard.patterns import Pattern
+from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes
+from regard.patterns import Full, Pattern
+from regard.patterns.algebra import NOTHING
 from regard.patterns.base import MOST_LOOKS
 from regard.patterns.counts import Count, counted
 from regard.patterns.survey import LOOKS
@@ -63,7 +65,7 @@ class Problem:
     storage: torch.dtype
     outlined: bool = False
     forward_mode: bool = False
-    sink: tuple[int, int] | None = None
+    sink: tuple[int, ...] | None = None
     sink_learns: bool = False
 
     @property
@@ -77,7 +79,7 @@ class Problem:
         return Sizes(self.batch, self.heads, self.kv_heads, self.k_len)
 
     @property
-    def lowered(self) -> Problem:
+    def projected(self) -> Problem:
         """The problem as backends get it: queries and keys are projected already, if the score projects them."""
         mechanism = self.mechanism
         if not mechanism.is_softmax or mechanism == _SOFTMAX:
@@ -180,51 +182,23 @@ def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tens
     """
     q_start = plain("q_start", q_start)
     if isinstance(q_start, torch.Tensor):
-        if q_start.is_nested or q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
-            raise ShapeError(f"q_start is {shown(q_start)}; it needs int64 of shape (batch,) = ({batch},), or a number")
-        refuse_wrapper("q_start", q_start)
-        return q_start
-    if is_symbolic(q_start):
-        return q_start
-    if not is_whole(q_start) or abs(q_start) > FARTHEST:
-        raise ArgumentError(
-            f"q_start is {shown(q_start)}; it is a position: a whole number within ±{FARTHEST}, or an int64 tensor "
-            f"(batch,)"
-        )
-    return q_start
-
-
-def planned_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) -> int | None:
-    if q_start is None:
-        return sizes["k_len"] - sizes["q_len"]
-    start = checked_q_start(q_start, sizes["batch"])
-    return PER_ROW if isinstance(start, torch.Tensor) else start
+        needs = f"int64 of shape (batch,) = ({batch},), or a number"
+        return a_tensor("q_start", q_start, needs, [(batch,)], torch.int64)
+    needs = f"a position: a whole number within ±{FARTHEST}, or an int64 tensor (batch,)"
+    return whole("q_start", q_start, -FARTHEST, FARTHEST, needs)
 
 
 def checked_softcap(softcap: float | None) -> float | None:
-    if softcap is None:
-        return None
-    if (found := real("softcap", softcap)) <= 0:
-        raise ArgumentError(f"softcap is {softcap}; scores are capped to ±softcap, so it is above 0 (None for no cap)")
-    return found
+    needs = "a number above 0, since scores are capped to ±softcap (None for no cap)"
+    return None if softcap is None else real("softcap", softcap, above=0, needs=needs)
 
 
 def checked_dropout(dropout: float) -> float:
-    if not 0 <= (found := real("dropout", dropout)) <= 1:
-        raise ArgumentError(f"dropout is {dropout}; it is the share of weights dropped, 0 to 1")
-    return found
+    return real("dropout", dropout, 0, 1, needs="the share of weights that is dropped, 0 to 1")
 
 
 def checked_seed(dropout_seed: int) -> int:
-    """A whole number, or a refusal.
-
-    Raises:
-        ArgumentError: anything else.
-    """
-    found = plain("dropout_seed", dropout_seed)
-    if not is_whole(found):
-        raise ArgumentError(f"dropout_seed is {shown(found)}; it needs a whole number, or None to draw one")
-    return found
+    return of_kind("dropout_seed", plain("dropout_seed", dropout_seed), int, "a whole number, or None to draw one")
 
 
 def carries_tangent(*given: object) -> bool:
@@ -256,7 +230,7 @@ def learns(given: torch.Tensor | Bias | float | None) -> bool:
     return given.learns if isinstance(given, Bias) else isinstance(given, torch.Tensor) and given.requires_grad
 
 
-def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, int]:
+def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
     """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1).
 
     Raises:
@@ -268,33 +242,20 @@ def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: d
         return 1, 1
     batch, heads = sizes["batch"], sizes["heads"]
     refuse_layout("sink", sink)
-    shape = (1,) * (2 - sink.dim()) + tuple(sink.shape)
-    if not sink.dtype.is_floating_point or len(shape) != 2 or shape[0] not in (1, batch) or shape[1] not in (1, heads):
-        raise ShapeError(
-            f"sink is {shown(sink)}; it is one logit for each query head: floating-point (heads,) = ({heads},), or "
-            f"(batch, heads) = ({batch}, {heads}) with 1 for an axis whose logits are equal"
-        )
-    if sink.device != q.device:
-        raise ShapeError(f"q is on {q.device} but sink on {sink.device}; move one of them")
-    return shape
-
-
-def check_planned_sink(planned: Problem, sink: float | torch.Tensor, q: torch.Tensor) -> None:
-    """Raise an ArgumentError unless a sink is like the one of the problem that a plan was made for."""
-    shape = checked_sink(sink, q, {"batch": planned.batch, "heads": planned.heads})
-    if shape != planned.sink or (learns(sink) and not planned.sink_learns):
-        learning = {True: "that learn", False: "that do not learn"}
-        raise ArgumentError(
-            f"this plan was made for sinks {planned.sink} {learning[planned.sink_learns]} and was given {shape} "
-            f"{learning[learns(sink)]}; make a plan for them"
-        )
+    needs = (
+        f"one logit for each query head: floating-point (heads,) = ({heads},), or (batch, heads) = ({batch}, {heads}) "
+        f"with 1 for an axis whose logits are equal"
+    )
+    a_tensor("sink", sink, needs, [(), ((1, heads),), ((1, batch), (1, heads))])
+    check_device("sink", sink, q)
+    return (1,) * (2 - sink.dim()) + tuple(sink.shape)
 
 
 def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
     if isinstance(bias, Bias):
         bias.check(sizes["heads"])
         return RELATIVE
-    whole = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
+    pairs = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
     if not isinstance(bias, torch.Tensor):
         given = shown(bias) if isinstance(bias, str) else kind_of(bias)
         raise ArgumentError(
@@ -311,11 +272,10 @@ def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: di
             f"bias has dtype {bias.dtype}; it is added to scores, so it needs a floating-point dtype (a mask goes into "
             f"pattern=Explicit(mask.bool()), True = may look)"
         )
-    if bias.device != q.device:
-        raise ShapeError(f"q is on {q.device} but bias on {bias.device}; move one of them")
+    check_device("bias", bias, q)
     shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
-    if len(shape) != 4 or any(given not in (1, size) for given, size in zip(shape, whole, strict=True)):
-        raise ShapeError(f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {whole}")
+    if not has_sizes(shape, [(1, size) for size in pairs]):
+        raise ShapeError(f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {pairs}")
     return shape
 
 
@@ -328,3 +288,77 @@ def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
         return mask
     span = "specify which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
     return f"{mask}, or if it marks padding {span}" if square else span
+
+
+def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:
+    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics.
+
+    Args:
+        mechanism: its attributes list what it supports.
+        pattern: the pattern in its canonical form.
+        options: the options that were passed, of OPTIONS.
+        want: the requested statistics.
+    """
+    allowed = mechanism.patterns
+    if allowed is not None:
+        for part in pattern.factors:
+            if part not in (Full(), NOTHING) and not isinstance(part, allowed):
+                names = ", ".join(kind.__name__ for kind in (Full, *allowed))
+                because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
+                raise UnsupportedError(
+                    f"{mechanism} takes {names} and combinations of them by &, not {part}{because}; use softmax for it"
+                )
+    for option in OPTIONS:
+        if option in options and option not in mechanism.options:
+            raise UnsupportedError(
+                f"{mechanism} has no {option}, since its paper defines none; leave {option} out, or use softmax"
+            )
+    for wanted in want:
+        name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(wanted), str(wanted))
+        if name not in mechanism.statistics:
+            available = ", ".join(one for one in STATISTICS if one in mechanism.statistics) or "nothing but its output"
+            raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {available}")
+
+
+def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+    """The argument parameters= as a dict; anything but a mapping is refused."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping | torch.nn.ParameterDict):
+        raise ArgumentError(
+            f"parameters is {shown(given)}; it needs a dict of the mechanism's learned tensors by name, as "
+            f"mechanism.new_parameters(...) makes them"
+        )
+    return dict(given.items())
+
+
+def checked_parameters(
+    mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
+) -> dict[str, torch.Tensor]:
+    """The tensors that the mechanism needs, by name, after a check of names, shapes and devices.
+
+    Raises:
+        ArgumentError: a tensor is missing or unknown.
+        ShapeError: a tensor has another shape or device.
+    """
+    shapes = mechanism.parameter_shapes(sizes)
+    tensors = named_parameters(given)
+    if set(tensors) != set(shapes):
+        them = "it" if len(shapes) == 1 else "them"
+        own = ", ".join(f"{name!r} of shape {shapes[name]}" for name in sorted(mechanism.computed & shapes.keys()))
+        raise ArgumentError(
+            f"{mechanism} was given the parameters {_names(tensors)} and needs {sorted(shapes)}; "
+            + (f"compute {own} for each call" if own else f"make {them} with mechanism.new_parameters(...)")
+            + f", and give {them} as parameters="
+            if shapes
+            else f"{mechanism} learns nothing and was given the parameters {_names(tensors)}; leave them out"
+        )
+    for name, shape in shapes.items():
+        needs = f"floating-point numbers of shape {shape} for {mechanism}, or 1 as its first axis"
+        tensor = a_tensor(f"parameter {name!r}", tensors[name], needs, [((1, shape[0]), *shape[1:])])
+        check_device(f"parameter {name!r}", tensor, q)
+    return tensors
+
+
+def _names(given: Mapping[str, torch.Tensor]) -> str:
+    return shown(sorted(given, key=str))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from regard.arguments import check_fields, count_of, one_of, whole
-from regard.mechanisms.base import Mechanism, Sizes
+from regard.mechanisms.base import Computed, Given, Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
 from regard.patterns.arguments import at_least_one
 
@@ -75,6 +75,16 @@ class Linformer(Mechanism):
         matrices = kv_heads if self.shared == "none" else 1
         shape, deviation = (matrices, self.rank, self.length), 1 / math.sqrt(self.length)
         return nn.ParameterDict({name: torch.randn(shape, generator=generator) * deviation for name in self._names})
+
+    def formula(self, given: Given) -> Computed:
+        """The equation above; a row without keys gives zeros."""
+        wide, each = given.wide, given.each
+        empty_rows = ~given.pattern.evaluate(given.grid).any(-1, keepdim=True)
+        E, F = (matrix.to(wide) for matrix in self.projections(given.parameters))
+        k, v = each(E @ given.k.to(wide)), each(F @ given.v.to(wide))  # (batch, heads, rank, ·)
+        scores = given.q.to(wide).masked_fill(empty_rows, 0) @ k.mT * given.scale  # (batch, heads, q_len, rank)
+        log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
+        return Computed((scores.softmax(-1) @ v).masked_fill(empty_rows, 0), log_sum_exp)
 
     def projections(self, parameters: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """E and F, each (kv_heads or 1, rank, keys), from the parameters of a call."""

@@ -23,7 +23,7 @@ from injections import interrupted, lines_of
 
 import regard as rg
 from regard import patterns as p
-from regard.functional import kept
+from regard.functional.kept import PLANS
 from regard.layers.caches import RecurrentState, new_cache
 from regard.layers.recording import Recording
 from regard.mechanisms import draws
@@ -41,8 +41,7 @@ torch.set_num_threads(1)
 
 def forget() -> None:
     """Forget all plans and tables, as in a new process."""
-    for plans in (kept._plans, kept._steps, kept._calls, kept._own):
-        plans.clear()
+    PLANS.forget()
     for table in KEPT:
         table.cache_clear()
 

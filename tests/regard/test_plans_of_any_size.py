@@ -11,7 +11,7 @@ from regard.backends import BACKENDS
 from regard.core import problem as problems
 from regard.core.backend import Offer
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.tensors import Outline
 from regard.errors import ArgumentError, RegardError
 from regard.mechanisms import LSH, LinearTransformer, Linformer

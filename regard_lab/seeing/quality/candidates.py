@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional
 
 from regard.arguments import count_of, suggest
-from regard.core.combination import checked_parameters
 from regard.core.plan import Plan
+from regard.core.problem import checked_parameters
 from regard.errors import ArgumentError, RegardError
 from regard.functional import attention, attention_detail, plan_attention
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature

@@ -156,7 +156,7 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingPackageError(f"drawing needs the package matplotlib; {install_line('train')}") from error
+        raise MissingPackageError(f"drawing needs the package matplotlib; {install_line('lab')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         panels = 3 if rows[0].by_length else 2
         figure = Figure(figsize=(4.2 * panels, 3.8), dpi=120, layout="constrained", facecolor="white")

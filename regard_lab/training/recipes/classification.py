@@ -26,11 +26,11 @@ from regard_lab.text.batches import TokenBatches, pad
 from regard_lab.text.documents import read_labelled
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
-from regard_lab.training.fingerprint import hash_of
+from regard_lab.training.identity import hash_of
+from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard_lab.training.recipes.masked_words import EncoderRunConfig
 from regard_lab.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, in_order, share_of_work, silent
-from regard_lab.training.run import TrainingResult
 
 CLASSES_FILE = "classes.json"
 LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads

@@ -26,11 +26,14 @@ from regard_lab.text.documents import read_documents
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting
+from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard_lab.training.recipes.recipe import (
     SOME,
     Recipe,
+    RunConfig,
     Samples,
+    StackConfig,
     Tell,
     Training,
     Wish,
@@ -39,8 +42,6 @@ from regard_lab.training.recipes.recipe import (
     share_of_work,
     silent,
 )
-from regard_lab.training.recipes.settings import RunConfig, StackConfig
-from regard_lab.training.run import TrainingResult
 
 HELD_OUT = 0.05
 MOST_HELD_OUT = 1_000_000  # characters

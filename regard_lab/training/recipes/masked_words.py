@@ -25,11 +25,14 @@ from regard_lab.text.documents import read_texts
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.text.vocabularies import SPECIALS, UNKNOWN
 from regard_lab.training.config import setting
-from regard_lab.training.fingerprint import hash_of
+from regard_lab.training.identity import hash_of
+from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard_lab.training.recipes.recipe import (
     Recipe,
+    RunConfig,
     Samples,
+    StackConfig,
     Tell,
     Training,
     Wish,
@@ -39,8 +42,6 @@ from regard_lab.training.recipes.recipe import (
     share_of_work,
     silent,
 )
-from regard_lab.training.recipes.settings import RunConfig, StackConfig
-from regard_lab.training.run import TrainingResult
 
 HELD_OUT = 0.05
 MOST_HELD_OUT = 200_000  # characters

@@ -1,4 +1,4 @@
-"""The base of all recipes: decide the settings, read the data, and train a model into the folder of a training run."""
+"""The settings that every recipe has: each is one field with one default, and one sentence in a docstring."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from regard.arguments import count_of, of_kind, suggest
-from regard.errors import ArgumentError, CheckpointError, OccupiedError, RegardError
+from regard.arguments import absent, count_of, of_kind, suggest
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.reprs import Described, brief
 from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.models import LanguageConfig, RecurrentTranslator, TranslationTransformer
 from regard_lab.models.base import Storable
+from regard_lab.models.encoder import EncoderConfig
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.documents import TextFile, split_tail
@@ -26,8 +27,10 @@ from regard_lab.text.seen_words import remark_on_scripts
 from regard_lab.text.tables import table_of
 from regard_lab.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard_lab.text.vocabularies import UNITS
-from regard_lab.training.fingerprint import MAY_CHANGE
-from regard_lab.training.loop import check_run_folder, check_writable, train
+from regard_lab.training.config import CHOSEN, TrainingConfig, setting
+from regard_lab.training.engine import Task
+from regard_lab.training.identity import MAY_CHANGE
+from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
 from regard_lab.training.recipes.choosing import SIZES, Amount, Budget, Choice, check_size, remark_on_few
 from regard_lab.training.recipes.run_folder import (
     MAY_MOVE,
@@ -41,10 +44,91 @@ from regard_lab.training.recipes.run_folder import (
     silent,
     write_run,
 )
-from regard_lab.training.recipes.settings import RunConfig
 from regard_lab.training.record import Progress
-from regard_lab.training.run import TrainingResult
-from regard_lab.training.task import Task
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(TrainingConfig):
+    """Everything that decides a training run, whatever is trained; beside it stand the settings of `TrainingConfig`.
+
+    Args:
+        data: the files to learn from, or pronouns for the embedded corpus.
+        valid: the files to validate on; without them a part of the data is held out.
+        vocab_size: largest size of the vocabulary.
+        tokeniser: kind of vocabulary; bpe learns sub-words from the data.
+        positions: encoding of positions: rotary, alibi, learned, sinusoidal or none.
+        dim: size of the vectors.
+        heads: query heads.
+        kv_heads: key/value heads of every attention.
+        layers: layers of the model.
+        dropout: share of the numbers that are dropped in training.
+        gradient_checkpointing: recompute each layer in the backward pass, to save memory.
+        batch_tokens: largest number of ids in a batch, padding included.
+    """
+
+    data: tuple[str, ...] = setting(metavar="FILE")
+    valid: tuple[str, ...] = setting((), metavar="FILE")
+    vocab_size: int = setting(8_000, least=260, shown=CHOSEN)
+    tokeniser: str = setting("bpe", metavar="bpe|character|byte")
+    positions: str = setting(LanguageConfig.positions)
+    dim: int = setting(256, least=2, shown=CHOSEN)
+    heads: int = setting(LanguageConfig.heads, least=1, shown=CHOSEN)
+    kv_heads: int | None = setting(None, least=1, shown="heads")
+    layers: int = setting(LanguageConfig.layers, least=1, shown=CHOSEN)
+    dropout: float = setting(EncoderConfig.dropout, shown=CHOSEN)
+    gradient_checkpointing: bool = setting(False)
+    batch_tokens: int = setting(4_096, least=16, shown=CHOSEN)
+    steps: int | None = setting(5_000, least=1, shown=CHOSEN)
+    warmup_steps: int = setting(200, least=0, shown=CHOSEN)
+    schedule: str = setting("cosine", shown=CHOSEN)
+    weight_decay: float = setting(0.01, least=0)
+    validate_every: int | None = setting(250, least=1, shown=CHOSEN)
+    save_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if one.type.startswith("tuple"):  # JSON and the command line have lists
+                given = of_kind(one.name, getattr(self, one.name), list | tuple, "a list")
+                object.__setattr__(self, one.name, tuple(given))
+        super().__post_init__()
+
+    def model_config(self, vocab_size: int) -> Any:
+        """The config of the model, with a vocabulary of so many pieces."""
+
+    def training_config(self) -> TrainingConfig:
+        """The part of the settings that the loop takes."""
+        names = [field.name for field in fields(TrainingConfig) if field.name != "save_every"]
+        own = {name: getattr(self, name) for name in names}
+        return TrainingConfig(**own, save_every=self.save_every or self.validate_every)
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class StackConfig(RunConfig):
+    """Those of a model that is one stack of layers: a language model or an encoder.
+
+    Args:
+        attention: pattern of the layers; may be repeated, and the layers take them in turn.
+        mechanism: mechanism of the layers: softmax, linear, 'performer(features=256)', ...; may be repeated too.
+        max_length: number of positions, if positions are learned.
+    """
+
+    attention: tuple[str, ...] = setting((), metavar="PATTERN")
+    mechanism: tuple[str, ...] = setting((), metavar="NAME")
+    max_length: int = setting(LanguageConfig.max_length, least=2)
+
+    def model_settings(self) -> dict[str, Any]:
+        """What every such model takes; patterns and mechanisms where they were named."""
+        named = {"pattern": self.attention, "mechanism": self.mechanism}
+        names = (
+            "positions", "dim", "heads", "kv_heads", "layers", "dropout", "max_length", "gradient_checkpointing",
+        )  # fmt: skip
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: texts for name, texts in named.items() if texts},
+        }
+
 
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
 
@@ -297,6 +381,22 @@ class Recipe(Described, ABC):
             f"{name} of {count_of(parameters, 'parameters', ',')}, {found:,} {pieces}{more}; "
             f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
         )
+
+
+def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
+    """Raise a NotFoundError if a file that the run in the folder was begun with is not where it was."""
+    for name in MAY_MOVE:
+        for path in getattr(config, name):
+            file = table_of(Path(path)).path
+            if path == PRONOUNS or file.exists():
+                continue
+            if name in given:
+                raise NotFoundError(absent(file))
+            relative = "" if file.is_absolute() else ", relative to the folder in which it was begun"
+            raise NotFoundError(
+                f"{file} does not exist here, and the run in {folder} was begun with this path{relative}; name the "
+                f"place of the file by --{name}, or resume the run where that path is right"
+            )
 
 
 def share_of_work() -> dict[str, int]:

@@ -14,7 +14,7 @@ from regard.backends import flash
 from regard.backends.decode import Decode, weigh
 from regard.core.backend import Offer, Refusal
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.tensors import Stored
 from regard.layers.caches.entries import kept
 from regard.testing import Budget, answer, make_qkv

@@ -24,7 +24,7 @@ from regard.backends.flex.tile_map import most_pairs, tile_map
 from regard.bias import ALiBi
 from regard.core.backend import Cost, Offer, Refusal
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.problem import Problem
 from regard.patterns import Grid
 from regard.testing import Budget, answer, make_qkv

@@ -178,12 +178,12 @@ class TestNumbers:
     [
         ("paper", {}, "does not exist; there are dynamic, static, ring"),
         ("dynamic", {"capacity": 3}, "a dynamic cache has no capacity"),
-        ("static", {}, "capacity=None: a static cache needs a capacity of 1"),
-        ("ring", {"capacity": 0}, "capacity=0: a ring cache needs a capacity of 1"),
-        ("ring", {"capacity": True}, "capacity=True"),
+        ("static", {}, "a static cache needs a capacity; give capacity=, 1 or more"),
+        ("ring", {"capacity": 0}, "capacity is 0; it needs a whole number, 1 or more"),
+        ("ring", {"capacity": True}, "capacity is True"),
         ("dynamic", {"dtype": "int4"}, "dtype='int4': a cache stores float64"),
         ("dynamic", {"dtype": torch.bool}, r"dtype=torch\.bool"),
-        ("dynamic", {"v_dim": -1}, "v_dim -1"),
+        ("dynamic", {"v_dim": -1}, "v_dim is -1"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(kind, options, words):

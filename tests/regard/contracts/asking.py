@@ -10,8 +10,7 @@ from regard.backends import BACKENDS
 from regard.backends.native.library import load
 from regard.core.backend import Offer
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
-from regard.core.plan import AttentionDetail
+from regard.core.plan import AttentionDetail, make_plan
 from regard.core.result import checked_wants
 
 OTHERS = ("linear", "linformer", "lsh")  # they compute mechanisms beside softmax: see test_mechanisms.py
@@ -37,7 +36,7 @@ def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options:
     """Whether this backend offers to compute a call. The grid checks that it offers what it should."""
     options.pop("dropout_seed", None)
     return isinstance(
-        BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).lowered), Offer
+        BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).projected), Offer
     )
 
 

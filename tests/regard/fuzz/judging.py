@@ -12,7 +12,7 @@ import torch
 import regard as rg
 from regard.backends import BACKENDS
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.result import checked_wants
 
 from .blocks import cut

@@ -189,7 +189,9 @@ def agreed_on(options: dict[str, Any], monkeypatch) -> tuple[Any, ...]:
     """What a process tells the others before a call, without the tensors' places and lengths."""
     told = []
     agree = api.agree
-    monkeypatch.setattr(api, "agree", lambda *args: told.append((args[5], args[8])) or agree(*args))
+    monkeypatch.setattr(
+        api, "agree", lambda *args, **more: told.append((args[2], more["of_bias"])) or agree(*args, **more)
+    )
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         x = torch.ones(1, 2, 12, 4)

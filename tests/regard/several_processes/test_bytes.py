@@ -61,7 +61,7 @@ def test_a_window_talks_to_its_neighbours_alone():
 def test_a_ring_passes_on_and_zigzag_balances_causal_pairs():
     even = Layout("contiguous", (1000,) * 4)
     causal = Needs(Causal(), even, even, 0)
-    assert [causal.parent(3, source) for source in range(3)] == [2, 2, 2]  # all from the one before
+    assert [causal.sender(3, source, "ring") for source in range(3)] == [2, 2, 2]  # all from the one before
     pairs = {}
     for name in ("contiguous", "zigzag"):
         chunks = Layout(name, (1000,) * 4).chunks

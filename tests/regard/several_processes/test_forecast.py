@@ -15,7 +15,7 @@ from regard import patterns as p
 from regard.distributed import Layout, Machine, bytes_exchanged, forecast, measure_machine
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
-from regard.distributed.planning import Schedule
+from regard.distributed.planning import messages
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import parse
 
@@ -54,12 +54,12 @@ def observed(count: int, pattern: str, layout: str, form: str) -> list[tuple[int
 @pytest.mark.parametrize("count", [2, 4])
 def test_the_messages_of_a_run_are_those_of_its_plan(count, name, form, layout, pools):
     pattern, divided = PATTERNS[name], Layout(layout, LENGTHS[count])
-    schedule = Schedule(Needs(parse(pattern).canonical(), divided, divided, 0))
-    chosen = schedule.needs.form(form)
+    needs = Needs(parse(pattern).canonical(), divided, divided, 0)
+    sends = messages(needs, needs.form(form))
     planned: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for step in range(count):
         for rank in range(count):
-            own = [one for one in schedule.messages(chosen) if (one.step, one.sender) == (step, rank)]
+            own = [one for one in sends if (one.step, one.sender) == (step, rank)]
             planned[rank] += sorted((one.receiver, one.keys * 2 * (5 + 3) * 4) for one in own)
     assert pools(count).run(observed, count, pattern, layout, form) == planned
     plan = forecast(LENGTHS[count], dtype=torch.float32, pattern=pattern, layout=layout, form=form, **SIZES)

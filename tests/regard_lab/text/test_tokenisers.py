@@ -226,7 +226,7 @@ def test_what_cannot_be_learned_is_refused():
 
 def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingPackageError, match=r"needs the package 'tokenizers'.*pip install '.*\[train\]'"):
+    with pytest.raises(MissingPackageError, match=r"needs the package 'tokenizers'.*pip install '.*\[lab\]'"):
         Tokeniser.train(LINES, vocab_size=400)
 
 
@@ -251,7 +251,7 @@ def test_extras_are_installed_from_where_regard_came_from(recorded, origin, tmp_
 
     monkeypatch.setattr("regard.packages.distribution", lambda name: Installed())
     expected = origin.replace("{there}", str(there))
-    assert install_line("train") == f"pip install '{expected}[train]'"
+    assert install_line("lab") == f"pip install '{expected}[lab]'"
 
 
 # --- saving

@@ -1,4 +1,7 @@
-"""The command: trains missing contenders, stores each record at once, and writes the report."""
+"""Checks at small scale what papers state their mechanisms can and cannot learn, and writes a report.
+
+python -m benchmarks.behaviour [NAME ...] [--out DIR] [--resume] [--quick]
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.behaviour.duplication import DUPLICATION
-from benchmarks.behaviour.experiment import Experiment
 from benchmarks.behaviour.grid_and_text import GRID_AND_TEXT
 from benchmarks.behaviour.hashing import HASHING
 from benchmarks.behaviour.recall import RECALL
-from benchmarks.behaviour.report import FILE, write_report
-from benchmarks.behaviour.results import Results
+from benchmarks.behaviour.study import REPORT, Experiment, Results, write_report
 
 EXPERIMENTS = (DUPLICATION, RECALL, HASHING, GRID_AND_TEXT)
 OUT = Path(__file__).parents[1] / "results" / "behaviour_cpu"
@@ -39,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> None:
         run(chosen, asked.out, resume=asked.resume, quick=asked.quick)
     except KeyboardInterrupt:
         sys.exit(f"interrupted; every training that was finished is in {asked.out}, and --resume goes on from there")
-    print(asked.out / FILE)
+    print(asked.out / REPORT)
 
 
 def run(chosen: Sequence[Experiment], out: Path, *, resume: bool, quick: bool) -> Results:
