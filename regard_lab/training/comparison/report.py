@@ -12,8 +12,7 @@ from textwrap import fill
 from typing import Any
 
 from regard.arguments import count_of
-from regard.errors import MissingPackageError
-from regard.packages import install_line
+from regard.packages import needed
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older
 from regard_lab.seeing.canvas import LINES, MARKS
@@ -152,11 +151,9 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
 def _drawn(rows: Sequence[Measures]) -> bytes:
     """Validation loss over steps and over seconds and, for translators, exact match against length."""
     names = short_names([row.name for row in rows])
-    try:
+    with needed("matplotlib", "drawing"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError(f"drawing needs the package matplotlib; {install_line('lab')}") from error
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         panels = 3 if rows[0].by_length else 2
         figure = Figure(figsize=(4.2 * panels, 3.8), dpi=120, layout="constrained", facecolor="white")
