@@ -4,24 +4,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from small_translator import TOKENISER, random_maps, small_model
+from small_models import TOKENISER, random_maps, small_model
 
 from regard.errors import ArgumentError, MissingPackageError
-from regard_lab.seeing import AttentionMaps, canvas, draw_heads, draw_maps, head_grid, look, picture
+from regard_lab.seeing import AttentionMaps, canvas, draw_heads, draw_maps, look, picture
 
 HOSTILE = [
-    "$\\frac{$",
-    "<script>",
-    "猫😀\U0001fae0",
-    "שלום",
-    "",
-    "a\nb\x07",
-    "\u202eevil",
-    "Donau" * 20,
-    "a_b^c",
-    "%s",
-    "\\",
-]
+    "$\\frac{$", "<script>", "猫😀\U0001fae0", "שלום", "", "a\nb\x07", "\u202eevil", "Donau" * 20, "a_b^c", "%s", "\\",
+]  # fmt: skip
 
 
 def words(count):
@@ -40,7 +30,6 @@ def drawn(monkeypatch):
     """The figures, instead of their files."""
     figures = []
     monkeypatch.setattr(picture, "save", lambda figure, path: figures.append(figure))
-    monkeypatch.setattr(head_grid, "save", lambda figure, path: figures.append(figure))
     return figures
 
 
@@ -78,13 +67,13 @@ def test_what_is_invisible_or_missing_in_the_font_is_spelt_out():
     assert canvas.label_texts(["x" * 18, "x" * 19]) == ["x" * 18, "x" * 17 + "…"]
 
 
-@pytest.mark.parametrize(("source", "target"), [(1, 1), (5, 7), (13, 14), (40, 38), (40, 6), (4, 40)])
+@pytest.mark.parametrize(("source", "target"), [(1, 1), (13, 14), (40, 6), (4, 40)])
 def test_no_text_meets_another_or_leaves_the_picture(drawn, source, target):
     draw_maps(random_maps(words(source), words(target), layers=1), "maps.png", title="A title of many words " * 9)
     assert_texts_apart(drawn[0])
 
 
-@pytest.mark.parametrize("length", [1, 4, 20])
+@pytest.mark.parametrize("length", [1, 20])
 def test_no_text_of_the_grid_meets_another_or_leaves_it(drawn, length):
     draw_heads(random_maps(words(length), words(length), layers=2, heads=3), "heads.png")
     assert_texts_apart(drawn[0])

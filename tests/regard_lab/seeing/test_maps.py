@@ -1,10 +1,18 @@
+"""What models looked at: all weights between ids and between words, and the words that one word looked at most."""
+
 import pytest
 import torch
-from small_translator import TOKENISER, random_maps, small_model
+from small_models import TOKENISER, random_maps, recurrent, small_model
 
-from regard.errors import ArgumentError, ShapeError
-from regard_lab.seeing import KINDS, AttentionMaps, look, look_batch, merge
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.layers import record_attention
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.models.encoder import EncoderConfig, TextEncoder
+from regard_lab.seeing import KINDS, AttentionMaps, draw_maps, it_weights, look, look_batch, looked_at, merge, tell_look
+from regard_lab.seeing.maps import look_text
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.text.batches import make_batch
+from regard_lab.text.pronouns import make_split
 
 SOURCE, TARGET = "The rhinoceros didn't cross the street.", "Das Nashorn überquerte die Straße nicht."
 HOSTILE = ["$x^2$", "<script>alert('x')</script>", "猫 😀", "שלום عالم", "", "one\ntwo\x07\u202e", "__init__ " * 9]
@@ -159,13 +167,141 @@ def test_weights_that_do_not_fit_the_labels_are_refused():
         )
 
 
-@pytest.mark.parametrize("wrong", [[("a", range(1)), ("b", range(1))], [("a", range(1, 2))], [("a", range(0))]])
-def test_words_that_leave_an_id_out_or_share_one_are_not_merged(wrong):
-    with pytest.raises(ArgumentError, match="rows"):
-        merge(torch.full((len(wrong), 1), 0.5), wrong, [("c", range(1))])
-
-
-def test_weights_that_do_not_fit_the_words_are_not_merged():
+def test_words_that_leave_an_id_out_or_share_one_and_weights_that_do_not_fit_them_are_not_merged():
+    for wrong in ([("a", range(1)), ("b", range(1))], [("a", range(1, 2))], [("a", range(0))]):
+        with pytest.raises(ArgumentError, match="rows"):
+            merge(torch.full((len(wrong), 1), 0.5), wrong, [("c", range(1))])
     words = [("a", range(1)), ("b", range(1, 2))]
     with pytest.raises(ShapeError, match=r"\(3, 2\).*\(\.\.\., 2, 2\)"):
         merge(torch.ones(3, 2), words, words)
+
+
+PAIRS = [(one.source, TOKENISER.encode(one.target)) for one in make_split("valid", 5)]
+CHOICES = [
+    {"attention": "bahdanau"},
+    {"attention": "luong-general"},
+    {"attention": "luong-dot", "input_feeding": True},
+    {"attention": "luong-concat", "reach": "local-m", "window": 2},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: "-".join(map(str, choices.values())))
+def test_a_row_is_what_the_step_that_writes_the_word_looked_at(choices):
+    model, (source, ids) = recurrent(**choices), PAIRS[0]
+    maps = look(model, TOKENISER, source, ids)
+    batch = make_batch([(TOKENISER.encode(source), ids)])
+    state = model.start(batch.source)
+    rows = []
+    for identifier in batch.target[0]:
+        with torch.no_grad(), record_attention(model) as recording:
+            model.step(identifier[None], state)
+        rows.append(recording["cell.attention"][0].weights[0, :, 0])
+    torch.testing.assert_close(maps.cross[0], torch.stack(rows, 1), rtol=1e-4, atol=1e-6)
+    assert len(maps.encoder) == len(maps.decoder) == 0
+    with pytest.raises(ArgumentError, match="no encoder weights"):
+        maps.matrix("encoder")
+
+
+def test_sentences_of_a_batch_are_looked_at_as_if_alone():
+    model = recurrent(attention="bahdanau")
+    for (source, ids), maps in zip(PAIRS, look_batch(model, TOKENISER, PAIRS), strict=True):
+        torch.testing.assert_close(maps.cross, look(model, TOKENISER, source, ids).cross, rtol=1e-4, atol=1e-6)
+
+
+def test_the_cross_attention_alone_is_drawn(tmp_path):
+    maps = look(recurrent(attention="luong-general"), TOKENISER, *PAIRS[0]).merged()
+    assert maps.cross.sum(-1).allclose(torch.ones(()))
+    draw_maps(maps, tmp_path / "look.png", title="a recurrent translator")
+    assert (tmp_path / "look.png").stat().st_size > 10_000
+
+
+def test_what_is_not_there_is_refused_in_words():
+    with pytest.raises(UnsupportedError, match="attention='none'"):
+        look(recurrent(attention="none"), TOKENISER, *PAIRS[0])
+    with pytest.raises(UnsupportedError, match="measured in self-attention"):
+        it_weights(recurrent(attention="bahdanau"), TOKENISER, make_split("valid", 2))
+
+
+CAT = "The cat sat on the mat because it was tired."
+FEW_PIECES = Tokeniser.train([CAT], vocab_size=280)  # few pieces, so that words have several
+SIZES = {"vocab_size": FEW_PIECES.vocab_size, "dim": 16, "layers": 2, "heads": 2}
+
+
+def model_of(kind):
+    torch.manual_seed(0)
+    return LanguageModel(LanguageConfig(**SIZES)) if kind == "causal" else TextEncoder(EncoderConfig(**SIZES))
+
+
+@pytest.mark.parametrize("kind", ["causal", "encoder"])
+def test_the_maps_are_the_weights_of_the_model(kind):
+    model = model_of(kind)
+    maps = look_text(model, FEW_PIECES, CAT)
+    ids = [BEGIN, *FEW_PIECES.encode(CAT), *([END] if kind == "encoder" else [])]
+    with torch.no_grad(), record_attention(model.eval()) as recording:
+        model(torch.tensor([ids]))
+    second = recording["blocks.1.attention"][0].weights[0]
+    torch.testing.assert_close(maps.piece_weights[1], second)
+    torch.testing.assert_close(maps.weights[1], merge(second, maps.spans, maps.spans))
+    assert maps.words[:3] == ("<begin>", "The", "cat")
+    assert (maps.words[-1], maps.causal) == (("<end>", False) if kind == "encoder" else (".", True))
+    assert len(ids) > len(maps.words)
+    torch.testing.assert_close(maps.weights.sum(-1), torch.ones(2, 2, len(maps.words)))
+    ahead = maps.weights.triu(1).any()
+    assert bool(ahead) == (kind == "encoder")
+
+
+def test_the_model_keeps_its_mode_and_another_model_or_tokeniser_is_refused():
+    model = model_of("causal").train()
+    model.norm.eval()
+    look_text(model, FEW_PIECES, CAT)
+    assert model.training
+    assert not model.norm.training
+    with pytest.raises(ArgumentError, match="`look` takes a translator"):
+        look_text(torch.nn.Linear(2, 2), FEW_PIECES, CAT)
+    other = Tokeniser.train([CAT], vocab_size=262)
+    with pytest.raises(ArgumentError, match=r"has 2[678]. ids and the tokeniser 262"):
+        look_text(model_of("causal"), other, CAT)
+
+
+def by_hand():
+    words = ("the", "animal", "it", "the", "<end>")
+    rows = torch.full((1, 2, 5, 5), 0.2)
+    rows[0, 1, 2] = torch.tensor([0.05, 0.2, 0.5, 0.05, 0.2])
+    return AttentionMaps(words, ("das", "<end>"), rows, torch.ones(1, 2, 2, 2) / 2, rows[:, :, :2])
+
+
+def test_words_are_ranked_by_weight_and_equal_ones_stay_in_order():
+    ranked = looked_at(by_hand(), "it", head=1)
+    assert [word for word, _ in ranked] == ["it", "animal", "<end>", "the", "the"]
+    assert [round(weight, 3) for _, weight in ranked] == [0.5, 0.2, 0.2, 0.05, 0.05]
+    assert ranked == looked_at(by_hand(), "IT", head=1) == looked_at(by_hand(), 2, head=1)
+
+
+def test_the_told_sentence_leaves_the_word_itself_out_and_names_the_truth():
+    told = tell_look(by_hand(), "it", head=1, referent="animal", count=2)
+    assert told == "*it* looked most at animal (0.20), <end> (0.20); true referent: animal"
+    assert "referent" not in tell_look(by_hand(), "it")
+    maps = by_hand()
+    maps.encoder[0, 0, 2, 1] = 0.0
+    assert tell_look(maps, "it", referent="animal").endswith("; true referent: animal")  # one head sees it
+    maps.encoder[0, 1, 2, 1] = 0.0
+    assert tell_look(maps, "it", head=1, referent="animal").endswith(
+        "; true referent: animal, unseen by every head of this layer"
+    )
+
+
+def test_the_decoder_is_told_by_what_it_writes_and_had_read():
+    maps = random_maps(["a", "<end>"], ["x", "y", "<end>"])
+    assert "\x1b" not in tell_look(random_maps(["a\x1b[2J", "<end>"], ["x", "<end>"]), 1)
+    assert tell_look(maps, "x", kind="decoder", count=1) == "*x* looked most at <begin> (1.00)"
+    assert [word for word, weight in looked_at(maps, 0, kind="decoder") if weight] == ["<begin>"]
+
+
+def test_an_unknown_word_is_refused_with_those_there_are():
+    with pytest.raises(ArgumentError, match="called 'they'; there are the animal it the <end>"):
+        looked_at(by_hand(), "they")
+    with pytest.raises(ArgumentError, match="word 5 does not exist; the encoder rows are words 0 to 4"):
+        looked_at(by_hand(), 5)
+    for count in (0, 1.5, True):
+        with pytest.raises(ArgumentError, match="count"):
+            tell_look(by_hand(), "it", count=count)

@@ -1,6 +1,7 @@
-import pytest
+"""One browser for all tests of pages."""
 
-from .browsing import chromium
+import pytest
+from explorer.browsing import chromium
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from explaining import CONTRASTS, MODELS, SENTENCES, language_model, odds_by_hand, without_words
-from small_translator import TOKENISER, small_model
+from small_models import (
+    CONTRASTS,
+    MODELS,
+    SENTENCES,
+    TOKENISER,
+    language_model,
+    odds_by_hand,
+    small_model,
+    without_words,
+)
 
 from regard_lab.seeing import relevance
-from regard_lab.seeing.lenses import explain, find_contrast
-from regard_lab.seeing.lenses import gradients as gradients_file
-from regard_lab.seeing.lenses.passes import Batch
+from regard_lab.seeing.lenses import explain, explaining, find_contrast
+from regard_lab.seeing.lenses.contrast import Batch
 
 
 def tables(model):
@@ -82,15 +89,12 @@ def test_padding_in_a_batch_changes_nothing(lens):
 
 def test_steps_grow_until_the_completeness_error_is_small(monkeypatch):
     model, contrast = small_model().double(), CONTRASTS[0]
-    monkeypatch.setattr(gradients_file, "STEPS", 2)
-    monkeypatch.setattr(gradients_file, "MOST_STEPS", 18)
-    monkeypatch.setattr(gradients_file, "ENOUGH", 100.0)
+    monkeypatch.setattr(explaining, "STEPS", 2)
+    monkeypatch.setattr(explaining, "MOST_STEPS", 18)
+    monkeypatch.setattr(explaining, "ENOUGH", 100.0)
     (coarse,) = explain(model, TOKENISER, [contrast], "gradients")
-    assert (coarse.passes, coarse.backward_passes) == (
-        1 + 2 * (2 + 1),
-        4,
-    )  # the input; for each side 2 and the baseline
-    monkeypatch.setattr(gradients_file, "ENOUGH", 0.0)
+    assert (coarse.passes, coarse.backward_passes) == (7, 4)  # the input; for each side 2 and the baseline
+    monkeypatch.setattr(explaining, "ENOUGH", 0.0)
     (fine,) = explain(model, TOKENISER, [contrast], "gradients")
     assert (fine.passes, fine.backward_passes) == (1 + 2 * (2 + 6 + 18 + 1), 52)
     (given,) = explain(model, TOKENISER, [contrast], "gradients", steps=18)
@@ -150,7 +154,7 @@ def test_one_side_alone_takes_half_the_passes():
 def test_log_odds_compare_the_word_with_the_sum_of_the_others():
     model = small_model().double()
     batch = Batch.of_contrasts(CONTRASTS, torch.device("cpu"))
-    odds = batch.log_odds(model(batch.source, batch.written))
+    odds = batch.log_odds(model(batch.ids["source"], batch.ids["written"]))
     for contrast, value in zip(CONTRASTS, odds.tolist(), strict=True):
         assert value == pytest.approx(float(odds_by_hand(model, contrast).detach()), abs=1e-9)
 

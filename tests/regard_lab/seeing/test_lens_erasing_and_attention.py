@@ -3,8 +3,17 @@
 import numpy
 import pytest
 import torch
-from explaining import CONTRASTS, MODELS, SENTENCES, language_model, odds_by_hand, recurrent, without_words
-from small_translator import TOKENISER, small_model
+from small_models import (
+    CONTRASTS,
+    MODELS,
+    SENTENCES,
+    TOKENISER,
+    language_model,
+    odds_by_hand,
+    recurrent,
+    small_model,
+    without_words,
+)
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.seeing import look, relevance
