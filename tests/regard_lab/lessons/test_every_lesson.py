@@ -37,7 +37,7 @@ def _small(monkeypatch):
 
 
 SMALL = {
-    "fixed_vector.LENGTHS": (1, 2, 4), "approximations.DRAWS": 4, "approximations.MANY": 32,
+    "fixed_vector.LENGTHS": (1, 2, 4), "approximations.DRAWS": 4,
     "complexity.counted": cache(complexity.counted), "complexity.path": cache(complexity.path),
 }  # fmt: skip
 TEXTS = {"caption": "a yellow triangle below a green circle"}  # for lessons that take texts of one form only
