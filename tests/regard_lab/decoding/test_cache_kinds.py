@@ -6,12 +6,18 @@ import pytest
 import torch
 
 import regard as rg
+from regard.layers.caches import paged
 from regard_lab.decoding import Generator, Sampling, Translator, beam_search, generate, greedy_search
 from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator, TranslationTransformer
 from regard_lab.text import Tokeniser
 
 SIZES = {"vocab_size": 40, "dim": 16, "heads": 2, "layers": 2}
 PROMPTS = torch.tensor([[5, 6, 7, 8], [0, 0, 9, 10]])  # 0 is PAD
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch):
+    monkeypatch.setattr(paged, "PAGE", 4)
 
 
 def language(**options):

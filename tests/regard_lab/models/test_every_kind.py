@@ -8,7 +8,7 @@ import pkgutil
 import pytest
 import torch
 
-from regard.errors import NotFoundError
+from regard.errors import KeywordError, NotFoundError
 from regard_lab import models
 from regard_lab.models.base import Storable
 from regard_lab.models.recurrent import RecurrentTranslator
@@ -53,3 +53,12 @@ def test_a_saved_model_of_every_kind_loads_with_its_config_and_weights(name, tmp
     torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
     with pytest.raises(NotFoundError, match=r"and this call needs 'poet'; it is read by regard [a-z]+"):
         models.load_model(tmp_path / "model", kind="poet")
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_a_model_called_with_a_mask_says_that_padding_needs_none(name):
+    kind = kinds()[name]
+    model, ids = kind(kind.Config(**SMALL[name])), torch.tensor([[5, 6, 0]])
+    for mask in ("attention_mask", "src_key_padding_mask"):
+        with pytest.raises(KeywordError, match=f"{kind.__name__} has no argument '{mask}'; .*PAD"):
+            model(ids, **{mask: torch.ones(1, 3)})
