@@ -14,10 +14,9 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from regard.arguments import kind_of
 from regard.bias import Bias
 from regard.core.call import Call
-from regard.core.combination import check_combination
 from regard.core.keywords import OF_CALLS, refuse_keywords
-from regard.core.problem import Problem, checked_bias, checked_q_start, checked_seed, learns
-from regard.core.result import Result, Statistics, Want, as_text, checked_wants
+from regard.core.problem import Problem, check_combination, checked_bias, checked_q_start, checked_seed, learns
+from regard.core.result import Result, Statistics, Want, checked_wants
 from regard.core.tensors import Stored
 from regard.distributed.function import SharedRun, attend, check_pieces, refusing_gradients, statistics
 from regard.distributed.group import Group, about_weights, agree, contents, refuse_together, refusing_together
@@ -46,7 +45,7 @@ class SharedDetail(Statistics):
     """
 
     def __repr__(self) -> str:
-        return f"SharedDetail(output {tuple(self.output.shape)}, {self.asked})"
+        return f"SharedDetail(output {tuple(self.output.shape)}, {self.statistics})"
 
 
 @uncompiled
@@ -155,7 +154,7 @@ def attention_detail(
     found = refusing_gradients(found, output)
     if "log_sum_exp" in wants:
         found["log_sum_exp"] = log_sum_exp
-    return SharedDetail(Result(output, **found), as_text(wants))
+    return SharedDetail(Result(output, **found), wants)
 
 
 def _cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from regard.core.hidden import prepared_sink
 from regard.core.plan import AttentionDetail, Plan
-from regard.core.result import TopKeys, TopKeysFound, Want, asked_for
+from regard.core.result import TopKeys, TopKeysFound, Want, requested
 from regard.distributed.exchange import Exchange
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
@@ -377,7 +377,7 @@ class _Rows:
         self.run, self.q, self.log_sum_exp, self.wants = run, q, log_sum_exp, wants
         self.dtype = log_sum_exp.dtype
         self.sums = {name: torch.zeros_like(log_sum_exp) for name in OF_PIECES if name in wants}
-        asked = asked_for(TopKeys, wants)
+        asked = requested(TopKeys, wants)
         self.count = None if asked is None else asked.count
         shape = *log_sum_exp.shape, self.count or 0
         self.top = TopKeysFound(torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape))

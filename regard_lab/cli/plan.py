@@ -14,7 +14,7 @@ from typer import Option
 from regard.arguments import suggest
 from regard.backends import BACKENDS
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.result import checked_wants
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError, UnsupportedError

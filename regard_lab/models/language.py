@@ -13,8 +13,8 @@ from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind, whole
 from regard.bias import ALiBi
-from regard.core.combination import check_combination
 from regard.core.keywords import OF_MODELS, answering
+from regard.core.problem import check_combination
 from regard.errors import ArgumentError
 from regard.layers import FeedForward, MultiHeadAttention, Projection
 from regard.layers.feed_forward import ACTIVATIONS, GATED
