@@ -15,15 +15,7 @@ import torch
 from regard.arguments import a_path, a_string, absent, count_of, of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
 from regard.reprs import brief
-from regard.storage.files import (
-    TEXT_LIMIT,
-    check_name,
-    existing_folder,
-    naming,
-    read_bytes,
-    replace_file,
-    write_folder,
-)
+from regard.storage.files import TEXT_LIMIT, check_name, existing_folder, naming, read_bytes, replace_file, write_folder
 from regard.storage.sealed_json import check_format, parse_json, read_sealed, render_sealed
 from regard.storage.tensors import load_tensors, save_tensors
 

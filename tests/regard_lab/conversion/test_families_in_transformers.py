@@ -248,10 +248,7 @@ def test_a_padded_row_of_another_family_gives_the_same_logits(tmp_path, family):
 
 @pytest.mark.parametrize(
     ("config", "defaults", "names"),
-    [
-        ("GPT2Config", layouts._GPT_2_DEFAULTS, layouts._OF_GPT_2),
-        ("OPTConfig", layouts._OPT_DEFAULTS, layouts._OF_OPT),
-    ],
+    [("GPT2Config", layouts._GPT_2_DEFAULTS, layouts._OF_GPT_2), ("OPTConfig", layouts._OPT_DEFAULTS, layouts._OF_OPT)],
 )
 def test_what_a_config_does_not_say_has_the_default_of_its_family(config, defaults, names):
     """A config file may leave out what its class sets by default."""
