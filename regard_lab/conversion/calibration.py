@@ -26,13 +26,7 @@ ROW, ROWS = 256, 32  # ids in a row of the calibration text, and the most rows
 
 
 def row_ids(folder: Path, text: str, rows: int = ROWS) -> torch.Tensor:
-    """The beginning of a text as ids of the folder's own tokeniser, in rows of equal length: (rows, length).
-
-    Raises:
-        NotFoundError: no tokeniser that transformers can read.
-        ArgumentError: a text of fewer than two ids.
-        MissingPackageError: transformers is not installed.
-    """
+    """The beginning of a text as ids of the folder's own tokeniser, in rows of equal length: (rows, length)."""
     with needed("transformers", "a text for a Hugging Face folder", "transformers"):
         from transformers import AutoTokenizer
     try:

@@ -65,12 +65,7 @@ def convert_folder(
 
 
 def check_convertible(source: ModelFolder, kv_heads: int, method: str) -> None:
-    """Refuse a number of heads or a method that cannot be.
-
-    Raises:
-        ArgumentError: numbers that do not divide, the present number, or an unknown method.
-        UnsupportedError: no class of transformers can represent the result.
-    """
+    """Refuse a number of heads or a method that cannot be."""
     sizes, folder = source.sizes, source.folder
     check_heads(sizes.kv_heads, kv_heads, method)
     if sizes.heads % kv_heads or kv_heads == sizes.kv_heads:

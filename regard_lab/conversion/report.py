@@ -202,12 +202,7 @@ class ConversionReport:
         ]  # fmt: skip
 
     def write(self, folder: Path) -> None:
-        """Write report.json, report.md and the figures into a folder, which is created.
-
-        Raises:
-            MissingPackageError: matplotlib is not installed.
-            CheckpointError: the files could not be written.
-        """
+        """Write report.json, report.md and the figures into a folder, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
         if self._draws_decoding:
             draw_decoding(self.speeds, folder / "decoding.png")

@@ -247,12 +247,7 @@ def trained_tokens(folder: Path) -> int | None:
 def held_out_task(
     model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
 ) -> LanguageTask | TranslationTask | MaskedWordTask:
-    """The task that a model was trained for, on the texts of the settings; their last part is held out.
-
-    Raises:
-        UnsupportedError: a model for which there is none.
-        CheckpointError: a model without a tokeniser.
-    """
+    """The task that a model was trained for, on the texts of the settings; their last part is held out."""
     if TOKENISER_FILE not in files:
         raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
     tokeniser = Tokeniser.from_json(files[TOKENISER_FILE])

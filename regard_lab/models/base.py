@@ -176,10 +176,6 @@ class TextModel(Storable):
             table: embeddings to read; the model's own by default.
             factor: multiplies the embeddings.
             vectors: (..., dim), used instead of `table[ids]`.
-
-        Raises:
-            ArgumentError: ids outside the vocabulary.
-            ShapeError: vectors of another size than the embeddings of the ids.
         """
         check_ids(ids, self.config.vocab_size)
         x = (self.embedding if table is None else table)(ids) if vectors is None else self._check_vectors(vectors, ids)

@@ -259,10 +259,6 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
 
     The start is None if all begin at 0.
 
-    Raises:
-        ShapeError: prompts of another rank or dtype.
-        ArgumentError: a prompt without ids.
-
     >>> end_together(torch.tensor([[5, 6, 7, 0], [0, 8, 9, 0]]))
     (tensor([[5, 6, 7],
             [0, 8, 9]]), tensor([0, 1]))

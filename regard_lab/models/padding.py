@@ -44,9 +44,6 @@ class Aligned:
 def align(ids: torch.Tensor) -> Aligned:
     """Move ids (batch, length), padded with PAD on either side, so that all padding is on the right.
 
-    Raises:
-        ShapeError: ids of another rank or dtype.
-
     >>> align(torch.tensor([[0, 5, 6], [7, 8, 9]])).ids.tolist()
     [[5, 6, 0], [7, 8, 9]]
     """

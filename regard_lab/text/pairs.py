@@ -79,11 +79,6 @@ def rows(
 
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
     rows that look quoted.
-
-    Raises:
-        ArgumentError: neither one path nor two.
-        NotFoundError: no such file.
-        DataError: an unknown suffix, or a file that cannot be read.
     """
     tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl")]
     if len(paths) not in (1, 2):

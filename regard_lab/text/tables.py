@@ -161,11 +161,7 @@ def _read_quoted(table: PairTable, kinds: Columns, header: bool) -> str:
 
 
 def find_header(table: PairTable, first: str, kinds: Columns) -> Header | None:
-    """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others.
-
-    Raises:
-        DataError: a column that was named is not there or there twice, or it is not certain which columns to read.
-    """
+    """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others."""
     if table.suffix == ".csv" and not first.strip():
         raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
     headers = []
@@ -234,9 +230,6 @@ def table_rows(
     """The rows below a header with the numbers of their lines: the two columns, a reason against it, or None.
 
     None stands for a line that is not valid UTF-8. A quoted field of a `.csv` may hold line ends.
-
-    Raises:
-        DataError: a quoted field that does not end as one.
     """
     damaged: list[int] = []
     lines = _below_header(table.path, damaged)

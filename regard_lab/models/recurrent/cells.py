@@ -22,9 +22,6 @@ KNOWN = "nn.GRUCell, nn.LSTMCell, nn.RNNCell, or nn.GRU, nn.LSTM, nn.RNN with ba
 def checked_cell(cell: object) -> nn.Module:
     """The cell, if it can run step by step.
 
-    Raises:
-        ArgumentError: it cannot; the sentence says what a cell needs.
-
     >>> checked_cell(nn.Linear(4, 4))
     Traceback (most recent call last):
     regard.errors.ArgumentError: cell is a Linear, which has no input_size; give nn.GRUCell, nn.LSTMCell, nn.RNNCell, or
