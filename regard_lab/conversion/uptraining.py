@@ -16,8 +16,7 @@ from torch import nn
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
 from regard.packages import needed
 from regard.reprs import Described
-from regard_lab.conversion.calibration import row_ids
-from regard_lab.conversion.folder_conversion import check_convertible
+from regard_lab.conversion.folder_conversion import check_convertible, row_ids
 from regard_lab.conversion.folders import (
     check_apart,
     check_out,
@@ -26,8 +25,13 @@ from regard_lab.conversion.folders import (
     is_hugging_face,
     method_of,
 )
-from regard_lab.conversion.measures import (
+from regard_lab.conversion.model_folders import ModelFolder
+from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
+from regard_lab.conversion.report import (
+    ConversionReport,
     Speed,
+    TrainingBudget,
+    Uptrained,
     Watched,
     agreement_of_folders,
     agreement_on_task,
@@ -38,9 +42,6 @@ from regard_lab.conversion.measures import (
     divergence,
     speed_of_folders,
 )
-from regard_lab.conversion.model_folders import ModelFolder
-from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
-from regard_lab.conversion.report import ConversionReport, TrainingBudget, Uptrained
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import Tokeniser

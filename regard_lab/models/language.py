@@ -23,9 +23,8 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, check_step, new_positions
+from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORMS, Block, new_norm
-from regard_lab.models.padding import align
 from regard_lab.models.state import LayerCaches, frugal_kind
 from regard_lab.text.vocabularies import PAD
 

@@ -6,7 +6,7 @@ from families import FAMILIES, HEAD_DIM, HEADS, LAYERS, drawn, heads_of
 
 from regard.errors import ArgumentError, NotFoundError
 from regard_lab.conversion import convert_kv_heads
-from regard_lab.conversion.calibration import moments_of_folder, row_ids
+from regard_lab.conversion.folder_conversion import moments_of_folder, row_ids
 from regard_lab.conversion.model_folders import ModelFolder
 
 transformers = pytest.importorskip("transformers")
