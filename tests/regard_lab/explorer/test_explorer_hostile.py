@@ -1,7 +1,6 @@
 """Text of the user is shown as text: in a file and live, nothing in it runs, and it adds no element."""
 
 import random
-import threading
 from dataclasses import replace
 
 import pytest
@@ -150,37 +149,33 @@ def test_hostile_text_is_harmless_in_a_live_page(browser, allowed):
 
     words = hostile_words(60)
     first = hostile_exploration(words)
-    with ExplorerServer(first, read, text=PAYLOADS[0], label=PAYLOADS[1]) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        with Opened(browser, server.url) as opened:
-            assert_harmless(opened, allowed)
-            box = opened.page.locator("#sentence")
-            assert box.input_value() == PAYLOADS[0]
-            for text in ("<img src=x onerror=window.ran=1> </script>", SOURCE):
-                box.fill(text)
-                opened.page.get_by_role("button", name="Read", exact=True).click()
-                opened.page.locator("h1").filter(has_text=text).wait_for()
-            assert typed == ["<img src=x onerror=window.ran=1> </script>", SOURCE]
-            assert_harmless(opened, allowed)
-            assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}
-        server.shutdown()
-        thread.join()
+    with (
+        ExplorerServer(first, read, text=PAYLOADS[0], label=PAYLOADS[1]).start() as server,
+        Opened(browser, server.url) as opened,
+    ):
+        assert_harmless(opened, allowed)
+        box = opened.page.locator("#sentence")
+        assert box.input_value() == PAYLOADS[0]
+        for text in ("<img src=x onerror=window.ran=1> </script>", SOURCE):
+            box.fill(text)
+            opened.page.get_by_role("button", name="Read", exact=True).click()
+            opened.page.locator("h1").filter(has_text=text).wait_for()
+        assert typed == ["<img src=x onerror=window.ran=1> </script>", SOURCE]
+        assert_harmless(opened, allowed)
+        assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}
 
 
 def test_a_mistake_of_the_model_is_shown_in_the_page(browser):
     def read(text):
         raise IndexError("<b>index</b>")
 
-    with ExplorerServer(hostile_exploration(list("abcdefgh")), read, text="a", label="Text") as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        with Opened(browser, server.url) as opened:
-            opened.page.get_by_role("button", name="Read", exact=True).click()
-            opened.page.locator("[role=alert]").filter(has_text="cannot read").wait_for()
-            assert "<b>index</b>" in opened.page.locator("[role=alert]").inner_text()
-        server.shutdown()
-        thread.join()
+    with (
+        ExplorerServer(hostile_exploration(list("abcdefgh")), read, text="a", label="Text").start() as server,
+        Opened(browser, server.url) as opened,
+    ):
+        opened.page.get_by_role("button", name="Read", exact=True).click()
+        opened.page.locator("[role=alert]").filter(has_text="cannot read").wait_for()
+        assert "<b>index</b>" in opened.page.locator("[role=alert]").inner_text()
 
 
 def test_hostile_words_do_not_leave_their_element_in_the_file():
