@@ -317,7 +317,7 @@ class TracedMask(Described):
     ) -> None:
         self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
         self.first_key, self.dtype = first_key, dtype
-        self.joined: list[tuple[Any, Pattern]] = []  # with each replaced pattern, see `Change`: layers share the mask
+        self.joined: list[tuple[Any, Pattern]] = []  # with each `Substitute`: layers share the mask
 
     def dim(self) -> int:
         """The number of axes."""

@@ -11,12 +11,12 @@ from typing import Any
 
 from regard.errors import ArgumentError
 from regard.patterns import Pattern
-from regard_lab.seeing.explorer.comparing import compared
 from regard_lab.seeing.explorer.figures import draw_attention, to_exploration
 from regard_lab.seeing.explorer.page import Page, page_of, to_answer, to_long_answer, to_long_page, to_page
 from regard_lab.seeing.explorer.sources import (
     Attention,
     Exploration,
+    compared,
     explore_maps,
     explore_pattern,
     explore_text,

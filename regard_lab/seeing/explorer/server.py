@@ -27,9 +27,7 @@ IDLE = 10.0  # seconds that a connection may wait for its next byte
 DEADLINE = 30.0  # seconds in which a request must have arrived
 MOST_CONNECTIONS = 400
 Read = Callable[[str], Exploration]
-Ask = Callable[
-    [Mapping[str, Any]], dict[str, Any]
-]  # what the body of a request asks for, and its answer as JSON values
+Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # from the body of a request to the JSON values of its result
 
 
 class ExplorerServer(ThreadingHTTPServer):
@@ -144,9 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _handle(self) -> None:
-        if self.headers.get_all("Host") is None or self.headers.get_all("Host") not in [
-            [h] for h in self.explorer.hosts
-        ]:
+        if self.headers.get_all("Host") not in [[host] for host in self.explorer.hosts]:
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this page is only served as localhost or 127.0.0.1")
             return
         own = f"/{self.explorer.token}/"
@@ -189,13 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             with self.explorer.reading:
                 answer = ask(body)
-        except RegardError as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-            return
         except Exception as error:  # the page explains it; the command goes on serving
-            self._refuse(
-                HTTPStatus.UNPROCESSABLE_ENTITY, f"the model cannot read this: {type(error).__name__}: {error}"
-            )
+            own = "" if isinstance(error, RegardError) else f"the model cannot read this: {type(error).__name__}: "
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"{own}{error}")
             return
         self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 

@@ -20,8 +20,12 @@ from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD
 from regard_lab.seeing.lenses.erasing import Changed
-from regard_lab.seeing.transformers.changing import PretrainedText, pretrained_with_word, pretrained_without_each
-from regard_lab.seeing.transformers.words import spans_of
+from regard_lab.seeing.transformers.changing import (
+    PretrainedText,
+    pretrained_with_word,
+    pretrained_without_each,
+    spans_of,
+)
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 
 __all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig
 
 from regard.errors import RegardError
 from regard.integrations.transformers import attach, explain
-from regard.integrations.transformers.checking import live_positions, tiny_inputs
+from regard.integrations.transformers.attaching import live_positions, tiny_inputs
 
 REPORT = Path(__file__).parents[3] / "benchmarks" / "results" / "pretrained_families_cpu" / "architectures.json"
 ROWS, LENGTH, SECONDS = 4, 14, 60

@@ -29,9 +29,9 @@ def translated(folder):
 @pytest.fixture(scope="module")
 def large(folder):
     """12 layers, 12 heads, 512 tokens."""
-    path = folder / "large.html"
-    show(weights(12, 12, 512, causal=True), [f"word{at}" for at in range(512)]).save(path)
-    return path
+    path, given = folder / "large.html", weights(12, 12, 512, causal=True)
+    show(given, [f"word{at}" for at in range(512)]).save(path)
+    return path, given
 
 
 def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_chosen(browser, translated):
@@ -143,8 +143,9 @@ def test_heads_are_sorted_by_their_measures(browser, folder):
 
 
 def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(browser, large):
-    assert large.stat().st_size <= 20e6
-    with Opened(browser, f"{large.as_uri()}#view=heads") as opened:
+    path, _ = large
+    assert path.stat().st_size <= 20e6
+    with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
         assert opened.cpu_seconds() <= 2
         assert opened.nodes() <= 2000
         for view in OF_WEIGHTS:
@@ -171,8 +172,8 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_o
 
 
 def test_weights_of_a_large_page_are_within_the_stated_error(browser, large):
-    given = weights(12, 12, 512, causal=True)
-    with Opened(browser, f"{large.as_uri()}#view=map&layer=5&head=7&row=300") as opened:
+    path, given = large
+    with Opened(browser, f"{path.as_uri()}#view=map&layer=5&head=7&row=300") as opened:
         opened.page.wait_for_timeout(500)
         assert "rounded" in opened.page.locator(".badge").first.inner_text()
         cells = opened.page.locator("tbody tr").all_inner_texts()

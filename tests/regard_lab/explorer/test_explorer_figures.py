@@ -40,7 +40,7 @@ def cells(image, rows, columns):
 
 
 def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path):
-    count = 60
+    count = 20
     given = weights(1, 2, count, seed=3)  # the second head has no zeros, so no pair is grey
     given[0, 0, 0] = torch.eye(count)[0]  # both ends of the scale
     draw_attention(given, tmp_path / "one.svg", head=0)

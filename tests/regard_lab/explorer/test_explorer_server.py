@@ -375,7 +375,7 @@ def test_a_question_for_another_word_without_a_field_or_with_any_value_in_it_is_
 
 
 def test_questions_of_any_shape_are_answered_or_explained(asked):
-    assert_answers_or_explains(asked, 30)
+    assert_answers_or_explains(asked, 20)
 
 
 @pytest.mark.slow

@@ -13,17 +13,28 @@ from regard_lab.seeing import look_text, visible
 from regard_lab.seeing.english import relations_in
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation, show, to_page
 from regard_lab.seeing.explorer import sources as sources_module
-from regard_lab.seeing.explorer.comparing import heads_apart
 from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
 from regard_lab.seeing.explorer.records import ShownWalk
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.explorer.sources import heads_apart
 from regard_lab.seeing.lenses.erasing import Changed, with_word, without_each
 from regard_lab.seeing.lenses.passes import baseline
 from regard_lab.seeing.texts import look_rows
 from regard_lab.text import BEGIN, END
 
 from .browsing import Opened
-from .making import OTHER, SOURCE, TARGET, TOKENISER, instead, language_model, translation, translator, walked
+from .making import (
+    OTHER,
+    SOURCE,
+    TARGET,
+    TOKENISER,
+    instead,
+    language_model,
+    plain_translation,
+    translation,
+    translator,
+    walked,
+)
 
 IDS = TOKENISER.encode(TARGET)
 
@@ -300,11 +311,11 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
 
 
 def test_heads_of_equal_models_are_not_apart():
-    found = explore_translation(translator(), TOKENISER, SOURCE, IDS)
+    found = plain_translation()
     same = compared(found, found, "the same")
     for one in same.attentions:
         assert float(one.measured["apart"].abs().max()) < 1e-6
-    other = explore_translation(translator(seed=3), TOKENISER, SOURCE, IDS)
+    other = plain_translation(seed=3)
     assert float(compared(found, other, "").attentions[0].measured["apart"].min()) > 1e-4
 
 
