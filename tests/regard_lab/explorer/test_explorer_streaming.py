@@ -120,14 +120,14 @@ import torch
 from regard_lab.seeing.explorer import stream_head
 from regard_lab.bench.measuring import peak_of
 torch.set_num_threads(1)
-q, k = torch.randn(2, 6_000, 8)
-stream_head(q[:3000], k[:3000])
+q, k = torch.randn(2, 10_000, 8)
+stream_head(q[:6000], k[:6000])
 print(peak_of(lambda: stream_head(q, k)))
 """
 
 
 @pytest.mark.skipif(not RESET.exists(), reason="the peak of memory is read from a file of Linux")
 def test_no_block_of_weights_outlives_its_turn():
-    """All weights of 6,000 positions take 137 MiB, a block of them 32, and what is computed of it about 230."""
+    """All weights of 10,000 positions take 381 MiB, a block of them 32, and what is computed of it about 300."""
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 320 * 2**20
+    assert int(done.stdout) < 500 * 2**20
