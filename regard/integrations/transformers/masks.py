@@ -47,7 +47,7 @@ class PatternMask(torch.Tensor):
     """A mask of numbers (batch, 1, q_len, k_len) that holds a pattern instead of pairs.
 
     Models hand it on like any other mask: 0 for allowed pairs, the most negative number for others. An operation that
-    needs its pairs writes them out once, and `written` then says so. Cutting its rows and its last axis, and moving it
+    needs its pairs writes them out once, and `written` is then True. Cutting its rows and its last axis, and moving it
     to its own device and dtype, keep the pattern.
     """
 

@@ -75,7 +75,7 @@ def show(
     Raises:
         ShapeError: weights of another shape, or of another size than the words.
         ArgumentError: weights outside 0 to 1, rows that sum to more than 1, words for maps that have their own, or a
-            length for weights. Where rows sum to less, as with a sink, the page says so.
+            length for weights. Where rows sum to less, as with a sink, the page reports it.
 
     >>> import torch
     >>> page = show(torch.eye(2), ["the", "</script>"])

@@ -38,7 +38,7 @@ class ExplorerServer(ThreadingHTTPServer):
         read: reads another sentence, for the form of the page; None for a page without a form.
         text, label: the sentence that the form contains at first, and what it asks for.
         port: 0 for one that is free.
-        asks: what the page may ask for besides, by its name: it gets the body of a request, and returns the answer.
+        asks: what the page may ask for besides, by its name: it gets the body of a request, and returns JSON values.
 
     Raises:
         ArgumentError: the port is taken, or may not be used.
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here; open the address that regard view printed")
 
     def _asked(self, path: bytes, own: str) -> Ask | None:
-        """What the page asks for by a path, if it may; every path is compared, so that times say nothing."""
+        """What the page asks for by a path, if it may; every path is compared, so that times reveal nothing."""
         found = [ask for name, ask in self.explorer.asks.items() if hmac.compare_digest(path, f"{own}{name}".encode())]
         return found[0] if found else None
 

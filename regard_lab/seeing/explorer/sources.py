@@ -277,7 +277,7 @@ def explore_pattern(
         ArgumentError: both words and a length, or a length out of range.
     """
     if length is not None and (tokens is not None or keys is not None):
-        raise ArgumentError("give tokens or length, not both: the words say how many queries and keys there are")
+        raise ArgumentError("give tokens or length, not both: the words give the number of queries and keys")
     if tokens is None and keys is not None:
         raise ArgumentError("keys are the words of the keys; give the words of the queries too, as tokens")
     count = PATTERN_LENGTH if length is None else whole("length", length, 1)
@@ -290,8 +290,8 @@ def explore_pattern(
 def with_relations(one: Attention, words: Sequence[str]) -> Attention:
     """Self-attention with the mean weight that each head has on the right words, for each relation that the text has.
 
-    Relations are labelled by rules for English text (`regard_lab.seeing.english`). A few words of one text say little
-    about a head in general: the lesson on relations measures heads on many texts.
+    Relations are labelled by rules for English text (`regard_lab.seeing.english`). A few words of one text reveal
+    little about a head in general: the lesson on relations measures heads on many texts.
     """
     measured, links = dict(one.measured), dict(one.links)
     for name, found in relations_in(words).items():

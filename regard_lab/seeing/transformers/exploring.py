@@ -141,7 +141,7 @@ def explore_pretrained(
 
 
 def _with_changes(found: Exploration, read: PretrainedText) -> Exploration:
-    """The exploration with what the model does without each word, or a note that says why it has none."""
+    """The exploration with what the model does without each word, or a note with the reason why it has none."""
     if len(read.spans) > MOST_REREAD:
         note = f"Texts of more than {MOST_REREAD} words are not read again without each word."
         return replace(found, notes=(*found.notes, note))
