@@ -14,7 +14,7 @@ from regard.errors import MissingPackageError
 def install_line(extra: str) -> str:
     """The command that installs an extra of regard from where regard was installed, such as a clone.
 
-    >>> install_line("train").startswith("pip install ")
+    >>> install_line("lab").startswith("pip install ")
     True
     """
     return f"pip install {shlex.quote(f'{_origin()}[{extra}]')}"
@@ -32,7 +32,7 @@ def _origin() -> str:
 
 
 @contextmanager
-def needed(package: str, purpose: str, extra: str = "train") -> Generator[None]:
+def needed(package: str, purpose: str, extra: str = "lab") -> Generator[None]:
     """Import an optional package inside this block to get a clear error if it is missing.
 
     Args:

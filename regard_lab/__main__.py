@@ -1,4 +1,4 @@
-"""`python -m regard`: the command line, for environments whose scripts are not on the path."""
+"""`python -m regard_lab`: the command line, for environments whose scripts are not on the path."""
 
 from regard_lab.cli import main
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from regard.functional import kept
+from regard.functional.kept import PLANS
 
 settings.register_profile(
     "regard", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -64,14 +64,9 @@ def _same_random_numbers_in_every_test():
 @pytest.fixture
 def fresh_plans() -> Iterator[Callable[[], None]]:
     """Forgets all plans before and after a test that changes what planning reads, and in between when it is called."""
-
-    def forget() -> None:
-        for store in (kept._plans, kept._steps, kept._calls, kept._own):
-            store.clear()
-
-    forget()
-    yield forget
-    forget()
+    PLANS.forget()
+    yield PLANS.forget
+    PLANS.forget()
 
 
 @pytest.fixture(autouse=True)

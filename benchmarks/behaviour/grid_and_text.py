@@ -7,12 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.behaviour.experiment import Experiment, Record, Records, mean, over_seeds
-from benchmarks.behaviour.models import SmallDecoder
-from benchmarks.behaviour.tasks import grid, runs_of
-from benchmarks.behaviour.text import SYMBOLS, texts
-from benchmarks.behaviour.training import Draw, Training, train
-from benchmarks.behaviour.verdicts import Verdict, apart
+from benchmarks.behaviour.learning import SYMBOLS, Draw, SmallDecoder, Training, grid, runs_of, texts, train
+from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, mean, over_seeds
 from regard.patterns import parse
 
 SIDE, COLOURS, NOISE, ROWS = 16, 8, 0.1, 16

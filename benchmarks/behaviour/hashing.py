@@ -9,11 +9,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.behaviour.experiment import Experiment, Record, Records, mean, over_seeds
-from benchmarks.behaviour.models import SmallDecoder
-from benchmarks.behaviour.tasks import duplication
-from benchmarks.behaviour.training import Training, score, train
-from benchmarks.behaviour.verdicts import Verdict, apart, at_least
+from benchmarks.behaviour.learning import SmallDecoder, Training, duplication, score, train
+from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, at_least, mean, over_seeds
 from regard.mechanisms import LSH
 
 SYMBOLS, WORD, ROWS = 10, 63, 16

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.behaviour.experiment import Experiment, Record, Records, mean, over_seeds
-from benchmarks.behaviour.models import SmallDecoder
-from benchmarks.behaviour.tasks import recall
-from benchmarks.behaviour.training import Batch, Training, score, train
-from benchmarks.behaviour.verdicts import Verdict, apart, at_least, below
+from benchmarks.behaviour.learning import Batch, SmallDecoder, Training, recall, score, train
+from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, at_least, below, mean, over_seeds
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
 
 LENGTH, VOCABULARY, ROWS, HEADS = 64, 256, 32, 2

@@ -8,8 +8,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from regard_lab.cli.app import app
-from regard_lab.cli.commands import HELP_FILE, Unloaded
+from regard_lab.cli.app import HELP_FILE, Unloaded, app
 
 
 def made_help() -> str:

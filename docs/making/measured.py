@@ -11,7 +11,7 @@ from typing import Any
 
 from regard_lab.bench import Results
 from regard_lab.bench.complexity import ROWS, Table, read_row
-from regard_lab.bench.complexity.measuring import EFFORTS
+from regard_lab.bench.complexity.report import EFFORTS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BENCHES = {"attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -150,11 +150,13 @@ class Offer:
 class Backend(Protocol):
     """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason.
 
-    Where assessing takes long, `least_work(problem)` may return a number that its `Cost.work_on` is never below. If
-    another backend is cheaper than that, it is assessed only when the plan is printed.
+    It refuses what exceeds its `limits`, functions from a problem to a reason or None, and what `strict` forbids.
     """
 
     name: str
+
+    @property
+    def limits(self) -> Iterable[Callable[[Problem], str | None]]: ...
 
     def assess(self, problem: Problem) -> Offer | Refusal: ...
 
@@ -166,7 +168,11 @@ def check_backend(backend: str, backends: Collection[str]) -> None:
 
 
 def short(number: float) -> str:
-    """A number in three digits with a unit prefix."""
+    """A number in three digits with a unit prefix.
+
+    >>> short(1_234_567)
+    '1.23 M'
+    """
     for unit in ("", "k", "M", "G", "T"):
         if number < 1000:
             return f"{number:.3g} {unit}"

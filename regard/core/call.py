@@ -10,32 +10,33 @@ from torch.autograd import forward_ad
 
 from regard.arguments import PLAIN, plain, real, yes_or_no
 from regard.bias import Bias
-from regard.core.combination import check_combination, checked_parameters, named_parameters
 from regard.core.problem import (
     FARTHEST,
+    PER_ROW,
     Problem,
     carries_tangent,
+    check_combination,
+    check_planned_sizes,
     checked_bias,
     checked_dropout,
     checked_mechanism,
+    checked_parameters,
+    checked_q_start,
     checked_sink,
     checked_softcap,
     learns,
-    planned_q_start,
+    named_parameters,
 )
 from regard.core.result import Want
-from regard.core.tensors import Outline, Stored, autocast_dtype, bind_attention, in_memory, lowered
+from regard.core.tensors import BEFORE_AUTOGRAD, Outline, Stored, bind_attention, in_autocast, in_memory, is_casting
 from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
 
-_SOFTMAX = Softmax()
-_BEFORE: Any = torch._C.DispatchKey.PreDispatch  # included while a tracer records before autograd
 STEP = 16  # the most queries of a step of decoding
-_NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)  # what `Call.key` and its look-up may raise
-
-
+_SOFTMAX = Softmax()
+_NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 _LIKE: Any = torch.empty(0, device="cpu")  # in the place of keys and values in the key of a step
 
 
@@ -47,7 +48,7 @@ def is_transformed() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._dispatch_tls_is_dispatch_key_included(_BEFORE)
+        or torch._C._dispatch_tls_is_dispatch_key_included(BEFORE_AUTOGRAD)
         or forward_ad._current_level >= 0
     )
 
@@ -56,7 +57,7 @@ class Call(NamedTuple):
     """The tensors and options of one call, as `attention` takes them; `_replace` returns a changed call.
 
     Creating a call checks nothing: `problem` makes all checks. Calls with equal keys pass the same checks, so a call
-    whose key is known need not be checked again.
+    with the key of an earlier one need not be checked again.
     """
 
     q: torch.Tensor
@@ -99,26 +100,19 @@ class Call(NamedTuple):
             torch.is_grad_enabled(),
             *options,
         )  # fmt: skip
-        if bias is not None:
-            if isinstance(bias, Bias):
-                if (known := bias.plan_key) is None:
-                    return None
-                key += ("bias", type(bias), known)
-            elif bias.is_neg() or bias._is_zerotensor():
-                return None
+        if bias is None and sink is None and not parameters:
+            return key
+        named = [(f"parameter {name}", x) for name, x in sorted((parameters or {}).items())]
+        for name, x in (("bias", bias), ("sink", sink), *named):
+            if x is None:
+                continue
+            if isinstance(x, Bias):
+                traits = x.plan_key
             else:
-                key += ("bias", type(bias), bias.shape, bias.dtype, bias.device, bias.layout, bias.requires_grad)
-        if sink is not None:
-            key += ("sink", type(sink))
-            if isinstance(sink, torch.Tensor):
-                if sink.is_neg() or sink._is_zerotensor():
-                    return None
-                key += (sink.shape, sink.dtype, sink.device, sink.layout, sink.requires_grad)
-        if parameters:
-            for name, x in sorted(parameters.items()):
-                if x.is_neg() or x._is_zerotensor():
-                    return None
-                key += (name, type(x), x.shape, x.dtype, x.device, x.layout, x.requires_grad)
+                traits = () if name == "sink" and not isinstance(x, torch.Tensor) else _traits(x)
+            if traits is None:
+                return None
+            key += (name, type(x), getattr(x, "shape", None), traits)
         return key
 
     def step_key(self) -> Hashable | None:
@@ -131,40 +125,33 @@ class Call(NamedTuple):
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: as `key`.
         """
-        q, k, v, start = self.q, self.k, self.v, self.q_start
-        if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        q, k, v, start, bias = self.q, self.k, self.v, self.q_start, self.bias
+        if not len(q.shape) == len(k.shape) == len(v.shape) == 4 or v.shape[:3] != k.shape[:3]:
             return None
-        if self.parameters or self.dropout or self.want or self.strict:
+        (batch, kv_heads, k_len, head_dim), v_dim = k.shape, v.shape[3]
+        if not k_len or self.parameters or self.dropout or self.want or self.strict:
             return None
         like = self.pattern.without_numbers() if isinstance(self.pattern, Pattern) else self.pattern or "full"
         if like is None or (q.shape[2] > STEP and like is self.pattern):
             return None
-        if k.is_neg() or v.is_neg() or k._is_zerotensor() or v._is_zerotensor():
+        if by_row := isinstance(start, torch.Tensor):
+            if start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu:
+                return None
+        elif start is not None and (type(start) is not int or abs(start) > FARTHEST):
             return None
-        bias = self.bias
-        if bias is not None and (
-            type(bias) is not torch.Tensor or not bias.dim() or bias.shape[-1] not in (1, k.shape[2])
-        ):
-            return None
-        if bias is not None and (bias.is_neg() or bias._is_zerotensor()):
-            return None
-        by_row = isinstance(start, torch.Tensor)
-        if by_row and (start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu):
-            return None
-        if not by_row and start is not None and (type(start) is not int or abs(start) > FARTHEST):
-            return None
-        (batch, kv_heads, k_len, head_dim), (*others, v_dim) = k.shape, v.shape
-        if others != [batch, kv_heads, k_len] or not k_len:
+        of_bias = None
+        if bias is not None:
+            if type(bias) is not torch.Tensor or not bias.dim() or bias.shape[-1] not in (1, k_len):
+                return None
+            of_bias = bias.shape[:-1], bias.shape[-1] == 1, _traits(bias)
+        of_k, of_v = _traits(k), _traits(v)
+        if of_k is None or of_v is None or (of_bias is not None and of_bias[-1] is None):
             return None
         of_all = self._replace(k=_LIKE, v=_LIKE, q_start=None, bias=None, pattern=like).key()  # ty: ignore[invalid-argument-type]
-        return None if of_all is None else (
-            "step", by_row, batch, kv_heads, int(k_len).bit_length(), head_dim, v_dim,
-            type(k), k.dtype, k.device, k.layout, k.requires_grad,
-            type(v), v.dtype, v.device, v.layout, v.requires_grad,
-            None if bias is None else (bias.shape[:-1], bias.shape[-1] == 1, bias.dtype, bias.device, bias.layout,
-                                       bias.requires_grad),
-            *of_all,
-        )  # fmt: skip
+        if of_all is None:
+            return None
+        sizes = batch, kv_heads, int(k_len).bit_length(), head_dim, v_dim
+        return "step", by_row, *sizes, type(k), of_k, type(v), of_v, of_bias, *of_all
 
     def in_numbers(self) -> Call:
         """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""
@@ -177,10 +164,10 @@ class Call(NamedTuple):
         float64 tensors and entries of a cache are not cast, nor is the bias of a float64 call.
         """
         q = self.q
-        if not isinstance(q, torch.Tensor) or (dtype := autocast_dtype(device := q.device.type)) is None:
+        if not isinstance(q, torch.Tensor) or not is_casting(device := q.device.type):
             return self
-        q, k, v = (lowered(x, device, dtype) for x in (q, self.k, self.v))
-        bias = self.bias if q.dtype == torch.float64 else lowered(self.bias, device, dtype)
+        q, k, v = (in_autocast(x, device) for x in (q, self.k, self.v))
+        bias = self.bias if q.dtype == torch.float64 else in_autocast(self.bias, device)
         return self._replace(q=q, k=k, v=v, bias=bias)
 
     def in_memory(self) -> Call:
@@ -195,10 +182,6 @@ class Call(NamedTuple):
             }
         return self._replace(**changed)
 
-    def as_planned(self) -> Call:
-        """The call without q_start if that is a number, which is part of the plan; a tensor of q_start is kept."""
-        return self if isinstance(self.q_start, torch.Tensor) else self._replace(q_start=None)
-
     def problem(self) -> Problem:
         """The problem of this call, after all checks of its arguments.
 
@@ -207,40 +190,54 @@ class Call(NamedTuple):
             ArgumentError: an option outside the values it may take.
             UnsupportedError: the mechanism does not support a pattern or option of the call.
         """
-        q, k, v, bias = self.q, self.k, self.v, self.bias
         mechanism = checked_mechanism(self.mechanism)
-        sizes = bind_attention(q, k, v, own_key_dim=mechanism.own_key_dim)
+        of_tensors = self.of_tensors(mechanism)
+        batch, heads, q_len, k_len, head_dim, key_dim = (
+            of_tensors[name] for name in ("batch", "heads", "q_len", "k_len", "head_dim", "key_dim")
+        )
         pattern = as_pattern(self.pattern).canonical()
-        pattern.check(sizes["batch"], sizes["heads"], sizes["q_len"], sizes["k_len"])
-        mechanism.check_dims(sizes["head_dim"], sizes["key_dim"])
-        scale = mechanism.default_scale(sizes["head_dim"]) if self.scale is None else real("scale", self.scale)
+        pattern.check(batch, heads, q_len, k_len)
+        mechanism.check_dims(head_dim, key_dim)
         parameters = named_parameters(self.parameters)
-        tensors = [x for x in (q, k, v, *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline)]
+        if isinstance(self.q, Outline):
+            check_planned_sizes(pattern, q_len, k_len)
+        learning = (x for x in (*self[:3], *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline))
         problem = Problem(
-            **sizes,
-            dtype=q.dtype,
-            device=q.device.type,
+            **of_tensors,
             pattern=pattern,
             mechanism=mechanism,
-            q_start=planned_q_start(self.q_start, sizes),
-            scale=scale,
+            scale=mechanism.default_scale(head_dim) if self.scale is None else real("scale", self.scale),
             softcap=checked_softcap(self.softcap),
-            bias=None if bias is None else checked_bias(bias, q, sizes),
-            bias_learns=learns(bias),
-            sink=None if self.sink is None else checked_sink(self.sink, q, sizes),
-            sink_learns=learns(self.sink),
             dropout=checked_dropout(self.dropout),
             want=self.want,
-            needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
+            needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in learning),
             strict=yes_or_no("strict", self.strict),
-            storage=k.dtype,
-            outlined=isinstance(q, Outline),
-            forward_mode=carries_tangent(q, k, v, bias, self.sink, *parameters.values()),
+            outlined=isinstance(self.q, Outline),
+            forward_mode=carries_tangent(*self[:4], self.sink, *parameters.values()),
         )
         self._check_mechanism(problem)
         if self.parameters is not None:  # a plan may be made without them, since it keeps no values
-            checked_parameters(mechanism, problem.sizes, parameters, q)
+            checked_parameters(mechanism, problem.sizes, parameters, self.q)
         return problem
+
+    def of_tensors(self, mechanism: Mechanism) -> dict[str, Any]:
+        """The part of the problem that follows from the tensors of this call, after all checks of them."""
+        q, k, bias, sink = self.q, self.k, self.bias, self.sink
+        sizes = bind_attention(q, k, self.v, own_key_dim=mechanism.own_key_dim)
+        start = sizes["k_len"] - sizes["q_len"]
+        if self.q_start is not None:
+            start = checked_q_start(self.q_start, sizes["batch"])
+        return {
+            **sizes,
+            "dtype": q.dtype,
+            "device": q.device.type,
+            "storage": k.dtype,
+            "q_start": PER_ROW if isinstance(start, torch.Tensor) else start,
+            "bias": None if bias is None else checked_bias(bias, q, sizes),
+            "bias_learns": learns(bias),
+            "sink": None if sink is None else checked_sink(sink, q, sizes),
+            "sink_learns": learns(sink),
+        }
 
     def _check_mechanism(self, problem: Problem) -> None:
         """Raise an UnsupportedError unless the mechanism takes this pattern and the options that were given."""
@@ -257,3 +254,10 @@ class Call(NamedTuple):
 def make_problem(q: Any, k: Any, v: Any, **options: Any) -> Problem:
     """The problem of a call with these tensors and options, checked as `Call.problem` checks it."""
     return Call(q, k, v, **options).problem()
+
+
+def _traits(x: Any) -> Hashable | None:
+    """What a plan depends on in a tensor, beside class and shape; None if its memory is not its value."""
+    if x.is_neg() or x._is_zerotensor():
+        return None
+    return x.dtype, x.device, x.layout, x.requires_grad

@@ -22,7 +22,7 @@ from regard.bias import Bias
 from regard.core.backend import Operands, Relative
 from regard.core.call import Call
 from regard.core.problem import PER_ROW, Problem, checked_seed
-from regard.core.result import Result, TopKeysFound, WeightsOf, asked_for
+from regard.core.result import Result, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored
 from regard.patterns import Full, Grid
 from regard.patterns.grid import four_axes
@@ -37,7 +37,7 @@ _NOTHING: dict[str, torch.Tensor] = {}
 
 
 @dataclass(frozen=True)
-class Place:
+class CallGrid:
     """The positions of a call's queries and of the keys that they can reach, and which of those keys are hidden.
 
     hidden: (batch or 1, kv_heads or 1, keys, 1), True = hidden; None where every key is visible.
@@ -48,34 +48,29 @@ class Place:
     hidden: torch.Tensor | None
     bias: Relative | None = None
 
-    @property
-    def lasting(self) -> bool:
-        """Whether it is the same for every call of its problem and holds no tensor, so that a plan may keep it."""
-        return self.hidden is None and not self.grid.per_batch
 
-
-def place_of(problem: Problem, keys: range, q_start: int | torch.Tensor | None, device: torch.device) -> Place:
-    """The place of a call; q_start is read where it differs by batch row."""
+def grid_of_call(problem: Problem, keys: range, q_start: int | torch.Tensor | None, device: torch.device) -> CallGrid:
+    """The grid of a call; q_start is read where it differs by batch row."""
     start: int | torch.Tensor | None = problem.q_start
     if problem.q_start is PER_ROW and isinstance(q_start, torch.Tensor):
         start = q_start.clone()  # a copy, since the caller may change it in place before the backward pass
     grid = Grid.whole(problem.q_len, problem.k_len, start, device).block(range(problem.q_len), keys)
-    return Place(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
+    return CallGrid(grid, None if problem.checks_hidden_after else _hidden(problem, grid))
 
 
-def lasting_place(problem: Problem, place: Place, call: Call) -> Place | None:
-    """The place that all calls with the same key share, or None where it differs between them.
+def lasting_grid(problem: Problem, here: CallGrid, call: Call) -> CallGrid | None:
+    """The grid that all calls with the same key share and that holds no tensor of one call; None where it differs.
 
-    A bias that compares by value has the same numbers in each of them, so the place holds these too.
+    A bias that compares by value has the same numbers in each of them, so these are kept too.
     """
-    if not place.lasting:
+    if here.hidden is not None or here.grid.per_batch:
         return None
     bias = call.bias
     if not isinstance(bias, Bias) or not bias.by_value or bias.plan_key is None:
-        return place
-    found = _prepared_bias(bias, problem, place.grid)
-    assert isinstance(found, Relative)
-    return replace(place, bias=found) if found.table.numel() <= NUMBERS_KEPT else place
+        return here
+    relative = _prepared_bias(bias, problem, here.grid)
+    assert isinstance(relative, Relative)
+    return replace(here, bias=relative) if relative.table.numel() <= NUMBERS_KEPT else here
 
 
 def _hidden(problem: Problem, grid: Grid) -> torch.Tensor | None:
@@ -83,18 +78,18 @@ def _hidden(problem: Problem, grid: Grid) -> torch.Tensor | None:
     return None if visible is None else ~_for_kv_heads(visible, problem)[..., None]
 
 
-def prepare(problem: Problem, place: Place, call: Call) -> Operands:
-    """Cut the tensors of a call to the keys of their place and zero the hidden ones.
+def prepare(problem: Problem, here: CallGrid, call: Call) -> Operands:
+    """Cut the tensors of a call to the keys of its grid and zero the hidden ones.
 
     A weight of zero does not hide a NaN, since NaN times zero is NaN: hidden keys and values are replaced before any
     backend reads them.
     """
-    grid, k, v = place.grid, call.k, call.v
+    grid, k, v = here.grid, call.k, call.v
     if len(grid.keys) < problem.k_len or isinstance(k, Stored):
         k, v = _cut(k, grid.keys), _cut(v, grid.keys)
-    if place.hidden is not None:
-        k, v = _zeroed(k, place.hidden), _zeroed(v, place.hidden)
-    bias = place.bias if call.bias is None or place.bias is not None else _prepared_bias(call.bias, problem, grid)
+    if here.hidden is not None:
+        k, v = _zeroed(k, here.hidden), _zeroed(v, here.hidden)
+    bias = here.bias if call.bias is None or here.bias is not None else _prepared_bias(call.bias, problem, grid)
     seed = 0 if call.dropout_seed is None and not problem.dropout else _seed(call.dropout_seed)
     sink = None if call.sink is None else prepared_sink(call.sink, call.q)
     operands = Operands(call.q, k, v, bias, grid, seed, _NOTHING, sink)
@@ -148,8 +143,8 @@ def _beyond(bias: Relative, grid: Grid) -> torch.Tensor:
     """Which keys a bias by distance masks for every query, (batch or 1, heads or 1, keys)."""
     masked = torch.nn.functional.pad((bias.table == -math.inf).cumsum(-1), (1, 0))
     first = grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest  # of the neighbouring distances of a key
-    found = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)  # (heads, [batch, 1,] 1, keys)
-    return found.transpose(0, 1) if found.dim() == 3 else found[:, :, 0, 0].transpose(0, 1)
+    beyond = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)  # (heads, [batch, 1,] 1, keys)
+    return beyond.transpose(0, 1) if beyond.dim() == 3 else beyond[:, :, 0, 0].transpose(0, 1)
 
 
 def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
@@ -331,9 +326,9 @@ def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result
     write = _WithNaN.apply
     filled = lambda x, at: None if x is None else write(x, at)  # noqa: E731
     rows, chosen = touched[..., None], None
-    if (asked := asked_for(WeightsOf, problem.want)) is not None:
-        heads = list(range(problem.heads) if asked.heads is None else asked.heads)
-        chosen = touched[:, heads][:, :, list(asked.rows)][..., None]
+    if (some := requested(WeightsOf, problem.want)) is not None:
+        heads = list(range(problem.heads) if some.heads is None else some.heads)
+        chosen = touched[:, heads][:, :, list(some.rows)][..., None]
     top = result.top_keys
     return Result(
         output=write(result.output, rows),

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
-from regard.arguments import shown
 from regard.bias import Bias
-from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.backend import Backend, Cost, Offer, Operands, Refusal, check_backend, reachable_keys, short
 from regard.core.call import UNKNOWN, Call
-from regard.core.combination import checked_parameters
-from regard.core.hidden import Place, contained, lasting_place, looks_sound, masks_pairs, place_of, prepare
-from regard.core.problem import PER_ROW, RELATIVE, Problem, check_planned_sink, learns
+from regard.core.hidden import CallGrid, contained, grid_of_call, lasting_grid, looks_sound, masks_pairs, prepare
+from regard.core.problem import PER_ROW, Problem, checked_parameters
 from regard.core.result import Result, Statistics, as_text
 from regard.core.shaped import has_no_values, shapes_of
-from regard.core.tensors import Stored, check_tensor, refuse_layout, refuse_tracing
-from regard.errors import ArgumentError, UnsupportedError
+from regard.core.tensors import Stored, check_tensor, refuse_tracing
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Softmax
+from regard.patterns import Pattern
+from regard.patterns.algebra import Either
 
+# A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
+UNASKED_BYTES = 4 * 2**30
+FORWARD_MODE = "reference"  # the one backend that consists of operations with forward-mode derivatives
+SHAPES = "shapes"  # the backend of plans of tensors without values, which compute nothing
 _SOFTMAX = Softmax()
 
 
@@ -40,7 +45,7 @@ class Plan:
     @cached_property
     def others(self) -> tuple[tuple[str, Cost | Refusal], ...]:
         """The cost of every other backend by its name, or the reason why it refused."""
-        return tuple((name, one().cost if callable(one) else one) for name, one in self._others)
+        return tuple((name, one().cost if callable(one) else one.cost) for name, one in self._others)
 
     def run(
         self,
@@ -73,9 +78,8 @@ class Plan:
         sink: float | torch.Tensor | None = None,
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
-        return AttentionDetail(
-            self.result_of(Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)), self
-        )
+        call = Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)
+        return AttentionDetail(self.result_of(call), self)
 
     def result_of(self, call: Call) -> Result:
         """Output and statistics of a call, after a check that its tensors are like those the plan was made for.
@@ -89,23 +93,44 @@ class Plan:
                 "there, or run the plan outside"
             )
         try:
-            place = self._places.get(key := call.key())
+            here = self._grids.get(key := call.key())
         except UNKNOWN:
-            place = key = None
-        return self._checked_result(call, key) if place is None else self.compute(call, place)
+            here = key = None
+        if here is not None:
+            return self.compute(call, here)
+        refuse_tracing()
+        if (cast := call.cast()) is not call:
+            with torch.autocast(cast.q.device.type, enabled=False):  # the backend chooses in what it computes
+                return self.result_of(cast)
+        self._check(call)
+        if not has_no_values(call.q, call.k, call.v):
+            here, lasts = self.grid_of(call)
+            if lasts and key is not None:
+                self._grids[key] = here
+        return self.compute_first(call, here)
 
-    def compute(self, call: Call, place: Place | None) -> Result:
-        """Output and statistics of a call that is known to fit the plan; `place` is None where none was kept."""
+    def compute_first(self, call: Call, here: CallGrid | None) -> Result:
+        """Output and statistics of the first call with its key, which fits the plan.
+
+        Its tensors may have no values, or numbers that are not in their memory.
+        """
+        if has_no_values(call.q, call.k, call.v):
+            tensors = (call.q, call.k, call.v, call.bias, call.sink, *self._checked_parameters(call).values())
+            return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
+        return self.compute(call.in_memory(), here)
+
+    def compute(self, call: Call, here: CallGrid | None) -> Result:
+        """Output and statistics of a call that is known to fit the plan; `here` is None where no grid was kept."""
         problem = self.problem
-        if place is None:
-            place = place_of(problem, self.keys, call.q_start, call.q.device)
-        operands = prepare(problem, place, call)
+        if here is None:
+            here = grid_of_call(problem, self.keys, call.q_start, call.q.device)
+        operands = prepare(problem, here, call)
         if self._has_parameters or call.parameters is not None:
             operands = operands._replace(parameters=self._parameters_of(call))
         as_prepared = self._enter_as_prepared and not isinstance(call.k, Stored) and not isinstance(call.v, Stored)
         result = self._offer.run(operands if as_prepared else self._entering(operands))
         if self._masks_pairs and not looks_sound(result):
-            result = contained(problem, operands, result, self._computed)
+            result = contained(problem, operands, result, lambda changed: self._offer.run(self._entering(changed)))
         if result.output.dtype != problem.dtype:
             result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
@@ -115,29 +140,35 @@ class Plan:
         """A function for calls that differ from this plan's in k_len and q_start only; None where there is none."""
         return self._offer.steps
 
-    def lasting_place(self, call: Call) -> Place | None:
-        """The place of every call with the key of this one, or None where it differs between calls."""
-        return lasting_place(self.problem, place_of(self.problem, self.keys, None, call.q.device), call)
+    def grid_of(self, call: Call) -> tuple[CallGrid, bool]:
+        """The grid of a call, and whether every call with its key has the same."""
+        here = grid_of_call(self.problem, self.keys, call.q_start, call.q.device)
+        lasting = lasting_grid(self.problem, here, call)
+        return (here, False) if lasting is None else (lasting, True)
 
     @property
-    def asked(self) -> str:
+    def statistics(self) -> str:
         """The requested statistics as text."""
         return as_text(self.problem.want)
 
     def to_json(self) -> str:
         """The plan as JSON text: backend, costs, reasons and the share of pairs computed; what is estimated says so."""
-        kept = self.problem.kept
+        kept = self.problem.kept_pairs
         return json.dumps(
             {
                 "problem": str(self.problem),
-                "asked": [str(want) for want in self.problem.want],
+                "statistics": [str(want) for want in self.problem.want],
                 "backend": self.backend,
                 "cost": _cost_record(self.cost),
                 "widened_to_float32": self._adds_gradients,
                 "share_of_pairs_computed": self.share_of_pairs_computed,
-                "pairs_kept": None if kept is None else kept.pairs,
-                "pairs_kept_estimated": kept is not None and not kept.exact,
-                "others": {name: self._verdict_record(verdict) for name, verdict in self.others},
+                "pairs_kept": kept,
+                "others": {
+                    name: {"refused": verdict.reason}
+                    if isinstance(verdict, Refusal)
+                    else {"cost": _cost_record(verdict), "times_the_estimated_time": self._times(verdict)}
+                    for name, verdict in self.others
+                },
             }
         )
 
@@ -147,11 +178,11 @@ class Plan:
         return self.cost.pairs / self.problem.pairs if self.problem.pairs else 0.0
 
     def __str__(self) -> str:
-        kept = self.problem.kept
+        kept = self.problem.kept_pairs
         about = "about " if self.cost.estimated else ""
         share = f"{about}{_percent(self.share_of_pairs_computed)} of pairs computed"
         if kept is not None and self.problem.pairs:
-            share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
+            share += f", {_percent(kept / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
         if self._adds_gradients:
             lines.append(
@@ -165,9 +196,7 @@ class Plan:
                 else f"  {name}, {self._times(verdict):.3g}x the estimated time: {verdict}"
             )
         if any("about " in line for line in lines[1:]):
-            lines.append(
-                "  about: an estimate from a sample of the row blocks, since there are too many to count them all"
-            )
+            lines.append("  about: an estimate, since there are too many row blocks to count them all")
         return "\n".join(lines)
 
     def _times(self, cost: Cost) -> float:
@@ -175,35 +204,12 @@ class Plan:
         chosen = self.cost.work_on(self.problem.device)
         return cost.work_on(self.problem.device) / chosen if chosen else 1.0
 
-    def _verdict_record(self, verdict: Cost | Refusal) -> dict[str, Any]:
-        if isinstance(verdict, Refusal):
-            return {"refused": verdict.reason}
-        return {"cost": _cost_record(verdict), "times_the_estimated_time": self._times(verdict)}
-
     def __repr__(self) -> str:
         return f"Plan({self.backend!r} for {self.problem})"
 
-    def _checked_result(self, call: Call, key: Hashable | None) -> Result:
-        """The result of a call whose key is not known, or that autocast changes."""
-        refuse_tracing()
-        if (cast := call.cast()) is not call:
-            with torch.autocast(cast.q.device.type, enabled=False):  # the backend chooses in what it computes
-                return self.result_of(cast)
-        self._check(call)
-        if has_no_values(call.q, call.k, call.v):
-            tensors = (call.q, call.k, call.v, call.bias, call.sink, *self._checked_parameters(call).values())
-            return shapes_of(self.problem, len(self.keys), *tensors).on_all_keys(self.keys, self.problem.k_len)
-        call = call.in_memory()
-        place = place_of(self.problem, self.keys, call.q_start, call.q.device)
-        if key is not None and (lasting := lasting_place(self.problem, place, call)) is not None:
-            place = self._places[key] = lasting
-        return self.compute(call, place)
-
-    def _computed(self, operands: Operands) -> Result:
-        return self._offer.run(self._entering(operands))
-
     @cached_property
-    def _places(self) -> dict[Hashable, Place]:
+    def _grids(self) -> dict[Hashable, CallGrid]:
+        """The grids of calls that passed the check, by their keys."""
         return {}
 
     @cached_property
@@ -228,8 +234,7 @@ class Plan:
     @cached_property
     def _enter_as_prepared(self) -> bool:
         """Whether the backend takes plain tensors as `prepare` returns them."""
-        mechanism = self.problem.mechanism
-        return not self._adds_gradients and not mechanism.projects
+        return not self._adds_gradients and not self.problem.mechanism.projects
 
     def _checked_parameters(self, call: Call) -> dict[str, torch.Tensor]:
         return checked_parameters(self.problem.mechanism, self.problem.sizes, call.parameters, call.q)
@@ -245,56 +250,37 @@ class Plan:
         if not mechanism.projects:
             operands = operands if self._offer.takes_stored else operands.widened()
             return operands.in_float32() if self._adds_gradients else operands
-        wide = self.problem.lowered.dtype
+        wide = self.problem.projected.dtype
         operands = operands._replace(q=operands.q.to(wide)).widened()
         q, k, left = mechanism.project(operands.q, operands.k.to(wide), operands.parameters)
         return operands._replace(q=q, k=k, v=operands.v.to(wide), parameters=left)
 
     def _check(self, call: Call) -> None:
         """Raise unless the tensors of a call are what the plan was made for."""
-        q, k, v, bias, q_start, sink = call.q, call.k, call.v, call.bias, call.q_start, call.sink
         planned = self.problem
-        shapes = {
-            "q": (q, (planned.batch, planned.heads, planned.q_len, planned.head_dim), planned.dtype),
-            "k": (k, (planned.batch, planned.kv_heads, planned.k_len, planned.key_dim), planned.storage),
-            "v": (v, (planned.batch, planned.kv_heads, planned.k_len, planned.v_dim), planned.storage),
-        }
-        for name, (tensor, shape, dtype) in shapes.items():
-            check_tensor(name, tensor)
-            if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device.type != planned.device:
-                raise ArgumentError(
-                    f"this plan was made for {name} {shape} {dtype} on {planned.device} and was given "
-                    f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; make a plan for these tensors"
-                )
-        for name, given, wanted in (
-            ("bias", bias is not None, planned.bias is not None),
-            ("q_start", q_start is not None, planned.q_start is PER_ROW),
-            ("sink", sink is not None, planned.sink is not None),
-        ):
-            if wanted and not given:
-                raise ArgumentError(f"this plan was made with a tensor as {name}; hand it to run({name}=...) again")
-            if given and not wanted:
+        for name, needed in (("bias", planned.bias), ("sink", planned.sink), ("q_start", planned.q_start is PER_ROW)):
+            given = getattr(call, name) is not None
+            if given and needed in (None, False):
                 raise ArgumentError(f"this plan was made without a tensor as {name}; plan again with it")
-        if bias is not None and not isinstance(bias, torch.Tensor | Bias):
-            raise ArgumentError(f"bias is {shown(bias)}; this plan needs the tensor or the bias that it was made with")
-        if bias is not None:
-            if isinstance(bias, torch.Tensor):
-                refuse_layout("bias", bias)
-            shape = RELATIVE if isinstance(bias, Bias) else (1,) * (4 - bias.dim()) + tuple(bias.shape)
-            if shape != planned.bias or (learns(bias) and not planned.bias_learns):
-                learning = {True: "that learns", False: "that does not learn"}
-                raise ArgumentError(
-                    f"this plan was made for a bias {planned.bias} {learning[planned.bias_learns]} and was given "
-                    f"{tuple(getattr(bias, 'shape', shape))} {learning[learns(bias)]}; make a plan for it"
-                )
-        if sink is not None:
-            check_planned_sink(planned, sink, q)
-        if q_start is not None and not isinstance(q_start, torch.Tensor):
-            raise ArgumentError(f"q_start is {shown(q_start)}; this plan was made for an int64 tensor (batch,)")
-        if q_start is not None and (q_start.dtype != torch.int64 or tuple(q_start.shape) != (planned.batch,)):
+            if not given and needed not in (None, False):
+                raise ArgumentError(f"this plan was made with a tensor as {name}; hand it to run({name}=...) again")
+        for name in ("q", "k", "v"):
+            check_tensor(name, getattr(call, name))
+        try:
+            found = call.of_tensors(planned.mechanism)
+        except ShapeError as error:
+            raise ArgumentError(f"this plan was made for other tensors, {planned}: {error}") from None
+        if call.q_start is None:
+            found["q_start"] = planned.q_start
+        for name in ("bias_learns", "sink_learns"):
+            found[name] = found[name] or getattr(planned, name)
+        if different := [name for name, value in found.items() if value != getattr(planned, name)]:
+            made_for, given = (
+                ", ".join(f"{name} {value(name)}" for name in different)
+                for value in (partial(getattr, planned), found.__getitem__)
+            )
             raise ArgumentError(
-                f"this plan was made for q_start as int64 ({planned.batch},) and was given {q_start.dtype} "
-                f"{tuple(q_start.shape)}; give one position for each batch row"
+                f"this plan was made for {made_for} and was given {given}; make a plan for these tensors"
             )
 
 
@@ -302,11 +288,106 @@ class AttentionDetail(Statistics):
     """Output, plan and statistics of one call; reading a statistic that was not requested raises."""
 
     def __init__(self, result: Result, plan: Plan) -> None:
-        super().__init__(result, plan.asked)
+        super().__init__(result, plan.problem.want)
         self.plan = plan
 
     def __repr__(self) -> str:
-        return f"AttentionDetail(output {tuple(self.output.shape)}, {self.asked}, by {self.plan.backend})"
+        return f"AttentionDetail(output {tuple(self.output.shape)}, {self.statistics}, by {self.plan.backend})"
+
+
+def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
+    """The plan with the cheapest backend for a problem, or with the named one.
+
+    Raises:
+        UnsupportedError: no backend, or not the named one, computes this problem; with all reasons.
+    """
+    check_backend(backend, backends)
+    most = max(UNASKED_BYTES, 4 * problem.nbytes)
+    verdicts = _verdicts(problem.projected, backends, backend, most)
+    offers = {name: verdict for name, verdict in verdicts.items() if isinstance(verdict, Offer)}
+    if backend != "auto" and backend not in offers:
+        raise UnsupportedError(
+            f"backend {backend!r} does not compute this call: {verdicts[backend]}; use backend='auto' for one that does"
+        )
+    if not offers:
+        raise UnsupportedError(f"no backend computes {problem}: {_listed(verdicts)}")
+    expense = lambda one: (offers[one].cost.peak_bytes > most, offers[one].cost.work_on(problem.device))  # noqa: E731
+    name = min(offers, key=expense) if backend == "auto" else backend
+    if backend == "auto" and offers[name].cost.peak_bytes > most:
+        raise UnsupportedError(f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it")
+    others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
+    return Plan(problem, name, offers[name].cost, others, reachable_keys(problem), offers[name])
+
+
+def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most: float) -> dict[str, Any]:
+    """The verdict of each backend; a function that returns it for those that cannot be chosen."""
+    verdicts: dict[str, Any] = {}
+    cheapest, least = math.inf, least_work(problem) if chosen == "auto" else 0.0
+    for name in backends:
+        assess = partial(_verdict, name, backends[name], problem)
+        if chosen != "auto":
+            verdicts[name] = assess() if name == chosen else assess
+        elif least > cheapest:
+            verdicts[name] = assess
+        else:
+            verdicts[name] = verdict = assess()
+            if isinstance(verdict, Offer) and verdict.cost.peak_bytes <= most:
+                cheapest = min(cheapest, verdict.cost.work_on(problem.device))
+    return verdicts
+
+
+def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
+    if problem.forward_mode and name != FORWARD_MODE:
+        return Refusal(f"it has no forward-mode derivatives; only {FORWARD_MODE} has")
+    return backend.assess(problem)
+
+
+def least_work(problem: Problem) -> float:
+    """A lower bound of `Cost.work_on` for backends that compute each pair, at the pace of the fused operations.
+
+    It counts the products of the kept pairs, of unions those of their largest part, and the queries and outputs.
+    """
+    start = problem.q_start
+    if problem.not_dot_product is not None or start is PER_ROW or problem.empty:
+        return 0.0
+    heads, dims = problem.batch * problem.heads, problem.head_dim + problem.v_dim
+    pairs = heads * _least_pairs(problem.pattern, start, problem.q_len, problem.k_len)
+    rows = heads * problem.q_len * dims * problem.dtype.itemsize
+    return Cost(2 * pairs * dims * (3.5 if problem.needs_grad else 1), rows, 0, pairs).work_on(problem.device)
+
+
+def _least_pairs(pattern: Pattern, start: int, q_len: int, k_len: int) -> int:
+    if (band := pattern.band()) is not None:
+        return band.count(start, q_len, k_len)
+    parts = pattern.parts if isinstance(pattern, Either) else ()
+    return max((_least_pairs(part, start, q_len, k_len) for part in parts), default=0)
+
+
+def _listed(verdicts: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name}: {one if isinstance(one, Refusal) else one.cost}" for name, one in verdicts.items())
+
+
+def _too_large(offers: dict[str, Offer], verdicts: dict[str, Any]) -> str:
+    """That every offer needs more memory than is used unasked, with the cost or refusal of each backend."""
+    least = min(offer.cost.peak_bytes for offer in offers.values())
+    if len(offers) > 1:
+        return f"every backend that computes this would hold at least {short(least)}B at once ({_listed(verdicts)})"
+    (name,) = offers
+    others = {other: verdict for other, verdict in verdicts.items() if other != name}
+    return f"only backend {name!r} computes this, and it would hold {short(least)}B at once ({_listed(others)})"
+
+
+def make_plan_of_shapes(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
+    """The plan of tensors without values, which computes nothing."""
+    check_backend(backend, backends)
+    offer = Offer(Cost(0, 0, 0, 0, calls=0), _refuse_values)
+    return Plan(problem, SHAPES, offer.cost, (), range(problem.k_len), offer)
+
+
+def _refuse_values(operands: Operands) -> Result:
+    raise UnsupportedError(
+        "this plan was made for tensors without values, so it computes nothing; make a new plan for these tensors"
+    )
 
 
 def _percent(share: float) -> str:
@@ -315,7 +396,4 @@ def _percent(share: float) -> str:
 
 
 def _cost_record(cost: Cost) -> dict[str, Any]:
-    return {
-        "flops": cost.flops, "bytes": cost.bytes, "peak_bytes": cost.peak_bytes, "pairs": cost.pairs,
-        "estimated": cost.estimated,
-    }  # fmt: skip
+    return {name: getattr(cost, name) for name in ("flops", "bytes", "peak_bytes", "pairs", "estimated")}

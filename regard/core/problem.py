@@ -1,29 +1,31 @@
-"""The problem of a call, for which plans are made, and the checks of its options."""
+"""The problem of a call, for which plans are made, the checks of its options, and of what its mechanism takes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch.autograd import forward_ad
 from torch.nn import Module
 
-from regard.arguments import count_of, is_symbolic, is_whole, kind_of, plain, real, refuse_wrapper, shown
+from regard.arguments import a_tensor, count_of, has_sizes, kind_of, of_kind, plain, real, shown, whole
 from regard.bias import Bias
-from regard.core.result import Want
-from regard.core.tensors import Outline, Stored, refuse_layout
-from regard.errors import ArgumentError, ShapeError
+from regard.core.result import TopKeys, Want, WeightsOf
+from regard.core.tensors import Outline, Stored, check_device, refuse_layout
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
-from regard.mechanisms.base import Sizes
-from regard.patterns import Pattern
-from regard.patterns.base import MOST_LOOKS
-from regard.patterns.counts import Count, counted
-from regard.patterns.survey import LOOKS
+from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes
+from regard.patterns import Full, Pattern
+from regard.patterns.algebra import NOTHING
+from regard.patterns.counts import counted
 
 RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
 _SOFTMAX = Softmax()
+MOST_PLANNED = 10**9  # positions of a call that is planned from its sizes alone
+MOST_DIVIDED = 1 << 20  # queries of such a call whose pattern is no band
 FARTHEST = 2**62  # positions beyond it could overflow int64
 
 
@@ -35,8 +37,8 @@ class Problem:
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
     `bias_learns`: the bias needs a gradient. `sink` is the shape (batch or 1, heads or 1) of the logits of the sinks,
     `sink_learns`: they need a gradient. `storage` is the dtype in which a cache holds keys and values.
-    `outlined`: there are no tensors and nothing is run, so costs may be estimates. `forward_mode`: a tensor has a
-    tangent (forward-mode automatic differentiation).
+    `outlined`: there are no tensors and nothing is run. `forward_mode`: a tensor has a tangent (forward-mode automatic
+    differentiation).
     """
 
     batch: int
@@ -63,7 +65,7 @@ class Problem:
     storage: torch.dtype
     outlined: bool = False
     forward_mode: bool = False
-    sink: tuple[int, int] | None = None
+    sink: tuple[int, ...] | None = None
     sink_learns: bool = False
 
     @property
@@ -77,7 +79,7 @@ class Problem:
         return Sizes(self.batch, self.heads, self.kv_heads, self.k_len)
 
     @property
-    def lowered(self) -> Problem:
+    def projected(self) -> Problem:
         """The problem as backends get it: queries and keys are projected already, if the score projects them."""
         mechanism = self.mechanism
         if not mechanism.is_softmax or mechanism == _SOFTMAX:
@@ -122,29 +124,18 @@ class Problem:
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize
 
     @property
-    def looks(self) -> int | None:
-        """How many row blocks may be evaluated to estimate a cost; None for all of them."""
-        return LOOKS if self.outlined else None
-
-    @property
-    def kept(self) -> Count | None:
+    def kept_pairs(self) -> int | None:
         """Kept pairs of all batch rows and heads, like `counted`, if the heads are alike, else None."""
         return None if self.pattern.varies_by_head else self.counted
 
     @property
-    def counted(self) -> Count | None:
+    def counted(self) -> int | None:
         """Kept pairs of all batch rows and heads if the structure of the pattern gives them, else None."""
         pattern = self.pattern
         if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_row:
             return None
-        count = counted(pattern, self.q_len, self.k_len, self.q_start, MOST_LOOKS if self.looks is None else self.looks)
-        times = self.batch if pattern.varies_by_head else self.batch * self.heads
-        return Count(times * count.pairs, count.exact)
-
-    @property
-    def kept_pairs(self) -> int | None:
-        """The number in `kept`."""
-        return None if self.kept is None else self.kept.pairs
+        count = counted(pattern, self.q_len, self.k_len, self.q_start)
+        return None if count is None else count * (self.batch if pattern.varies_by_head else self.batch * self.heads)
 
     def __str__(self) -> str:
         heads = f"{count_of(self.heads, 'heads')}" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
@@ -171,6 +162,24 @@ def checked_mechanism(mechanism: Mechanism | str | None) -> Mechanism:
     return mechanism
 
 
+def check_planned_sizes(pattern: Pattern, q_len: int, k_len: int) -> None:
+    """Refuse sizes without tensors for which a plan would take longer than a short while.
+
+    Raises:
+        ArgumentError: more than 10^9 positions, or more queries than a pattern that is no band is divided into blocks.
+    """
+    if max(q_len, k_len) > MOST_PLANNED:
+        raise ArgumentError(
+            f"{count_of(q_len, 'queries')} and {count_of(k_len, 'keys')} are too many to plan; a plan from sizes alone "
+            f"is for at most {MOST_PLANNED} positions: plan a shorter call, and multiply its cost"
+        )
+    if q_len > MOST_DIVIDED and pattern.band() is None:
+        raise ArgumentError(
+            f"{count_of(q_len, 'queries')} are too many to plan with {pattern}, which is no band and is divided block "
+            f"by block; plan at most {MOST_DIVIDED} queries, and multiply the cost"
+        )
+
+
 def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tensor:
     """A position, or one for each batch row, or a refusal.
 
@@ -180,51 +189,23 @@ def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tens
     """
     q_start = plain("q_start", q_start)
     if isinstance(q_start, torch.Tensor):
-        if q_start.is_nested or q_start.dtype != torch.int64 or tuple(q_start.shape) != (batch,):
-            raise ShapeError(f"q_start is {shown(q_start)}; it needs int64 of shape (batch,) = ({batch},), or a number")
-        refuse_wrapper("q_start", q_start)
-        return q_start
-    if is_symbolic(q_start):
-        return q_start
-    if not is_whole(q_start) or abs(q_start) > FARTHEST:
-        raise ArgumentError(
-            f"q_start is {shown(q_start)}; it is a position: a whole number within ±{FARTHEST}, or an int64 tensor "
-            f"(batch,)"
-        )
-    return q_start
-
-
-def planned_q_start(q_start: int | torch.Tensor | None, sizes: dict[str, int]) -> int | None:
-    if q_start is None:
-        return sizes["k_len"] - sizes["q_len"]
-    start = checked_q_start(q_start, sizes["batch"])
-    return PER_ROW if isinstance(start, torch.Tensor) else start
+        needs = f"int64 of shape (batch,) = ({batch},), or a number"
+        return a_tensor("q_start", q_start, needs, [(batch,)], torch.int64)
+    needs = f"a position: a whole number within ±{FARTHEST}, or an int64 tensor (batch,)"
+    return whole("q_start", q_start, -FARTHEST, FARTHEST, needs)
 
 
 def checked_softcap(softcap: float | None) -> float | None:
-    if softcap is None:
-        return None
-    if (found := real("softcap", softcap)) <= 0:
-        raise ArgumentError(f"softcap is {softcap}; scores are capped to ±softcap, so it is above 0 (None for no cap)")
-    return found
+    needs = "a number above 0, since scores are capped to ±softcap (None for no cap)"
+    return None if softcap is None else real("softcap", softcap, above=0, needs=needs)
 
 
 def checked_dropout(dropout: float) -> float:
-    if not 0 <= (found := real("dropout", dropout)) <= 1:
-        raise ArgumentError(f"dropout is {dropout}; it is the share of weights dropped, 0 to 1")
-    return found
+    return real("dropout", dropout, 0, 1, needs="the share of weights that is dropped, 0 to 1")
 
 
 def checked_seed(dropout_seed: int) -> int:
-    """A whole number, or a refusal.
-
-    Raises:
-        ArgumentError: anything else.
-    """
-    found = plain("dropout_seed", dropout_seed)
-    if not is_whole(found):
-        raise ArgumentError(f"dropout_seed is {shown(found)}; it needs a whole number, or None to draw one")
-    return found
+    return of_kind("dropout_seed", plain("dropout_seed", dropout_seed), int, "a whole number, or None to draw one")
 
 
 def carries_tangent(*given: object) -> bool:
@@ -256,7 +237,7 @@ def learns(given: torch.Tensor | Bias | float | None) -> bool:
     return given.learns if isinstance(given, Bias) else isinstance(given, torch.Tensor) and given.requires_grad
 
 
-def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, int]:
+def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
     """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1).
 
     Raises:
@@ -268,33 +249,20 @@ def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: d
         return 1, 1
     batch, heads = sizes["batch"], sizes["heads"]
     refuse_layout("sink", sink)
-    shape = (1,) * (2 - sink.dim()) + tuple(sink.shape)
-    if not sink.dtype.is_floating_point or len(shape) != 2 or shape[0] not in (1, batch) or shape[1] not in (1, heads):
-        raise ShapeError(
-            f"sink is {shown(sink)}; it is one logit for each query head: floating-point (heads,) = ({heads},), or "
-            f"(batch, heads) = ({batch}, {heads}) with 1 for an axis whose logits are equal"
-        )
-    if sink.device != q.device:
-        raise ShapeError(f"q is on {q.device} but sink on {sink.device}; move one of them")
-    return shape
-
-
-def check_planned_sink(planned: Problem, sink: float | torch.Tensor, q: torch.Tensor) -> None:
-    """Raise an ArgumentError unless a sink is like the one of the problem that a plan was made for."""
-    shape = checked_sink(sink, q, {"batch": planned.batch, "heads": planned.heads})
-    if shape != planned.sink or (learns(sink) and not planned.sink_learns):
-        learning = {True: "that learn", False: "that do not learn"}
-        raise ArgumentError(
-            f"this plan was made for sinks {planned.sink} {learning[planned.sink_learns]} and was given {shape} "
-            f"{learning[learns(sink)]}; make a plan for them"
-        )
+    needs = (
+        f"one logit for each query head: floating-point (heads,) = ({heads},), or (batch, heads) = ({batch}, {heads}) "
+        f"with 1 for an axis whose logits are equal"
+    )
+    a_tensor("sink", sink, needs, [(), ((1, heads),), ((1, batch), (1, heads))])
+    check_device("sink", sink, q)
+    return (1,) * (2 - sink.dim()) + tuple(sink.shape)
 
 
 def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
     if isinstance(bias, Bias):
         bias.check(sizes["heads"])
         return RELATIVE
-    whole = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
+    pairs = tuple(sizes[axis] for axis in ("batch", "heads", "q_len", "k_len"))
     if not isinstance(bias, torch.Tensor):
         given = shown(bias) if isinstance(bias, str) else kind_of(bias)
         raise ArgumentError(
@@ -311,11 +279,10 @@ def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: di
             f"bias has dtype {bias.dtype}; it is added to scores, so it needs a floating-point dtype (a mask goes into "
             f"pattern=Explicit(mask.bool()), True = may look)"
         )
-    if bias.device != q.device:
-        raise ShapeError(f"q is on {q.device} but bias on {bias.device}; move one of them")
+    check_device("bias", bias, q)
     shape = (1,) * (4 - bias.dim()) + tuple(bias.shape)
-    if len(shape) != 4 or any(given not in (1, size) for given, size in zip(shape, whole, strict=True)):
-        raise ShapeError(f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {whole}")
+    if not has_sizes(shape, [(1, size) for size in pairs]):
+        raise ShapeError(f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {pairs}")
     return shape
 
 
@@ -328,3 +295,77 @@ def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
         return mask
     span = "specify which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
     return f"{mask}, or if it marks padding {span}" if square else span
+
+
+def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:
+    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics.
+
+    Args:
+        mechanism: its attributes list what it supports.
+        pattern: the pattern in its canonical form.
+        options: the options that were passed, of OPTIONS.
+        want: the requested statistics.
+    """
+    allowed = mechanism.patterns
+    if allowed is not None:
+        for part in pattern.factors:
+            if part not in (Full(), NOTHING) and not isinstance(part, allowed):
+                names = ", ".join(kind.__name__ for kind in (Full, *allowed))
+                because = f" ({mechanism.patterns_because})" if mechanism.patterns_because else ""
+                raise UnsupportedError(
+                    f"{mechanism} takes {names} and combinations of them by &, not {part}{because}; use softmax for it"
+                )
+    for option in OPTIONS:
+        if option in options and option not in mechanism.options:
+            raise UnsupportedError(
+                f"{mechanism} has no {option}, since its paper defines none; leave {option} out, or use softmax"
+            )
+    for wanted in want:
+        name = {TopKeys: "top_keys", WeightsOf: "weights_of"}.get(type(wanted), str(wanted))
+        if name not in mechanism.statistics:
+            available = ", ".join(one for one in STATISTICS if one in mechanism.statistics) or "nothing but its output"
+            raise UnsupportedError(f"{mechanism} does not compute {name}; it computes {available}")
+
+
+def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+    """The argument parameters= as a dict; anything but a mapping is refused."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping | torch.nn.ParameterDict):
+        raise ArgumentError(
+            f"parameters is {shown(given)}; it needs a dict of the mechanism's learned tensors by name, as "
+            f"mechanism.new_parameters(...) makes them"
+        )
+    return dict(given.items())
+
+
+def checked_parameters(
+    mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
+) -> dict[str, torch.Tensor]:
+    """The tensors that the mechanism needs, by name, after a check of names, shapes and devices.
+
+    Raises:
+        ArgumentError: a tensor is missing or unknown.
+        ShapeError: a tensor has another shape or device.
+    """
+    shapes = mechanism.parameter_shapes(sizes)
+    tensors = named_parameters(given)
+    if set(tensors) != set(shapes):
+        them = "it" if len(shapes) == 1 else "them"
+        own = ", ".join(f"{name!r} of shape {shapes[name]}" for name in sorted(mechanism.computed & shapes.keys()))
+        raise ArgumentError(
+            f"{mechanism} was given the parameters {_names(tensors)} and needs {sorted(shapes)}; "
+            + (f"compute {own} for each call" if own else f"make {them} with mechanism.new_parameters(...)")
+            + f", and give {them} as parameters="
+            if shapes
+            else f"{mechanism} learns nothing and was given the parameters {_names(tensors)}; leave them out"
+        )
+    for name, shape in shapes.items():
+        needs = f"floating-point numbers of shape {shape} for {mechanism}, or 1 as its first axis"
+        tensor = a_tensor(f"parameter {name!r}", tensors[name], needs, [((1, shape[0]), *shape[1:])])
+        check_device(f"parameter {name!r}", tensor, q)
+    return tensors
+
+
+def _names(given: Mapping[str, torch.Tensor]) -> str:
+    return shown(sorted(given, key=str))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from regard.arguments import count_of, is_whole, plain, shown, whole
+from regard.arguments import shown, whole
 from regard.errors import ArgumentError, RegardError
 
 
@@ -35,15 +35,16 @@ class WeightsOf:
 
     def check(self, heads: int, q_len: int) -> None:
         """Raise an ArgumentError unless a call of these sizes has all of the rows and heads."""
-        for name, asked, size in (("row", self.rows, q_len), ("head", self.heads or (), heads)):
-            for one in asked:
-                if not 0 <= one < size:
-                    raise ArgumentError(f"weights_of requests {name} {one}; this call has {name}s 0 to {size - 1}")
+        for name, places, size in (("row", self.rows, q_len), ("head", self.heads or (), heads)):
+            for place in places:
+                if not 0 <= place < size:
+                    raise ArgumentError(f"weights_of requests {name} {place}; this call has {name}s 0 to {size - 1}")
 
 
 Kind = TypeVar("Kind", TopKeys, WeightsOf)
 Want = str | TopKeys | WeightsOf
-DIGITS = 18  # of a number in a text
+_NUMBERS = r"\[([0-9]{1,18}(?:, *[0-9]{1,18})*)\]"
+_WRITTEN = re.compile(rf"top_keys\(([0-9]{{1,18}})\)|weights_of\(rows={_NUMBERS}(?:, *heads={_NUMBERS})?\)")
 NAMES = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights")
 
 
@@ -53,10 +54,7 @@ def top_keys(count: int) -> TopKeys:
     >>> print(top_keys(8))
     top_keys(8)
     """
-    count = plain("top_keys' count", count)
-    if not is_whole(count) or count < 1:
-        raise ArgumentError(f"top_keys({shown(count)}): the number of keys is 1 or more")
-    return TopKeys(whole("top_keys' count", count))
+    return TopKeys(whole("top_keys' count", count, 1))
 
 
 def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> WeightsOf:
@@ -69,23 +67,18 @@ def weights_of(rows: Iterable[int], heads: Iterable[int] | None = None) -> Weigh
     >>> print(weights_of(rows=[0, 5], heads=[3]))
     weights_of(rows=[0, 5], heads=[3])
     """
-    chosen = {"rows": _places("rows", rows), "heads": None if heads is None else _places("heads", heads)}
-    for name, asked in chosen.items():
-        if asked is not None and len(set(asked)) < len(asked):
-            raise ArgumentError(f"weights_of({name}={list(asked)}) names one twice; name each once")
-        if asked == ():
-            raise ArgumentError(f"weights_of({name}=[]) requests nothing; name at least one")
-    return WeightsOf(chosen["rows"] or (), chosen["heads"])
+    return WeightsOf(_places("rows", rows), None if heads is None else _places("heads", heads))
 
 
-def _places(name: str, asked: Iterable[int]) -> tuple[int, ...]:
-    if not isinstance(asked, Iterable):
-        raise ArgumentError(f"weights_of({name}={shown(asked)}): name them as a list of whole numbers")
-    places = tuple(plain(f"one of weights_of's {name}", one) for one in asked)
-    for one in places:
-        if not is_whole(one) or one < 0:
-            raise ArgumentError(f"weights_of({name}=...) holds {shown(one)}; each is a whole number from 0 on")
-    return tuple(map(int, places))
+def _places(name: str, given: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(given, Iterable):
+        raise ArgumentError(f"weights_of({name}={shown(given)}): name them as a list of whole numbers")
+    places = tuple(whole(f"one of weights_of's {name}", one, 0) for one in given)
+    if not places:
+        raise ArgumentError(f"weights_of({name}=[]) requests nothing; name at least one")
+    if len(set(places)) < len(places):
+        raise ArgumentError(f"weights_of({name}={list(places)}) names one twice; name each once")
+    return places
 
 
 def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
@@ -97,46 +90,29 @@ def checked_wants(want: Iterable[Want] | Want) -> tuple[Want, ...]:
     (TopKeys(count=8),)
     """
     single = isinstance(want, str | TopKeys | WeightsOf) or not isinstance(want, Iterable) or hasattr(want, "dtype")
-    asked: tuple[Any, ...] = (want,) if single else tuple(want)
-    asked = tuple(_read(one) if isinstance(one, str) else one for one in asked)
-    for one in asked:
+    given: Iterable[Any] = (want,) if single else want
+    statistics: list[Any] = [_read(one) if isinstance(one, str) else one for one in given]
+    for one in statistics:
         if not isinstance(one, TopKeys | WeightsOf) and not (isinstance(one, str) and one in NAMES):
             raise ArgumentError(
                 f"want={shown(one)} is no statistic; there are {', '.join(NAMES)}, top_keys(n) and "
                 f"weights_of(rows, heads)"
             )
-    for kind, advice in (
-        (TopKeys, "top_keys twice; request the larger number"),
-        (WeightsOf, "weights_of twice; request it"),
-    ):
-        if sum(isinstance(one, kind) for one in dict.fromkeys(asked)) > 1:
-            raise ArgumentError(f"want holds {advice} once")
-    return tuple(dict.fromkeys(asked))
+    each_once = tuple(dict.fromkeys(statistics))
+    for kind, name in ((TopKeys, "top_keys"), (WeightsOf, "weights_of")):
+        if sum(isinstance(one, kind) for one in each_once) > 1:
+            raise ArgumentError(f"want holds {name} twice; request all that is needed in one")
+    return each_once
 
 
 def _read(text: str) -> Want:
     """`top_keys(8)` and `weights_of(rows=[0, 5], heads=[3])` as they are written in Python; any other text as it is."""
-    if (counted := re.fullmatch(r"top_keys\(([0-9]+)\)", text.strip())) is not None:
-        return top_keys(_number("top_keys", counted[1]))
-    if (chosen := re.fullmatch(r"weights_of\(rows=\[(.*?)\](?:, *heads=\[(.*?)\])?\)", text.strip())) is not None:
-        return weights_of(_numbers(chosen[1]), None if chosen[2] is None else _numbers(chosen[2]))
-    return text
-
-
-def _numbers(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isascii() and word.isdecimal() for word in words):
-        raise ArgumentError(f"weights_of is given [{text}]; rows and heads are whole numbers, such as [0, 5]")
-    return [_number("weights_of", word) for word in words]
-
-
-def _number(asked: str, word: str) -> int:
-    if len(word) > DIGITS:
-        raise ArgumentError(
-            f"{asked} is given a number of {count_of(len(word), 'digits')}; it counts up to "
-            f"{count_of(DIGITS, 'digits')}"
-        )
-    return int(word)
+    if (match := _WRITTEN.fullmatch(text.strip())) is None:
+        return text
+    count, rows, heads = match.groups()
+    if count is not None:
+        return top_keys(int(count))
+    return weights_of(map(int, rows.split(",")), None if heads is None else map(int, heads.split(",")))
 
 
 def as_text(wants: tuple[Want, ...]) -> str:
@@ -148,7 +124,7 @@ def as_text(wants: tuple[Want, ...]) -> str:
     return ", ".join(map(str, wants)) or "the output alone"
 
 
-def asked_for(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:
+def requested(kind: type[Kind], wants: tuple[Want, ...]) -> Kind | None:
     """The requested statistic of this kind, if there is one."""
     return next((want for want in wants if isinstance(want, kind)), None)
 
@@ -198,9 +174,9 @@ class Result(NamedTuple):
 class Statistics:
     """Output and statistics of one call; reading a statistic that was not requested raises."""
 
-    def __init__(self, result: Result, asked: str) -> None:
+    def __init__(self, result: Result, want: tuple[Want, ...]) -> None:
         self._result = result
-        self.asked = asked
+        self.statistics = as_text(want)
 
     @property
     def output(self) -> torch.Tensor:
@@ -248,8 +224,8 @@ class Statistics:
         return self._read("top_keys")
 
     def _read(self, name: str) -> Any:
-        found = getattr(self._result, name)
-        if found is None:
+        statistic = getattr(self._result, name)
+        if statistic is None:
             name = "weights_of" if name == "chosen_weights" else name
-            raise RegardError(f"{name} was not requested; add it to want= (requested: {self.asked})")
-        return found
+            raise RegardError(f"{name} was not requested; add it to want= (requested: {self.statistics})")
+        return statistic

@@ -12,40 +12,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from regard.bias import Bias
-from regard.core.backend import Cost, Offer, Operands
 from regard.core.problem import Problem
-from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, asked_for
+from regard.core.result import NAMES, Result, TopKeys, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored
-from regard.errors import UnsupportedError
-
-NAME = "shapes"
-_NOTHING = Cost(0, 0, 0, 0, calls=0)
 
 
 def has_no_values(*tensors: Any) -> bool:
     """Whether one of these is a tensor without values."""
-    for x in tensors:
-        if type(x) is torch.Tensor:  # the usual case first, since every call is checked
-            if x.is_meta:
-                return True
-        elif _holds_none(x.numbers if isinstance(x, Stored) else x):
-            return True
-    return False
-
-
-def _holds_none(x: Any) -> bool:
-    return isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta)
-
-
-def offer_of_shapes() -> Offer:
-    """The offer in a plan of tensors without values."""
-    return Offer(_NOTHING, _refuse_values)
-
-
-def _refuse_values(operands: Operands) -> Result:
-    raise UnsupportedError(
-        "this plan was made for tensors without values, so it computes nothing; make a new plan for these tensors"
-    )
+    inner = [x.numbers if isinstance(x, Stored) else x for x in tensors]
+    return any(isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta) for x in inner)
 
 
 def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Result:
@@ -58,28 +33,20 @@ def shapes_of(problem: Problem, keys: int, q: torch.Tensor, *others: Any) -> Res
     """
     rows = (problem.batch, problem.heads, problem.q_len)
     wide = torch.promote_types(problem.dtype, torch.float32)
-    shapes = {"output": ((*rows, problem.v_dim), problem.dtype)}
-    for name, shape in (
-        ("log_sum_exp", rows),
-        ("entropy", rows),
-        ("received", (*rows[:2], keys)),
-        ("distance", rows),
-        ("sink", rows),
-        ("weights", (*rows, keys)),
-    ):
-        if name in problem.want:
-            shapes[name] = (shape, wide)
-    if (top := asked_for(TopKeys, problem.want)) is not None:
+    own = {"received": (*rows[:2], keys), "weights": (*rows, keys)}
+    named = {name: (own.get(name, rows), wide) for name in NAMES if name in problem.want}
+    shapes = {"output": ((*rows, problem.v_dim), problem.dtype), **named}
+    if (top := requested(TopKeys, problem.want)) is not None:
         shapes["top_keys"] = ((*rows, top.count), wide)
-    if (chosen := asked_for(WeightsOf, problem.want)) is not None:
+    if (chosen := requested(WeightsOf, problem.want)) is not None:
         heads = problem.heads if chosen.heads is None else len(chosen.heads)
         shapes["chosen_weights"] = ((problem.batch, heads, len(chosen.rows), keys), wide)
     tensors = [x for one in others for x in _learning(one)]
-    found: dict[str, Any] = dict(zip(shapes, _Shapes.apply(list(shapes.values()), q, *tensors), strict=True))
+    results: dict[str, Any] = dict(zip(shapes, _Shapes.apply(list(shapes.values()), q, *tensors), strict=True))
     if top is not None:
         indices = q.new_empty(shapes["top_keys"][0], dtype=torch.int64)
-        found["top_keys"] = TopKeysFound(indices, found["top_keys"])
-    return Result(**found)
+        results["top_keys"] = TopKeysFound(indices, results["top_keys"])
+    return Result(**results)
 
 
 def _learning(given: Any) -> list[torch.Tensor]:

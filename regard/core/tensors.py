@@ -19,10 +19,9 @@ ATTENTION_AXES = {
     "k": "batch kv_heads k_len head_dim",
     "v": "batch kv_heads k_len v_dim",
 }
-
-_RECORDING: Any = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
-_BEFORE: Any = torch._C.DispatchKey.PreDispatch  # included while a tracer records before autograd
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+BEFORE_AUTOGRAD: Any = torch._C.DispatchKey.PreDispatch  # included while a tracer records before autograd
+_RECORDING: Any = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
 _DEVICES = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "xpu", "mps", "hpu", "xla", "mtia")))
 
 
@@ -49,13 +48,12 @@ class Stored:
     is_neg = _is_zerotensor = staticmethod(bool)  # False: `in_memory` wrote its tensors
 
     def __post_init__(self) -> None:
-        for name, one in (("numbers", self.numbers), ("scales", self.scales)):
-            if name == "scales" and one is None:
-                continue
+        for name in ("numbers",) if self.scales is None else ("numbers", "scales"):
+            one, what = getattr(self, name), f"the tensor of stored {name}"
             if not isinstance(one, torch.Tensor) or one.is_nested or one.layout != torch.strided:
-                raise ShapeError(f"stored {name} are {shown(one)}; they need to be a dense tensor")
-            refuse_wrapper(f"the tensor of stored {name}", one)
-            object.__setattr__(self, name, in_memory(f"the tensor of stored {name}", one))
+                raise ShapeError(f"{what} is {shown(one)}; it needs to be a dense tensor")
+            refuse_wrapper(what, one)
+            object.__setattr__(self, name, in_memory(what, one))
         object.__setattr__(self, "first", whole("the position of the first vector stored", self.first, 0))
         if self.numbers.dim() != 4 or (self.numbers.dtype == torch.int8) != (self.scales is not None):
             raise ShapeError(
@@ -127,43 +125,6 @@ class Outline:
         return len(self.shape)
 
 
-def bind_axes(**named: tuple[torch.Tensor | Stored | Outline, str]) -> dict[str, int]:
-    """The size of every named axis; axes with the same name must have the same size.
-
-    Args:
-        named: for each tensor's name, the tensor and its axes as one string of words.
-
-    Returns:
-        The size of each axis by name.
-
-    Raises:
-        ShapeError: a tensor of another rank, or one axis with two sizes.
-
-    >>> q, k = torch.zeros(2, 4, 7, 8), torch.zeros(2, 2, 11, 8)
-    >>> bind_axes(q=(q, "batch heads q_len head_dim"), k=(k, "batch kv_heads k_len head_dim"))["k_len"]
-    11
-    """
-    sizes: dict[str, int] = {}
-    seen_in: dict[str, str] = {}
-    for name, (tensor, axes) in named.items():
-        words = axes.split()
-        if tensor.dim() != len(words):
-            raise ShapeError(
-                f"{name} has {count_of(tensor.dim(), 'axes')} {tuple(tensor.shape)}; it needs "
-                f"{len(words)}: ({', '.join(words)})"
-                f"{_missing_axes(name, tensor.dim())}"
-            )
-        for axis, size in zip(words, tensor.shape, strict=True):
-            if sizes.setdefault(axis, size) != size:
-                first = seen_in[axis]
-                raise ShapeError(
-                    f"axis '{axis}' is {sizes[axis]} in {first} {tuple(named[first][0].shape)} "
-                    f"but {size} in {name} {tuple(tensor.shape)}"
-                )
-            seen_in.setdefault(axis, name)
-    return sizes
-
-
 def check_tensor(name: str, tensor: torch.Tensor | Stored) -> None:
     """Raise a ShapeError unless it is a dense tensor, or k or v as a cache stores them."""
     if isinstance(tensor, Stored) and name != "q":
@@ -182,6 +143,20 @@ def refuse_layout(name: str, tensor: torch.Tensor) -> None:
     if tensor.is_quantized:
         raise ShapeError(f"{name} is quantised ({tensor.dtype}); attention takes floating-point tensors: dequantise it")
     refuse_wrapper(name, tensor)
+
+
+def _way_of_nested(name: str, layout: torch.layout) -> str:
+    if name not in ATTENTION_AXES:
+        return f"attention takes {name} as a dense tensor: give {name}.to_padded_tensor(...)"
+    if layout == torch.jagged:
+        return (
+            "attention itself takes q, k and v so, all three, but a plan, a detail and a layer do not: pack the "
+            "documents into one row and give pattern=SameDocument(ids)"
+        )
+    return (
+        "attention takes nested q, k and v of layout torch.jagged and shape (batch, heads, ragged length, size): make "
+        "them with layout=torch.jagged, or pad them and give the lengths as pattern=KeySpan(0, lengths)"
+    )
 
 
 def in_memory(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -204,27 +179,6 @@ def in_memory(name: str, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _way_of_nested(name: str, layout: torch.layout) -> str:
-    if name not in ATTENTION_AXES:
-        return f"attention takes {name} as a dense tensor: give {name}.to_padded_tensor(...)"
-    if layout == torch.jagged:
-        return (
-            "attention itself takes q, k and v so, all three, but a plan, a detail and a layer do not: pack the "
-            "documents into one row and give pattern=SameDocument(ids)"
-        )
-    return (
-        "attention takes nested q, k and v of layout torch.jagged and shape (batch, heads, ragged length, size): make "
-        "them with layout=torch.jagged, or pad them and give the lengths as pattern=KeySpan(0, lengths)"
-    )
-
-
-def _missing_axes(name: str, found: int) -> str:
-    """What to write where axes are missing: the first two of attention's four are the batch row and the head."""
-    if found == 3:
-        return f"; for one batch row give {name}[None], for one head {name}[:, None]"
-    return f"; for one batch row and one head give {name}[None, None]" if found == 2 else ""
-
-
 def is_recorded() -> bool:
     """Whether make_fx or AOTAutograd records operations; they do not see what compiled kernels do.
 
@@ -232,7 +186,7 @@ def is_recorded() -> bool:
     """
     if forward_ad._current_level >= 0:
         return False
-    if torch._C._dispatch_tls_local_include_set().has(_BEFORE):
+    if torch._C._dispatch_tls_local_include_set().has(BEFORE_AUTOGRAD):
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and any(map(torch._C._get_dispatch_mode, _RECORDING))
 
@@ -257,7 +211,7 @@ def bind_attention(
     v: torch.Tensor | Stored | Outline,
     own_key_dim: bool = False,
 ) -> dict[str, int]:
-    """The sizes of one attention call, after all checks of q, k and v.
+    """The sizes of one attention call by the names of their axes, after all checks of q, k and v.
 
     With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'.
 
@@ -271,23 +225,22 @@ def bind_attention(
     for name, tensor in tensors.items():
         if not isinstance(tensor, Outline):
             check_tensor(name, tensor)
-    axes = {**ATTENTION_AXES, "k": "batch kv_heads k_len key_dim"} if own_key_dim else ATTENTION_AXES
-    sizes = bind_axes(**{name: (tensor, axes[name]) for name, tensor in tensors.items()})
+    sizes = _sizes(tensors, {**ATTENTION_AXES, "k": "batch kv_heads k_len key_dim"} if own_key_dim else ATTENTION_AXES)
     sizes.setdefault("key_dim", sizes["head_dim"])
     if q.dtype not in DTYPES:
         raise ShapeError(f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one")
     for name in ("k", "v"):
         if tensors[name].dtype != q.dtype and not isinstance(tensors[name], Stored):
             raise ShapeError(f"q has dtype {q.dtype} but {name} {tensors[name].dtype}; convert one of them")
-        if tensors[name].device != q.device:
-            raise ShapeError(f"q is on {q.device} but {name} on {tensors[name].device}; move one of them")
+        check_device(name, tensors[name], q)
     if k.dtype != v.dtype or isinstance(k, Stored) != isinstance(v, Stored):
         raise ShapeError(f"k is stored as {k.dtype} and v as {v.dtype}; a cache stores both in one dtype")
     if 0 in (sizes["head_dim"], sizes["key_dim"]):
         raise ShapeError(f"head_dim is 0 in q {tuple(q.shape)} or k; a score needs at least one dimension")
-    heads, kv_heads = sizes["heads"], sizes["kv_heads"]
+    heads, kv_heads, q_len, k_len = (sizes[name] for name in ("heads", "kv_heads", "q_len", "k_len"))
     if kv_heads == 0 or heads % kv_heads:
-        swapped = any(few and not many % few for many, few in _with_axes_swapped(sizes))
+        # the heads of q and k if heads and length of q, of k and v, or of all three were swapped
+        swapped = any(few and not many % few for many, few in ((q_len, kv_heads), (heads, k_len), (q_len, k_len)))
         raise ShapeError(
             f"heads is {heads} and kv_heads is {kv_heads}; each key/value head serves a whole group of "
             f"query heads, so heads must be a multiple of kv_heads"
@@ -296,10 +249,36 @@ def bind_attention(
     return sizes
 
 
-def _with_axes_swapped(sizes: dict[str, int]) -> list[tuple[int, int]]:
-    """The heads of q and of k if heads and length of q, of k and v, or of all three were swapped."""
-    heads, kv_heads, q_len, k_len = (sizes[name] for name in ("heads", "kv_heads", "q_len", "k_len"))
-    return [(q_len, kv_heads), (heads, k_len), (q_len, k_len)]
+def _sizes(tensors: dict[str, Any], axes: dict[str, str]) -> dict[str, int]:
+    """The size of every named axis; axes with the same name must have the same size."""
+    sizes: dict[str, int] = {}
+    seen_in: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        words, shape = axes[name].split(), tuple(tensor.shape)
+        if len(shape) != len(words):
+            # of attention's four axes the first two may be missing: the batch row, and the head
+            ways = {
+                3: f"; for one batch row give {name}[None], for one head {name}[:, None]",
+                2: f"; for one batch row and one head give {name}[None, None]",
+            }
+            raise ShapeError(
+                f"{name} has {count_of(len(shape), 'axes')} {shape}; it needs {len(words)}: ({', '.join(words)})"
+                f"{ways.get(len(shape), '')}"
+            )
+        for axis, size in zip(words, shape, strict=True):
+            first = seen_in.setdefault(axis, name)
+            if sizes.setdefault(axis, size) != size:
+                raise ShapeError(
+                    f"axis '{axis}' is {sizes[axis]} in {first} {tuple(tensors[first].shape)} "
+                    f"but {size} in {name} {shape}"
+                )
+    return sizes
+
+
+def check_device(name: str, tensor: Any, q: torch.Tensor | Outline) -> None:
+    """Raise a ShapeError unless a tensor of a call is where its queries are."""
+    if tensor.device != q.device:
+        raise ShapeError(f"q is on {q.device} but {name} on {tensor.device}; move one of them")
 
 
 def is_casting(device: str) -> bool:
@@ -307,13 +286,11 @@ def is_casting(device: str) -> bool:
     return device in _DEVICES and torch.is_autocast_enabled(device)
 
 
-def autocast_dtype(device: str) -> torch.dtype | None:
-    """The dtype that autocast gives to tensors on this kind of device, as to those of PyTorch's own attention."""
-    return torch.get_autocast_dtype(device) if is_casting(device) else None
+def in_autocast(x: Any, device: str) -> Any:
+    """A dense tensor of this kind of device in autocast's dtype, as PyTorch's own attention casts it.
 
-
-def lowered(x: Any, device: str, dtype: torch.dtype) -> Any:
-    """A dense tensor of this device in autocast's dtype; float64 and everything else as it is."""
+    float64 tensors, tensors of other devices and everything else stay as they are.
+    """
     if not isinstance(x, torch.Tensor) or x.dtype == torch.float64 or x.dtype not in DTYPES or x.device.type != device:
         return x
-    return x if x.dtype == dtype else x.to(dtype)
+    return x.to(torch.get_autocast_dtype(device))

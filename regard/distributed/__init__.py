@@ -3,15 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from regard.distributed.layout import Layout, joined, part
+from regard.distributed.needs import Layout, joined, part
 
 if TYPE_CHECKING:  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
-    from regard.distributed.api import SharedDetail, attention, attention_detail
+    from regard.distributed.api import ContextParallel, SharedDetail, attention, attention_detail
     from regard.distributed.checkpoint import load_checkpoint, save_checkpoint
-    from regard.distributed.measuring import measure_machine
-    from regard.distributed.needs import Traffic, bytes_exchanged
-    from regard.distributed.planning import Forecast, Machine, forecast
-    from regard.distributed.style import ContextParallel
+    from regard.distributed.planning import Forecast, Machine, Traffic, bytes_exchanged, forecast, measure_machine
     from regard.distributed.tensor_parallel import TensorParallel, shard_model, tensor_parallel_plan
 
 __all__ = [
@@ -36,12 +33,9 @@ __all__ = [
 ]
 
 _LATER = {
-    "api": ("SharedDetail", "attention", "attention_detail"),
+    "api": ("ContextParallel", "SharedDetail", "attention", "attention_detail"),
     "checkpoint": ("load_checkpoint", "save_checkpoint"),
-    "planning": ("Forecast", "Machine", "forecast"),
-    "measuring": ("measure_machine",),
-    "needs": ("Traffic", "bytes_exchanged"),
-    "style": ("ContextParallel",),
+    "planning": ("Forecast", "Machine", "Traffic", "bytes_exchanged", "forecast", "measure_machine"),
     "tensor_parallel": ("TensorParallel", "shard_model", "tensor_parallel_plan"),
 }
 

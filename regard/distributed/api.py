@@ -1,4 +1,4 @@
-"""The public functions: attention over a sequence that several processes share, and its statistics."""
+"""Attention over a sequence that several processes share: a function, its statistics, and layers inside a model."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
 
+from regard.arguments import kind_of
 from regard.bias import Bias
 from regard.core.call import Call
-from regard.core.combination import check_combination
 from regard.core.keywords import OF_CALLS, refuse_keywords
-from regard.core.problem import Problem, checked_bias, checked_q_start, checked_seed, learns
-from regard.core.result import Result, Statistics, Want, as_text, checked_wants
+from regard.core.problem import Problem, check_combination, checked_bias, checked_q_start, checked_seed, learns
+from regard.core.result import Result, Statistics, Want, checked_wants
 from regard.core.tensors import Stored
-from regard.distributed.function import Run, attend, check_pieces
-from regard.distributed.group import Group, agree, contents, refuse_together
-from regard.distributed.layout import Layout
-from regard.distributed.needs import Needs, needs_of
+from regard.distributed.function import SharedRun, attend, check_pieces, refusing_gradients, statistics
+from regard.distributed.group import Group, about_weights, agree, contents, refuse_together, refusing_together
+from regard.distributed.needs import Layout, check_division, needs_of
 from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
-from regard.distributed.statistics import refusing_gradients, statistics
-from regard.errors import ShapeError, UnsupportedError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
 from regard.functional.transforms import transforming
+from regard.layers import MultiHeadAttention
+from regard.layers.recording import current_recording
 from regard.mechanisms import Softmax
 from regard.mechanisms.features import Kernelised
 from regard.patterns import as_pattern
@@ -42,7 +45,7 @@ class SharedDetail(Statistics):
     """
 
     def __repr__(self) -> str:
-        return f"SharedDetail(output {tuple(self.output.shape)}, {self.asked})"
+        return f"SharedDetail(output {tuple(self.output.shape)}, {self.statistics})"
 
 
 @uncompiled
@@ -98,8 +101,9 @@ def attention(
     tensors = _cast(q, k, v)
     if form == "state":
         parameters = agreed.call.parameters or {}
-        chain = Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters))
-        return attend_by_state(chain, *tensors, parameters)
+        return attend_by_state(
+            Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters)), *tensors, parameters
+        )
     return attend(_run(agreed, form, tensors, ()), *tensors)[0]
 
 
@@ -150,7 +154,7 @@ def attention_detail(
     found = refusing_gradients(found, output)
     if "log_sum_exp" in wants:
         found["log_sum_exp"] = log_sum_exp
-    return SharedDetail(Result(output, **found), as_text(wants))
+    return SharedDetail(Result(output, **found), wants)
 
 
 def _cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -180,7 +184,7 @@ def _agreed(
     group = Group.of(mesh)
     group.begin()
     device = group.device_for(q)
-    try:
+    with refusing_together(group, device):
         refuse_keywords(name, options, ("mesh", "layout", "form", *OPTIONS), OF_CALLS)
         call = Call(q, k, v, **options).in_numbers()
         cast = _cast(q, k, v)
@@ -193,38 +197,37 @@ def _agreed(
         words = _words(problem, call, layout, form, want)
         if form == "state":
             refuse_others(problem, layout, call.q_start, call.backend)
-    except Exception as error:
-        refuse_together(group, device, error)
-        raise
     learning = torch.is_grad_enabled() and (problem.needs_grad or problem.bias_learns or problem.sink_learns)
-    seed = call.dropout_seed if call.dropout_seed is not None else _drawn(problem)
-    agreed = agree(group, problem.q_len, problem.k_len, learning, seed, words, device, bias_keys, of_bias)
+    seed = call.dropout_seed
+    if seed is None:  # drawn as on one process
+        seed = int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout else 0
+    agreed = agree(
+        group, device, words, q_len=problem.q_len, k_len=problem.k_len, learning=learning, seed=seed,
+        bias_keys=bias_keys, of_bias=of_bias,
+    )  # fmt: skip
     q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
     seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None
     return Agreed(group, call, problem, q_layout, k_layout, seed)
 
 
-def _run(agreed: Agreed, form: str, tensors: tuple[torch.Tensor, ...], want: tuple[Want, ...]) -> Run:
+def _run(agreed: Agreed, form: str, tensors: tuple[torch.Tensor, ...], want: tuple[Want, ...]) -> SharedRun:
     """The call as this process runs it, by an exchange of keys.
 
     A named backend and `strict` may refuse a piece that only some processes have. So with them all pieces are planned
-    before any key is sent, and the processes tell each other whether they can compute theirs.
+    before any key is sent, and the processes agree that all of them can compute theirs.
     """
     call, problem, q, k = agreed.call, agreed.problem, agreed.q_layout, agreed.k_layout
     start = k.length - q.length if call.q_start is None else call.q_start
     needs = needs_of(problem.pattern, q, k, start)
     others = {one: getattr(call, one) for one in OTHERS}
     shared = Options(problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others)
-    run = Run(agreed.group, needs, needs.form(form), shared)
+    run = SharedRun(agreed.group, needs, needs.form(form), shared)
     if problem.strict or call.backend != "auto":
         device = run.group.device_for(call.q)
-        try:
+        with refusing_together(run.group, device):
             check_pieces(run, *tensors, want)
-        except Exception as error:
-            refuse_together(run.group, device, error)
-            raise
-        agree(run.group, problem.q_len, problem.k_len, False, 0, [], device)
+        agree(run.group, device, [])
     return run
 
 
@@ -256,8 +259,7 @@ def _checked(call: Call, want: tuple[Want, ...], form: str) -> Problem:
 
 def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Want, ...]) -> list[str]:
     """What has to be alike on all processes, option by option."""
-    Layout(layout, (0,))
-    Needs.check_form(form)
+    check_division(layout, form)
     by_key = problem.mechanism.by_key  # each process gives those of its own keys
     parameters = {name: x for name, x in sorted((call.parameters or {}).items()) if name not in by_key}
     options = {name: getattr(problem, name) for name in ALIKE} | {
@@ -276,11 +278,6 @@ def _about_bias(call: Call, problem: Problem) -> str | None:
     if not isinstance(bias, torch.Tensor) or problem.q_len == 1 or (bias.dim() > 1 and bias.shape[-2] > 1):
         return None
     return f"bias {contents(bias[(None,) * (4 - bias.dim())])}"
-
-
-def _drawn(problem: Problem) -> int:
-    """A seed for a call that gives none, drawn as on one process."""
-    return int(torch.randint(2**62, (), device="cpu").item()) if problem.dropout else 0
 
 
 def _keys_of_bias(call: Call, problem: Problem) -> int | None:
@@ -303,3 +300,105 @@ def _keys_of_bias(call: Call, problem: Problem) -> int | None:
     sizes = {"batch": problem.batch, "heads": problem.heads, "q_len": problem.q_len, "k_len": keys}
     checked_bias(bias, call.q, sizes)
     return None if keys == 1 else keys
+
+
+class ContextParallel(ParallelStyle):
+    """Makes a `MultiHeadAttention` attend over the positions of all processes; other layers see only their own part.
+
+    Rotary positions are those of the whole sequence; so are those of a pattern or bias that is given to the layer's
+    call. Weights are the same on every process, which the first call checks. The gradients on each process are its
+    part of the sum: add them over the processes (DistributedDataParallel also divides the sum by their number).
+
+    Args:
+        layout: "contiguous" or "zigzag": how the vectors that the layer gets are divided.
+        form: as for `regard.distributed.attention`.
+
+    Raises:
+        ArgumentError: a module that is no MultiHeadAttention, or an unknown layout or form; in the first call,
+            weights that differ between processes.
+        UnsupportedError: in a call, with a context, a cache or a recording.
+
+    >>> from torch.distributed.tensor.parallel import parallelize_module
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun starts several
+    >>> mesh = init_device_mesh("cpu", (1,))
+    >>> model = nn.Sequential(MultiHeadAttention(dim=32, heads=4, pattern="causal"), nn.Linear(32, 32))
+    >>> model = parallelize_module(model, mesh, {"0": ContextParallel(layout="zigzag")})
+    >>> model(torch.zeros(2, 5, 32)).shape
+    torch.Size([2, 5, 32])
+    >>> dist.destroy_process_group()
+    """
+
+    def __init__(self, layout: str = "contiguous", form: str = "auto") -> None:
+        check_division(layout, form)
+        self.layout, self.form = layout, form
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if type(module) not in (MultiHeadAttention, SharedAttention):
+            raise ArgumentError(
+                f"ContextParallel is for MultiHeadAttention itself and was given {kind_of(module)}; name the attention "
+                f"layers in the plan, such as 'layers.*.attention', before another style or FSDP2 divides them"
+            )
+        module.__class__ = SharedAttention
+        assert isinstance(module, SharedAttention)
+        module.shared, module.agreed = (Group.of(device_mesh), device_mesh, self.layout, self.form), False
+        return module
+
+    def __repr__(self) -> str:
+        return f"ContextParallel(layout={self.layout!r}, form={self.form!r})"
+
+
+class SharedAttention(MultiHeadAttention):
+    """What `ContextParallel` makes of a MultiHeadAttention; its weights, names and state are the same."""
+
+    shared: tuple[Group, Any, str, str]
+    agreed: bool  # whether the weights are known to be those of the other processes
+    asked: list[Layout]  # of the call that is computed: how its positions are divided, once the processes agreed
+    refuses_alone: bool  # whether a failure here is one that the other processes do not know of
+
+    def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        """This process's part (batch, length, dim) -> (batch, length, dim)."""
+        self.shared[0].begin()
+        self.asked, self.refuses_alone = [], True
+        if not self.agreed:
+            group = self.shared[0]
+            agree(group, group.device_for(x), [about_weights(self.parameters())])
+            self.agreed = True
+        try:
+            return super().forward(x, *inputs, **options)
+        except Exception as error:
+            if self.refuses_alone:
+                refuse_together(self.shared[0], self.shared[0].device_for(x), error)
+            raise
+
+    def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
+        if self.positions is None:
+            return heads
+        group, _, layout, _ = self.shared
+        if not self.asked:
+            self.refuses_alone = False
+            words = [f"positions {self.positions}", f"batch {len(heads)}", f"layout {layout}"]
+            lengths = agree(group, group.device_for(heads), words, q_len=heads.shape[2]).q_lengths
+            self.asked.append(Layout(layout, lengths))
+            self.refuses_alone = True
+        places = self.asked[0].positions(group.rank).to(heads.device)
+        first = start[:, None].to(heads.device) if isinstance(start, torch.Tensor) else start
+        return self.positions.rotate(heads, places + first)
+
+    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any) -> torch.Tensor:
+        if current_recording(self) is not None:
+            raise UnsupportedError("a layer over several processes records nothing; record it on one process")
+        _, mesh, layout, form = self.shared
+        options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
+        options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
+        self.refuses_alone = False
+        return attention(q, k, v, mesh, layout=layout, form=form, sink=self.sinks, **options)
+
+    def _check(self, x: Any, context: Any, cache: Any) -> None:
+        super()._check(x, context, cache)
+        if context is not None or cache is not None:
+            raise UnsupportedError(
+                "a layer over several processes attends to its own sequence, without a context and without a cache; "
+                "regard.distributed.attention takes q, k and v of two sequences"
+            )

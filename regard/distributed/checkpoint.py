@@ -1,15 +1,14 @@
 """Checkpoints of models on several processes, which any other number of processes can load.
 
-`torch.distributed.checkpoint` plans which process writes and reads which part of each tensor. regard writes the
-files: each process writes its parts to one safetensors file, sealed with hashes, and `checkpoint.json`, which is sealed
-too, says where each part is. Nothing in a file is unpickled.
+Each process writes its parts of the tensors to one safetensors file, sealed with hashes; `checkpoint.json`, which is
+sealed too, names the file of each part. Nothing in a file is unpickled.
 """
 
 from __future__ import annotations
 
 import secrets
-import warnings
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,27 +16,20 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.futures import Future
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_model_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor, Replicate
 
 from regard.arguments import a_path, of_kind
 from regard.distributed.group import Group
-from regard.distributed.manifest import MANIFEST, Manifest, Place, Stored, part_name, shard_file
-from regard.distributed.states import HeldState
-from regard.errors import CheckpointError, RegardError
-from regard.storage.tensors import load_tensors, save_tensors
+from regard.distributed.manifest import MANIFEST, OPTIMISER, Manifest, Shard, Sharded, part_name, shard_file
+from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+from regard.storage.tensors import DTYPES, load_tensors, save_tensors
 
 ALL_SEE = "the folder must be one that all processes see, such as on a network file system"
+STATE, GROUPS = f"{OPTIMISER}state.", f"{OPTIMISER}param_groups."  # before the name of a parameter
 
 
 def save_checkpoint(
@@ -80,9 +72,33 @@ def save_checkpoint(
         held = HeldState(model, optimiser)
         manifest = Manifest(values, held.settings, {}, {})
         manifest.check_values()
-    writer = SealedWriter(folder, manifest)
-    with _in_sentences(failed):
-        dcp.save(held.tensors, storage_writer=writer, **_of_torch(processes))
+        parts = {part: x for part, x in _parts(held.tensors) if x.numel()}
+    with _together(processes, failed):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{folder} cannot be made: {error.strerror}") from error
+    rank, token = 0 if processes is None else processes.rank, _gathered(processes, secrets.token_hex(8))[0]
+    writers = _writers(_gathered(processes, [*parts]))
+    written = None
+    with _together(processes, failed):
+        if mine := {part_name(part.name, part.offsets): x for part, x in parts.items() if writers[part] == rank}:
+            path = folder / shard_file(token, rank)
+            written = Written(path.name, save_tensors(path, mine), path.stat().st_size)
+    every = _gathered(processes, written)
+    with _together(processes, failed):
+        if rank == 0:
+            for other, one in enumerate(every):
+                if one is not None:
+                    _check_seen(folder, one, other)
+            shards: dict[str, list[Shard]] = {name: [] for name in held.tensors}
+            for part, writer in writers.items():
+                shards[part.name].append(Shard(part.offsets, part.sizes, every[writer].file))
+            tensors = {
+                name: Sharded(one.dtype, tuple(one.shape), tuple(shards[name])) for name, one in held.tensors.items()
+            }
+            files = {one.file: one.seal for one in every if one is not None}
+            replace(manifest, tensors=tensors, files=files).write(folder)
 
 
 def load_checkpoint(
@@ -110,15 +126,25 @@ def load_checkpoint(
         folder = a_path("folder", folder)
         manifest = Manifest.read(folder / MANIFEST)
         held = HeldState(model, optimiser)
-        held.expect({name: (one.dtype, one.shape) for name, one in manifest.tensors.items()}, manifest.settings)
+        held.expect(manifest)
         here = {name: (one.dtype, tuple(one.shape)) for name, one in held.tensors.items()}
         manifest.check_fits(folder, here, held.settings)
         held.check_groups(manifest.settings)
-    _check_same(processes, folder, manifest)
-    with _in_sentences(failed):
-        dcp.load(held.tensors, storage_reader=SealedReader(folder, manifest, processes), **_of_torch(processes))
+    digests = _gathered(processes, manifest.digest())
+    if others := [str(rank) for rank, one in enumerate(digests) if one != digests[0]]:
+        raise CheckpointError(
+            f"{folder} holds one checkpoint on process 0 and another on process {', '.join(others)}; {ALL_SEE}, and "
+            f"nothing may be saved there meanwhile"
+        )
+    with _together(processes, failed):
+        copies = _verified(folder, manifest, held.tensors)
+    for target, numbers in copies:
+        target.copy_(numbers)
     held.install(manifest.settings)
     return manifest.values
+
+
+# Processes
 
 
 def _processes(group: Any) -> Group | None:
@@ -128,9 +154,9 @@ def _processes(group: Any) -> Group | None:
     return Group.of(dist.group.WORLD if group is None else group)
 
 
-def _of_torch(processes: Group | None) -> dict[str, Any]:
-    """The processes as torch.distributed.checkpoint takes them."""
-    return {"no_dist": True} if processes is None else {"process_group": processes.handle}
+def _gathered(processes: Group | None, own: Any) -> list[Any]:
+    """What each process gives, in their order."""
+    return [own] if processes is None else [one for (one,) in processes.gathered_lists([own])]
 
 
 @contextmanager
@@ -141,40 +167,24 @@ def _together(processes: Group | None, failed: str) -> Generator[None]:
         yield
     except Exception as error:
         own = error
-    words = "" if own is None else " ".join(str(own).split())[:500] or type(own).__name__
-    every = [words] if processes is None else [one for (one,) in processes.gathered_lists([words])]
-    if own is not None:
+    every = _gathered(processes, "" if own is None else " ".join(str(own).split())[:500] or type(own).__name__)
+    if isinstance(own, RegardError):
         raise own
     if reasons := {rank: one for rank, one in enumerate(every) if one}:
         first = next(iter(reasons.values()))
-        raise CheckpointError(f"{failed}; on process {', '.join(map(str, reasons))}: {first}")
+        raise CheckpointError(f"{failed}; on process {', '.join(map(str, reasons))}: {first}") from own
 
 
-def _check_same(processes: Group | None, folder: Path, manifest: Manifest) -> None:
-    """Raise a CheckpointError on every process unless all of them read the same manifest."""
-    if processes is None:
-        return
-    every = [one for (one,) in processes.gathered_lists([manifest.digest()])]
-    if others := [str(rank) for rank, one in enumerate(every) if one != every[0]]:
-        raise CheckpointError(
-            f"{folder} holds one checkpoint on process 0 and another on process {', '.join(others)}; {ALL_SEE}, and "
-            f"nothing may be saved there meanwhile"
-        )
+# Files
 
 
-@contextmanager
-def _in_sentences(failed: str) -> Generator[None]:
-    """Within it, the exceptions that torch.distributed.checkpoint collects become one sentence."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            yield
-    except dcp.CheckpointException as error:
-        reasons = {rank: one for rank, (one, _) in sorted(error.failures.items())}
-        own = [one for one in reasons.values() if isinstance(one, RegardError)]
-        first = (own or list(reasons.values()))[0]
-        where = ", ".join(map(str, reasons))
-        raise CheckpointError(f"{failed}; on process {where}: {' '.join(str(first).split())[:500]}") from first
+class Part(NamedTuple):
+    """A part of a tensor that a process holds: where it begins along each axis, its sizes and its bytes."""
+
+    name: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    nbytes: int
 
 
 class Written(NamedTuple):
@@ -185,163 +195,249 @@ class Written(NamedTuple):
     size: int
 
 
-class SealedWriter(StorageWriter):
-    """Writes the parts of each process to one sealed file, and then the manifest."""
-
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder, self.manifest = folder, manifest
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept from one save to the next."""
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Make the folder."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be made: {error.strerror}") from error
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give each process the name of its file, which no other save has."""
-        token = secrets.token_hex(8)
-        return [replace(plan, storage_data=shard_file(token, rank)) for rank, plan in enumerate(plans)]
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this process's parts."""
-        parts = {part_name(item.index.fqn, item.index.offset or ()): item for item in _with_numbers(plan.items)}
-        file = cast(str, plan.storage_data)
-        written = Written(file, "", 0)
-        if parts:
-            tensors = {name: cast(torch.Tensor, planner.resolve_data(item)).detach() for name, item in parts.items()}
-            seal = save_tensors(self.folder / file, tensors)
-            written = Written(file, seal, (self.folder / file).stat().st_size)
-        done: Future[list[WriteResult]] = Future()
-        done.set_result([WriteResult(item.index, 0, written) for item in parts.values()])
-        return done
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the manifest, which makes the checkpoint, and remove the files of the one before."""
-        for rank, process in enumerate(results):
-            for file in {one.storage_data for one in process}:
-                self._check_seen(file, rank)
-        written = {one.index: one.storage_data for process in results for one in process}
-        tensors = {}
-        for name, kind in metadata.state_dict_metadata.items():
-            assert isinstance(kind, TensorStorageMetadata)
-            places = []
-            for chunk in kind.chunks:
-                if (found := written.get(MetadataIndex(name, chunk.offsets))) is not None:
-                    places.append(Place(tuple(chunk.offsets), tuple(chunk.sizes), found.file))
-            tensors[name] = Stored(kind.properties.dtype, tuple(kind.size), tuple(places))
-        files = dict(sorted({(one.file, one.seal) for one in written.values()}))
-        replace(self.manifest, tensors=tensors, files=files).write(self.folder)
-
-    def _check_seen(self, file: Written, rank: int) -> None:
-        """Raise a CheckpointError unless this process sees the whole file that another one wrote."""
-        path = self.folder / file.file
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise CheckpointError(f"process 0 does not find {path}, which process {rank} wrote; {ALL_SEE}") from error
-        if size != file.size:
-            raise CheckpointError(
-                f"process 0 finds {size} bytes in {path}, and process {rank} wrote {file.size}; {ALL_SEE}"
-            )
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Any path."""
-        return isinstance(checkpoint_id, str | Path)
+def _parts(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[Part, torch.Tensor]]:
+    """What this process holds of each tensor, in its memory."""
+    for name, x in tensors.items():
+        if isinstance(x, DTensor):
+            held = [(chunk.offsets, x.to_local()) for chunk in x.__create_chunk_list__()]
+        elif isinstance(x, ShardedTensor):  # of FSDP1
+            held = [(one.metadata.shard_offsets, one.tensor) for one in x.local_shards()]
+        else:
+            held = [((0,) * x.ndim, x)]
+        for offsets, numbers in held:
+            yield Part(name, tuple(offsets), tuple(numbers.shape), numbers.nbytes), numbers.detach()
 
 
-def _with_numbers(items: Sequence[WriteItem]) -> list[WriteItem]:
-    """The parts that are not empty; where a process holds none of a tensor, its part is."""
-    assert all(item.tensor_data is not None for item in items), "values that are no tensors are in the manifest"
-    return [item for item in items if item.tensor_data is not None and item.tensor_data.chunk.sizes.numel()]
+def _writers(plans: list[list[Part]]) -> dict[Part, int]:
+    """The process that writes each part: of those that hold it, the one that has the fewest bytes to write so far."""
+    holders: dict[Part, list[int]] = {}
+    for rank, plan in enumerate(plans):
+        for part in plan:
+            holders.setdefault(part, []).append(rank)
+    writers, load = {}, Counter[int]()
+    for part, ranks in holders.items():
+        writers[part] = min(ranks, key=load.__getitem__)
+        load[writers[part]] += part.nbytes
+    return writers
 
 
-class Read(NamedTuple):
-    """One part that was read and verified, and where it belongs."""
+def _check_seen(folder: Path, file: Written, rank: int) -> None:
+    """Raise a CheckpointError unless this process sees the whole file that another one wrote."""
+    path = folder / file.file
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise CheckpointError(f"process 0 does not find {path}, which process {rank} wrote; {ALL_SEE}") from error
+    if size != file.size:
+        raise CheckpointError(
+            f"process 0 finds {size} bytes in {path}, and process {rank} wrote {file.size}; {ALL_SEE}"
+        )
 
-    request: Any
-    numbers: torch.Tensor
+
+def _verified(
+    folder: Path, manifest: Manifest, tensors: dict[str, torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The places in this process's memory that are loaded, each with its numbers, which are read and verified."""
+    wanted: dict[str, list[tuple[str, Shard, torch.Tensor, tuple[slice, ...]]]] = {}
+    for part, numbers in _parts(tensors):
+        for shard in manifest.tensors[part.name].parts:
+            if (cuts := _common(part, shard)) is not None:
+                key = part_name(part.name, shard.offsets)
+                wanted.setdefault(shard.file, []).append((key, shard, numbers[cuts[0]], cuts[1]))
+    copies = []
+    for file, requests in sorted(wanted.items()):
+        loaded = load_tensors(folder / file, manifest.files[file], names={key for key, *_ in requests})
+        for key, shard, target, cut in requests:
+            whole = loaded[key]
+            if tuple(whole.shape) != shard.sizes or whole.dtype != target.dtype:
+                raise CheckpointError(f"{folder / file} does not hold {key} as {MANIFEST} says")
+            some = whole[cut]
+            copies.append((target, some.clone() if some.numel() < whole.numel() else some))
+    return copies
 
 
-class SealedReader(StorageReader):
-    """Reads the parts that a process needs, verifies them, and copies them when all processes have."""
+def _common(part: Part, shard: Shard) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+    """Where the numbers that both hold are in the part and in the shard; None if there are none."""
+    here, there = [], []
+    for at, size, start, width in zip(part.offsets, part.sizes, shard.offsets, shard.sizes, strict=True):
+        low, high = max(at, start), min(at + size, start + width)
+        if low >= high:
+            return None
+        here.append(slice(low - at, high - at))
+        there.append(slice(low - start, high - start))
+    return tuple(here), tuple(there)
 
-    def __init__(self, folder: Path, manifest: Manifest, processes: Group | None) -> None:
-        self.folder, self.manifest, self.processes = folder, manifest, processes
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """Nothing is kept from one load to the next."""
+# The state of a model and of its optimiser by name, without a step of the optimiser: `get_state_dict` of torch lets an
+# optimiser without state make a step with zero gradients, and `set_state_dict` does the same before it loads, so that
+# Adam counts one step more. Here an optimiser is only read, until all of it is known to fit.
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the manifest says of the tensors."""
-        found: dict[str, Any] = {}
-        for name, one in self.manifest.tensors.items():
-            chunks = [ChunkStorageMetadata(torch.Size(at.offsets), torch.Size(at.sizes)) for at in one.places]
-            found[name] = TensorStorageMetadata(TensorProperties(one.dtype), torch.Size(one.shape), chunks)
-        return Metadata(found)
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing to do: the manifest was read before."""
+class HeldState:
+    """What a model and its optimiser hold: `tensors` and `settings` by name, which share their memory.
 
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """The plan as it is."""
-        return plan
+    Args:
+        model: on one process or divided among several.
+        optimiser: of its parameters, or None.
+    """
 
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """The plans as they are."""
-        return plans
+    def __init__(self, model: Any, optimiser: Any) -> None:
+        of_kind("model", model, nn.Module, "a module")
+        self.model, self.optimiser = model, optimiser
+        self.groups: list[list[str]] = []  # names of the parameters of each group of the optimiser
+        own, of_optimiser = _of_torch(model, optimiser)
+        state = {f"model.{name}": one for name, one in own.items()}
+        if optimiser is not None:
+            self.groups = [group["params"] for group in of_optimiser["param_groups"]]
+            for name, kept in of_optimiser["state"].items():
+                state |= _flat(f"{STATE}{name}", kept)
+            for group in of_optimiser["param_groups"]:
+                options = {key: one for key, one in group.items() if key != "params"}
+                state |= {f"{GROUPS}{name}.{key}": one for name in group["params"] for key, one in options.items()}
+        self._divide(state)
 
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read and verify, agree with the other processes, then copy."""
-        try:
-            read = self._verified(plan)
-        except Exception:
-            self._agreed(False)
-            raise
-        if not self._agreed(True):
-            raise CheckpointError("another process could not read its part, so nothing was changed")
-        for request, numbers in read:
-            target = planner.resolve_tensor(request).detach()
-            target.copy_(numbers)
-            planner.commit_tensor(request, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+    def _divide(self, state: dict[str, Any]) -> None:
+        self.tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+        self.settings = {name: one for name, one in state.items() if name not in self.tensors}
+        for name, one in self.tensors.items():
+            if one.dtype not in DTYPES.values() or one.layout != torch.strided:
+                raise ArgumentError(f"{name} is {one.dtype} with layout {one.layout}; checkpoints hold dense numbers")
 
-    def _verified(self, plan: LoadPlan) -> list[Read]:
-        by_file: dict[str, list[Any]] = {}
-        for request in plan.items:
-            by_file.setdefault(self.manifest.file_of(request.storage_index), []).append(request)
-        read = []
-        for file, requests in sorted(by_file.items()):
-            names = {part_name(one.storage_index.fqn, one.storage_index.offset or ()) for one in requests}
-            tensors = load_tensors(self.folder / file, self.manifest.files[file], names=names)
-            for one in requests:
-                whole = tensors[part_name(one.storage_index.fqn, one.storage_index.offset or ())]
-                cut = tuple(slice(at, at + length) for at, length in zip(one.storage_offsets, one.lengths, strict=True))
-                part = whole[cut].clone() if whole[cut].numel() < whole.numel() else whole
-                if part.shape != one.lengths or part.dtype != self.manifest.tensors[one.storage_index.fqn].dtype:
+    def expect(self, manifest: Manifest) -> None:
+        """Make room for the saved state of parameters that have none here, and leave out what has none there.
+
+        A parameter has state after its first gradient. New tensors are divided among processes as their parameter is.
+        """
+        tensors, settings = manifest.tensors, manifest.settings
+        names = [name for group in self.groups for name in group]
+        parameters = [one for group in self.optimiser.param_groups for one in group["params"]] if names else []
+        by_name = dict(zip(names, parameters, strict=True))
+        here = {self._owner(name, by_name) for name in (*self.tensors, *self.settings)}
+        saved = {name: self._owner(name, by_name) for name in (*tensors, *settings)}
+        there = set(saved.values())
+        state = {
+            name: one
+            for name, one in (self.tensors | self.settings).items()
+            if (owner := self._owner(name, by_name)) is None or owner in there
+        }
+        for name, owner in saved.items():
+            if owner is not None and owner not in here:
+                state[name] = _room(name, by_name[owner], tensors[name]) if name in tensors else settings[name]
+        self._divide(state)
+
+    def _owner(self, name: str, parameters: dict[str, Any]) -> str | None:
+        """The parameter whose state a name belongs to; None for other names."""
+        if not name.startswith(STATE):
+            return None
+        parts = name[len(STATE) :].split(".")
+        return next((one for at in range(1, len(parts)) if (one := ".".join(parts[:at])) in parameters), None)
+
+    def check_groups(self, settings: dict[str, Any]) -> None:
+        """Raise a CheckpointError unless the parameters of each group have the same saved settings."""
+        for at, names in enumerate(self.groups):
+            for key in [key for key in self.optimiser.param_groups[at] if key != "params"]:
+                saved = [settings.get(f"{GROUPS}{name}.{key}") for name in names]
+                if other := [one for one in saved if one != saved[0]]:
                     raise CheckpointError(
-                        f"{self.folder / file} does not hold {one.storage_index.fqn} as {MANIFEST} says"
+                        f"group {at} of the optimiser has parameters that were saved with {key}={saved[0]} and with "
+                        f"{key}={other[0]}; divide the parameters into groups as they were when they were saved"
                     )
-                read.append(Read(one, part))
-        return read
 
-    def _agreed(self, sound: bool) -> bool:
-        """Whether every process could read its part."""
-        if self.processes is None:
-            return sound
-        return bool(self.processes.gathered(torch.tensor([int(sound)], device=self.processes.device)).all())
+    def install(self, settings: dict[str, Any]) -> None:
+        """Give model and optimiser the tensors, which hold the saved numbers now, and the saved settings."""
+        state = {**self.tensors, **{name: _like(settings[name], one) for name, one in self.settings.items()}}
+        own = {name.removeprefix("model."): one for name, one in state.items() if name.startswith("model.")}
+        set_model_state_dict(self.model, own)
+        if self.optimiser is None:
+            return
+        numbers = {name: at for at, name in enumerate(name for group in self.groups for name in group)}
+        groups = []
+        for names, group in zip(self.groups, self.optimiser.param_groups, strict=True):
+            options = {key: one for key, one in group.items() if key != "params"}
+            options |= {key: state[f"{GROUPS}{names[0]}.{key}"] for key in options if names}
+            groups.append({**options, "params": [numbers[name] for name in names]})
+        kept: dict[int, dict[str, Any]] = {}
+        for name, one in state.items():
+            if (owner := self._owner(name, numbers)) is not None:
+                _put(kept.setdefault(numbers[owner], {}), name[len(f"{STATE}{owner}.") :], one)
+        self.optimiser.load_state_dict({"state": kept, "param_groups": groups})
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """Any path."""
-        return isinstance(checkpoint_id, str | Path)
+
+def _of_torch(model: nn.Module, optimiser: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two dictionaries of `get_state_dict`."""
+    if optimiser is None:
+        return cast(tuple[dict[str, Any], dict[str, Any]], get_state_dict(model, []))
+    of_kind("optimiser", optimiser, torch.optim.Optimizer, "an optimiser of torch.optim")
+    if FullyShardedDataParallel.fsdp_modules(model):
+        raise UnsupportedError(
+            "the model is divided by FullyShardedDataParallel (FSDP1), and checkpoints hold optimisers of models that "
+            "FSDP2 divided; divide it by shard_model or fully_shard"
+        )
+    try:
+        with _as_it_is(optimiser):
+            return cast(tuple[dict[str, Any], dict[str, Any]], get_state_dict(model, optimiser))
+    except KeyError as error:  # torch finds no name for one of its parameters
+        raise ArgumentError(
+            "the optimiser has a parameter that is not one of the model's; give the optimiser that was made of this "
+            "model's parameters, after the model was divided"
+        ) from error
+
+
+@contextmanager
+def _as_it_is(optimiser: torch.optim.Optimizer) -> Generator[None]:
+    """Within it, an optimiser without state has an empty one, with which torch asks it for no step."""
+    first = next((one for group in optimiser.param_groups for one in group["params"]), None)
+    if optimiser.state or first is None:
+        yield
+        return
+    optimiser.state[first] = {}
+    try:
+        yield
+    finally:
+        del optimiser.state[first]
+
+
+def _flat(name: str, kept: dict[Any, Any]) -> dict[str, Any]:
+    """The state of a parameter by name; dictionaries in it add to the name."""
+    flat: dict[str, Any] = {}
+    for key, one in kept.items():
+        if isinstance(one, dict):
+            flat |= _flat(f"{name}.{key}", one)
+        elif isinstance(one, torch.Tensor | int | float):
+            flat[f"{name}.{key}"] = one
+        else:
+            raise UnsupportedError(
+                f"{name}.{key} is {type(one).__name__}; checkpoints of several processes hold the tensors and numbers "
+                f"of an optimiser's state, so use another optimiser, or save the model without it"
+            )
+    return flat
+
+
+def _put(kept: dict[str, Any], name: str, one: Any) -> None:
+    """The inverse of `_flat` for one name."""
+    *outer, last = name.split(".")
+    for key in outer:
+        kept = kept.setdefault(key, {})
+    kept[last] = one
+
+
+def _room(name: str, parameter: torch.Tensor, saved: Sharded) -> torch.Tensor:
+    """A tensor for the saved state of a parameter, divided among processes as the parameter is if it has its shape."""
+    dtype, shape = saved.dtype, saved.shape
+    try:
+        if not shape and (name.endswith(".step") or parameter.ndim):
+            return torch.empty((), dtype=dtype)  # numbers are on the CPU, unless `load_state_dict` moves them
+        if shape == tuple(parameter.shape):
+            return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+        whole = torch.empty(shape, dtype=dtype, device=parameter.device)
+    except RuntimeError as error:
+        raise CheckpointError(f"there is no memory for {name}, which is {dtype} {shape}") from error
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole
+
+
+def _like(value: Any, here: Any) -> Any:
+    """A setting as JSON holds it, of the type that it has here."""
+    return tuple(value) if isinstance(here, tuple) else value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import torch
 
 from regard.distributed.group import Group, Mail
 from regard.distributed.needs import Needs
-from regard.distributed.pieces import Held
+from regard.distributed.pieces import HeldKeys
 from regard.patterns.ranges import Ranges, size
 
 
@@ -36,32 +37,26 @@ class Exchange:
         return self.group.rank
 
     @cached_property
-    def own(self) -> Held:
+    def own(self) -> HeldKeys:
         """This process's own keys."""
         chunks = self.needs.k.chunks[self.rank]
-        return Held(self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v)
+        return HeldKeys(self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v)
 
-    def arrivals(self) -> Iterator[tuple[int, Held | None]]:
+    def arrivals(self) -> Iterator[tuple[int, HeldKeys | None]]:
         """Each process with the keys that this one needs of it, None for no key: its own first, then step by step."""
         return self._ring() if self.form == "ring" else self._gathered()
 
-    def _others(self) -> list[int]:
-        return [(self.rank - step) % self.group.count for step in range(1, self.group.count)]
-
-    def _gathered(self) -> Iterator[tuple[int, Held | None]]:
-        sends = {to: self._packed(self.own, to) for to in self._others() if self.needs.count(to, self.rank)}
-        comes = {
-            source: self._space(self.needs.count(self.rank, source))
-            for source in self._others()
-            if self.needs.count(self.rank, source)
-        }
+    def _gathered(self) -> Iterator[tuple[int, HeldKeys | None]]:
+        count, others = self.needs.count, [(self.rank - step) % self.group.count for step in range(1, self.group.count)]
+        sends = {to: self._packed(self.own, to) for to in others if count(to, self.rank)}
+        comes = {source: self._space(keys) for source in others if (keys := count(self.rank, source))}
         mail = self.group.start(sends, comes)
         yield self.rank, self.own
         arrived = mail.wait()
-        for source in self._others():
+        for source in others:
             yield source, self._unpacked(source, arrived[source]) if source in arrived else None
 
-    def _ring(self) -> Iterator[tuple[int, Held | None]]:
+    def _ring(self) -> Iterator[tuple[int, HeldKeys | None]]:
         if self.group.count == 1:
             yield self.rank, self.own
             return
@@ -75,36 +70,45 @@ class Exchange:
                 mail = self._step(step + 1, held)
             yield source, held
 
-    def _step(self, step: int, held: Held | None) -> Mail:
+    def _step(self, step: int, held: HeldKeys | None) -> Mail:
         """Begin step `step` of the ring: send own keys to who stands that far ahead, and pass on what is held."""
-        count, needs = self.group.count, self.needs
-        sends, comes = {}, {}
-        ahead = (self.rank + step) % count
-        if needs.count(ahead, self.rank) and needs.parent(ahead, self.rank) == self.rank:
+        count, sends = self.group.count, {}
+        after, ahead, source = ((self.rank + far) % count for far in (1, step, -step))
+        if self._sends(self.rank, ahead):
             sends[ahead] = self._packed(self.own, ahead)
-        after, source = (self.rank + 1) % count, (self.rank + 1 - step) % count
-        passes_on = source != self.rank and needs.count(after, source) and needs.parent(after, source) == self.rank
-        if held is not None and passes_on:
+        if held is not None and self._sends(held.source, after):
             sends[after] = self._packed(held, after)
-        source = (self.rank - step) % count
-        if needs.count(self.rank, source):
-            comes[needs.parent(self.rank, source)] = self._space(self.needs.count(self.rank, source))
+        comes = {}
+        if keys := self.needs.count(self.rank, source):
+            comes[self.needs.sender(self.rank, source, "ring")] = self._space(keys)
         return self.group.start(sends, comes)
 
-    def _packed(self, held: Held, target: int) -> torch.Tensor:
+    def _sends(self, source: int, target: int) -> bool:
+        """Whether in a ring this process sends the keys of `source`, if any are needed, to `target`."""
+        needs = self.needs
+        return bool(needs.count(target, source)) and needs.sender(target, source, "ring") == self.rank
+
+    def _packed(self, held: HeldKeys, target: int) -> torch.Tensor:
         """The keys and values that a process needs of those held, as one row of numbers."""
         places = _places(held.positions, self.needs.between(target, held.source))
-        return torch.cat([_at(x, places).reshape(-1) for x in (held.k, held.v)])
+        every = (torch.cat([x[:, :, at.start : at.stop] for at in places], dim=2) for x in (held.k, held.v))
+        return torch.cat([x.reshape(-1) for x in every])
 
     def _space(self, count: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Memory for the keys and values of `count` positions, or for their gradients."""
         batch, kv_heads, _, dim = self.k.shape
         return self.k.new_empty(batch * kv_heads * count * (dim + self.v.shape[3]), dtype=dtype)
 
-    def _unpacked(self, source: int, numbers: torch.Tensor) -> Held:
-        count = self.needs.count(self.rank, source)
-        k, v = split(numbers, self.own, count)
-        return Held(source, self.needs.between(self.rank, source), k, v)
+    def _unpacked(self, source: int, numbers: torch.Tensor) -> HeldKeys:
+        between = self.needs.between(self.rank, source)
+        return HeldKeys(source, between, *self._split(numbers, between))
+
+    def _split(self, numbers: torch.Tensor, positions: tuple[Ranges, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, or their gradients, from one row of numbers."""
+        batch, kv_heads, _, dim = self.k.shape
+        axes = batch, kv_heads, sum(map(size, positions))
+        of_keys = math.prod(axes) * dim
+        return numbers[:of_keys].view(*axes, dim), numbers[of_keys:].view(*axes, self.v.shape[3])
 
     def send_home(self, source: int, grads: tuple[torch.Tensor, torch.Tensor] | None, dtype: torch.dtype) -> None:
         """Begin to send the gradients of keys to the process that holds them, and to receive some of own keys.
@@ -114,12 +118,8 @@ class Exchange:
         """
         ahead = (2 * self.rank - source) % self.group.count
         sends = {} if grads is None else {source: torch.cat([x.reshape(-1) for x in grads])}
-        comes = (
-            {ahead: self._space(self.needs.count(ahead, self.rank), dtype)}
-            if self.needs.count(ahead, self.rank)
-            else {}
-        )
-        self.waiting.append((ahead, self.group.start(sends, comes)))
+        keys = self.needs.count(ahead, self.rank)
+        self.waiting.append((ahead, self.group.start(sends, {ahead: self._space(keys, dtype)} if keys else {})))
 
     def collect(self, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Add the gradients of own keys that other processes computed, in the order of the steps."""
@@ -127,24 +127,12 @@ class Exchange:
             for numbers in mail.wait().values():
                 needed = self.needs.between(ahead, self.rank)
                 places = _places(self.own.positions, needed)
-                for total, grad in zip(totals, split(numbers, self.own, sum(map(size, needed))), strict=True):
+                for total, grad in zip(totals, self._split(numbers, needed), strict=True):
                     at = 0
                     for place in places:
                         total[:, :, place.start : place.stop] += grad[:, :, at : at + len(place)]
                         at += len(place)
         self.waiting.clear()
-
-
-def split(numbers: torch.Tensor, own: Held, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, or their gradients, from one row of numbers."""
-    batch, kv_heads, _, dim = own.k.shape
-    of_keys = batch * kv_heads * count * dim
-    k, v = numbers[:of_keys], numbers[of_keys:]
-    return k.view(batch, kv_heads, count, dim), v.view(batch, kv_heads, count, own.v.shape[3])
-
-
-def _at(x: torch.Tensor, places: Sequence[range]) -> torch.Tensor:
-    return torch.cat([x[:, :, place.start : place.stop] for place in places], dim=2)
 
 
 def _places(held: tuple[Ranges, ...], needed: tuple[Ranges, ...]) -> list[range]:

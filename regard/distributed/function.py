@@ -1,33 +1,37 @@
-"""Attention over the pieces of several processes as one differentiable operation."""
+"""Attention over the pieces of several processes as one differentiable operation, and the statistics of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from regard.core.hidden import prepared_sink
+from regard.core.plan import AttentionDetail, Plan
+from regard.core.result import TopKeys, TopKeysFound, Want, requested
 from regard.distributed.exchange import Exchange
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.pieces import (
-    Held,
+    DistantKeys,
+    HeldKeys,
     MergedRows,
     Options,
     Part,
     add_back,
-    compute,
     keys_of,
     parts_of,
-    planned,
     share,
 )
 from regard.errors import UnsupportedError
+from regard.functional import attention_detail, plan_attention
+from regard.patterns import KeySpan
 
+OF_PIECES = ("entropy", "distance")
 Pieces = dict[Part, "Computed"]
-Kept = list[tuple[int, Held | None, Pieces]]
+Kept = list[tuple[int, HeldKeys | None, Pieces]]
 
 
 @dataclass
@@ -40,7 +44,7 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class Run:
+class SharedRun:
     """One call as one process runs it."""
 
     group: Group
@@ -52,30 +56,63 @@ class Run:
         """A new exchange of keys and values."""
         return Exchange(self.group, self.needs, self.form, k, v)
 
-    def place(self, part: Part) -> range:
-        """Where the queries of a part stand among those of this process."""
+    def parts(self, held: HeldKeys | None) -> Iterator[tuple[Part, slice]]:
+        """The pieces of this process's queries over keys that it has, and where their queries stand among its own."""
         chunks = self.needs.q.chunks[self.group.rank]
-        before = sum(map(len, chunks[: part.chunk]))
-        start = before + part.rows.start - chunks[part.chunk].start
-        return range(start, start + len(part.rows))
+        for part in parts_of(self.needs, self.group.rank, held):
+            start = sum(map(len, chunks[: part.chunk])) + part.rows.start - chunks[part.chunk].start
+            yield part, slice(start, start + len(part.rows))
+
+    def call(
+        self, part: Part, here: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The tensors and the options of `attention` for a part.
+
+        Args:
+            part: which positions.
+            here: where its queries stand among those of this process, by which a bias is cut.
+            q: its queries (batch, heads, rows, head_dim).
+            k: its keys (batch, kv_heads, keys, head_dim).
+            v: its values.
+        """
+        options, bias = self.options, self.options.bias
+        if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
+            bias = bias[..., here, :]
+        length = self.needs.k.length
+        pattern = options.pattern.of_queries(part.rows, length) & KeySpan(part.keys.start, part.keys.stop)
+        given = {
+            "pattern": pattern, "bias": bias,
+            "q_start": self.needs.q_start + part.rows.start, "parameters": options.parameters,
+            "dropout_seed": options.dropout_seed,
+        }  # fmt: skip
+        distant = (DistantKeys(x, None, part.keys.start, length) for x in (k, v))
+        return (q, *distant), {**given, **options.others}
+
+    def compute(self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()) -> AttentionDetail:
+        """Output, log-sum-exp and the statistics in `want` of a part, computed as by `attention`."""
+        tensors, options = self.call(part, here, *tensors)
+        return attention_detail(*tensors, want=("log_sum_exp", *want), **options)
 
     def logits_of_sinks(self, q: torch.Tensor) -> torch.Tensor:
         """The logit of the sink for each query, (batch, heads, q_len)."""
         assert self.options.sink is not None
         return prepared_sink(self.options.sink, q).expand(q.shape[:3])
 
-    def piece(self, part: Part, q: torch.Tensor, held: Held) -> Computed:
+    def plan(self, part: Part, here: slice, *tensors: torch.Tensor, want: Iterable[Want] = ()) -> Plan:
+        """The plan of what `compute` would compute; it raises the same refusals."""
+        tensors, options = self.call(part, here, *tensors)
+        return plan_attention(*tensors, want=("log_sum_exp", *want), **options)
+
+    def piece(self, part: Part, here: slice, q: torch.Tensor, held: HeldKeys) -> Computed:
         """A piece computed with its graph, apart from that of the call."""
-        place = self.place(part)
-        cut = q[:, :, place.start : place.stop], keys_of(part, held.k), keys_of(part, held.v)
+        cut = q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
         own = [x.detach().requires_grad_(x.is_floating_point()) for x in cut]
-        shared = self.options.shared()
         with torch.enable_grad():
-            detail = compute(self.options, self.needs, part, own[0], place, own[1], own[2], ())
-        return Computed([*own, *shared], detail.output, detail.log_sum_exp)
+            detail = self.compute(part, here, *own)
+        return Computed([*own, *self.options.shared()], detail.output, detail.log_sum_exp)
 
 
-def attend(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp of this process's queries over the keys of all, both differentiable."""
     shared = run.options.shared()
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in (q, k, v, *shared)):
@@ -84,7 +121,7 @@ def attend(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple
     return _Attend.apply(run, q, k, v, *shared)
 
 
-def check_pieces(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: Iterable[Any]) -> None:
+def check_pieces(run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: Iterable[Any]) -> None:
     """Raise the UnsupportedError or ArgumentError of the first piece of this process that cannot be computed."""
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *run.options.shared()))
     asked = [one for one in want if one not in ("log_sum_exp", "sink", "received")]
@@ -92,39 +129,33 @@ def check_pieces(run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wa
         positions = run.needs.between(run.group.rank, source)
         if source == run.group.rank:
             positions = tuple((chunk,) if chunk else () for chunk in chunks)
-        held = Held(source, positions, *(x[:, :, :0] for x in (k, v)))
-        for part in parts_of(run.needs, run.group.rank, held):
-            place = run.place(part)
-            own = q[:, :, place.start : place.stop].detach().requires_grad_(learning)
-            like = [_like(x, x.shape[1], len(part.keys), x.shape[3]).requires_grad_(learning) for x in (k, v)]
-            planned(run.options, run.needs, part, own, place, *like, ())
+        for part, here in run.parts(HeldKeys(source, positions, k[:, :, :0], v[:, :, :0])):
+            own = q[:, :, here].detach().requires_grad_(learning)
+            like = [  # tensors that take no memory
+                x.new_empty(()).expand(*x.shape[:2], len(part.keys), x.shape[3]).requires_grad_(learning)
+                for x in (k, v)
+            ]
+            run.plan(part, here, own, *like)
             with torch.no_grad():
-                planned(run.options, run.needs, part, own.detach(), place, *like, asked)
-
-
-def _like(x: torch.Tensor, heads: int, keys: int, dim: int) -> torch.Tensor:
-    """A tensor (batch, heads, keys, dim) that takes no memory, for a plan."""
-    return x.new_empty(()).expand(len(x), heads, keys, dim)
+                run.plan(part, here, own.detach(), *like, want=asked)
 
 
 def _forward(
-    run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: Kept | None
+    run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: Kept | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output, in float32 at least, and log-sum-exp; pieces are appended to `kept` with their graphs."""
     merged = MergedRows(q, v.shape[3])
     for source, held in run.exchange(k, v).arrivals():
         pieces: Pieces = {}
-        for part in parts_of(run.needs, run.group.rank, held):
+        for part, here in run.parts(held):
             assert held is not None
-            place = run.place(part)
             if kept is not None:
-                piece = pieces[part] = run.piece(part, q, held)
-                merged.add(place, piece.output.detach(), piece.log_sum_exp.detach(), keep=True)
+                piece = pieces[part] = run.piece(part, here, q, held)
+                merged.add(here, piece.output.detach(), piece.log_sum_exp.detach(), keep=True)
                 continue
-            cut = q[:, :, place.start : place.stop], keys_of(part, held.k), keys_of(part, held.v)
             with torch.no_grad():
-                detail = compute(run.options, run.needs, part, cut[0], place, cut[1], cut[2], ())
-                merged.add(place, detail.output, detail.log_sum_exp, keep=False)
+                detail = run.compute(part, here, q[:, :, here], keys_of(part, held.k), keys_of(part, held.v))
+                merged.add(here, detail.output, detail.log_sum_exp, keep=False)
         if kept is not None:
             kept.append((source, held, pieces))
     output, log_sum_exp = merged.result()
@@ -135,7 +166,7 @@ def _forward(
 
 
 def _with_sink(
-    run: Run, q: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor
+    run: SharedRun, q: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The sink takes part in the softmax as a key without a value: a piece whose output is 0."""
     total = torch.logaddexp(log_sum_exp, run.logits_of_sinks(q).to(log_sum_exp.dtype))
@@ -160,7 +191,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, run: Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
+        ctx: Any, run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *shared: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.kept = [] if run.form == "gather" else None  # a ring computes its pieces again, and keeps none
         output, log_sum_exp = _forward(run, q, k, v, ctx.kept)
@@ -182,7 +213,7 @@ class _Attend(torch.autograd.Function):
 class _Gradients:
     """The gradients of one call, added piece by piece."""
 
-    def __init__(self, run: Run, q, k, v, output, log_sum_exp, grad, grad_lse, shared) -> None:
+    def __init__(self, run: SharedRun, q, k, v, output, log_sum_exp, grad, grad_lse, shared) -> None:
         self.run, self.q, self.k, self.v = run, q, k, v
         self.output, self.log_sum_exp, self.grad = output, log_sum_exp, grad
         self.shared = shared
@@ -215,14 +246,12 @@ class _Gradients:
         dk, dv = (torch.zeros_like(x, dtype=self.output.dtype) for x in (k, v))
         return dk, dv
 
-    def _add(self, held: Held, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
-        run = self.run
-        for part in parts_of(run.needs, run.group.rank, held):
-            piece = pieces.pop(part) if part in pieces else run.piece(part, self.q, held)
-            place = run.place(part)
-            dq, dk, dv, *shared = self._of_piece(piece, place)
+    def _add(self, held: HeldKeys, pieces: Pieces, totals: tuple[torch.Tensor, torch.Tensor]) -> None:
+        for part, here in self.run.parts(held):
+            piece = pieces.pop(part) if part in pieces else self.run.piece(part, here, self.q, held)
+            dq, dk, dv, *shared = self._of_piece(piece, here)
             if dq is not None:
-                self._add_to_queries(place, dq)
+                self._add_to_queries(here, dq)
             del piece, dq
             for total, grad in zip(totals, (dk, dv), strict=True):
                 if grad is not None:
@@ -231,16 +260,15 @@ class _Gradients:
                 if grad is not None:
                     total += grad
 
-    def _add_to_queries(self, place: range, grad: torch.Tensor) -> None:
+    def _add_to_queries(self, here: slice, grad: torch.Tensor) -> None:
         if self.dq is None and grad.shape == self.q.shape and grad.dtype == self.output.dtype:
             self.dq = grad
             return
         if self.dq is None:
             self.dq = torch.zeros_like(self.q, dtype=self.output.dtype)
-        self.dq[:, :, place.start : place.stop] += grad
+        self.dq[:, :, here] += grad
 
-    def _of_piece(self, piece: Computed, place: range) -> tuple[torch.Tensor | None, ...]:
-        here = slice(place.start, place.stop)
+    def _of_piece(self, piece: Computed, here: slice) -> tuple[torch.Tensor | None, ...]:
         output, log_sum_exp = piece.output.detach(), piece.log_sum_exp.detach().to(self.output.dtype)
         of_piece = share(log_sum_exp, self.log_sum_exp[:, :, here])
         grad = self.grad[:, :, here]
@@ -268,3 +296,130 @@ class _Gradients:
 def _by_row(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Dot products of the vectors of each row, (batch, heads, q_len), without a product of all numbers in memory."""
     return torch.einsum("bhqd,bhqd->bhq", one, other)
+
+
+def statistics(
+    run: SharedRun,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    wants: tuple[Want, ...],
+) -> dict[str, Any]:
+    """The requested statistics by name, but for the log-sum-exp, without gradients.
+
+    A weight of the call is that of its piece times the piece's share s_p of the row. So with entropies H_p and
+    distances d_p
+
+        entropy = Σ s_p (H_p - log s_p),   distance = Σ s_p d_p,   received_j = Σ_i s_p(i) w_p(i, j)
+    """
+    found: dict[str, Any] = {}
+    if "sink" in wants:
+        found["sink"] = torch.zeros_like(log_sum_exp)
+        if run.options.sink is not None:
+            found["sink"] = share(run.logits_of_sinks(q).to(log_sum_exp.dtype), log_sum_exp)
+    rest = tuple(one for one in wants if one not in ("log_sum_exp", "sink"))
+    if not rest:
+        return found
+    rows = _Rows(run, q, log_sum_exp, rest)
+    received = [x.new_zeros(len(x), q.shape[1], x.shape[2], size, dtype=rows.dtype) for x, size in ((k, 1), (k, 0))]
+    home = Exchange(run.group, run.needs, run.form, received[0], received[1])
+    for source, held in run.exchange(k, v).arrivals():
+        own = source == run.group.rank
+        total = received[0]
+        if held is not None and not own:
+            total = held.k.new_zeros(len(held.k), q.shape[1], held.k.shape[2], 1, dtype=rows.dtype)
+        for part, here in run.parts(held):
+            assert held is not None
+            rows.add(part, here, held, total)
+        if "received" in rest and not own:
+            sent = None if held is None else (total, total[..., :0])
+            home.send_home(source, sent, rows.dtype)
+    home.collect((received[0], received[1]))
+    found |= {name: rows.sums[name].clamp_min_(0) for name in OF_PIECES if name in rest}  # a share may be rounded up
+    if "received" in rest:
+        found["received"] = received[0][..., 0]
+    if rows.count is not None:
+        found["top_keys"] = rows.top
+    return found
+
+
+def refusing_gradients(found: dict[str, Any], output: torch.Tensor) -> dict[str, Any]:
+    """The statistics, with a backward pass that raises an UnsupportedError, where the output requires a gradient.
+
+    Without it, a loss with a statistic would silently be differentiated as if the statistic were a constant.
+    """
+    refusing = {}
+    for name, one in found.items():
+        x = _NoGradient.apply(name, one.weights if isinstance(one, TopKeysFound) else one, output)
+        refusing[name] = TopKeysFound(one.indices, x) if isinstance(one, TopKeysFound) else x
+    return refusing
+
+
+class _NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str, found: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.name = name
+        return found.view_as(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise UnsupportedError(
+            f"the gradient of {ctx.name} is not computed over several processes; detach() it, or compute it on one "
+            f"process with regard.attention_detail"
+        )
+
+
+class _Rows:
+    """The statistics of this process's queries, summed over the pieces."""
+
+    def __init__(self, run: SharedRun, q: torch.Tensor, log_sum_exp: torch.Tensor, wants: tuple[Want, ...]) -> None:
+        self.run, self.q, self.log_sum_exp, self.wants = run, q, log_sum_exp, wants
+        self.dtype = log_sum_exp.dtype
+        self.sums = {name: torch.zeros_like(log_sum_exp) for name in OF_PIECES if name in wants}
+        asked = requested(TopKeys, wants)
+        self.count = None if asked is None else asked.count
+        shape = *log_sum_exp.shape, self.count or 0
+        self.top = TopKeysFound(torch.full(shape, -1, dtype=torch.int64, device=q.device), log_sum_exp.new_zeros(shape))
+
+    def add(self, part: Part, here: slice, held: HeldKeys, received: torch.Tensor) -> None:
+        """Add a piece; what its keys received is added to `received`, (batch, heads, held, 1)."""
+        q, k, v = self.q[:, :, here], keys_of(part, held.k), keys_of(part, held.v)
+        asked = [one for one in self.wants if one in OF_PIECES or isinstance(one, TopKeys)]
+        with torch.no_grad():
+            detail = self.run.compute(part, here, q, k, v, want=asked)
+        of_piece = share(detail.log_sum_exp.to(self.dtype), self.log_sum_exp[:, :, here])
+        if "entropy" in self.sums:
+            self.sums["entropy"][:, :, here] += of_piece * detail.entropy - torch.xlogy(of_piece, of_piece)
+        if "distance" in self.sums:
+            self.sums["distance"][:, :, here] += of_piece * detail.distance
+        if self.count is not None:
+            self._add_top(here, detail.top_keys, of_piece)
+        if "received" in self.wants:
+            add_back(part, received, self._received(part, here, q, k, of_piece))
+
+    def _add_top(self, here: slice, top: TopKeysFound, of_piece: torch.Tensor) -> None:
+        indices = torch.cat([self.top.indices[:, :, here], top.indices], -1)
+        weights = torch.cat([self.top.weights[:, :, here], top.weights.to(self.dtype) * of_piece[..., None]], -1)
+        order = torch.where(indices < 0, -1, weights).sort(stable=True, dim=-1, descending=True).indices
+        best = order[..., : self.count]
+        self.top.indices[:, :, here] = indices.gather(-1, best)
+        self.top.weights[:, :, here] = weights.gather(-1, best)
+
+    def _received(
+        self, part: Part, here: slice, q: torch.Tensor, k: torch.Tensor, of_piece: torch.Tensor
+    ) -> torch.Tensor:
+        """Σ_i s_p(i) w_p(i, j): the gradient of Σ_i s_p(i) · output_i by values of size 1, of each query head."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+
+        def saved(x: torch.Tensor) -> torch.Tensor:
+            """A tensor that autograd may save: a copy of one that was made in inference mode."""
+            return x.clone() if x.is_inference() else x
+
+        with torch.inference_mode(False), torch.enable_grad():
+            k = saved(k).repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
+            ones = k.new_zeros(*k.shape[:3], 1).requires_grad_()
+            run = replace(self.run, options=self.run.options.without_dropout().mapped(saved))
+            output = run.compute(part, here, saved(q).to(wide), k, ones).output
+            (grad,) = torch.autograd.grad(output, ones, saved(of_piece)[..., None].to(output.dtype))
+        return grad.to(self.dtype)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from regard.arguments import kind_of
-from regard.distributed.needs import HEADER
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
@@ -178,8 +177,21 @@ class Mail:
         return self.receives
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Header(NamedTuple):
+    """What a process sends all others before a call, as numbers of 8 bytes."""
+
+    agrees: int = 0  # 0 where this process refuses its own call
+    q_len: int = 0
+    k_len: int = 0
+    learning: int = 0
+    seed: int = 0
+    words: int = 0
+    bias_keys: int = -1
+    of_bias: int = -1
+    begun: int = 0
+
+
+class Agreement(NamedTuple):
     """What all processes know of a call: the lengths of each, and the seed of the dropout, which is that of rank 0."""
 
     q_lengths: tuple[int, ...]
@@ -188,18 +200,18 @@ class Agreement:
 
 
 def agree(
-    group: Group, q_len: int, k_len: int, learning: bool, seed: int, words: list[str], device: torch.device,
-    bias_keys: int | None = None, of_bias: str | None = None,
+    group: Group, device: torch.device, words: list[str], *, q_len: int = 0, k_len: int = 0, learning: bool = False,
+    seed: int = 0, bias_keys: int | None = None, of_bias: str | None = None,
 ) -> Agreement:  # fmt: skip
-    """Tell every process the lengths of this one, and check that all make the same call.
+    """Send every process the lengths of this one, and check that all make the same call.
 
     Args:
         group: the processes.
+        device: where the numbers are sent from.
+        words: what has to be alike on all processes, option by option.
         q_len, k_len: what this process holds.
         learning: whether it needs gradients.
         seed: of the dropout.
-        words: what has to be alike on all processes, option by option.
-        device: where the numbers are sent from.
         bias_keys: the number of keys for which this process has a bias, if it has one for each key.
         of_bias: what has to be alike on all processes that give it: a bias that is the same for all queries.
 
@@ -208,51 +220,54 @@ def agree(
         RegardError: another process began more or fewer calls; every process raises it.
         ShapeError: the bias of a process is not for the keys of all.
     """
-    numbers = [1, q_len, k_len, int(learning), seed % _MOST, _digest("\n".join(words))]
-    numbers += [-1 if bias_keys is None else bias_keys, -1 if of_bias is None else _digest(of_bias)]
-    numbers.append(_begun.get(group.handle, 0))
-    header = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-    assert len(header) == HEADER
-    every = group.gathered(header.to(device)).tolist()
-    refused = [rank for rank, row in enumerate(every) if not row[0]]
-    if refused:
+    own = Header(
+        1, q_len, k_len, int(learning), seed % _MOST, _digest("\n".join(words)),
+        -1 if bias_keys is None else bias_keys, -1 if of_bias is None else _digest(of_bias),
+        _begun.get(group.handle, 0),
+    )  # fmt: skip
+    rows = [Header(*row) for row in group.gathered(torch.tensor(own, dtype=torch.int64, device=device)).tolist()]
+    if refused := [rank for rank, row in enumerate(rows) if not row.agrees]:
         _begun.pop(group.handle, None)  # all processes raise now, some before they began a call of attention
         reasons = group.gathered_lists([])
         raise ArgumentError(f"process {', '.join(map(str, refused))} refused the call: {reasons[refused[0]][0]}")
-    begun = [row[8] for row in every]
-    if min(begun) != max(begun):
+    if len({row.begun for row in rows}) > 1:
         raise RegardError(
-            f"the processes of this group began {', '.join(map(str, begun))} calls: one was interrupted, and the "
-            f"others went on, so their calls no longer meet. Make a new group on all of them, such as by new_group(), "
-            f"or start all again from the last checkpoint"
+            f"the processes of this group began {', '.join(str(row.begun) for row in rows)} calls: one was "
+            f"interrupted, and the others went on, so their calls no longer meet. Make a new group on all of them, "
+            f"such as by new_group(), or start all again from the last checkpoint"
         )
-    for place, own in ((5, words), (7, [of_bias] if of_bias else [])):
-        given = [rank for rank, row in enumerate(every) if row[place] >= 0]
-        one = given[0] if given else 0
-        others = [rank for rank in given if every[rank][place] != every[one][place]]
-        if others:
-            every_words = group.gathered_lists(own)
-            first, other = every_words[one], every_words[others[0]]
-            there, here = (", ".join(x for x in a if x not in b) for a, b in ((other, first), (first, other)))
-            raise ArgumentError(
-                f"process {', '.join(map(str, others))} and process {one} make different calls of attention; every "
-                f"process needs the same pattern, options, dtype, layout and sizes, other than lengths. Process "
-                f"{others[0]} has {there or 'nothing more'}; process {one} has {here or 'nothing more'}"
-            )
-    learning_at = [rank for rank, row in enumerate(every) if row[3]]
+    _check_alike(group, [row.words for row in rows], words)
+    _check_alike(group, [row.of_bias for row in rows], [of_bias] if of_bias else [])
+    learning_at = [rank for rank, row in enumerate(rows) if row.learning]
     if learning_at and len(learning_at) < group.count:
         raise ArgumentError(
             f"gradients are needed on process {', '.join(map(str, learning_at))} and not on the others; the backward "
             f"pass exchanges gradients, so all or none of the processes need q, k or v with requires_grad"
         )
-    k_lengths = tuple(row[2] for row in every)
-    for rank, row in enumerate(every):
-        if row[6] not in (-1, sum(k_lengths)):
+    keys = sum(row.k_len for row in rows)
+    for rank, row in enumerate(rows):
+        if row.bias_keys not in (-1, keys):
             raise ShapeError(
-                f"the bias of process {rank} is for {row[6]} keys; over several processes a bias has the queries of "
-                f"its process and the keys of all: (..., {row[1]} or 1, {sum(k_lengths)} or 1)"
+                f"the bias of process {rank} is for {row.bias_keys} keys; over several processes a bias has the "
+                f"queries of its process and the keys of all: (..., {row.q_len} or 1, {keys} or 1)"
             )
-    return Agreement(tuple(row[1] for row in every), k_lengths, every[0][4])
+    return Agreement(tuple(row.q_len for row in rows), tuple(row.k_len for row in rows), rows[0].seed)
+
+
+def _check_alike(group: Group, digests: list[int], own: list[str]) -> None:
+    """Raise an ArgumentError on every process unless those with a digest, 0 or more, have the same one."""
+    given = [rank for rank, digest in enumerate(digests) if digest >= 0]
+    others = [rank for rank in given if digests[rank] != digests[given[0]]]
+    if not others:
+        return
+    every = group.gathered_lists(own)
+    first, other = every[given[0]], every[others[0]]
+    there, here = (", ".join(x for x in a if x not in b) for a, b in ((other, first), (first, other)))
+    raise ArgumentError(
+        f"process {', '.join(map(str, others))} and process {given[0]} make different calls of attention; every "
+        f"process needs the same pattern, options, dtype, layout and sizes, other than lengths. Process "
+        f"{others[0]} has {there or 'nothing more'}; process {given[0]} has {here or 'nothing more'}"
+    )
 
 
 def _digest(text: str) -> int:
@@ -260,11 +275,21 @@ def _digest(text: str) -> int:
 
 
 def refuse_together(group: Group, device: torch.device, reason: BaseException) -> None:
-    """Tell the others that this process refuses its call and why, so that they do not wait for it."""
-    group.gathered(torch.zeros(HEADER, dtype=torch.int64, device=device))
+    """Send the others the reason why this process refuses its call, so that they do not wait for it."""
+    group.gathered(torch.tensor(Header(), dtype=torch.int64, device=device))
     _begun.pop(group.handle, None)
     if group.count > 1:
         group.gathered_lists([str(reason) or type(reason).__name__])
+
+
+@contextmanager
+def refusing_together(group: Group, device: torch.device) -> Generator[None]:
+    """Within it, an exception is raised after `refuse_together`."""
+    try:
+        yield
+    except Exception as error:
+        refuse_together(group, device, error)
+        raise
 
 
 def about_weights(parameters: Iterable[torch.Tensor]) -> str:
@@ -311,11 +336,8 @@ def contents(value: Any) -> str:
     Numbers, tensors, functions and objects inside them are compared, see `Contents`. All are read in each call, except
     those of patterns, which hold copies; but a function may read other numbers in each call.
     """
-    if (
-        value is None
-        or isinstance(value, int | float)
-        or (isinstance(value, Pattern) and value.by_value and _steady(value))
-    ):
+    plain = isinstance(value, Pattern) and value.by_value and _steady(value)
+    if value is None or isinstance(value, int | float) or plain:
         return str(value)
     text = str(value) if isinstance(value, Pattern | Mechanism) else brief_value(value)
     return f"{text} with the checksum {Contents(_of_tensor, _known_pattern).digest(value)}"

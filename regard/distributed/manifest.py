@@ -6,29 +6,28 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
-from regard.storage.tensors import DTYPES
+from regard.storage.tensors import CODES, DTYPES
 
 MANIFEST = "checkpoint.json"
 FORMAT = 1
-CODES = {dtype: code for code, dtype in DTYPES.items()}
 SHARD = re.compile(r"shard-[0-9a-f]{16}-[0-9]{5,}\.safetensors")
 SEAL = re.compile(r"[0-9a-f]{64}")
 MOST_SHOWN = 5  # differences in a message
 OPTIMISER = "optimiser."  # before the names of what is an optimiser's
 
 
-class Place(NamedTuple):
+class Shard(NamedTuple):
     """One part of a tensor: where it begins along each axis, its sizes, and the file that holds it."""
 
     offsets: tuple[int, ...]
@@ -36,12 +35,25 @@ class Place(NamedTuple):
     file: str
 
 
-class Stored(NamedTuple):
+class Sharded(NamedTuple):
     """One tensor and its parts."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    places: tuple[Place, ...]
+    parts: tuple[Shard, ...]
+
+    def check(self, name: str, files: dict[str, str]) -> None:
+        """Raise a ValueError unless the parts lie inside the tensor and in these files, do not overlap, and fill it."""
+        for part in self.parts:
+            inside = len(part.offsets) == len(part.sizes) == len(self.shape) and all(
+                at + size <= whole for at, size, whole in zip(part.offsets, part.sizes, self.shape, strict=True)
+            )
+            if not inside or part.file not in files:
+                raise ValueError(f"a part of {name} lies outside it, or in no file")
+        if sum(math.prod(part.sizes) for part in self.parts) != math.prod(self.shape):
+            raise ValueError(f"the parts of {name} do not fill it")
+        if any(_overlap(*two) for two in combinations(self.parts, 2)):
+            raise ValueError(f"two parts of {name} overlap")
 
 
 def shard_file(token: str, rank: int) -> str:
@@ -67,7 +79,7 @@ class Manifest:
 
     values: dict[str, Any]
     settings: dict[str, Any]
-    tensors: dict[str, Stored]
+    tensors: dict[str, Sharded]
     files: dict[str, str]
 
     def check_values(self) -> None:
@@ -79,11 +91,14 @@ class Manifest:
             )
 
     def write(self, folder: Path) -> None:
-        """Replace the manifest of a folder, and then remove the files that only the old one named."""
-        tensors = {
-            name: [CODES[one.dtype], one.shape, [[at.offsets, at.sizes, at.file] for at in one.places]]
-            for name, one in self.tensors.items()
-        }
+        """Replace the manifest of a folder, and then remove the files that only the old one named.
+
+        Raises:
+            ValueError: the parts of a tensor are not those of one tensor, as where processes hold different ones.
+        """
+        for name, one in self.tensors.items():
+            one.check(name, self.files)
+        tensors = {name: [CODES[one.dtype], one.shape, one.parts] for name, one in self.tensors.items()}
         content = {"format": FORMAT, "values": self.values, "settings": self.settings}
         replace_file(folder / MANIFEST, render_sealed({**content, "tensors": tensors, "files": self.files}))
         for path in folder.glob("shard-*.safetensors"):
@@ -102,14 +117,14 @@ class Manifest:
             raise CheckpointError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
         try:
             values, settings, files = content["values"], content["settings"], content["files"]
-            tensors = {name: _stored(*one) for name, one in content["tensors"].items()}
+            tensors = {name: _sharded(*one) for name, one in content["tensors"].items()}
             if not isinstance(values, dict) or not isinstance(settings, dict):
                 raise ValueError("values and settings are given by name")
             for file, seal in files.items():
                 if not SHARD.fullmatch(file) or not SEAL.fullmatch(seal):
                     raise ValueError(f"{file[:80]!r} is no file of a checkpoint")
             for name, one in tensors.items():
-                _check_places(name, one, files)
+                one.check(name, files)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{path} is not the manifest of a checkpoint: {error}") from error
         return cls(values, settings, tensors, files)
@@ -121,10 +136,11 @@ class Manifest:
         there = {name: (one.dtype, one.shape) for name, one in self.tensors.items()}
         known, asked = there.keys() | self.settings, here.keys() | settings
         faults = []
-        if (saved := _with_optimiser(known)) != _with_optimiser(asked):
+        of_optimiser = {name for name in known | asked if name.startswith(OPTIMISER)}
+        if (saved := bool(known & of_optimiser)) != bool(asked & of_optimiser):
             advice = "with an optimiser; give one to load_checkpoint" if saved else "without an optimiser; give none"
             faults.append(f"it was saved {advice}")
-            known, asked = _without_optimiser(known), _without_optimiser(asked)
+            known, asked = known - of_optimiser, asked - of_optimiser
         faults += [f"{name} is missing" for name in sorted(asked - known)]
         faults += [f"{name} has no place" for name in sorted(known - asked)]
         faults += [f"{name} is no tensor there and one here" for name in sorted(here.keys() & self.settings.keys())]
@@ -144,17 +160,10 @@ class Manifest:
         """A text that differs where two manifests do."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
-    def file_of(self, index: MetadataIndex) -> str:
-        """The file that holds a part."""
-        for place in self.tensors[index.fqn].places:
-            if place.offsets == tuple(index.offset or ()):
-                return place.file
-        raise CheckpointError(f"the manifest names no file for {part_name(index.fqn, index.offset or ())}")
 
-
-def _stored(code: str, shape: list[int], places: list[Any]) -> Stored:
-    parts = [Place(_sizes(offsets), _sizes(sizes), file) for offsets, sizes, file in places]
-    return Stored(DTYPES[code], _sizes(shape), tuple(parts))
+def _sharded(code: str, shape: list[int], parts: list[Any]) -> Sharded:
+    shards = [Shard(_sizes(offsets), _sizes(sizes), file) for offsets, sizes, file in parts]
+    return Sharded(DTYPES[code], _sizes(shape), tuple(shards))
 
 
 def _sizes(numbers: list[int]) -> tuple[int, ...]:
@@ -163,31 +172,8 @@ def _sizes(numbers: list[int]) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _check_places(name: str, one: Stored, files: dict[str, str]) -> None:
-    """Raise a ValueError unless the parts lie inside the tensor, do not overlap, and fill it."""
-    for place in one.places:
-        inside = len(place.offsets) == len(place.sizes) == len(one.shape) and all(
-            at + size <= whole for at, size, whole in zip(place.offsets, place.sizes, one.shape, strict=True)
-        )
-        if not inside or place.file not in files:
-            raise ValueError(f"a part of {name} lies outside it, or in no file")
-    if sum(math.prod(place.sizes) for place in one.places) != math.prod(one.shape):
-        raise ValueError(f"the parts of {name} do not fill it")
-    for at, first in enumerate(one.places):
-        if any(_overlap(first, other) for other in one.places[:at]):
-            raise ValueError(f"two parts of {name} overlap")
-
-
-def _overlap(one: Place, other: Place) -> bool:
+def _overlap(one: Shard, other: Shard) -> bool:
     return all(
         max(a, b) < min(a + size, b + width)
         for a, size, b, width in zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
     )
-
-
-def _with_optimiser(names: Iterable[str]) -> bool:
-    return any(name.startswith(OPTIMISER) for name in names)
-
-
-def _without_optimiser(names: Iterable[str]) -> set[str]:
-    return {name for name in names if not name.startswith(OPTIMISER)}

@@ -1,26 +1,127 @@
-"""Which keys each process needs from every other process, by the pattern, and how many bytes they have."""
+"""Which positions each process holds, and which keys it needs from every other process, by the pattern."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 
 import torch
 
-from regard.arguments import count_of, shown, whole
-from regard.core.problem import checked_q_start
-from regard.core.tensors import DTYPES
-from regard.distributed.layout import Layout
-from regard.errors import ArgumentError, UnsupportedError
-from regard.patterns import Grid, Pattern, as_pattern
+from regard.arguments import shown, whole
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.patterns import Grid, Pattern
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
 from regard.reprs import brief
 
+LAYOUTS = ("contiguous", "zigzag")
 FORMS = ("auto", "ring", "gather", "state")
-HEADER = 9  # numbers of 8 bytes that each process tells every other one before a call
 ROWS = 64  # queries looked at together where the first or last one that sees a key is searched for
 NARROW = 0.5  # auto gathers if the keys that come from other processes are at most this share of a process's own
+
+
+@brief
+@dataclass(frozen=True)
+class Layout:
+    """A sequence divided among processes.
+
+    contiguous: process r holds one chunk, the r-th. zigzag: it holds two, the r-th from the front and the r-th from the
+    back. Under a causal pattern early positions look at few keys and late ones at many, so that with zigzag every
+    process computes about as many pairs.
+
+    Args:
+        name: "contiguous" or "zigzag".
+        lengths: how many positions each process holds; they may differ. With zigzag the first chunk of a process has
+            the larger half.
+
+    Raises:
+        ArgumentError: another name, or lengths that are not whole numbers, 0 or more.
+
+    >>> Layout("zigzag", (4, 3)).chunks
+    ((range(0, 2), range(5, 7)), (range(2, 4), range(4, 5)))
+    """
+
+    name: str
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.name not in LAYOUTS:
+            raise ArgumentError(f"layout {shown(self.name)} does not exist; there are {', '.join(LAYOUTS)}")
+        lengths = tuple(whole("the length that a process holds", one, 0) for one in self.lengths)
+        if not lengths:
+            raise ArgumentError("a layout without processes; give the length that each process holds")
+        object.__setattr__(self, "lengths", lengths)
+
+    @classmethod
+    def even(cls, name: str, length: int, processes: int) -> Layout:
+        """A length divided as evenly as possible; the first processes hold one position more.
+
+        >>> Layout.even("contiguous", 7, 3).lengths
+        (3, 2, 2)
+        """
+        each, more = divmod(whole("length", length, 0), whole("processes", processes, 1))
+        return cls(name, tuple(each + (rank < more) for rank in range(processes)))
+
+    @property
+    def length(self) -> int:
+        """Positions of the whole sequence."""
+        return sum(self.lengths)
+
+    @cached_property
+    def chunks(self) -> tuple[tuple[range, ...], ...]:
+        """The positions of each process, chunk by chunk in the order in which it holds them."""
+        first = self.lengths if self.name == "contiguous" else [-(-length // 2) for length in self.lengths]
+        second = [length - half for length, half in zip(self.lengths, first, strict=True)]
+        chunks = [range(*pair) for pair in pairwise(accumulate([*first, *second[::-1]], initial=0))]
+        if self.name == "contiguous":
+            return tuple((chunk,) for chunk in chunks[: len(first)])
+        return tuple((chunks[rank], chunks[-1 - rank]) for rank in range(len(first)))
+
+    def positions(self, rank: int) -> torch.Tensor:
+        """The positions that a process holds, int64 (held,)."""
+        return torch.cat([torch.arange(chunk.start, chunk.stop, device="cpu") for chunk in self.chunks[rank]])
+
+
+def part(x: torch.Tensor, layout: Layout, rank: int, dim: int = 2) -> torch.Tensor:
+    """One process's part of a whole tensor, along the axis of its positions.
+
+    Args:
+        x: the whole tensor, (batch, heads, length, size) for the default `dim`.
+        layout: how the length is divided.
+        rank: of the process.
+        dim: the axis that is divided.
+
+    Raises:
+        ShapeError: the axis has another length than the layout.
+
+    >>> part(torch.arange(7), Layout("zigzag", (4, 3)), rank=0, dim=0).tolist()
+    [0, 1, 5, 6]
+    """
+    if x.shape[dim] != layout.length:
+        raise ShapeError(
+            f"axis {dim} of {tuple(x.shape)} has {x.shape[dim]} positions; the layout divides {layout.length}"
+        )
+    return torch.cat([x.narrow(dim, chunk.start, len(chunk)) for chunk in layout.chunks[rank]], dim)
+
+
+def joined(parts: Sequence[torch.Tensor], layout: Layout, dim: int = 2) -> torch.Tensor:
+    """The whole tensor from the parts of all processes, in their order; the inverse of `part`.
+
+    >>> layout = Layout("zigzag", (4, 3))
+    >>> joined([part(torch.arange(7), layout, rank, dim=0) for rank in range(2)], layout, dim=0).tolist()
+    [0, 1, 2, 3, 4, 5, 6]
+    """
+    order = torch.cat([layout.positions(rank) for rank in range(len(layout.lengths))])
+    return torch.cat(tuple(parts), dim).index_select(dim, order.argsort().to(parts[0].device))
+
+
+def check_division(layout: str, form: str) -> None:
+    """Raise an ArgumentError unless these are the names of a layout and a form."""
+    Layout(layout, (0,))
+    if form not in FORMS:
+        raise ArgumentError(f"form {shown(form)} does not exist; there are {', '.join(FORMS)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +146,23 @@ class Needs:
         return len(self.q.lengths)
 
     @cached_property
-    def _known(self) -> dict[int, Ranges]:
-        return {}
+    def by_holder(self) -> list[dict[int, tuple[Ranges, ...]]]:
+        """For each process the keys that some of its queries may look at, by the process and the chunk that hold them.
 
-    def of(self, rank: int) -> Ranges:
-        """The keys that some query of a process may look at."""
-        if rank not in self._known:
-            self._known[rank] = union(keys for rows in self.q.chunks[rank] for keys in self._of_rows(rows))
-        return self._known[rank]
+        Processes that hold none of them have no entry.
+        """
+        chunks = [(keys, rank, at) for rank, held in enumerate(self.k.chunks) for at, keys in enumerate(held) if keys]
+        chunks.sort(key=lambda one: one[0].start)
+        starts, stops = ([edge(keys) for keys, _, _ in chunks] for edge in (lambda x: x.start, lambda x: x.stop))
+        every = []
+        for rows_of_process in self.q.chunks:
+            found: dict[int, list[Ranges]] = {}
+            for run in union(keys for rows in rows_of_process for keys in self._of_rows(rows)):
+                for keys, rank, at in chunks[bisect_right(stops, run.start) : bisect_left(starts, run.stop)]:
+                    some = range(max(keys.start, run.start), min(keys.stop, run.stop))
+                    found.setdefault(rank, [() for _ in self.k.chunks[rank]])[at] += (some,)
+            every.append({rank: tuple(ranges) for rank, ranges in found.items()})
+        return every
 
     def _of_rows(self, rows: range) -> Ranges:
         pattern, k_len = self.pattern, self.k.length
@@ -69,29 +179,22 @@ class Needs:
         visible = pattern.visible_keys(grid)
         return everything(k_len) if visible is None else _ranges(visible.flatten(0, 1).any(0))
 
-    @cached_property
-    def _between(self) -> dict[tuple[int, int], tuple[Ranges, ...]]:
-        return {}
-
     def between(self, target: int, source: int) -> tuple[Ranges, ...]:
         """The keys that `target` needs of each chunk of `source`."""
-        if (target, source) not in self._between:
-            needed = self.of(target)
-            self._between[target, source] = tuple(common(needed, (chunk,)) for chunk in self.k.chunks[source])
-        return self._between[target, source]
+        return self.by_holder[target].get(source) or ((),) * len(self.k.chunks[source])
 
     def count(self, target: int, source: int) -> int:
         """The number of keys that `target` needs of `source`."""
-        return sum(map(size, self.between(target, source)))
+        return sum(map(size, self.by_holder[target].get(source, ())))
 
-    def parent(self, target: int, source: int) -> int:
-        """The process that sends the keys of `source` to `target` in a ring.
+    def sender(self, target: int, source: int, form: str) -> int:
+        """The process that sends the keys of `source` to `target`.
 
-        It is the process before `target` if that one needs all of these keys itself, and passes them on; otherwise it
-        is `source`.
+        In a ring it is the process before `target` if that one needs all of these keys itself, and passes them on;
+        otherwise it is `source`.
         """
         before = (target - 1) % self.processes
-        if before in (source, target):
+        if form != "ring" or before in (source, target):
             return source
         mine, its = self.between(target, source), self.between(before, source)
         return before if all(common(one, other) == one for one, other in zip(mine, its, strict=True)) else source
@@ -117,20 +220,15 @@ class Needs:
         low = max(near.start, keys.start)
         return range(low, max(low, min(near.stop, keys.stop)))
 
-    @staticmethod
-    def check_form(asked: str) -> None:
-        """Raise an ArgumentError unless it is the name of a form."""
-        if asked not in FORMS:
-            raise ArgumentError(f"form {shown(asked)} does not exist; there are {', '.join(FORMS)}")
-
     def form(self, asked: str) -> str:
         """The form of the exchange: the one that was asked for, or for "auto" the one that suits the sizes."""
-        self.check_form(asked)
+        check_division(self.q.name, asked)
         if asked == "state":
             raise UnsupportedError("form='state' exchanges sums of a fixed size and no keys; use it in attention")
         if asked != "auto":
             return asked
-        foreign = (size(self.of(rank)) - self.count(rank, rank) for rank in range(self.processes))
+        foreign = [sum(self.count(rank, other) for other in held if other != rank)
+                   for rank, held in enumerate(self.by_holder)]  # fmt: skip
         narrow = all(count <= NARROW * own for count, own in zip(foreign, self.k.lengths, strict=True))
         return "gather" if narrow else "ring"
 
@@ -163,106 +261,3 @@ def _ranges(marks: torch.Tensor) -> Ranges:
     edges = torch.nn.functional.pad(marks.cpu().to(torch.int8), (1, 1)).diff()
     starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
     return tuple(map(range, starts, stops))
-
-
-@brief
-@dataclass(frozen=True)
-class Traffic:
-    """The bytes that processes exchange for one call of attention.
-
-    sent: keys and values that each process sends in the forward pass, and if `backward` was asked for, what it sends in
-    the backward pass too: gradients of keys and values, and with a ring the keys and values again.
-    agreement: what all processes together send before the call, to agree on lengths and options.
-    """
-
-    sent: tuple[int, ...]
-    received: tuple[int, ...]
-    agreement: int
-
-    @property
-    def total(self) -> int:
-        """All bytes, of all processes."""
-        return sum(self.sent) + self.agreement
-
-    def __str__(self) -> str:
-        return f"{self.total} bytes in all; {max(self.sent)} at most are sent by one process"
-
-
-def bytes_exchanged(
-    lengths: Sequence[int],
-    *,
-    kv_heads: int,
-    head_dim: int,
-    v_dim: int | None = None,
-    batch: int = 1,
-    dtype: torch.dtype = torch.float32,
-    pattern: Pattern | str | None = None,
-    layout: str = "contiguous",
-    k_lengths: Sequence[int] | None = None,
-    q_start: int | None = None,
-    form: str = "auto",
-    backward: bool = False,
-) -> Traffic:
-    """The bytes that `regard.distributed.attention` exchanges; nothing is run, and no process is needed.
-
-    They are the sum over pairs of processes of needed keys · batch · kv_heads · (head_dim + v_dim) · bytes of a number.
-    A key is needed if the pattern lets some query of the other process look at it. Every needed key is sent to each
-    process that needs it exactly once in the forward pass.
-
-    Args:
-        lengths: positions (queries) that each process holds.
-        kv_heads: key/value heads.
-        head_dim: size of a key.
-        v_dim: size of a value; head_dim by default.
-        batch: batch rows.
-        dtype: of keys and values. Gradients are exchanged in float32 at least.
-        pattern: as for `attention`.
-        layout: "contiguous" or "zigzag".
-        k_lengths: keys that each process holds; `lengths` by default.
-        q_start: position of the first query; by default the ends of queries and keys align.
-        form: "ring", "gather" or "auto".
-        backward: count the backward pass too.
-
-    Returns:
-        The `Traffic` of one call.
-
-    Raises:
-        ArgumentError: sizes or options outside the values that they may take.
-
-    >>> window = bytes_exchanged([1024] * 4, kv_heads=2, head_dim=64, pattern="causal_window(128)")
-    >>> window.received  # 127 keys from the process before; the first one needs none
-    (0, 130048, 130048, 130048)
-    >>> bytes_exchanged([1024] * 4, kv_heads=2, head_dim=64, pattern="causal").received
-    (0, 1048576, 2097152, 3145728)
-    """
-    if dtype not in DTYPES:
-        raise ArgumentError(f"dtype is {shown(dtype)}; attention takes {', '.join(map(str, DTYPES))}")
-    q = Layout(layout, tuple(lengths))
-    k = q if k_lengths is None else Layout(layout, tuple(k_lengths))
-    if len(k.lengths) != len(q.lengths):
-        raise ArgumentError(
-            f"lengths are those of {count_of(len(q.lengths), 'processes')} and k_lengths those of {len(k.lengths)}"
-        )
-    start = k.length - q.length if q_start is None else int(checked_q_start(q_start, batch))
-    needs = Needs(as_pattern(pattern).canonical(), q, k, start)
-    sizes = whole("batch", batch, 0), whole("kv_heads", kv_heads, 1), whole("head_dim", head_dim, 1)
-    a_key = sizes[0] * sizes[1] * (sizes[2] + (sizes[2] if v_dim is None else whole("v_dim", v_dim, 0)))
-    return traffic(needs, needs.form(form), a_key, dtype, backward)
-
-
-def traffic(needs: Needs, form: str, a_key: int, dtype: torch.dtype, backward: bool) -> Traffic:
-    """The traffic of a call whose keys and values have `a_key` numbers for each position."""
-    ranks = range(needs.processes)
-    sent, received = [0] * needs.processes, [0] * needs.processes
-    keys = a_key * dtype.itemsize * (2 if backward and form == "ring" else 1)
-    gradients = a_key * torch.promote_types(dtype, torch.float32).itemsize if backward else 0
-    for target in ranks:
-        for source in ranks:
-            if source == target or not (count := needs.count(target, source)):
-                continue
-            sender = needs.parent(target, source) if form == "ring" else source
-            sent[sender] += count * keys
-            received[target] += count * keys
-            sent[target] += count * gradients
-            received[source] += count * gradients
-    return Traffic(tuple(sent), tuple(received), 8 * HEADER * needs.processes * (needs.processes - 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,11 +11,9 @@ import torch
 
 from regard.backends.merging import Merging
 from regard.bias import Bias
-from regard.core.plan import AttentionDetail, Plan
 from regard.core.tensors import Stored
 from regard.distributed.needs import Needs
-from regard.functional import attention_detail, plan_attention
-from regard.patterns import KeySpan, Pattern
+from regard.patterns import Pattern
 from regard.patterns.ranges import Ranges, hull, size
 from regard.patterns.row_blocks import shifted
 
@@ -23,7 +21,7 @@ MOST_ROWS = 1 << 13  # queries of one piece: what a backend needs besides its te
 
 
 @dataclass(frozen=True)
-class Piece(Stored):
+class DistantKeys(Stored):
     """Keys or values from position `first` on, of a sequence of `length` positions."""
 
     length: int = 0
@@ -46,7 +44,7 @@ class Piece(Stored):
         return Stored(torch.nn.functional.pad(numbers, (0, 0, max(0, before), max(0, after))))
 
 
-class Held(NamedTuple):
+class HeldKeys(NamedTuple):
     """Keys and values of one process that this one has, (batch, kv_heads, held, dim), and their positions by chunk."""
 
     source: int
@@ -93,7 +91,7 @@ class Part(NamedTuple):
     runs: tuple[tuple[range, range], ...]  # positions within `keys`, counted from its start; places among those held
 
 
-def parts_of(needs: Needs, rank: int, held: Held | None) -> Iterator[Part]:
+def parts_of(needs: Needs, rank: int, held: HeldKeys | None) -> Iterator[Part]:
     """The pieces of a process's queries over keys that it has; none without keys."""
     at = 0
     for ranges in () if held is None else held.positions:
@@ -122,52 +120,6 @@ def _cut(part: Part, keys: range) -> Iterator[Part]:
     if runs:
         near = range(runs[0][0].start, runs[-1][0].stop)
         yield Part(part.chunk, part.rows, near, tuple((shifted(at, -near.start), there) for at, there in runs))
-
-
-def compute(
-    options: Options, needs: Needs, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, v: torch.Tensor,
-    want: Iterable[Any],
-) -> AttentionDetail:  # fmt: skip
-    """Attention of the queries of a part over its keys, by the backends of `attention`.
-
-    Args:
-        options: of the call.
-        needs: how the sequence is divided.
-        part: which positions.
-        q: its queries (batch, heads, rows, head_dim).
-        place: where they stand among the queries of this process, by which a bias is cut.
-        k: its keys (batch, kv_heads, keys, head_dim).
-        v: its values.
-        want: statistics, besides the log-sum-exp.
-    """
-    tensors, more = _call(options, needs, part, q, place, k, v)
-    return attention_detail(*tensors, want=("log_sum_exp", *want), **more)
-
-
-def planned(
-    options: Options, needs: Needs, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, v: torch.Tensor,
-    want: Iterable[Any],
-) -> Plan:  # fmt: skip
-    """The plan of what `compute` would compute; it raises the same refusals."""
-    tensors, more = _call(options, needs, part, q, place, k, v)
-    return plan_attention(*tensors, want=("log_sum_exp", *want), **more)
-
-
-def _call(
-    options: Options, needs: Needs, part: Part, q: torch.Tensor, place: range, k: torch.Tensor, v: torch.Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The tensors and the options of the call that computes a part."""
-    length = needs.k.length
-    bias = options.bias
-    if isinstance(bias, torch.Tensor) and bias.dim() > 1 and bias.shape[-2] > 1:
-        bias = bias[..., place.start : place.stop, :]
-    pattern = options.pattern.of_queries(part.rows, length) & KeySpan(part.keys.start, part.keys.stop)
-    given = {
-        "pattern": pattern, "bias": bias,
-        "q_start": needs.q_start + part.rows.start, "parameters": options.parameters,
-        "dropout_seed": options.dropout_seed,
-    }  # fmt: skip
-    return (q, *(Piece(x, None, part.keys.start, length) for x in (k, v))), {**given, **options.others}
 
 
 def keys_of(part: Part, x: torch.Tensor) -> torch.Tensor:
@@ -200,16 +152,15 @@ class MergedRows:
         self._dtype = torch.promote_types(like.dtype, torch.float32)
         self._merging: Merging | None = None
 
-    def add(self, place: range, output: torch.Tensor, log_sum_exp: torch.Tensor, keep: bool) -> None:
-        """Merge a piece of the queries at `place`; with `keep`, its tensors are still needed and are not changed."""
-        first = self._merging is None and len(place) == self._sizes[2]
+    def add(self, here: slice, output: torch.Tensor, log_sum_exp: torch.Tensor, keep: bool) -> None:
+        """Merge a piece of the queries at `here`; with `keep`, its tensors are still needed and are not changed."""
+        first = self._merging is None and here == slice(0, self._sizes[2])
         output, log_sum_exp = (x.to(self._dtype, copy=keep and first) for x in (output, log_sum_exp))
         if first:
             self._merging = Merging(output, log_sum_exp)
             return
         self._merging = self._merging or self._of_none()
-        every = slice(None)
-        self._merging.add((every, every, slice(place.start, place.stop)), output, log_sum_exp)
+        self._merging.add((slice(None), slice(None), here), output, log_sum_exp)
 
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp of all pieces; zeros and -inf without any."""

@@ -1,27 +1,183 @@
 """Plans a call over many processes without running it: bytes, memory, and how long processes wait for keys.
 
-The schedule is the one that `exchange.py` runs, step by step, for any number of processes; nothing is run here.
+The messages are those that `exchange.py` sends, step by step, for any number of processes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from regard.arguments import real, shown, whole, yes_or_no
+from regard.arguments import count_of, real, shown, whole, yes_or_no
+from regard.core.problem import checked_q_start
 from regard.core.tensors import DTYPES
-from regard.distributed.layout import Layout
-from regard.distributed.needs import Needs
+from regard.distributed.needs import Layout, Needs
 from regard.errors import ArgumentError
+from regard.functional import attention
 from regard.patterns import Grid, KeySpan, Pattern, as_pattern
 from regard.patterns.grid import grids_of_rows
-from regard.patterns.ranges import Ranges, common, size
 from regard.reprs import brief
+
+if TYPE_CHECKING:
+    from regard.distributed.group import Group
+
+HEADER = 9  # numbers of 8 bytes that each process sends every other one before a call, see `group.Header`
+SHORT = 1 << 10  # bytes of the message whose time is the latency
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call, and the bytes of a number."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_dim: int
+    itemsize: int
+
+    @classmethod
+    def checked(
+        cls, batch: int, heads: int | None, kv_heads: int | None, head_dim: int, v_dim: int | None, dtype: torch.dtype
+    ) -> Sizes:
+        """The sizes, where as many kv_heads as heads, and values as large as keys, are the default."""
+        if dtype not in DTYPES:
+            raise ArgumentError(f"dtype is {shown(dtype)}; attention takes {', '.join(map(str, DTYPES))}")
+        batch, head_dim = whole("batch", batch, 0), whole("head_dim", head_dim, 1)
+        v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
+        heads = None if heads is None else whole("heads", heads, 1)
+        kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
+        assert kv_heads is not None
+        return cls(batch, heads or kv_heads, kv_heads, head_dim, v_dim, dtype.itemsize)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of the keys and values of one position."""
+        return self.batch * self.kv_heads * (self.head_dim + self.v_dim)
+
+
+class Message(NamedTuple):
+    """What one process sends another in one step; step 0 of a gather, steps 1 to processes - 1 of a ring."""
+
+    step: int
+    receiver: int
+    source: int  # the process that holds the keys
+    sender: int
+    keys: int
+
+
+def messages(needs: Needs, form: str) -> list[Message]:
+    """All messages of a forward pass in their order."""
+    found = [
+        Message((to - source) % needs.processes, to, source, needs.sender(to, source, form), needs.count(to, source))
+        for to, held in enumerate(needs.by_holder)
+        for source in held
+        if source != to
+    ]
+    return sorted(found) if form == "ring" else [one._replace(step=0) for one in sorted(found)]
+
+
+@brief
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes that processes exchange for one call of attention.
+
+    sent: keys and values that each process sends in the forward pass, and if `backward` was asked for, what it sends in
+    the backward pass too: gradients of keys and values, and with a ring the keys and values again.
+    agreement: what all processes together send before the call, to agree on lengths and options.
+    """
+
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+    agreement: int
+
+    @property
+    def total(self) -> int:
+        """All bytes, of all processes."""
+        return sum(self.sent) + self.agreement
+
+    def __str__(self) -> str:
+        return f"{self.total} bytes in all; {max(self.sent)} at most are sent by one process"
+
+
+def bytes_exchanged(
+    lengths: Sequence[int],
+    *,
+    kv_heads: int,
+    head_dim: int,
+    v_dim: int | None = None,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    pattern: Pattern | str | None = None,
+    layout: str = "contiguous",
+    k_lengths: Sequence[int] | None = None,
+    q_start: int | None = None,
+    form: str = "auto",
+    backward: bool = False,
+) -> Traffic:
+    """The bytes that `regard.distributed.attention` exchanges; nothing is run, and no process is needed.
+
+    They are the sum over pairs of processes of needed keys · batch · kv_heads · (head_dim + v_dim) · bytes of a number.
+    A key is needed if the pattern lets some query of the other process look at it. Every needed key is sent to each
+    process that needs it exactly once in the forward pass.
+
+    Args:
+        lengths: positions (queries) that each process holds.
+        kv_heads: key/value heads.
+        head_dim: size of a key.
+        v_dim: size of a value; head_dim by default.
+        batch: batch rows.
+        dtype: of keys and values. Gradients are exchanged in float32 at least.
+        pattern: as for `attention`.
+        layout: "contiguous" or "zigzag".
+        k_lengths: keys that each process holds; `lengths` by default.
+        q_start: position of the first query; by default the ends of queries and keys align.
+        form: "ring", "gather" or "auto".
+        backward: count the backward pass too.
+
+    Returns:
+        The `Traffic` of one call.
+
+    Raises:
+        ArgumentError: sizes or options outside the values that they may take.
+
+    >>> window = bytes_exchanged([1024] * 4, kv_heads=2, head_dim=64, pattern="causal_window(128)")
+    >>> window.received  # 127 keys from the process before; the first one needs none
+    (0, 130048, 130048, 130048)
+    >>> bytes_exchanged([1024] * 4, kv_heads=2, head_dim=64, pattern="causal").received
+    (0, 1048576, 2097152, 3145728)
+    """
+    numbers = Sizes.checked(batch, None, kv_heads, head_dim, v_dim, dtype).numbers
+    q = Layout(layout, tuple(lengths))
+    k = q if k_lengths is None else Layout(layout, tuple(k_lengths))
+    if len(k.lengths) != len(q.lengths):
+        raise ArgumentError(
+            f"lengths are those of {count_of(len(q.lengths), 'processes')} and k_lengths those of {len(k.lengths)}"
+        )
+    start = k.length - q.length if q_start is None else int(checked_q_start(q_start, batch))
+    needs = Needs(as_pattern(pattern).canonical(), q, k, start)
+    form = needs.form(form)
+    gradient = torch.promote_types(dtype, torch.float32).itemsize if backward else 0
+    return _traffic(
+        needs.processes, messages(needs, form), numbers * dtype.itemsize * (2 if backward and form == "ring" else 1),
+        numbers * gradient,
+    )  # fmt: skip
+
+
+def _traffic(processes: int, sends: list[Message], a_key: int, a_gradient: int = 0) -> Traffic:
+    """The bytes of these messages, and of the gradients that go back to the processes that hold the keys."""
+    sent, received = [0] * processes, [0] * processes
+    for _, receiver, source, sender, keys in sends:
+        sent[sender] += keys * a_key
+        received[receiver] += keys * a_key
+        sent[receiver] += keys * a_gradient
+        received[source] += keys * a_gradient
+    return Traffic(tuple(sent), tuple(received), 8 * HEADER * processes * (processes - 1))
 
 
 @brief
@@ -48,20 +204,10 @@ class Machine:
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("flops", "bandwidth", "latency", "overhead"):
-            least = 1 if name in ("flops", "bandwidth") else 0
+        for name, least in (("flops", 1), ("bandwidth", 1), ("latency", 0), ("overhead", 0)):
             if real(name, getattr(self, name)) < least:
                 raise ArgumentError(f"{name} is {getattr(self, name)}; it is a number of {least} or more")
         yes_or_no("asynchronous", self.asynchronous)
-
-
-class Message(NamedTuple):
-    """What one process sends another in one step; step 0 of a gather, steps 1 to processes - 1 of a ring."""
-
-    step: int
-    sender: int
-    receiver: int
-    keys: int
 
 
 @brief
@@ -136,189 +282,78 @@ def forecast(
     >>> plan.form, plan.received
     ('gather', (0, 65024, 65024, 65024))
     """
-    if dtype not in DTYPES:
-        raise ArgumentError(f"dtype is {shown(dtype)}; attention takes {', '.join(map(str, DTYPES))}")
+    sizes = Sizes.checked(batch, heads, kv_heads, head_dim, v_dim, dtype)
     machine = Machine() if machine is None else machine
     if not isinstance(machine, Machine):
         raise ArgumentError(f"machine is {shown(machine)}; give a Machine")
-    heads, head_dim = whole("heads", heads, 1), whole("head_dim", head_dim, 1)
-    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
-    batch, v_dim = whole("batch", batch, 0), head_dim if v_dim is None else whole("v_dim", v_dim, 0)
     divided, of_call = Layout(layout, tuple(lengths)), as_pattern(pattern).canonical()
-    of_call.check(batch, heads, divided.length, divided.length)
-    schedule = Schedule(Needs(of_call, divided, divided, 0))
-    asked = schedule.needs.form(form)
-    a_key = batch * kv_heads * (head_dim + v_dim) * dtype.itemsize
-    a_pair = 2 * batch * heads * (head_dim + v_dim) / machine.flops
-    ranks = range(schedule.needs.processes)
-    sent, received = [0] * len(ranks), [0] * len(ranks)
-    for message in schedule.messages(asked):
-        sent[message.sender] += message.keys * a_key
-        received[message.receiver] += message.keys * a_key
-    a_query = batch * heads * ((head_dim + v_dim) * dtype.itemsize + 4)  # q, output, log-sum-exp in float32
-    held = [schedule.held(rank, asked) for rank in ranks]
-    memory = [divided.lengths[rank] * (a_query + a_key) + held[rank] * a_key for rank in ranks]
-    compute = [pairs * a_pair for pairs in map(schedule.pairs, ranks)]
-    run = schedule.ring_seconds if asked == "ring" else schedule.gather_seconds
-    seconds = run(a_key, a_pair, machine)
-    return Forecast(asked, tuple(sent), tuple(received), tuple(memory), tuple(compute), tuple(seconds))
+    of_call.check(sizes.batch, sizes.heads, divided.length, divided.length)
+    needs = Needs(of_call, divided, divided, 0)
+    form, count = needs.form(form), needs.processes
+    a_key, sends = sizes.numbers * sizes.itemsize, messages(needs, form)
+    traffic = _traffic(count, sends, a_key)
+    # q, output, and the log-sum-exp in float32
+    a_query = sizes.batch * sizes.heads * ((sizes.head_dim + sizes.v_dim) * sizes.itemsize + 4)
+    held = _held(count, sends)
+    memory = (own * (a_query + a_key) + keys * a_key for own, keys in zip(divided.lengths, held, strict=True))
+    a_pair = 2 * sizes.batch * sizes.heads * (sizes.head_dim + sizes.v_dim) / machine.flops
+    computing = {of: pairs * a_pair for of, pairs in _pairs(needs).items()}
+    compute = (sum(computing.get((rank, source), 0) for source in range(count)) for rank in range(count))
+    if form == "ring":
+        seconds = _ring_seconds(count, sends, computing, a_key, machine)
+    else:
+        seconds = _gather_seconds(traffic, sends, computing, machine)
+    return Forecast(form, traffic.sent, traffic.received, tuple(memory), tuple(compute), tuple(seconds))
 
 
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """Who sends how many keys to whom in which step, and how many pairs are computed in each."""
+def _held(count: int, sends: list[Message]) -> list[int]:
+    """The most keys of others that each process has at once: all in a gather, those of two steps in a ring."""
+    steps = Counter[tuple[int, int]]()
+    for one in sends:
+        steps[one.receiver, one.step] += one.keys
+    return [max(sum(steps[rank, at] for at in two) for two in pairwise(range(count + 1))) for rank in range(count)]
 
-    needs: Needs
 
-    @cached_property
-    def _needed(self) -> list[dict[int, tuple[Ranges, ...]]]:
-        """For each process the keys that it needs, by the process that holds them and its chunks."""
-        chunks = sorted(
-            (chunk.start, chunk.stop, rank, at)
-            for rank, own in enumerate(self.needs.k.chunks)
-            for at, chunk in enumerate(own)
-            if chunk
-        )
-        starts = [start for start, *_ in chunks]
-        return [self._of(target, chunks, starts) for target in range(self.needs.processes)]
+def _pairs(needs: Needs) -> dict[tuple[int, int], float]:
+    """Pairs by (rank, source), as a mean over batch rows and heads.
 
-    def _of(
-        self, target: int, chunks: list[tuple[int, int, int, int]], starts: list[int]
-    ) -> dict[int, tuple[Ranges, ...]]:
-        found: dict[int, list[list[range]]] = {}
-        for run in self.needs.of(target):
-            at = bisect_right(starts, run.start) - 1
-            while at < len(chunks) and chunks[at][0] < run.stop:
-                start, stop, source, place = chunks[at]
-                inside = range(max(start, run.start), min(stop, run.stop))
-                if inside:
-                    found.setdefault(source, [[] for _ in self.needs.k.chunks[source]])[place].append(inside)
-                at += 1
-        return {source: tuple(map(tuple, each)) for source, each in found.items()}
+    Those with own keys are exact, others are divided by the keys that are needed.
+    """
+    found, every, patterns = {}, range(needs.k.length), _by_head(needs)
+    for rank, chunks in enumerate(needs.q.chunks):
+        own = sum(_counted(needs, patterns, rows, keys) for keys in needs.k.chunks[rank] for rows in chunks)
+        others = {source: needs.count(rank, source) for source in needs.by_holder[rank] if source != rank}
+        rest = sum(_counted(needs, patterns, rows, every) for rows in chunks) - own
+        found[rank, rank] = own
+        for source, keys in others.items():
+            found[rank, source] = keys * rest / sum(others.values())
+    return found
 
-    def keys(self, target: int, source: int) -> int:
-        """The number of keys of one process that another one needs."""
-        return sum(map(size, self._needed[target].get(source, ())))
 
-    def parent(self, target: int, source: int) -> int:
-        """The process that sends the keys of `source` to `target` in a ring, as `Needs.parent` chooses it."""
-        before = (target - 1) % self.needs.processes
-        if before in (source, target):
-            return source
-        mine, its = self._needed[target].get(source, ()), self._needed[before].get(source, ())
-        if mine == its:
-            return before
-        inside = len(mine) == len(its) and all(common(one, other) == one for one, other in zip(mine, its, strict=True))
-        return before if inside else source
+def _by_head(needs: Needs) -> list[Pattern]:
+    """The pattern of each batch row and head; one pattern where it is the same for all of them."""
+    pattern = needs.pattern
+    if not (pattern.varies_by_head or pattern.varies_by_row) or not needs.q.length or not needs.k.length:
+        return [pattern]
+    first = Grid.whole(needs.q.length, needs.k.length, needs.q_start).block(range(1), range(1))
+    rows, heads, _, _ = pattern.evaluate(first).shape
+    return [pattern.for_row(row).for_head(head).canonical() for row in range(rows) for head in range(heads)]
 
-    def messages(self, form: str) -> Iterator[Message]:
-        """All messages of a forward pass, step by step."""
-        count = self.needs.processes
-        for step in range(1, count):
-            for receiver in range(count):
-                source = (receiver - step) % count
-                if keys := self.keys(receiver, source):
-                    sender = self.parent(receiver, source) if form == "ring" else source
-                    yield Message(step if form == "ring" else 0, sender, receiver, keys)
 
-    def held(self, rank: int, form: str) -> int:
-        """The most keys of others that a process has at once: all in a gather, those of two steps in a ring."""
-        count = self.needs.processes
-        steps = [self.keys(rank, (rank - step) % count) for step in range(1, count)]
-        if form != "ring":
-            return sum(steps)
-        return max((one + other for one, other in zip(steps, [*steps[1:], 0], strict=True)), default=0)
-
-    @cached_property
-    def _pairs(self) -> dict[tuple[int, int], float]:
-        """Pairs by (rank, source), as a mean over batch rows and heads.
-
-        Those with own keys are exact, others are divided by the keys that are needed.
-        """
-        needs, found, every = self.needs, {}, range(self.needs.k.length)
-        for rank, chunks in enumerate(needs.q.chunks):
-            own = sum(self._counted(rows, keys) for keys in needs.k.chunks[rank] for rows in chunks)
-            others = {source: self.keys(rank, source) for source in self._needed[rank] if source != rank}
-            left = (sum(self._counted(rows, every) for rows in chunks) - own) / max(1, sum(others.values()))
-            found |= {(rank, rank): own, **{(rank, source): left * keys for source, keys in others.items()}}
-        return found
-
-    @cached_property
-    def _by_head(self) -> list[Pattern]:
-        """The pattern of each batch row and head; one pattern where it is the same for all of them."""
-        needs, pattern = self.needs, self.needs.pattern
-        if not (pattern.varies_by_head or pattern.varies_by_row) or not needs.q.length or not needs.k.length:
-            return [pattern]
-        first = Grid.whole(needs.q.length, needs.k.length, needs.q_start).block(range(1), range(1))
-        rows, heads, _, _ = pattern.evaluate(first).shape
-        return [pattern.for_row(row).for_head(head).canonical() for row in range(rows) for head in range(heads)]
-
-    def _counted(self, rows: range, keys: range) -> float:
-        """The pairs of some queries with some keys, as a mean over batch rows and heads."""
-        needs, start = self.needs, self.needs.q_start
-        assert isinstance(start, int)
-        if not rows or not keys:
-            return 0.0
-        total = 0
-        for one in self._by_head:
-            if one.structured:
-                part = one if len(keys) == needs.k.length else (one & KeySpan(keys.start, keys.stop)).canonical()
-                total += part.count(len(rows), needs.k.length, q_start=start + rows.start)
-                continue
-            block = Grid.whole(needs.q.length, needs.k.length, start).block(rows, keys)
-            total += sum(int(one.evaluate(part).sum()) for part in grids_of_rows(block))
-        return total / len(self._by_head)
-
-    def pairs(self, rank: int) -> float:
-        """The pairs that a process computes, as a mean over batch rows and heads."""
-        return sum(self._pairs.get((rank, source), 0) for source in {rank, *self._needed[rank]})
-
-    def gather_seconds(self, a_key: int, a_pair: float, machine: Machine) -> list[float]:
-        """When each process is done, if all keys are fetched while its own pairs are computed."""
-        count = self.needs.processes
-        out, into = [0] * count, [0] * count
-        senders: list[list[int]] = [[] for _ in range(count)]
-        for _, sender, receiver, keys in self.messages("gather"):
-            out[sender] += keys * a_key
-            into[receiver] += keys * a_key
-            senders[receiver].append(sender)
-        done = []
-        for rank in range(count):
-            own = self._pairs[rank, rank] * a_pair
-            clock = Clock(machine).step(0.0, own)
-            if senders[rank]:
-                slowest = max([into[rank], *(out[one] for one in senders[rank])])
-                arrived = machine.overhead + machine.latency + slowest / machine.bandwidth
-                for source in senders[rank]:
-                    clock.step(arrived, self._pairs[rank, source] * a_pair)
-            done.append(clock.now)
-        return done
-
-    def ring_seconds(self, a_key: int, a_pair: float, machine: Machine) -> list[float]:
-        """When each process is done, if the keys of step t + 1 travel while those of step t are used."""
-        count = self.needs.processes
-        posted = [machine.overhead] * count  # when each process began to send and to wait for the messages of the step
-        clocks = [Clock(machine).step(0.0, self._pairs[rank, rank] * a_pair) for rank in range(count)]
-        for step in range(1, count):
-            senders = [(rank - step) % count for rank in range(count)]
-            keys = [self.keys(rank, source) for rank, source in enumerate(senders)]
-            senders = [self.parent(rank, source) if keys[rank] else -1 for rank, source in enumerate(senders)]
-            out = [0] * count
-            for rank, sender in enumerate(senders):
-                if sender >= 0:
-                    out[sender] += keys[rank] * a_key
-            arrived = [
-                max(posted[rank], posted[sender]) + machine.latency + out[sender] / machine.bandwidth
-                if sender >= 0 else 0.0
-                for rank, sender in enumerate(senders)
-            ]  # fmt: skip
-            for rank, sender in enumerate(senders):
-                if sender < 0 and not out[rank]:
-                    posted[rank] = clocks[rank].now
-                    continue
-                posted[rank] = clocks[rank].wait(arrived[rank])
-                clocks[rank].step(0.0, self._pairs.get((rank, (rank - step) % count), 0) * a_pair)
-        return [clock.now for clock in clocks]
+def _counted(needs: Needs, patterns: list[Pattern], rows: range, keys: range) -> float:
+    """The pairs of some queries with some keys, as a mean over these patterns of batch rows and heads."""
+    if not rows or not keys:
+        return 0.0
+    total, start = 0, needs.q_start
+    assert isinstance(start, int)
+    for one in patterns:
+        if one.structured:
+            part = one if len(keys) == needs.k.length else (one & KeySpan(keys.start, keys.stop)).canonical()
+            total += part.count(len(rows), needs.k.length, q_start=start + rows.start)
+            continue
+        block = Grid.whole(needs.q.length, needs.k.length, start).block(rows, keys)
+        total += sum(int(one.evaluate(part).sum()) for part in grids_of_rows(block))
+    return total / len(patterns)
 
 
 @dataclass
@@ -341,3 +376,138 @@ class Clock:
         self.host += self.machine.overhead
         self.now = max(self.now, self.host, arrived) + seconds
         return self
+
+
+Computing = dict[tuple[int, int], float]  # seconds by (rank, source)
+
+
+def _gather_seconds(traffic: Traffic, sends: list[Message], computing: Computing, machine: Machine) -> list[float]:
+    """When each process is done, if all keys are fetched while its own pairs are computed."""
+    clocks = [Clock(machine).step(0.0, computing[rank, rank]) for rank in range(len(traffic.sent))]
+    slowest = list(traffic.received)
+    for one in sends:
+        slowest[one.receiver] = max(slowest[one.receiver], traffic.sent[one.sender])
+    for one in sends:
+        arrived = machine.overhead + machine.latency + slowest[one.receiver] / machine.bandwidth
+        clocks[one.receiver].step(arrived, computing[one.receiver, one.source])
+    return [clock.now for clock in clocks]
+
+
+def _ring_seconds(count: int, sends: list[Message], computing: Computing, a_key: int, machine: Machine) -> list[float]:
+    """When each process is done, if the keys of step t + 1 travel while those of step t are used."""
+    posted = [machine.overhead] * count  # when each process began to send and to wait for the messages of the step
+    clocks = [Clock(machine).step(0.0, computing[rank, rank]) for rank in range(count)]
+    steps: dict[int, list[Message]] = {}
+    for one in sends:
+        steps.setdefault(one.step, []).append(one)
+    for step in range(1, count):
+        sent, arrived = Counter[int](), dict[int, float]()
+        for one in steps.get(step, []):
+            sent[one.sender] += one.keys * a_key
+        for one in steps.get(step, []):
+            travelled = machine.latency + sent[one.sender] / machine.bandwidth
+            arrived[one.receiver] = max(posted[one.receiver], posted[one.sender]) + travelled
+        for rank, clock in enumerate(clocks):
+            if rank not in arrived and not sent[rank]:
+                posted[rank] = clock.now
+                continue
+            posted[rank] = clock.wait(arrived.get(rank, 0.0))
+            clock.step(0.0, computing.get((rank, (rank - step) % count), 0.0))
+    return [clock.now for clock in clocks]
+
+
+def measure_machine(
+    mesh: Any,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    head_dim: int,
+    v_dim: int | None = None,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    pattern: Pattern | str | None = None,
+    length: int = 1024,
+    message: int = 1 << 24,
+    rounds: int = 5,
+) -> Machine:
+    """Measure the constants of `forecast` on running processes: operations, bandwidth, latency and overhead.
+
+    All processes compute attention over their own keys at the same time, then each sends a message to the next one,
+    then they share a sequence of one position each. The shortest round of each process counts, and of all processes the
+    slowest.
+
+        flops = 2 · batch · heads · (head_dim + v_dim) · pairs / seconds,   bandwidth = bytes / (seconds - latency)
+
+    Args:
+        mesh: as for `attention`, with two processes or more.
+        heads, kv_heads, head_dim, v_dim, batch, dtype: of the calls to be forecast, as for `forecast`.
+        pattern: of the calls to be forecast. The pairs of scattered patterns cost more than those of full attention.
+        length: queries and keys of each process.
+        message: bytes of the long message.
+        rounds: how often each is measured, after one round to warm up.
+
+    Returns:
+        The `Machine`, equal on all processes.
+
+    Raises:
+        ArgumentError: one process, sizes outside the values that they may take, or processes that ask for different
+            measurements.
+
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun starts several
+    >>> measure_machine(dist.group.WORLD, heads=8, head_dim=64)
+    Traceback (most recent call last):
+    regard.errors.ArgumentError: one process sends no messages; start two or more with torchrun
+    >>> dist.destroy_process_group()
+    """
+    # imported here, since forecasts need no processes and these modules take seconds
+    from regard.distributed.api import attention as shared_attention
+    from regard.distributed.group import Group, agree, contents, refusing_together
+
+    group = Group.of(mesh)
+    device = group.device
+    with refusing_together(group, device):
+        if group.count == 1:
+            raise ArgumentError("one process sends no messages; start two or more with torchrun")
+        sizes = Sizes.checked(batch, heads, kv_heads, head_dim, v_dim, dtype)
+        of_calls, length = as_pattern(pattern).canonical(), whole("length", length, 1)
+        message, rounds = whole("message", message, 2 * SHORT), whole("rounds", rounds, 1)
+        axes = (sizes.heads, sizes.head_dim), (sizes.kv_heads, sizes.head_dim), (sizes.kv_heads, sizes.v_dim)
+        q, k, v = (torch.randn(sizes.batch, count, length, dim, dtype=dtype, device=device) for count, dim in axes)
+        attention(q, k, v, pattern=of_calls)
+    words = [f"shapes {sizes} {length}", f"dtype {dtype}", f"pattern {contents(of_calls)}", f"message {message}"]
+    agree(group, device, [*words, f"rounds {rounds}"], q_len=length, k_len=length)
+    computing = _slowest(group, rounds, device, lambda: attention(q, k, v, pattern=of_calls))
+    latency, long = (_slowest(group, rounds, device, _shift(group, size, device)) for size in (SHORT, message))
+    first = [x[:, :, :1] for x in (q, k, v)]
+    steps = _slowest(group, rounds, device, lambda: shared_attention(*first, mesh, form="ring"))
+    own = Layout("contiguous", (length,))
+    pairs = sum(_pairs(Needs(of_calls, own, own, 0)).values())
+    operations = 2 * sizes.batch * sizes.heads * (sizes.head_dim + sizes.v_dim) * pairs
+    travelling = max(long - latency, long / 2)  # where other load delays the short message as much as the long one
+    return Machine(
+        max(1.0, operations / computing), message / travelling, latency,
+        overhead=max(0.0, steps / group.count - latency), asynchronous=device.type != "cpu",
+    )  # fmt: skip
+
+
+def _shift(group: Group, size: int, device: torch.device) -> Callable[[], Any]:
+    """A function that sends so many bytes to the next process, and receives as many from the process before."""
+    sent, received = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
+    after, before = (group.rank + 1) % group.count, (group.rank - 1) % group.count
+    return lambda: group.start({after: sent}, {before: received}).wait()
+
+
+def _slowest(group: Group, rounds: int, device: torch.device, work: Callable[[], Any]) -> float:
+    """Seconds of the slowest process, each at its shortest round; the processes begin each round together."""
+    shortest = 0
+    for number in range(rounds + 1):
+        group.gathered(torch.zeros(1, dtype=torch.int64, device=device))
+        began = time.perf_counter_ns()
+        work()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        passed = time.perf_counter_ns() - began
+        shortest = min(shortest, passed) if number > 1 else passed  # the first round warms up
+    every = group.gathered(torch.tensor([shortest], dtype=torch.int64, device=device))
+    return max(1, int(every.max())) * 1e-9

@@ -7,6 +7,7 @@ previous one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from regard.backends.linear.sight import visible_keys
 from regard.core.problem import Problem
 from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
-from regard.distributed.layout import Layout
+from regard.distributed.needs import Layout
 from regard.errors import UnsupportedError
 from regard.layers.caches.state import Positions, Summed, add
 from regard.mechanisms.features import Kernelised
@@ -50,13 +51,13 @@ class Chain(NamedTuple):
         return torch.promote_types(self.problem.dtype, torch.float32)
 
 
-class Piece(NamedTuple):
-    """One key/value head with its graph: what it was computed from, the output, and the sums before and after."""
+class HeadPiece(NamedTuple):
+    """One key/value head with its graph: its inputs, its output, and the sums before and after it by name."""
 
     inputs: list[torch.Tensor]
     output: torch.Tensor
-    before: Summed | None
-    after: Summed | None
+    before: dict[str, torch.Tensor]
+    after: dict[str, torch.Tensor]
 
 
 def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> None:
@@ -91,7 +92,7 @@ def attend_by_state(
 class _Chained(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, chain: Chain, *tensors: torch.Tensor) -> torch.Tensor:
-        ctx.chain, ctx.shapes = chain, [x.shape for x in tensors]
+        ctx.chain = chain
         learning = chain.problem.needs_grad  # needs_input_grad is true under no_grad too
         pieces, outputs = [], []
         q, v = tensors[0], tensors[2]
@@ -115,21 +116,20 @@ class _Chained(torch.autograd.Function):
         for head in reversed(range(len(pieces))):  # the last process begins with the last head, and so do all
             piece = pieces[head]
             own = grads[0][:, head * sharing : (head + 1) * sharing].to(chain.dtype)
-            later = _received_grads(chain, piece.after)
-            from_keys, from_sums = _pulled(piece, own, later)
-            _send_grads(chain, piece.before, from_sums)
+            from_keys, from_sums = _pulled(piece, own, _received(chain, chain.after, own.device))
+            _send(chain, chain.before, from_sums, own.device)
             found.append(from_keys)
         by_tensor = zip(*found[::-1], strict=True)
-        return None, *(_joined(chain, parts, shape) for parts, shape in zip(by_tensor, ctx.shapes, strict=True))
+        return None, *(_joined(chain, parts, x.shape[1] == 1) for parts, x in zip(by_tensor, tensors, strict=True))
 
 
-def _pieces(chain: Chain, tensors: Sequence[torch.Tensor], learning: bool) -> Iterator[Piece]:
+def _pieces(chain: Chain, tensors: Sequence[torch.Tensor], learning: bool) -> Iterator[HeadPiece]:
     """The key/value heads in their order; the sums of each are received before it, and sent on after it."""
     device = tensors[0].device
     for head in range(chain.problem.kv_heads):
-        before = _received(chain, device)
+        before = _received(chain, chain.before, device)
         piece = _computed(chain, [_cut(chain, x, head, at == 0) for at, x in enumerate(tensors)], before, learning)
-        _send(chain, piece.after, device)
+        _send(chain, chain.after, piece.after, device)
         yield piece
 
 
@@ -139,32 +139,32 @@ def _cut(chain: Chain, x: torch.Tensor, head: int, of_queries: bool) -> torch.Te
     return x[:, head * each : (head + 1) * each] if x.shape[1] > 1 or chain.problem.kv_heads == 1 else x
 
 
-def _joined(chain: Chain, parts: Sequence[torch.Tensor], shape: torch.Size) -> torch.Tensor:
+def _joined(chain: Chain, parts: Sequence[torch.Tensor], shared: bool) -> torch.Tensor:
     """The gradient of a whole tensor from those of its heads; it is summed where heads share the tensor."""
-    if shape[1] == 1 and chain.problem.kv_heads > 1:
-        return torch.stack(list(parts)).sum(0)
-    return torch.cat(list(parts), dim=1)
+    together = shared and chain.problem.kv_heads > 1
+    return torch.stack(list(parts)).sum(0) if together else torch.cat(list(parts), dim=1)
 
 
-def _computed(chain: Chain, tensors: list[torch.Tensor], before: Summed | None, learning: bool) -> Piece:
+def _computed(chain: Chain, tensors: list[torch.Tensor], before: dict[str, torch.Tensor], learning: bool) -> HeadPiece:
     problem, mechanism = chain.problem, chain.problem.mechanism
     assert isinstance(mechanism, Kernelised)
     start, added = chain.layout.chunks[chain.group.rank][0].start, problem.q_len
     inputs = [x.detach().to(chain.dtype).requires_grad_(learning) for x in tensors]
-    if before is not None:
-        before = before.mapped(lambda x: x.requires_grad_(learning and x.is_floating_point()))
+    for x in _floating(before).values():
+        x.requires_grad_(learning)
     if not added:
-        return Piece(inputs, inputs[0].new_zeros(*inputs[0].shape[:3], problem.v_dim), before, before)
+        return HeadPiece(inputs, inputs[0].new_zeros(*inputs[0].shape[:3], problem.v_dim), before, before)
     grid = Grid(added, start + added, start, range(added), range(start, start + added), inputs[0].device)
     live = visible_keys(problem.pattern, grid)
     parameters = dict(zip(chain.names, inputs[3:], strict=True))
     with torch.set_grad_enabled(learning), torch.autocast(inputs[0].device.type, enabled=False):
-        output, after = add(mechanism, before, Positions(*inputs[:3], live), problem.scale, parameters)
-    return Piece(inputs, output, before, after)
+        sums = Summed(**before) if before else None
+        output, after = add(mechanism, sums, Positions(*inputs[:3], live), problem.scale, parameters)
+    return HeadPiece(inputs, output, before, after.tensors)
 
 
 def _pulled(
-    piece: Piece, grad: torch.Tensor, later: dict[str, torch.Tensor]
+    piece: HeadPiece, grad: torch.Tensor, later: dict[str, torch.Tensor]
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """The gradients of a piece's tensors, and of the sums before it."""
     before = _floating(piece.before)
@@ -181,76 +181,41 @@ def _pulled(
     return pulled[: len(piece.inputs)], dict(zip(before, pulled[len(piece.inputs) :], strict=True))
 
 
-# Messages: sizes first, since a receiver does not know which sums there are; then all bytes of the sums
+def _floating(sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: x for name, x in sums.items() if x.is_floating_point()}
 
 
-def _floating(summed: Summed | None) -> dict[str, torch.Tensor]:
-    return {} if summed is None else {name: x for name, x in summed.tensors.items() if x.is_floating_point()}
+# A message: the size of axis 2 of each tensor, 0 for an absent one, since a receiver does not know which sums there
+# are; then all bytes
 
 
-def _send(chain: Chain, summed: Summed | None, device: torch.device) -> None:
-    if chain.after is None:
+def _send(chain: Chain, peer: int | None, tensors: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Send sums or their gradients, in the order of NAMES; nothing to None."""
+    if peer is None:
         return
-    tensors = {} if summed is None else summed.tensors
-    header = [len(tensors[name].shape) and tensors[name].shape[2] if name in tensors else 0 for name in NAMES]
-    _exchange(chain, chain.after, torch.tensor(header, dtype=torch.int64, device=device))
+    sizes = [tensors[name].shape[2] if name in tensors else 0 for name in NAMES]
+    chain.group.start({peer: torch.tensor(sizes, dtype=torch.int64, device=device)}, {}).wait()
     if tensors:
-        _exchange(chain, chain.after, _bytes(tensors.values()))
+        row = torch.cat([x.detach().contiguous().reshape(-1).view(torch.uint8) for x in tensors.values()])
+        chain.group.start({peer: row}, {}).wait()
 
 
-def _received(chain: Chain, device: torch.device) -> Summed | None:
-    if chain.before is None:
-        return None
-    header = torch.empty(len(NAMES), dtype=torch.int64, device=device)
-    _exchange(chain, None, header)
-    there = {name: size for name, size in zip(NAMES, header.tolist(), strict=True) if size}
-    if not there:
-        return None
-    batch, v_dim = chain.problem.batch, chain.problem.v_dim
-    shapes = {
-        name: (batch, 1, size, v_dim + 1) if name == "total" else (batch, 1, size) for name, size in there.items()
-    }
-    kinds = {name: DTYPES.get(name, chain.dtype) for name in shapes}
-    return Summed(**_from_bytes(chain, chain.before, shapes, kinds, device))
-
-
-def _send_grads(chain: Chain, before: Summed | None, grads: dict[str, torch.Tensor]) -> None:
-    if chain.before is not None and before is not None:
-        _exchange(chain, chain.before, _bytes(grads[name] for name in _floating(before)))
-
-
-def _received_grads(chain: Chain, after: Summed | None) -> dict[str, torch.Tensor]:
-    if chain.after is None:
-        return {name: torch.zeros_like(x) for name, x in _floating(after).items()}
-    shapes = {name: tuple(x.shape) for name, x in _floating(after).items()}
-    kinds = {name: x.dtype for name, x in _floating(after).items()}
-    if not shapes:
+def _received(chain: Chain, peer: int | None, device: torch.device) -> dict[str, torch.Tensor]:
+    """What a process sent by `_send`; nothing from None."""
+    if peer is None:
         return {}
-    return _from_bytes(chain, chain.after, shapes, kinds, next(iter(_floating(after).values())).device)
-
-
-def _bytes(tensors: Any) -> torch.Tensor:
-    return torch.cat([x.detach().contiguous().reshape(-1).view(torch.uint8) for x in tensors])
-
-
-def _from_bytes(
-    chain: Chain, peer: int, shapes: Mapping[str, tuple[int, ...]], kinds: Mapping[str, torch.dtype],
-    device: torch.device,
-) -> dict[str, torch.Tensor]:  # fmt: skip
-    sizes = [torch.Size(shape).numel() * kinds[name].itemsize for name, shape in shapes.items()]
-    row = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    header = torch.empty(len(NAMES), dtype=torch.int64, device=device)
+    chain.group.start({}, {peer: header}).wait()
+    sizes = {name: size for name, size in zip(NAMES, header.tolist(), strict=True) if size}
+    if not sizes:
+        return {}
+    shapes = [
+        (chain.problem.batch, 1, size, *([chain.problem.v_dim + 1] if name == "total" else []))
+        for name, size in sizes.items()
+    ]
+    kinds = [DTYPES.get(name, chain.dtype) for name in sizes]
+    lengths = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True)]
+    row = torch.empty(sum(lengths), dtype=torch.uint8, device=device)
     chain.group.start({}, {peer: row}).wait()
-    parts = row.split(sizes)
-    return {
-        name: part.clone().view(kinds[name]).view(shape)
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
-
-
-def _exchange(chain: Chain, to: int | None, tensor: torch.Tensor) -> None:
-    """Send a tensor, or with `to` None receive into it from the process before."""
-    if to is None:
-        assert chain.before is not None
-        chain.group.start({}, {chain.before: tensor}).wait()
-    else:
-        chain.group.start({to: tensor}, {}).wait()
+    parts = zip(sizes, row.split(lengths), kinds, shapes, strict=True)
+    return {name: part.clone().view(kind).view(shape) for name, part, kind, shape in parts}

@@ -7,7 +7,10 @@ in the backward pass, one at its beginning (Megatron-LM, Shoeybi et al. 2019, se
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from typing import Any, cast
 
 import torch
@@ -19,13 +22,13 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.arguments import kind_of, of_kind
-from regard.bias import Bias
+from regard.bias import ALiBi, Bias, series
+from regard.core.problem import learns
 from regard.distributed.group import Group
-from regard.distributed.heads import HeadShare, copied, summed
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import attention
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
-from regard.layers.mechanism import LayerMechanism
+from regard.layers.multi_head import LayerMechanism
 from regard.layers.recording import current_recording
 
 _made = WeakTensorKeyDictionary()  # the DTensor of each parameter that still exists, so that tied ones stay one
@@ -55,19 +58,18 @@ class TensorParallel(ParallelStyle):
     >>> dist.destroy_process_group()
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = Group.of(device_mesh)
         if type(module) is MultiHeadAttention:
-            return _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
-        if type(module) is FeedForward:
-            return _divide_feed_forward(module, device_mesh, group)
-        raise ArgumentError(
-            f"TensorParallel is for MultiHeadAttention and FeedForward and was given {kind_of(module)}; "
-            f"tensor_parallel_plan(model) names the layers of a model"
-        )
+            _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
+        elif type(module) is FeedForward:
+            _divide_feed_forward(module, device_mesh, group)
+        else:
+            raise ArgumentError(
+                f"TensorParallel is for MultiHeadAttention and FeedForward and was given {kind_of(module)}; "
+                f"tensor_parallel_plan(model) names the layers of a model"
+            )
+        return module
 
     def __repr__(self) -> str:
         return "TensorParallel()"
@@ -117,18 +119,18 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
         raise ArgumentError(f"model is {kind_of(model)}; give a module with MultiHeadAttention or FeedForward layers")
     layers = (MultiHeadAttention, FeedForward)
     divided = {name for name, one in model.named_modules() if name and isinstance(one, layers)}
-    plan: dict[str, ParallelStyle] = {}
-    for name, one in model.named_modules():
-        if name in divided:
-            plan[name] = TensorParallel()
-        elif name and one._parameters and not any(name.startswith(f"{layer}.") for layer in divided):
-            plan[name] = KeptWhole()
     if not divided:
         raise ArgumentError(
             f"{kind_of(model)} has no MultiHeadAttention or FeedForward inside; for such a layer itself, "
             f"parallelize_module(layer, mesh, TensorParallel())"
         )
     _refuse_unlike_ties(model, divided)
+    plan: dict[str, ParallelStyle] = {}
+    for name, one in model.named_modules():
+        if name in divided:
+            plan[name] = TensorParallel()
+        elif name and one._parameters and not any(name.startswith(f"{layer}.") for layer in divided):
+            plan[name] = KeptWhole()
     return plan
 
 
@@ -140,9 +142,8 @@ def _refuse_unlike_ties(model: nn.Module, divided: set[str]) -> None:
         for name, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            if layer is None:
-                way = "kept whole" if module_name else "left as it is"
-            else:
+            way = "kept whole" if module_name else "left as it is"
+            if layer is not None:
                 way = f"divided as {f'{module_name}.{name}'.removeprefix(f'{layer}.')} of a layer"
             place = f"{name} of {module_name or 'the model itself'}"
             other, other_way = first.setdefault(parameter, (place, way))
@@ -214,53 +215,180 @@ def _divide(module: nn.Module, mesh: DeviceMesh, shards: dict[str, int | None]) 
         module.register_parameter(name, made)
 
 
-def _divide_feed_forward(module: FeedForward, mesh: DeviceMesh, group: Group) -> FeedForward:
+def _become(module: nn.Module, kind: type[nn.Module], **values: Any) -> None:
+    """Make a module one of another class, with these attributes besides its own."""
+    module.__class__ = kind
+    for name, value in values.items():
+        setattr(module, name, value)
+
+
+def _divide_feed_forward(module: FeedForward, mesh: DeviceMesh, group: Group) -> None:
     for part in (module.gate, module.widen):
         if part is not None:
             _divide_projection(part, mesh, group)
     _divide_sum(module.narrow, mesh, group)
-    module.dropout.__class__ = OwnDropout
-    assert isinstance(module.dropout, OwnDropout)
-    module.dropout.group = group
-    module.__class__ = DividedFeedForward
-    assert isinstance(module, DividedFeedForward)
-    module.group = group
-    return module
+    _become(module.dropout, OwnDropout, group=group)
+    _become(module, DividedFeedForward, group=group)
 
 
-def _divide_attention(module: MultiHeadAttention, mesh: DeviceMesh, share: HeadShare) -> MultiHeadAttention:
-    group = share.group
+def _divide_attention(module: MultiHeadAttention, mesh: DeviceMesh, share: HeadShare) -> None:
+    group, mechanism = share.group, module.mechanism
     _divide_projection(module.to_q, mesh, group)
-    for part in (module.to_k, module.to_v, module.mechanism.to_gate):
+    for part in (module.to_k, module.to_v, mechanism.to_gate):
         if part is not None:
             _divide_projection(part, mesh, group, None if share.divides_keys else share)
     _divide_sum(module.to_output, mesh, group)
     _divide(module, mesh, {"sinks": 0})
-    learned = module.mechanism.learned
-    _divide(learned, mesh, {name: share.axis_of(one) for name, one in learned.items()})
-    module.mechanism.__class__ = DividedMechanism
-    assert isinstance(module.mechanism, DividedMechanism)
-    module.mechanism.share = share
-    module.__class__ = DividedAttention
-    assert isinstance(module, DividedAttention)
-    module.share, module.heads, module.kv_heads = share, len(share.heads), len(share.kv_heads)
-    return module
+    _divide(mechanism.learned, mesh, {name: share.axis_of(one) for name, one in mechanism.learned.items()})
+    _become(mechanism, DividedMechanism, share=share)
+    _become(module, DividedAttention, share=share, heads=len(share.heads), kv_heads=len(share.kv_heads))
 
 
 def _divide_projection(module: nn.Linear, mesh: DeviceMesh, group: Group, share: HeadShare | None = None) -> None:
     """A projection of which each process computes some outputs; with `share`, by weights that stay whole."""
     axis = 0 if share is None else None
     _divide(module, mesh, {"weight": axis, "bias": axis})
-    module.__class__ = ProjectionToPart
-    assert isinstance(module, ProjectionToPart)
-    module.group, module.share = group, share
+    _become(module, ProjectionToPart, group=group, share=share)
 
 
 def _divide_sum(module: nn.Linear, mesh: DeviceMesh, group: Group) -> None:
     _divide(module, mesh, {"weight": 1, "bias": None})
-    module.__class__ = ProjectionFromParts
-    assert isinstance(module, ProjectionFromParts)
-    module.group = group
+    _become(module, ProjectionFromParts, group=group)
+
+
+@dataclass(frozen=True)
+class HeadShare:
+    """The heads of one process.
+
+    group: the processes among which the layer is divided.
+    heads: this process's query heads.
+    kv_heads: the key/value head of each key/value head that it computes. One may occur twice, where the query heads of
+        this process that share it are fewer than those of another one.
+    all_heads, all_kv_heads: of the whole layer.
+    """
+
+    group: Group
+    heads: range
+    kv_heads: tuple[int, ...]
+    all_heads: int
+    all_kv_heads: int
+
+    @classmethod
+    def of(cls, group: Group, heads: int, kv_heads: int) -> HeadShare:
+        """The share of this process of a layer.
+
+        Raises:
+            ArgumentError: a number of processes that does not divide the heads.
+        """
+        if heads % group.count:
+            fitting = ", ".join(str(one) for one in range(1, heads + 1) if not heads % one)
+            raise ArgumentError(
+                f"{heads} query heads cannot be divided among {group.count} processes, each with as many; "
+                f"numbers of processes that can: {fitting}"
+            )
+        each, sharing = heads // group.count, heads // kv_heads
+        together = gcd(each, sharing)  # query heads of this process that read one key/value head
+        first = group.rank * each
+        keys = tuple((first + head) // sharing for head in range(0, each, together))
+        return cls(group, range(first, first + each), keys, heads, kv_heads)
+
+    @property
+    def divides_keys(self) -> bool:
+        """Whether each process has key/value heads of its own."""
+        return not self.all_kv_heads % self.group.count
+
+    def axis_of(self, parameter: torch.Tensor) -> int | None:
+        """The axis along which a tensor (heads, kv_heads or 1, ...) of the whole layer is divided; None for whole."""
+        alone = len(parameter) == self.all_heads or (len(parameter) == self.all_kv_heads and self.divides_keys)
+        return 0 if alone else None
+
+    def of_keys(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Of a tensor (kv_heads · size, ...) of the whole layer, the part of this process's key/value heads."""
+        return tensor.unflatten(0, (self.all_kv_heads, -1))[list(self.kv_heads)].flatten(0, 1)
+
+    def of_bias(
+        self, bias: torch.Tensor | Bias, q_len: int, k_len: int, q_start: int | torch.Tensor | None
+    ) -> torch.Tensor | Bias:
+        """The bias of this process's heads in a call; gradients of the whole one are summed over processes."""
+        if isinstance(bias, torch.Tensor):
+            alike = bias.dim() < 3 or bias.shape[-3] != self.all_heads
+            return copied(bias, self.group) if alike else copied(bias, self.group)[..., self.heads, :, :]
+        if type(bias) is ALiBi:
+            bias.check(self.all_heads)
+            slopes = series(self.all_heads) if bias.slopes is None else bias.slopes
+            return ALiBi(slopes[self.heads.start : self.heads.stop])
+        return BiasOfHeads(bias, self, q_len, k_len, q_start)
+
+
+@dataclass(frozen=True, eq=False)
+class BiasOfHeads(Bias):
+    """A bias of a whole layer, for the heads of one process.
+
+    q_len, k_len, q_start: of the call, alike on all processes.
+    """
+
+    whole: Bias
+    share: HeadShare
+    q_len: int
+    k_len: int
+    q_start: int | torch.Tensor | None
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        if not learns(self.whole):
+            return self._own(self.whole.by_distance(distances, self.share.all_heads))
+        lowest, highest = self._farthest()  # the distances asked for differ: each process's heads look at other keys
+        every = torch.arange(lowest, highest + 1, device=distances.device)
+        numbers = copied(self.whole.by_distance(every, self.share.all_heads), self.share.group)
+        return self._own(numbers)[:, distances - lowest]
+
+    def _own(self, every: torch.Tensor) -> torch.Tensor:
+        return every if len(every) == 1 else every[self.share.heads.start : self.share.heads.stop]
+
+    def _farthest(self) -> tuple[int, int]:
+        """The lowest and the highest distance of the call, also of pairs that no head allows."""
+        start = self.k_len - self.q_len if self.q_start is None else self.q_start
+        starts = start.tolist() if isinstance(start, torch.Tensor) else [start]
+        lowest = -max(starts, default=0) - max(0, self.q_len - 1)
+        return lowest, max(lowest, self.k_len - 1 - min(starts, default=0))
+
+    @property
+    def learns(self) -> bool:
+        return self.whole.learns
+
+    @property
+    def plan_key(self) -> Hashable | None:
+        key = self.whole.plan_key
+        return None if key is None else (type(self.whole), key, self.share.all_heads, self.share.heads)
+
+    @property
+    def by_value(self) -> bool:
+        return self.whole.by_value
+
+    def check(self, heads: int) -> None:
+        self.whole.check(self.share.all_heads)
+
+
+class _CopiedOrSummed(torch.autograd.Function):
+    """Each is the gradient of the other."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, sums: bool) -> torch.Tensor:
+        ctx.group, ctx.sums = group, sums
+        return group.summed(x) if sums else x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _CopiedOrSummed.apply(grads[0], ctx.group, not ctx.sums), None, None
+
+
+def copied(x: Any, group: Group) -> Any:
+    """A tensor that is alike on all processes, each of which computes with it: its gradients are summed over them."""
+    return _CopiedOrSummed.apply(x, group, False) if isinstance(x, torch.Tensor) and x.requires_grad else x
+
+
+def summed(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """The sum over processes; the gradient of the sum, alike on all, is that of each part."""
+    return _CopiedOrSummed.apply(x, group, True)
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
@@ -365,7 +493,9 @@ class DividedAttention(MultiHeadAttention):
         sink = None if self.sinks is None else _local(self.sinks)
         if isinstance(bias, torch.Tensor | Bias):
             bias = share.of_bias(bias, q.shape[2], k.shape[2], q_start)
-        return attention(q, k, v, pattern=share.of_pattern(pattern), bias=bias, sink=sink, **options)
+        return attention(
+            q, k, v, pattern=pattern.of_heads(share.heads, share.all_heads), bias=bias, sink=sink, **options
+        )
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, process {self.share.group.rank} of {self.share.group.count}"

@@ -20,7 +20,7 @@ from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError
 from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
 from regard.functional.jagged import is_nested, packed_call
-from regard.functional.kept import kept_plan, plan_of, stepped
+from regard.functional.kept import PLANS
 from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern
@@ -93,40 +93,38 @@ def attention(
     if torch.compiler.is_compiling():
         return traced_attention(call)
     if compiler_beside() is not None:
-        return _attended(call)
-    if (kept := kept_plan(call)) is None:
-        return _attended(call) if (output := stepped(call)) is None else output
-    plan, place = kept
-    return plan.compute(call, place).output
+        return _output_of_new(call)
+    if (kept := PLANS.find(call)) is None:
+        return _output_of_new(call) if (output := PLANS.step(call)) is None else output
+    plan, here = kept
+    return plan.compute(call, here).output
 
 
 @partial(uncompiled, recorded=traced_attention)
-def _attended(call: Call) -> torch.Tensor:
-    """The output of a call that has no kept plan."""
+def _output_of_new(call: Call) -> torch.Tensor:
+    """The output of a call that may be of any kind: without a kept plan, of nested tensors, or between two graphs."""
     if not is_nested(call.q, call.k, call.v):
-        return _answered(call)[0].output
+        return _result_of_new(call)[0].output
     call, unpacked = packed_call(call)
-    return unpacked(_answered(call)[0].output)
+    return unpacked(_result_of_new(call)[0].output)
 
 
-def _answered(call: Call) -> tuple[Result, Plan]:
+def _result_of_new(call: Call) -> tuple[Result, Plan]:
     """The result of a call, inside autocast and torch.func too, and the plan of its first computation."""
     call = call.in_numbers()
     if (cast := call.cast()) is not call:
         with torch.autocast(cast.q.device.type, enabled=False):
-            return _answered(cast)
-    plans: list[Plan] = []
+            return _result_of_new(cast)
+    used: list[Plan] = []
 
     def compute(call: Call) -> Result:
-        if (kept := kept_plan(call)) is None:
-            plans.append(plan_of(call))
-            return plans[-1].result_of(call.as_planned())
-        plan, place = kept
-        plans.append(plan)
-        return plan.compute(call, place)
+        kept = PLANS.find(call)
+        plan, here = kept or PLANS.plan(call)
+        used.append(plan)
+        return plan.compute(call, here) if kept else plan.compute_first(call, here)
 
     result = transformed(call, compute) if transforming() else compute(call)
-    return result, plans[0]
+    return result, used[0]
 
 
 @uncompiled
@@ -161,7 +159,8 @@ def plan_attention(
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
-    return plan_of(call.in_numbers().cast())
+    call = call.in_numbers().cast()
+    return (PLANS.find(call) or PLANS.plan(call))[0]
 
 
 @uncompiled
@@ -198,7 +197,7 @@ def attention_detail(
     """
     refuse_keywords("attention_detail", options, OPTIONS, OF_CALLS)
     options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
-    return AttentionDetail(*_answered(Call(q, k, v, bias, parameters, dropout_seed, sink, **options)))
+    return AttentionDetail(*_result_of_new(Call(q, k, v, bias, parameters, dropout_seed, sink, **options)))
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,14 +220,7 @@ def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tupl
     >>> torch.allclose(output, attention(q, k, k), atol=1e-6)
     True
     """
-    pieces = _checked_pieces(pieces)
-    for output, log_sum_exp in pieces:
-        if output.shape != pieces[0][0].shape or log_sum_exp.shape != output.shape[:-1]:
-            raise ShapeError(
-                f"a piece has output {tuple(output.shape)} and log_sum_exp {tuple(log_sum_exp.shape)}; every output "
-                f"needs the first one's shape {tuple(pieces[0][0].shape)}, every log_sum_exp that without the last axis"
-            )
-    return merge(pieces)
+    return merge(_checked_pieces(pieces))
 
 
 def _checked_pieces(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -246,4 +238,9 @@ def _checked_pieces(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list
             refuse_layout(name, tensor)
             if tensor.device != given[0][0].device:
                 raise ShapeError(f"a piece is on {tensor.device} and another on {given[0][0].device}; move one of them")
+        if piece[0].shape != given[0][0].shape or piece[1].shape != piece[0].shape[:-1]:
+            raise ShapeError(
+                f"a piece has output {tuple(piece[0].shape)} and log_sum_exp {tuple(piece[1].shape)}; every output "
+                f"needs the first one's shape {tuple(given[0][0].shape)}, every log_sum_exp that without the last axis"
+            )
     return given

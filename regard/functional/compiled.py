@@ -24,15 +24,14 @@ from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.call import Call
-from regard.core.combination import named_parameters
-from regard.core.problem import checked_mechanism, checked_q_start, checked_seed
+from regard.core.problem import checked_mechanism, checked_q_start, checked_seed, named_parameters
 from regard.core.tensors import Stored, is_recorded, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.jagged import is_nested
-from regard.functional.kept import plan_of
+from regard.functional.kept import PLANS, Newest
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
-from regard.patterns.held import read_together, written_apart
+from regard.patterns.text import read_together, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `learns`, `bias_learns`, `sink_learns`: whether q, k and v, the bias, and the sink need a gradient.
@@ -48,9 +47,8 @@ torch.library.define(
     "regard::new_seed", "(*, Device device, int number=0) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
 )
 _ALONE = 7  # tensors before those of the pattern
-_PATTERNS_KEPT = 16
 _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
-_patterns: dict[Any, tuple[list[torch.Tensor], Pattern]] = {}
+_patterns: Newest[tuple[list[torch.Tensor], Pattern]] = Newest(16)
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
 # Not None while torch.compile would compile the next function call, as between two graphs.
@@ -105,7 +103,7 @@ def traced_attention(call: Call) -> torch.Tensor:
         check_backend(call.backend, BACKENDS)
     call = call.cast()
     q, k, v, bias = call.q, call.k, call.v, call.bias
-    text, held = _text(call.pattern)
+    text, held = _written(call.pattern)
     start = None if call.q_start is None else checked_q_start(call.q_start, q.shape[0])
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
     lowest = None
@@ -158,7 +156,7 @@ def _number(name: str, value: Any) -> Any:
     return real(name, value)
 
 
-def _text(pattern: Pattern | str | None) -> tuple[str, list[torch.Tensor]]:
+def _written(pattern: Pattern | str | None) -> tuple[str, list[torch.Tensor]]:
     """The pattern as a graph keeps it: its text, and the tensors that the text names by their place."""
     return (pattern, []) if isinstance(pattern, str) else written_apart(as_pattern(pattern), _steady)
 
@@ -237,7 +235,7 @@ class Table(Bias):
 @torch.library.impl("regard::attention", "CompositeExplicitAutograd")
 def _forward(*tensors: Any, learns: bool, bias_learns: bool, sink_learns: bool, **call: Any) -> torch.Tensor:
     leaves, _ = _leaves(tensors[:5], learns, bias_learns, sink_learns)
-    return _answer(*leaves, *tensors[5:], with_graph=False, **call).contiguous()
+    return _output(*leaves, *tensors[5:], with_graph=False, **call).contiguous()
 
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
@@ -246,7 +244,7 @@ def _backward(
 ) -> list[torch.Tensor]:
     """Gradients of those of q, k, v, bias and sink that learn. The forward pass is computed again, by any backend."""
     leaves, learning = _leaves(tensors[:5], learns, bias_learns, sink_learns)
-    output = _answer(*leaves, *tensors[5:], with_graph=True, **call)
+    output = _output(*leaves, *tensors[5:], with_graph=True, **call)
     return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
 
 
@@ -262,7 +260,7 @@ def _leaves(
     return leaves, [leaf for leaf, need in zip(leaves, needs, strict=True) if need]
 
 
-def _answer(
+def _output(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -287,9 +285,10 @@ def _answer(
         same = _pattern_of(pattern, held, None if q_start is not None else range(at, at + q.shape[2]), k.shape[2])
     call = Call(q, k, v, added, dropout_seed=seed, sink=sink, pattern=same, q_start=start, **options)
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
-        plan = plan_of(call)
+        kept = PLANS.find(call)
+        plan, here = kept or PLANS.plan(call)
     with torch.set_grad_enabled(with_graph):
-        return plan.result_of(call.as_planned()).output
+        return (plan.compute(call, here) if kept else plan.compute_first(call, here)).output
 
 
 def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_len: int) -> Pattern:
@@ -298,14 +297,12 @@ def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_le
     Tensors are compared by their numbers: a graph may write new ones into the memory of old ones.
     """
     name = text, queries, k_len, *((x.shape, x.dtype, x.device) for x in held)
-    known = _patterns.get(name)
-    if known is not None and all(map(torch.equal, known[0], held)):
-        return known[1]
+    kept = _patterns.get(name)
+    if kept is not None and all(map(torch.equal, kept[0], held)):
+        return kept[1]
     pattern = read_together(text, held).settled(queries, k_len)
     if sum(x.numel() for x in held) <= _MOST_HELD:
-        _patterns[name] = [x.clone() for x in held], pattern
-        for oldest in [*_patterns][:-_PATTERNS_KEPT]:
-            _patterns.pop(oldest, None)
+        _patterns.keep(name, ([x.clone() for x in held], pattern))
     return pattern
 
 

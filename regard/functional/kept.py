@@ -1,4 +1,4 @@
-"""The cache of plans: equal calls share one plan and are checked once.
+"""The kept plans: equal calls are checked and planned once.
 
 A call is looked up by its key. If the key is new, the call is checked and its problem is looked up; calls with equal
 problems share a plan.
@@ -8,128 +8,154 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from regard.backends import BACKENDS
 from regard.core.backend import check_backend
 from regard.core.call import UNKNOWN, Call
-from regard.core.choosing import make_plan, make_plan_of_shapes
-from regard.core.hidden import Place, looks_sound
-from regard.core.plan import Plan
+from regard.core.hidden import CallGrid, looks_sound
+from regard.core.plan import Plan, make_plan, make_plan_of_shapes
 from regard.core.problem import PER_ROW
 from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
 
-Step = Callable[[Call], Result | None]
 Kept = TypeVar("Kept")
-PLANS_KEPT = 512
-OWN_KEPT = 16
-_plans: dict[Hashable, Plan] = {}  # by problem and backend
-_steps: dict[Hashable, Step] = {}  # by the key of a step
-_calls: dict[Hashable, tuple[Plan, Place | None]] = {}  # by the key of a call
-_own: dict[Hashable, tuple[Plan, Place | None]] = {}  # likewise, of patterns that hold tensors
+Step = Callable[[Call], Result | None]
+Found = tuple[Plan, CallGrid | None]
 
 
-def kept_plan(call: Call) -> tuple[Plan, Place | None] | None:
-    """The plan and the place of an equal call, as `Plan.compute` takes them, or None."""
-    try:
-        return _calls.get(key := call.key()) or _own.get(key)
-    except UNKNOWN:
-        return None
+class Newest(dict[Hashable, Kept]):
+    """The newest values by name: as soon as there are more than `most`, the oldest are forgotten.
 
+    Other threads, and calls inside this one, may change it between any two lines.
 
-def plan_of(call: Call) -> Plan:
-    """The plan of a call in plain numbers; it is kept unless q_start is a tensor or the pattern an explicit mask.
-
-    Raises:
-        RegardError: whatever `Call.problem` and `make_plan` refuse.
+    >>> squares = Newest(2)
+    >>> [squares.keep(number, number**2) for number in range(3)], list(squares)
+    ([0, 1, 4], [1, 2])
     """
-    try:
-        kept = _calls.get(key := call.key()) or _own.get(key)
-    except UNKNOWN:
-        kept = key = None
-    if kept is not None:
-        return kept[0]
-    problem = call.problem()
-    if has_no_values(call.q, call.k, call.v):
-        return make_plan_of_shapes(problem, BACKENDS, call.backend)
-    if not problem.pattern.by_value:  # the pattern is equal only to itself, and a kept plan keeps its tensors alive
-        plan = make_plan(problem, BACKENDS, call.backend)
-        if key is not None and problem.pattern.structured and not isinstance(call.q_start, torch.Tensor):
-            _keep(_own, key, (plan, None), OWN_KEPT)
-        return plan
-    check_backend(call.backend, BACKENDS)
-    plan = _plans.get((problem, call.backend))
-    if plan is None:
-        plan = _keep(_plans, (problem, call.backend), make_plan(problem, BACKENDS, call.backend))
-    if key is not None and not isinstance(call.q_start, torch.Tensor):
-        _keep(_calls, key, (plan, plan.lasting_place(call)))
-    return plan
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def keep(self, name: Hashable, value: Kept) -> Kept:
+        self[name] = value
+        for oldest in [*self][: -self.most] if len(self) > self.most else ():
+            self.pop(oldest, None)
+        return value
 
 
-def stepped(call: Call) -> torch.Tensor | None:
-    """The output of a decoding step if a kept plan is valid for its k_len too, else None.
+class KeptPlans:
+    """The plans of earlier calls, each with the grid that all calls with its key share (None where it differs).
 
-    The first call of a kind is planned, as is the second with another k_len. If the plans of the smallest and the
-    largest k_len between two powers of two agree on the backend, it computes every k_len between them.
+    calls: by the key of a call.
+    own: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
+    problems: by problem and backend. Calls whose keys differ share a plan, such as those with a pattern or its text.
+    steps: by the key of a step of decoding, what computes it for every k_len between two powers of two.
+
+    Nothing is kept of a call whose key is None, nor of explicit masks. A plan is written into a table when it is
+    complete, so an exception at any line leaves a table without it.
     """
-    try:
-        step = _steps.get(key := call.step_key())
-    except UNKNOWN:
-        return None
-    if key is None or step is None:
-        if key is not None:
-            _keep(_steps, key, _seen_once)
-        return None
-    if step is _seen_once:
-        step = _keep(_steps, key, _step_of(call) or _planned_each)
-    result = step(call)
-    return None if result is None or not looks_sound(result) else result.output
+
+    def __init__(self) -> None:
+        self.calls: Newest[Found] = Newest(512)
+        self.own: Newest[Found] = Newest(16)
+        self.problems: Newest[Plan] = Newest(512)
+        self.steps: Newest[Step] = Newest(512)
+
+    def forget(self) -> None:
+        """Forget all plans."""
+        for table in (self.calls, self.own, self.problems, self.steps):
+            table.clear()
+
+    def find(self, call: Call) -> Found | None:
+        """The plan of an equal call, or None."""
+        try:
+            return self.calls.get(key := call.key()) or self.own.get(key)
+        except UNKNOWN:
+            return None
+
+    def plan(self, call: Call) -> Found:
+        """The plan of a call in plain numbers that has no kept one, and its grid.
+
+        Raises:
+            RegardError: whatever `Call.problem` and `make_plan` refuse.
+        """
+        try:
+            key = call.key()
+        except UNKNOWN:
+            key = None
+        problem, backend = call.problem(), call.backend
+        if has_no_values(call.q, call.k, call.v):
+            return make_plan_of_shapes(problem, BACKENDS, backend), None
+        by_value = problem.pattern.by_value
+        check_backend(backend, BACKENDS)
+        plan = self.problems.get((problem, backend)) if by_value else None
+        if plan is None:
+            plan = make_plan(problem, BACKENDS, backend)
+            if by_value:
+                self.problems.keep((problem, backend), plan)
+        here, lasts = plan.grid_of(call)
+        if key is not None and not isinstance(call.q_start, torch.Tensor) and (by_value or problem.pattern.structured):
+            (self.calls if by_value else self.own).keep(key, (plan, here if lasts else None))
+        return plan, here
+
+    def step(self, call: Call) -> torch.Tensor | None:
+        """The output of a step of decoding if a kept plan is valid for its k_len too, else None.
+
+        While decoding, k_len grows by one each call. The first call of a kind is planned, as is the second with another
+        k_len. Then the shortest and the longest k_len between two powers of two are planned; if both choose one
+        backend, it computes every length between.
+        """
+        try:
+            step = self.steps.get(key := call.step_key())
+        except UNKNOWN:
+            return None
+        if key is None:
+            return None
+        if step is None:
+            self.steps.keep(key, _seen_once)
+            return None
+        if step is _seen_once:
+            step = self.steps.keep(key, _step_of(call) or _planned_each)
+        result = step(call)
+        return None if result is None or not looks_sound(result) else result.output
+
+    def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
+        """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
+
+        It returns None for a call whose numbers must be looked at.
+        """
+        if (found := self.find(call)) is not None:
+            plan, here = found
+            return lambda call: plan.compute(call, here).output
+        step = self.steps.get(call.step_key())
+        if step is None or step is _seen_once or step is _planned_each:
+            return None
+        return lambda call: None if (result := step(call)) is None or not looks_sound(result) else result.output
 
 
-def computing(call: Call) -> Callable[[Call], torch.Tensor | None] | None:
-    """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
-
-    It returns None for a call that needs a look at its numbers.
-    """
-    if (kept := kept_plan(call)) is not None:
-        plan, place = kept
-        return lambda call: plan.compute(call, place).output
-    step = _steps.get(call.step_key())
-    if step is None or step is _seen_once or step is _planned_each:
-        return None
-    return lambda call: None if (result := step(call)) is None or not looks_sound(result) else result.output
+PLANS = KeptPlans()
 
 
 def _seen_once(call: Call) -> Result | None:
     """Stands for the step of a call that was seen once."""
-    return None
 
 
 def _planned_each(call: Call) -> Result | None:
     """Stands for a step that does not exist: every k_len needs a plan of its own."""
-    return None
 
 
 def _step_of(call: Call) -> Step | None:
     """What computes calls like this one for every k_len between two powers of two, if one backend is best for all."""
     problem = call.in_numbers().problem()
     above = 1 << problem.k_len.bit_length()
-    if problem.q_start is PER_ROW or (isinstance(call.k, Stored) and call.k.first):
-        ends = [problem]
-    else:
+    ends: list[Any] = [problem]
+    if problem.q_start is not PER_ROW and not (isinstance(call.k, Stored) and call.k.first):
         ends = [replace(problem, k_len=k_len, q_start=k_len - problem.q_len) for k_len in (above // 2, above - 1)]
     plans = [make_plan(one, BACKENDS, call.backend) for one in ends]
     same = len({plan.backend for plan in plans}) == 1
     return plans[0].steps if same and call.cast() is call else None
-
-
-def _keep(plans: dict[Hashable, Kept], name: Hashable, plan: Kept, most: int = PLANS_KEPT) -> Kept:
-    """Keep a plan, and forget the oldest beyond `most`; other threads, and calls inside this one, may do so too."""
-    plans[name] = plan
-    for oldest in [*plans][:-most] if len(plans) > most else ():
-        plans.pop(oldest, None)
-    return plan

@@ -11,8 +11,8 @@ from torch import nn
 
 from regard.arguments import shown, suggest, whole, yes_or_no
 from regard.core.problem import checked_dropout
+from regard.core.tensors import is_casting, refuse_layout
 from regard.errors import ArgumentError, ShapeError
-from regard.layers.refusing import check_vectors
 
 FEW = range(4, 16)  # numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
 BLOCK = 64  # output columns per block, fast for so few rows
@@ -96,6 +96,19 @@ def _by_blocks(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
         return joined
     rest = F.linear(x, weight[whole:], None if bias is None else bias[whole:])
     return torch.cat([joined, rest], 1)
+
+
+def check_vectors(name: str, vectors: torch.Tensor, weight: object) -> None:
+    """Raise a ShapeError unless the vectors are dense, floating-point, and of the weight's device and dtype."""
+    if not isinstance(vectors, torch.Tensor) or not vectors.dtype.is_floating_point:
+        raise ShapeError(f"{name} is {shown(vectors)}; this layer needs a tensor of floating-point numbers")
+    refuse_layout(name, vectors)
+    if not isinstance(weight, torch.Tensor) or type(weight) not in (torch.Tensor, torch.nn.Parameter):
+        return  # sharded or quantised: it converts its inputs
+    if vectors.device != weight.device:
+        raise ShapeError(f"{name} is on {vectors.device} and this layer on {weight.device}; move one of them")
+    if vectors.dtype != weight.dtype and not is_casting(vectors.device.type):
+        raise ShapeError(f"{name} has dtype {vectors.dtype} and this layer {weight.dtype}; convert one of them")
 
 
 GATED = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu}

@@ -9,37 +9,91 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from regard.arguments import real, shown, whole, yes_or_no
+from regard.arguments import count_of, real, shown, whole, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, answering
 from regard.core.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
 from regard.core.tensors import Stored
-from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.caches import Cache, RecurrentState, new_cache
-from regard.layers.feed_forward import Projection
+from regard.layers.feed_forward import Projection, check_vectors
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
-from regard.layers.mechanism import LayerMechanism
 from regard.layers.recording import RecordedLayer, current_recording
-from regard.layers.refusing import (
-    check_cache,
-    check_kind,
-    check_vectors,
-    checked_sizes,
-    refuse_both,
-    refuse_more_inputs,
-    refuse_moved,
-    refuse_rows,
-    refuse_sinks,
-    refuse_state,
-    refuse_unrelated,
-)
 from regard.mechanisms import Mechanism
-from regard.patterns import Pattern, as_pattern
+from regard.mechanisms.base import Sizes, takes
+from regard.patterns import Causal, Pattern, as_pattern
 from regard.positions import Rotary, as_rotary
 from regard.reprs import brief
+
+GATE = "gate"  # a parameter that is computed from each input vector instead of learned
+MOST_LISTED = 1_024  # heads whose divisors a message lists
+
+
+class LayerMechanism(nn.Module):
+    """A mechanism inside a layer: the declaration, its learned parameters and its projection of the keys.
+
+    Args:
+        declared: the mechanism as the user gave it.
+        heads, kv_heads, head_dim: of the layer.
+        context_dim: size of the vectors that are projected to keys.
+
+    Raises:
+        ArgumentError, ShapeError: numbers of heads or sizes that the mechanism does not support.
+    """
+
+    def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
+        super().__init__()
+        self.declared = declared
+        self.key_dim = declared.key_dim(head_dim)  # of the layer's keys, before a score's projection
+        if declared.shares_keys and kv_heads != heads:
+            raise ArgumentError(
+                f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
+            )
+        declared.check_dims(head_dim, self.key_dim)
+        # A score may project its keys. They are projected once, so that a cache holds the projected keys.
+        self.called = declared.with_projected_keys()
+        self.learned = declared.new_parameters(heads, kv_heads)
+        self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
+        self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
+
+    def extra_repr(self) -> str:
+        return str(self.declared)
+
+    def keys(self, k: torch.Tensor) -> torch.Tensor:
+        """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
+        return self.declared.project_keys(k, dict(self.learned))
+
+    @property
+    def kept_dim(self) -> int:
+        """Size of a key in a cache."""
+        heads = next((x.shape[0] for x in self.learned.values()), 1)
+        one = next(iter(self.learned.values()), torch.empty(0, device="cpu"))
+        return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]
+
+    @property
+    def reason_against_caches(self) -> str | None:
+        """The reason why a cache of keys cannot continue a text with this mechanism, or None."""
+        if self.to_gate is not None:
+            return "its gates scale the past, and a cache of keys holds no gates; use kind='state'"
+        if not takes(self.declared, Causal):
+            return "it is not causal, so later tokens would change earlier outputs"
+        if self.declared.counts_keys:
+            return "its score depends on the number of keys, so later tokens would change earlier outputs"
+        return None
+
+    def gate(self, vectors: torch.Tensor) -> torch.Tensor | None:
+        """The share of the past that each vector (batch, length, dim) keeps, 0 to 1: (batch, kv_heads, length)."""
+        return None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
+
+    def options(self, gate: torch.Tensor | None) -> dict[str, Any]:
+        """The options `mechanism` and `parameters` for a call of `attention`."""
+        parameters = {name: self.learned[name] for name in self.needed if name != GATE}
+        if gate is not None:
+            parameters[GATE] = gate
+        return {"mechanism": self.called, "parameters": parameters or None}
 
 
 @brief
@@ -134,7 +188,7 @@ class MultiHeadAttention(RecordedLayer):
         strict: bool = False,
     ) -> None:
         super().__init__()
-        sizes = checked_sizes(dim, heads, kv_heads, head_dim, context_dim)
+        sizes = _sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
         self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
         positions = as_rotary(positions)
@@ -152,7 +206,11 @@ class MultiHeadAttention(RecordedLayer):
         }
         projection_bias = yes_or_no("projection_bias", projection_bias)
         self.mechanism = LayerMechanism(checked_mechanism(mechanism), *sizes[1:])
-        refuse_sinks(self.mechanism.declared, yes_or_no("sinks", sinks))
+        if yes_or_no("sinks", sinks) and "sink" not in self.mechanism.declared.options:
+            raise UnsupportedError(
+                f"{self.mechanism.declared} has no sinks, since its weights are no softmax over the keys; leave out "
+                f"sinks=True, or use softmax"
+            )
         self.sinks = nn.Parameter(torch.zeros(self.heads)) if sinks else None
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
         self.to_q = Projection(self.dim, self.heads * self.head_dim, bias=projection_bias)
@@ -221,7 +279,10 @@ class MultiHeadAttention(RecordedLayer):
                 explicit mask or a pattern that depends on the number of keys; a cache with a context.
         """
         if more:
-            refuse_more_inputs()
+            raise KeywordError(
+                "an attention layer takes x and a context: layer(x) in place of layer(x, x, x), and layer(x, context) "
+                "in place of layer(x, context, context)"
+            )
         self._check(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)
@@ -231,12 +292,12 @@ class MultiHeadAttention(RecordedLayer):
             q, gate = self._rotated(q, q_start), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, first_key, q)
             if cache is not None:
-                refuse_rows(combined)
-                refuse_moved(q_start, cache.length)
+                self._refuse_with_cache(combined, q_start, cache.length)
                 return self._continued(cache, q, k, v, combined, bias, gate)
         else:
-            refuse_unrelated(combined, q_start, turned=self.positions is not None)
-            if q_start is not None:
+            if q_start is None:
+                self._refuse_unrelated(combined)
+            else:
                 q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
@@ -284,10 +345,16 @@ class MultiHeadAttention(RecordedLayer):
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
         declared, weight = self.mechanism.declared, self.to_v.weight
-        check_kind(kind)
+        if kind is not None and not isinstance(kind, str):
+            raise ArgumentError(f"kind is {shown(kind)}; give the name of a cache, such as 'dynamic' or 'static'")
         kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
         if kind == "state":
-            refuse_state(declared, capacity, dtype)
+            if not declared.has_state:
+                raise UnsupportedError(f"{declared} has no recurrent state; use another kind of cache")
+            if capacity is not None or dtype is not None:
+                raise ArgumentError(
+                    "a state has a fixed size and the dtype of the weights; leave out capacity and dtype"
+                )
             sizes = batch, self.kv_heads, self.head_dim, self.value_dim
             dtype = torch.promote_types(weight.dtype, torch.float32)
             return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device, shared=shared)
@@ -378,14 +445,52 @@ class MultiHeadAttention(RecordedLayer):
         self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | RecurrentState | None
     ) -> None:
         self._check_vectors("x", x, self.dim)
-        refuse_both(cache, context)
-        check_cache(cache, self)
+        if cache is not None:
+            if context is not None:
+                raise UnsupportedError(
+                    "a cache holds x's own keys and a context brings its own; give one of them (project_context "
+                    "projects a context once)"
+                )
+            if not isinstance(cache, Cache | RecurrentState):
+                raise ArgumentError(f"cache is {shown(cache)}; make one with new_cache(batch=...)")
+            cache.refuse_other(self)
         if context is not None:
             if not isinstance(context, ProjectedContext):
                 self._check_vectors("context", context, self.context_dim)
             rows = context.keys.shape[0] if isinstance(context, ProjectedContext) else context.shape[0]
             if rows != x.shape[0]:
                 raise ShapeError(f"axis 'batch' is {x.shape[0]} in x {tuple(x.shape)} but {rows} in the context")
+
+    def _refuse_unrelated(self, pattern: Pattern) -> None:
+        """Refuse a pattern or Rotary that compares positions with those of a context whose origin is not known."""
+        if pattern.compares_positions:
+            raise UnsupportedError(
+                f"pattern {pattern} compares positions, and x and its context have no common origin; give q_start, "
+                f"the position of x's first vector among the context's"
+            )
+        if self.positions is not None:
+            raise UnsupportedError(
+                "Rotary compares positions, and x and its context have no common origin; use a layer without "
+                "positions for cross-attention, or give q_start"
+            )
+
+    def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, length: int) -> None:
+        """Refuse what a cache of this length cannot continue: a mask, a pattern by length, and another position."""
+        if pattern.of_one_call:
+            raise UnsupportedError(
+                f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several "
+                f"calls; use a pattern of positions (Where, KeySpan, ...)"
+            )
+        if pattern.by_length:
+            raise UnsupportedError(
+                f"pattern {pattern} depends on the number of keys, which grows with a cache, so continuing a text "
+                f"would differ from computing it at once; use RandomBlocks(..., past=True)"
+            )
+        if isinstance(q_start, torch.Tensor) or q_start != length:
+            raise UnsupportedError(
+                f"q_start={q_start} with a cache of {count_of(length, 'entries')}: new entries follow the cached ones, "
+                f"so leave q_start out"
+            )
 
     def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
         check_vectors(name, vectors, getattr(self.to_v, "weight", None))
@@ -398,3 +503,25 @@ class MultiHeadAttention(RecordedLayer):
         rest = "" if self.positions is None else f", positions={self.positions}"
         rest += "" if self.sinks is None else ", sinks=True"
         return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"
+
+
+def _sizes(
+    dim: int, heads: int, kv_heads: int | None, head_dim: int | None, context_dim: int | None
+) -> tuple[int, int, int, int, int]:
+    """The sizes of an attention layer with defaults filled in; an ArgumentError if they do not fit."""
+    dim, heads = whole("dim", dim, 1), whole("heads", heads, 1)
+    kv_heads = heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
+    context_dim = dim if context_dim is None else whole("context_dim", context_dim, 1)
+    head_dim = head_dim if head_dim is None else whole("head_dim", head_dim, 1)
+    if heads % kv_heads:
+        fitting = [str(count) for count in range(1, heads + 1) if heads % count == 0] if heads <= MOST_LISTED else []
+        way_out = f"give one of {', '.join(fitting)}" if fitting else "give a divisor of heads"
+        raise ArgumentError(
+            f"kv_heads is {kv_heads}, by which {count_of(heads, 'query heads')} cannot be divided into equal groups; "
+            f"{way_out}"
+        )
+    if head_dim is None and dim % heads:
+        raise ArgumentError(
+            f"dim {dim} does not divide into {count_of(heads, 'heads')}; give head_dim, or another dim or heads"
+        )
+    return dim, heads, kv_heads, dim // heads if head_dim is None else head_dim, context_dim

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
 
-from regard.patterns import Pattern
+from regard.patterns import Grid, Pattern
 from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")
@@ -25,6 +25,44 @@ class Sizes:
     heads: int
     kv_heads: int
     k_len: int
+
+
+class Given(NamedTuple):
+    """What a formula is computed of.
+
+    q: (batch, heads, q_len, head_dim). k: (batch, kv_heads, keys, head_dim). v: (batch, kv_heads, keys, v_dim). Keys
+    and values that no query may look at are zeros. pattern: what is allowed. grid: where queries and keys stand.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    pattern: Pattern
+    grid: Grid
+    scale: float
+    parameters: Mapping[str, torch.Tensor]
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype to compute in."""
+        return torch.promote_types(self.q.dtype, torch.float32)
+
+    def each(self, x: torch.Tensor) -> torch.Tensor:
+        """What belongs to key/value heads, for each query head."""
+        return x.repeat_interleave(self.q.shape[1] // self.k.shape[1], dim=1)
+
+
+class Computed(NamedTuple):
+    """What a formula computes: the output, and the weights of pairs with the allowed ones, if the mechanism has any.
+
+    output: (batch, heads, q_len, v_dim). log_sum_exp: (batch, heads, q_len). weights, allowed: (batch or 1, heads or 1,
+    q_len, keys).
+    """
+
+    output: torch.Tensor
+    log_sum_exp: torch.Tensor
+    weights: torch.Tensor | None = None
+    allowed: torch.Tensor | None = None
 
 
 class Mechanism(Declared, enrol=False):
@@ -81,6 +119,10 @@ class Mechanism(Declared, enrol=False):
     def lowered(self) -> Mechanism:
         """What backends compute after `project`."""
         return self
+
+    def formula(self, given: Given) -> Computed:
+        """The paper's formula, pair by pair, which the reference backend computes in float32 at least."""
+        raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """The tensors that every call needs, by name; the first axis (heads or batch) may also be 1."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch.nn import functional
 
-from regard.arguments import real, shown
+from regard.arguments import check_fields, real, shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import STATISTICS
 from regard.mechanisms.features import Features, Kernelised
-from regard.patterns.arguments import kept_whole
+from regard.patterns.arguments import at_least_one
 from regard.patterns.registry import Declared, Registry, written
 
 
@@ -70,10 +71,7 @@ class Relu(FeatureMap):
     epsilon: float = 1e-3
 
     def __post_init__(self) -> None:
-        epsilon = real("Relu's epsilon", self.epsilon)
-        if not 0 <= epsilon < 1e30:
-            raise ArgumentError(f"Relu's epsilon is {epsilon}; it is added to features: a number, 0 or more")
-        object.__setattr__(self, "epsilon", epsilon)
+        check_fields(self, epsilon=partial(real, least=0, most=1e30))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.relu(x) + self.epsilon
@@ -114,7 +112,7 @@ class Products(FeatureMap):
     shifts: int = 1
 
     def __post_init__(self) -> None:
-        kept_whole(self, "shifts", "Products' shifts", 1)
+        check_fields(self, shifts=at_least_one)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         both = functional.relu(torch.cat((x, -x), dim=-1))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
-from regard.arguments import count_of, shown, suggest
-from regard.errors import ArgumentError
-from regard.mechanisms.base import Mechanism, Sizes
+from regard.arguments import check_fields, count_of, one_of, whole
+from regard.mechanisms.base import Computed, Given, Mechanism, Sizes
 from regard.patterns import KeySpan, Pattern
-from regard.patterns.arguments import kept_whole, whole
+from regard.patterns.arguments import at_least_one
 
 SHARED = ("none", "heads", "keys_and_values")
 
@@ -58,10 +58,7 @@ class Linformer(Mechanism):
     by_key: ClassVar[frozenset[str]] = frozenset({"key_projection", "value_projection", "projection"})
 
     def __post_init__(self) -> None:
-        kept_whole(self, "length", "Linformer's length", 1)
-        kept_whole(self, "rank", "Linformer's rank", 1)
-        if not isinstance(self.shared, str) or self.shared not in SHARED:
-            raise ArgumentError(f"Linformer's shared is {shown(self.shared)}; {suggest(self.shared, SHARED)}")
+        check_fields(self, length=at_least_one, rank=at_least_one, shared=partial(one_of, names=SHARED))
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         matrices = sizes.kv_heads if self.shared == "none" else 1
@@ -78,6 +75,16 @@ class Linformer(Mechanism):
         matrices = kv_heads if self.shared == "none" else 1
         shape, deviation = (matrices, self.rank, self.length), 1 / math.sqrt(self.length)
         return nn.ParameterDict({name: torch.randn(shape, generator=generator) * deviation for name in self._names})
+
+    def formula(self, given: Given) -> Computed:
+        """The equation above; a row without keys gives zeros."""
+        wide, each = given.wide, given.each
+        empty_rows = ~given.pattern.evaluate(given.grid).any(-1, keepdim=True)
+        E, F = (matrix.to(wide) for matrix in self.projections(given.parameters))
+        k, v = each(E @ given.k.to(wide)), each(F @ given.v.to(wide))  # (batch, heads, rank, ·)
+        scores = given.q.to(wide).masked_fill(empty_rows, 0) @ k.mT * given.scale  # (batch, heads, q_len, rank)
+        log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
+        return Computed((scores.softmax(-1) @ v).masked_fill(empty_rows, 0), log_sum_exp)
 
     def projections(self, parameters: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """E and F, each (kv_heads or 1, rank, keys), from the parameters of a call."""

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of
+from regard.arguments import check_fields, count_of, whole
 from regard.errors import ArgumentError
-from regard.mechanisms.base import STATISTICS, Mechanism, Sizes
+from regard.mechanisms.base import STATISTICS, Computed, Given, Mechanism, Sizes
 from regard.mechanisms.draws import directions
 from regard.patterns import Causal, Grid, KeySpan, Pattern
-from regard.patterns.arguments import kept_whole, whole
+from regard.patterns.arguments import at_least_one
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ class LSH(Mechanism):
     shares_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        kept_whole(self, "chunk", "LSH's chunk", 1)
-        kept_whole(self, "rounds", "LSH's rounds", 1)
-        kept_whole(self, "seed", "LSH's seed")
+        check_fields(self, chunk=at_least_one, rounds=at_least_one, seed=whole)
         factors = tuple(whole("LSH's buckets", factor, 2) for factor in self.factors)
         if not factors:
             raise ArgumentError("LSH's buckets is (); it needs one even number or more")
@@ -96,6 +94,48 @@ class LSH(Mechanism):
                 f"give as many key/value heads as heads"
             )
         return None
+
+    def formula(self, given: Given) -> Computed:
+        """Attention over the pairs that some round allows.
+
+        o_i = Σ_{j in P_i} exp(q_i · k_j · scale - z(i, P_i)) v_j,   P_i = the union of P_i^(r) over the rounds r
+        P_i^(r) = {j : h_r(q_i) = h_r(k_j), chunk(s_i) - 1 <= chunk(s_j) <= chunk(s_i)},   chunk(s) = floor(s / m)
+        """
+        q, k, pattern, grid, wide = given.q, given.k, given.pattern, given.grid, given.wide
+        seen = pattern.visible_keys(grid)
+        visible = grid.k_pos.new_ones(1, len(grid.keys), dtype=torch.bool) if seen is None else seen[:, 0]
+        own = self.own_keys(q, k, grid, visible)  # (batch or 1, q_len)
+        allowed = self._allowed(k, own, visible, Causal() in pattern.factors)  # (batch, heads, q_len, keys)
+        empty_rows = ~allowed.any(-1, keepdim=True)  # their output is zeros, even if the query holds NaN
+        scores = q.to(wide).masked_fill(empty_rows, 0) @ self.unit(k.to(wide)).mT * given.scale
+        scores = scores.masked_fill(~allowed, -math.inf).masked_fill(empty_rows, 0)
+        weights = scores.softmax(-1).masked_fill(empty_rows, 0)
+        log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
+        return Computed(weights @ given.v.to(wide), log_sum_exp, weights, allowed)
+
+    def _allowed(self, k: torch.Tensor, own: torch.Tensor, visible: torch.Tensor, causal: bool) -> torch.Tensor:
+        """Which pairs are allowed, (batch, heads, q_len, keys)."""
+        at, i = torch.arange(k.shape[2], device=k.device), own[:, None, :, None]
+        of_queries = lambda x: rows_at(x[..., None], own)  # noqa: E731 - of every key to (..., q_len, 1)
+        rank = visible.cumsum(-1) - 1  # (batch or 1, keys)
+        fits = (rank < self.chunk) & (causal | (visible.sum(-1, keepdim=True) <= self.chunk))
+        seen = of_queries(fits[:, None]).expand(*k.shape[:2], -1, len(at))  # one chunk: all pairs are allowed
+        for bucket in self.bucket(k).unbind(2):  # (batch, heads, keys)
+            same = of_queries(bucket) == bucket[..., None, :]  # equation 4
+            chunk = self._place(bucket, visible, causal) // self.chunk
+            back = of_queries(chunk) - chunk[..., None, :]
+            seen = seen | same & (back >= 0) & (back <= 1)  # equation 5
+        others = seen & visible[:, None, None] & (at < i if causal else at != i) & (i < len(at))
+        return others | (at == i) & ~others.any(-1, keepdim=True)
+
+    def _place(self, bucket: torch.Tensor, visible: torch.Tensor, causal: bool) -> torch.Tensor:
+        """s_i, the visible keys before each key in order of (bucket, position); if causal, of its bucket only."""
+        inside = F.one_hot(bucket, self.bucket_count) * visible[:, None, :, None]  # (batch, heads, keys, buckets)
+        place = inside.cumsum(-2).gather(-1, bucket[..., None])[..., 0] - 1
+        if causal:
+            return place
+        sizes = inside.sum(-2)  # (batch, heads, buckets)
+        return place + (sizes.cumsum(-1) - sizes).gather(-1, bucket)
 
     def bucket(self, keys: torch.Tensor) -> torch.Tensor:
         """The bucket of every key in every round: (batch, heads, rounds, keys) of (batch, heads, keys, head_dim).

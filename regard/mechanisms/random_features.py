@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 
-from regard.arguments import plain, shown
-from regard.errors import ArgumentError
+from regard.arguments import check_fields, real, whole, yes_or_no
 from regard.mechanisms.base import STATISTICS, Sizes
 from regard.mechanisms.draws import directions
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Causal, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.arguments import kept_whole, yes_or_no
+from regard.patterns.arguments import at_least_one
 from regard.patterns.registry import word
 
 
@@ -61,9 +60,7 @@ class Performer(Kernelised):
     statistics: ClassVar[frozenset[str]] = frozenset(STATISTICS) - {"sink"}
 
     def __post_init__(self) -> None:
-        kept_whole(self, "features", "Performer's features", 1)
-        kept_whole(self, "seed", "Performer's seed")
-        yes_or_no("Performer's orthogonal", self.orthogonal)
+        check_fields(self, features=at_least_one, seed=whole, orthogonal=yes_or_no)
 
     def redrawn(self, seed: int) -> Performer:
         """The same mechanism with other random features."""
@@ -154,10 +151,12 @@ class RandomFeature(Kernelised, also=("rfa",)):
     computed: ClassVar[frozenset[str]] = frozenset({"gate"})
 
     def __post_init__(self) -> None:
-        kept_whole(self, "features", "RandomFeature's features", 1)
-        yes_or_no("RandomFeature's gated", self.gated)
-        kept_whole(self, "seed", "RandomFeature's seed")
-        object.__setattr__(self, "sigma", _checked_sigma(self.sigma))
+        sigma = partial(
+            real,
+            least=LEAST_SIGMA,
+            needs=f"a finite number from {LEAST_SIGMA} on: exp(-2 / sigma²) is the least weight",
+        )
+        check_fields(self, features=at_least_one, gated=yes_or_no, seed=whole, sigma=sigma)
 
     def redrawn(self, seed: int) -> RandomFeature:
         """The same mechanism with other random features."""
@@ -187,17 +186,6 @@ class RandomFeature(Kernelised, also=("rfa",)):
     def __str__(self) -> str:
         gated = ", gated" if self.gated else ""
         return f"random_feature({self.features}{gated}, seed={self.seed}, sigma={word(self.sigma)})"
-
-
-def _checked_sigma(sigma: float) -> float:
-    number = plain("RandomFeature's sigma", sigma)
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not LEAST_SIGMA <= number <= sys.float_info.max:
-        raise ArgumentError(
-            f"RandomFeature's sigma is {shown(number)}; it is a finite number from {LEAST_SIGMA} on, since "
-            f"exp(-2 / sigma²) is the smallest weight there can be"
-        )
-    return float(number)
 
 
 def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

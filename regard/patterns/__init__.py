@@ -10,10 +10,9 @@ from regard.patterns.base import Machinery, Pattern
 from regard.patterns.counts import counted
 from regard.patterns.documents import SameDocument
 from regard.patterns.drawing import draw
-from regard.patterns.explicit import Explicit, Where
+from regard.patterns.explicit import Explicit, KeyMask, Where
 from regard.patterns.fixed import Fixed, SameBlock, Summary
 from regard.patterns.grid import Grid
-from regard.patterns.key_mask import KeyMask
 from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks

@@ -1,47 +1,20 @@
-"""Checks of the arguments of patterns, and the serial of a pattern that holds a tensor."""
+"""Checks of the arguments of patterns."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any
 
 import torch
 
-from regard.arguments import is_whole, plain, refuse_wrapper, shown, whole, yes_or_no
+from regard.arguments import is_whole, plain, refuse_wrapper, shown, whole
 from regard.errors import ArgumentError
 from regard.patterns.ranges import Ranges
 
-__all__ = [
-    "MOST",
-    "ByRow",
-    "check_sizes",
-    "kept_whole",
-    "new_serial",
-    "number_by_row",
-    "on_rows",
-    "positions",
-    "runs",
-    "same_serial",
-    "spans",
-    "start_of",
-    "starts_of",
-    "whole",
-    "whole_numbers",
-    "words",
-    "yes_or_no",
-]
-
 MOST = 1_000_000  # positions listed one by one
-_BITS = 128  # of a serial
-
-
-def kept_whole(declared: object, field: str, name: str, least: int | None = None) -> int:
-    """Checks a field of a frozen dataclass by `whole`, and keeps it there as a Python int."""
-    number = whole(name, getattr(declared, field), least)
-    object.__setattr__(declared, field, number)
-    return number
+at_least_one = partial(whole, least=1)
+at_least_zero = partial(whole, least=0)
 
 
 def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
@@ -134,27 +107,3 @@ def whole_numbers(name: str, given: Sequence[int]) -> tuple[int, ...]:
 def on_rows(given: ByRow, like: torch.Tensor) -> ByRow:
     """Numbers by batch row with the four axes of a call, on the device of `like`; a single number stays one."""
     return given.to(like.device).view(-1, 1, 1, 1) if isinstance(given, torch.Tensor) else given
-
-
-def new_serial() -> int:
-    """A number that no other call returns, in any process: 128 random bits of the system, and never 0.
-
-    A pattern that holds a tensor is equal only to itself and to its copies, which have its serial. A counter would be
-    inherited by a forked process and begin again in a spawned one. While a graph is traced each pattern gets a serial
-    of its own as well, below 0, which every run of the graph repeats: `same_serial` tells their patterns apart.
-    """
-    drawn = _drawn()
-    return -drawn if torch.compiler.is_compiling() else drawn
-
-
-def _drawn() -> int:
-    return 1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big")
-
-
-# A compiler calls it while it traces, as `torch.compiler.assume_constant_result` says; that imports the compiler.
-_drawn._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
-
-
-def same_serial(one: Any, other: Any) -> bool:
-    """Whether two patterns that hold tensors have the same ones: those of a graph are equal only to themselves."""
-    return one.serial == other.serial and (one.serial >= 0 or one is other)

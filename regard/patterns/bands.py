@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from regard.arguments import count_of, is_whole, plain, shown, whole
-from regard.errors import ArgumentError, ShapeError
+from regard.arguments import check_fields, count_of, whole
+from regard.errors import ShapeError
 from regard.patterns.algebra import NOTHING, Not, both
-from regard.patterns.arguments import kept_whole, new_serial, number_by_row, on_rows, same_serial, whole_numbers
+from regard.patterns.arguments import at_least_one, at_least_zero, number_by_row, on_rows, whole_numbers
 from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
+from regard.patterns.held import Held, new_serial
 from regard.patterns.registry import word
 from regard.reprs import brief
 
@@ -48,7 +49,7 @@ class SlidingWindow(Pattern):
     size: int
 
     def __post_init__(self) -> None:
-        check_size(self)
+        check_fields(self, size=at_least_one)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return (q_pos - k_pos).abs() <= self.size // 2
@@ -70,7 +71,7 @@ class CausalWindow(Pattern):
     size: int
 
     def __post_init__(self) -> None:
-        check_size(self)
+        check_fields(self, size=at_least_one)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return (k_pos <= q_pos) & (q_pos - k_pos < self.size)
@@ -91,11 +92,7 @@ class Diagonals(Pattern):
     ahead: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("back", "ahead"):
-            end = plain(f"Diagonals' {name}", getattr(self, name))
-            if end is not None and not is_whole(end):
-                raise ArgumentError(f"Diagonals({name}={shown(end)}): it is a whole number, or None for no limit")
-            object.__setattr__(self, name, end if end is None else whole(f"Diagonals' {name}", end))
+        check_fields(self, back=_limit, ahead=_limit)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         distance = k_pos - q_pos
@@ -109,6 +106,10 @@ class Diagonals(Pattern):
 
     def __str__(self) -> str:
         return f"diagonals({word(self.back)}, {word(self.ahead)})"
+
+
+def _limit(name: str, end: int | None) -> int | None:
+    return None if end is None else whole(name, end, needs="a whole number, or None for no limit")
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Prefix(Pattern):
     compares_positions = False
 
     def __post_init__(self) -> None:
-        kept_whole(self, "length", "Prefix's length", 0)
+        check_fields(self, length=at_least_zero)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return torch.broadcast_tensors(q_pos, k_pos)[1] < self.length
@@ -139,7 +140,7 @@ class Prefix(Pattern):
 
 @brief
 @dataclass(frozen=True, eq=False)
-class KeySpan(Pattern):
+class KeySpan(Held):
     """Every query may look at keys `start <= j < stop`; use it for left and right padding.
 
     Args:
@@ -159,15 +160,10 @@ class KeySpan(Pattern):
 
     start: End = 0
     stop: End = None
-    serial: int = field(default=0, init=False, repr=False)
     values: tuple[Any, ...] = field(default=(), init=False, repr=False)  # start and stop as numbers and tuples
 
     query_free = True
     compares_positions = False
-
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return not self.serial
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("start", "stop")}
@@ -175,9 +171,11 @@ class KeySpan(Pattern):
             name: whole_numbers(f"KeySpan's {name}", x) for name, x in given.items() if isinstance(x, list | tuple)
         }
         for name, end in given.items():
-            numbers = listed.get(name)
-            kept = _checked(name, end) if numbers is None else torch.tensor(numbers, dtype=torch.int64, device="cpu")
-            object.__setattr__(self, name, kept)
+            if name in listed:
+                end = torch.tensor(listed[name], dtype=torch.int64, device="cpu")
+            elif end is not None or name == "start":
+                end = number_by_row(f"KeySpan's {name}", end)
+            object.__setattr__(self, name, end)
         if set(self._tensors()) - set(listed):
             object.__setattr__(self, "serial", new_serial())
         else:
@@ -245,26 +243,14 @@ class KeySpan(Pattern):
         ends = {"start": self.start, "stop": self.stop}
         return {name: end for name, end in ends.items() if isinstance(end, torch.Tensor)}
 
-    def _value(self) -> tuple[object, ...]:
-        return ("serial", self.serial) if self.serial else self.values
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeySpan) and self._value() == other._value() and same_serial(self, other)
-
-    def __hash__(self) -> int:
-        return hash(("KeySpan", self._value()))
+    def numbers(self) -> tuple[Any, ...]:
+        return self.values
 
     def __str__(self) -> str:
         ends = [self.start, self.stop] if self.serial else list(self.values)
         ends = ends[:1] if self.stop is None else ends
         words = [f"<{count_of(len(end), 'numbers')}>" if isinstance(end, torch.Tensor) else str(end) for end in ends]
         return f"key_span({', '.join(words)})"
-
-
-def _checked(name: str, end: End) -> End:
-    if end is None and name == "stop":
-        return end
-    return number_by_row(f"KeySpan's {name}", end)
 
 
 def _in_row(end: End, row: int) -> int | Any:
@@ -302,11 +288,3 @@ def from_band(band: Band) -> Pattern:
     start = max(0, band.start or 0)
     span = [] if start == 0 and band.stop is None else [KeySpan(start, band.stop)]
     return both(*diagonals, *span)
-
-
-def check_size(window: SlidingWindow | CausalWindow) -> None:
-    name = type(window).__name__
-    size = plain(f"{name}'s size", window.size)
-    if not is_whole(size) or size < 1:
-        raise ArgumentError(f"{name}(size={shown(size)}): size is a whole number of keys, 1 or more")
-    object.__setattr__(window, "size", whole(f"{name}'s size", size))

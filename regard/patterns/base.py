@@ -1,16 +1,21 @@
-"""What every pattern can do. A new pattern defines `allows` and one of `form` and `segments`."""
+"""What every pattern can do, and what is common to patterns made of others.
+
+A new pattern defines `allows` and one of `form` and `segments`; all else follows from them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from math import lcm
 from typing import Any, ClassVar
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import ArgumentError
-from regard.patterns.arguments import check_sizes, start_of, starts_of, whole
+from regard.patterns.arguments import check_sizes, start_of, starts_of
 from regard.patterns.band import Band, Reach
 from regard.patterns.grid import Grid, common_shape, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
 from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
@@ -40,21 +45,6 @@ class Machinery:
     seen_keys: Callable[[Pattern, Grid], Ranges]
     counted: Callable[..., Any]
     draw: Callable[..., str]
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Where the keys that queries look at may begin to change in another way, for an estimate from a sample.
-
-    queries: at these positions of queries. keys: as queries reach these positions of keys. away: at these distances.
-    """
-
-    queries: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-    away: set[int] = field(default_factory=set)
-
-    def __or__(self, other: Turns) -> Turns:
-        return Turns(self.queries | other.queries, self.keys | other.keys, self.away | other.away)
 
 
 class Pattern(Declared, enrol=False):
@@ -331,15 +321,6 @@ class Pattern(Declared, enrol=False):
             return self
         return None if band.left is None or band.left < last else self
 
-    def turns(self) -> Turns:
-        """Where the keys that queries look at may begin to change in another way."""
-        band, simpler = self.band(), self.structure()
-        if band is None:
-            return Turns() if simpler is self else simpler.turns()
-        keys = {end for end in (band.start, band.stop) if end is not None}
-        far = (band.left, None if band.right is None else -band.right - 1)
-        return Turns(keys=keys, away={distance for distance in far if distance is not None})
-
     def lattice_ends(self) -> set[int] | None:
         """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
         band = self.band()
@@ -431,23 +412,20 @@ class Pattern(Declared, enrol=False):
             assert isinstance(grid.q_start, int)
             return band.count(grid.q_start, q_len, k_len)
         if alike and self.structured:
-            return self._counted(grid)
+            assert isinstance(grid.q_start, int)
+            counted = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start)
+            if counted is not None:
+                return counted
+            raise ArgumentError(
+                f"{self} has no closed count, and {q_len} x {k_len} pairs need more than {MOST_LOOKS} looks; count "
+                f"fewer queries at a time"
+            )
         if grid.q_len * grid.k_len > MOST_ASKED:
             raise ArgumentError(
                 f"{self} can only be counted pair by pair, and {q_len} x {k_len} pairs are too many; count fewer "
                 f"queries at a time"
             )
         return sum(int(self.evaluate(block).sum()) for block in grids_of_rows(grid))
-
-    def _counted(self, grid: Grid) -> int:
-        assert isinstance(grid.q_start, int)
-        count = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
-        if not count.exact:
-            raise ArgumentError(
-                f"{self} has no closed count, and {grid.q_len} x {grid.k_len} pairs need more than {MOST_LOOKS} looks; "
-                f"count fewer queries at a time, or let `regard plan` estimate them"
-            )
-        return count.pairs
 
     def draw(
         self, q_len: int = 16, k_len: int | None = None, *, q_start: int | None = None, plain: bool | None = None
@@ -504,3 +482,97 @@ def shallow(pattern: Pattern) -> Pattern:
             f"more parts by one sign instead of nesting them"
         )
     return pattern
+
+
+def _of_any(name: str) -> Any:
+    return property(lambda self: any(getattr(part, name) for part in self.made_of()))
+
+
+def _of_all(name: str) -> Any:
+    return property(lambda self: all(getattr(part, name) for part in self.made_of()))
+
+
+class Compound(Pattern, enrol=False):
+    """A pattern made of other patterns."""
+
+    def made_of(self) -> tuple[Pattern, ...]:
+        """The patterns it is made of."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it is made of")
+
+    query_free = _of_all("query_free")
+    compares_positions = _of_any("compares_positions")
+    by_value = _of_all("by_value")
+    by_numbers = _of_all("by_numbers")
+    by_length = _of_any("by_length")
+    of_one_call = _of_any("of_one_call")
+    structured = _of_all("structured")
+    varies_by_head = _of_any("varies_by_head")
+    varies_by_row = _of_any("varies_by_row")
+
+    @property
+    def levels(self) -> int:  # type: ignore[override]
+        levels = self.__dict__.get("_levels")
+        if levels is None:
+            levels = 1 + max(part.levels for part in self.made_of())
+            object.__setattr__(self, "_levels", levels)
+        return levels
+
+    @property
+    def documents(self) -> tuple[torch.Tensor, ...]:
+        return tuple(ids for part in self.made_of() for ids in part.documents)
+
+    @property
+    def batch_rows(self) -> int:
+        return max(part.batch_rows for part in self.made_of())
+
+    @property
+    def period(self) -> int | None:
+        return _together([part.period for part in self.made_of()])
+
+    @property
+    def key_period(self) -> int | None:
+        return _together([part.key_period for part in self.made_of()])
+
+    def _moved(self, origins: Origins) -> Pattern | None:
+        parts = []
+        for part in self.made_of():  # in a loop, which the compiler follows
+            moved = part.moved(origins)
+            if moved is None:
+                return None
+            parts.append(moved)
+        following = iter(parts)
+        return self.mapped(lambda part: next(following))
+
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        return next((part for one in self.made_of() if (part := one.misplaced(first, last)) is not None), None)
+
+    def lattice_ends(self) -> set[int] | None:
+        ends = [part.lattice_ends() for part in self.made_of()]
+        known = [one for one in ends if one is not None]
+        return set().union(*known) if len(known) == len(ends) else None
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        for part in self.made_of():
+            part.check(batch, heads, q_len, k_len)
+
+
+class AnyOf(Compound, enrol=False):
+    """A pattern in which a query may look at a key if any part allows it, for its head."""
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        ranges = [keys for part in self.made_of() if (keys := part.keys(first, last, k_len))]
+        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges)) if ranges else range(0)
+
+    def reach(self, layers: int = 1) -> Reach:
+        """The parts of one layer feed all of the next, so the farthest one decides."""
+        return reduce(Reach.farther, (part.reach() for part in self.made_of())).stacked(whole("layers", layers, 1))
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        kept = [part.kept_keys() for part in self.made_of()]
+        bounded = [one for one in kept if one is not None]
+        firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
+        return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
+
+
+def _together(periods: list[int | None]) -> int | None:
+    return None if None in periods else lcm(*(period for period in periods if period))

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
-from regard.arguments import count_of, kind_of, refuse_wrapper
-from regard.errors import ArgumentError, ShapeError
+from regard.arguments import count_of
+from regard.errors import ShapeError
 from regard.patterns.algebra import NOTHING, Full
-from regard.patterns.arguments import new_serial, same_serial
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
+from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor
 from regard.patterns.ranges import Ranges, Segments, common, over_rows, union
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class SameDocument(Pattern):
+class SameDocument(Held):
     """A query may look at the keys of its own document: `ids[i] == ids[j]`.
 
     A position outside of `ids` belongs to no document: its row is empty and its key hidden.
@@ -35,22 +35,15 @@ class SameDocument(Pattern):
     """
 
     ids: torch.Tensor
-    serial: int = field(default=0, init=False, repr=False)
 
-    by_value = False
-    no_text = "it holds a tensor"
+    no_text = HOLDS_TENSOR
 
     def __post_init__(self) -> None:
-        ids = self.ids
-        if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
-            given = f"a {ids.dtype} tensor" if isinstance(ids, torch.Tensor) else kind_of(ids)
-            raise ArgumentError(f"SameDocument's ids are {given}; it needs a tensor of whole numbers (int64)")
-        if ids.dim() not in (1, 2) or not ids.numel():
-            raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs (length,) or (batch, length)")
-        refuse_wrapper("SameDocument's ids", ids)
-        ids = ids.detach().to(torch.int64, copy=True)
-        object.__setattr__(self, "ids", ids[0] if ids.dim() == 2 and ids.shape[0] == 1 else ids)
-        object.__setattr__(self, "serial", new_serial())
+        needs, shapes = "a tensor of whole numbers (int64)", "(length,) or (batch, length)"
+        ids = checked_tensor("SameDocument's ids", self.ids, (torch.int64, torch.int32), needs, shapes)
+        if not ids.numel():
+            raise ShapeError(f"SameDocument's ids have shape {tuple(ids.shape)}; it needs {shapes}")
+        self.hold("ids", ids.to(torch.int64, copy=True))
 
     @property
     def varies_by_row(self) -> bool:  # type: ignore[override]
@@ -83,18 +76,8 @@ class SameDocument(Pattern):
             raise ShapeError(f"SameDocument's ids have {count_of(len(self.ids), 'rows')} but the batch has {batch}")
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        (of_query, query_known), (of_key, key_known) = self._at(q_pos), self._at(k_pos)
+        (of_query, query_known), (of_key, key_known) = (at_positions(self.ids, at) for at in (q_pos, k_pos))
         return (of_query == of_key) & query_known & key_known
-
-    def _at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids at these positions, with four axes where rows differ, and whether there are any."""
-        known = (positions >= 0) & (positions < self.ids.shape[-1])
-        ids, inside = self.ids.to(positions.device), positions.clamp(0, self.ids.shape[-1] - 1)
-        if not self.varies_by_row:
-            return ids[inside], known
-        inside = inside[(None,) * (4 - inside.dim())]
-        rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
-        return ids[rows, inside], known
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
         if queries is None or not 0 <= queries.start <= queries.stop <= self.ids.shape[-1]:
@@ -121,10 +104,9 @@ class SameDocument(Pattern):
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         if residue >= self.ids.shape[-1]:
             return NOTHING
-        name = (stride, residue)
-        if name not in self._lattices:
-            self._lattices[name] = SameDocument(self.ids[..., residue::stride])
-        return self._lattices[name]
+        if (stride, residue) not in self._lattices:
+            self._lattices[stride, residue] = SameDocument(self.ids[..., residue::stride])
+        return self._lattices[stride, residue]
 
     @cached_property
     def _rows(self) -> tuple[SameDocument, ...]:
@@ -144,12 +126,6 @@ class SameDocument(Pattern):
         for name, start, stop in zip(names, starts, [*starts[1:], len(ids)], strict=True):
             places.setdefault(name, []).append(range(start, stop))
         return starts, names, {name: tuple(runs) for name, runs in places.items()}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameDocument) and same_serial(self, other)
-
-    def __hash__(self) -> int:
-        return hash(("SameDocument", self.serial))
 
     def __str__(self) -> str:
         return f"same_document(<{' x '.join(map(str, self.ids.shape))} ids>)"

@@ -1,23 +1,27 @@
-"""Patterns of your own: a boolean mask, or a function of positions."""
+"""Patterns of your own: a boolean mask, one boolean for each key, or a function of positions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from regard.arguments import count_of, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.arguments import new_serial, same_serial
+from regard.patterns.bands import KeySpan
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
+from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
+from regard.patterns.position_sets import KeySet
+from regard.patterns.ranges import Segments, over_rows
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class Explicit(Pattern):
+class Explicit(Held):
     """Row r of the mask is the r-th query of the call, column j its j-th key; True = may look.
 
     Args:
@@ -29,13 +33,11 @@ class Explicit(Pattern):
     """
 
     mask: torch.Tensor
-    serial: int = field(default=0, init=False, repr=False)
 
     compares_positions = False
-    by_value = False
     of_one_call = True
     structured = False
-    no_text = "it holds a tensor"
+    no_text = HOLDS_TENSOR
 
     def __post_init__(self) -> None:
         mask = self.mask
@@ -102,12 +104,6 @@ class Explicit(Pattern):
             if size and own not in (1, size):
                 raise ShapeError(f"Explicit's mask {shape} has {own} on axis '{axis}'; the call has {size}")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Explicit) and same_serial(self, other)
-
-    def __hash__(self) -> int:
-        return hash(("Explicit", self.serial))
-
     def __str__(self) -> str:
         return f"explicit(<{' x '.join(map(str, self.mask.shape))} booleans>)"
 
@@ -117,6 +113,104 @@ def _key_mask_of(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> 
     if shape[-2:] == (q_len, k_len) or not batch:
         return None
     return {(batch, k_len): "KeyMask(mask)", (batch, 1, 1, k_len): "KeyMask(mask[:, 0, 0])"}.get(shape)
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class KeyMask(Held):
+    """Every query may look at the keys where the mask is True; use it for padding that has holes.
+
+    It holds batch · k_len booleans, never q_len · k_len. If the keys that are True are one range without holes, use
+    `KeySpan`, which needs two numbers for each row and, with lists instead of tensors, lets equal calls share a plan.
+
+    Args:
+        mask: booleans by key position, (k_len,), or (batch, k_len) with a row for each batch row; True = may look. A
+            key beyond the mask is hidden. The mask is copied, and the pattern is equal only to itself.
+
+    >>> KeyMask(torch.tensor([True, False, True])).dense(1, 3).int().tolist()
+    [[1, 0, 1]]
+    >>> KeyMask(torch.tensor([[True, False], [True, True]])).dense(1, 2).shape
+    torch.Size([2, 1, 1, 2])
+    """
+
+    mask: torch.Tensor
+
+    query_free = True
+    compares_positions = False
+    no_text = HOLDS_TENSOR
+
+    def __post_init__(self) -> None:
+        needs = "booleans, True = may look: mask.bool() if 1 means may look, or ~mask if True means padding"
+        mask = checked_tensor("KeyMask's mask", self.mask, (torch.bool,), needs, "(k_len,) or (batch, k_len)")
+        self.hold("mask", mask.clone())
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        k_pos = torch.broadcast_tensors(q_pos, k_pos)[1]
+        if not self.mask.shape[-1]:
+            return torch.zeros_like(k_pos, dtype=torch.bool)
+        live, known = at_positions(self.mask, k_pos)
+        return live & known
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return self.mask.dim() == 2
+
+    @property
+    def batch_rows(self) -> int:
+        return len(self._rows)
+
+    def for_row(self, row: int) -> Pattern:
+        return self._rows[row if self.varies_by_row else 0]
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        if self.mask.shape[-1] < k_len:
+            raise ShapeError(
+                f"KeyMask's mask is for {count_of(self.mask.shape[-1], 'keys')} and the call has {k_len}; give a "
+                f"boolean for every key, those of a cache included"
+            )
+        if self.varies_by_row and batch and self.mask.shape[0] != batch:
+            raise ShapeError(f"KeyMask's mask has {count_of(len(self.mask), 'rows')} but the batch has {batch}")
+
+    def settled(self, queries: range | None, k_len: int) -> Pattern:
+        """The equal span of keys where the live keys of each batch row are one run."""
+        runs = [row.runs for row in self._rows]
+        if any(len(one) > 1 for one in runs):
+            return self
+        ends = [(one[0].start, one[0].stop) if one else (0, 0) for one in runs]
+        start, stop = ([end[side] for end in ends] for side in (0, 1))
+        return KeySpan(start, stop) if self.varies_by_row else KeySpan(start[0], stop[0])
+
+    def form(self) -> Pattern | None:
+        """Without rows that differ, a set of ranges."""
+        return None if self.varies_by_row else self._rows[0]
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        """The keys that are live in every batch row, and those that are live in any."""
+        return over_rows(row.segments(first, last, k_len) for row in self._rows)
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern:
+        if not self.varies_by_row:
+            return self._rows[0].on_lattice(stride, residue)
+        if (stride, residue) not in self._lattices:
+            self._lattices[stride, residue] = KeyMask(self.mask[..., residue::stride])
+        return self._lattices[stride, residue]
+
+    @cached_property
+    def _rows(self) -> tuple[KeySet, ...]:
+        """The live keys of each batch row as ranges."""
+        edges = torch.nn.functional.pad(self.mask.cpu().view(-1, self.mask.shape[-1]).to(torch.int8), (1, 1)).diff()
+        found = []
+        for row in edges:
+            starts, stops = ((row == sign).nonzero().flatten().tolist() for sign in (1, -1))
+            found.append(KeySet(tuple(map(range, starts, stops))))
+        return tuple(found)
+
+    @cached_property
+    def _lattices(self) -> dict[tuple[int, int], KeyMask]:
+        return {}
+
+    def __str__(self) -> str:
+        return f"key_mask(<{' x '.join(map(str, self.mask.shape))} booleans>)"
 
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 
-from regard.arguments import count_of
+from regard.arguments import check_fields, count_of, yes_or_no
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.algebra import NOTHING, Full
-from regard.patterns.arguments import ByRow, kept_whole, new_serial, number_by_row, on_rows, same_serial, yes_or_no
+from regard.patterns.arguments import ByRow, at_least_one, number_by_row, on_rows
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
-from regard.patterns.base import Origins, Pattern, Turns
+from regard.patterns.base import Origins, Pattern
 from regard.patterns.grid import common_shape
+from regard.patterns.held import Held, new_serial
 from regard.patterns.ranges import Ranges, Segments, everything, over_rows, union
 from regard.reprs import brief
 
 
 @brief
 @dataclass(frozen=True, eq=False)
-class SameBlock(Pattern):
+class SameBlock(Held):
     """A query may look at the keys of its own block of `size` positions.
 
     `(i - offset) // size == (j - offset) // size`; with `& Causal()` it is chunked attention.
@@ -38,18 +40,12 @@ class SameBlock(Pattern):
 
     size: int
     offset: ByRow = 0
-    serial: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        size = kept_whole(self, "size", "SameBlock's size", 1)
-        offset = number_by_row("SameBlock's offset", self.offset)
-        object.__setattr__(self, "offset", offset % size)
-        if isinstance(offset, torch.Tensor):
+        check_fields(self, size=at_least_one, offset=number_by_row)
+        object.__setattr__(self, "offset", self.offset % self.size)
+        if isinstance(self.offset, torch.Tensor):
             object.__setattr__(self, "serial", new_serial())
-
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return not self.serial
 
     @property
     def varies_by_row(self) -> bool:  # type: ignore[override]
@@ -96,9 +92,6 @@ class SameBlock(Pattern):
             return None
         return SameBlock(self.size, self.offset + origins[0])
 
-    def turns(self) -> Turns:
-        return Turns(away={self.size, -self.size})
-
     def lattice_ends(self) -> set[int] | None:
         """From the residue of the offset on, blocks begin one position later on a lattice."""
         return {self.offset} if isinstance(self.offset, int) else None
@@ -121,14 +114,8 @@ class SameBlock(Pattern):
             return tuple(SameBlock(self.size, offset) for offset in self.offset.tolist())
         return (self,)
 
-    def _value(self) -> tuple[object, ...]:
-        return ("serial", self.serial) if self.serial else (self.size, self.offset)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SameBlock) and self._value() == other._value() and same_serial(self, other)
-
-    def __hash__(self) -> int:
-        return hash(("SameBlock", self._value()))
+    def numbers(self) -> tuple[Any, ...]:
+        return self.size, self.offset
 
     def __str__(self) -> str:
         if isinstance(self.offset, torch.Tensor):
@@ -154,7 +141,8 @@ class Summary(Pattern):
     compares_positions = False
 
     def __post_init__(self) -> None:
-        check_summary(self, "stride", "last")
+        check_fields(self, stride=at_least_one, last=at_least_one)
+        _check_summary("Summary", self.stride, self.last)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         allowed = k_pos % self.stride >= self.stride - self.last
@@ -209,10 +197,7 @@ def _last_keys(stride: int, count: int, k_len: int) -> Ranges:
     return union(range(end - count, min(end, k_len)) for end in ends)
 
 
-def check_summary(declared: object, stride_field: str, count_field: str) -> None:
-    name = type(declared).__name__
-    stride = kept_whole(declared, stride_field, f"{name}'s stride", 1)
-    count = kept_whole(declared, count_field, f"{name}'s number of summary keys", 1)
+def _check_summary(name: str, stride: int, count: int) -> None:
     if count > stride:
         raise ArgumentError(
             f"{name} of blocks of {stride} with the last {count_of(count, 'keys')}; a block has {stride} of them"
@@ -241,8 +226,8 @@ class Fixed(Pattern):
     local: bool = True
 
     def __post_init__(self) -> None:
-        check_summary(self, "stride", "summary")
-        yes_or_no("Fixed's local", self.local)
+        check_fields(self, stride=at_least_one, summary=at_least_one, local=yes_or_no)
+        _check_summary("Fixed", self.stride, self.summary)
 
     @property
     def query_free(self) -> bool:  # type: ignore[override]

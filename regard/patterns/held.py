@@ -1,101 +1,91 @@
-"""A pattern that holds tensors as a text and a list of tensors, which is how a compiled graph carries it.
-
-In the text a tensor is written as its place in the list: `causal & key_span(0, tensor_0)`. Texts of this kind are only
-read together with their tensors; `parse` refuses them.
-"""
+"""Patterns that may hold a tensor: what such a pattern is equal to, and numbers by position or by batch row."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+import os
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from regard.arguments import is_whole
-from regard.errors import UnsupportedError
-from regard.patterns.algebra import Many, Not
+from regard.arguments import kind_of, refuse_wrapper
+from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import Pattern
-from regard.patterns.per_head import PerHead
-from regard.patterns.registry import Declared, word
-from regard.patterns.text import PatternReader
 
 HOLDS_TENSOR = "it holds a tensor"
-_PLACE = re.compile(r"tensor_(\d+)")
+_BITS = 128  # of a serial
 
 
-def written_apart(pattern: Pattern, steady: Callable[[Pattern], Pattern]) -> tuple[str, list[torch.Tensor]]:
-    """The text of a pattern, and the tensors that the text names by their place.
+@dataclass(frozen=True, eq=False)
+class Held(Pattern, enrol=False):
+    """A pattern that holds a copy of a tensor, or numbers instead.
 
-    A compiler follows this call, so it reads plain attributes and no serial: a graph serves every pattern that differs
-    in its tensors only.
-
-    Args:
-        pattern: the pattern.
-        steady: returns a pattern of numbers as one that can be written.
-
-    Raises:
-        UnsupportedError: a part that holds something other than tensors and numbers, such as a function.
+    With a tensor it has a serial, and is equal only to itself and to its copies. Without one it compares by value.
     """
-    tensors: list[torch.Tensor] = []
-    return _text(pattern, steady, tensors), tensors
+
+    serial: int = field(default=0, init=False, repr=False)
+
+    @property
+    def by_value(self) -> bool:  # type: ignore[override]
+        return not self.serial
+
+    def hold(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep a tensor in a field; one row is kept without its axis of batch rows."""
+        object.__setattr__(self, name, tensor[0] if tensor.dim() == 2 and tensor.shape[0] == 1 else tensor)
+        object.__setattr__(self, "serial", new_serial())
+
+    def numbers(self) -> tuple[Any, ...]:
+        """What decides about equality where no tensor is held."""
+        return ()
+
+    def __eq__(self, other: object) -> bool:
+        """Patterns of a traced graph are equal only to themselves: every run of the graph repeats their serials."""
+        if not isinstance(other, type(self)) or self.serial != other.serial:
+            return False
+        return self is other or (self.serial >= 0 and (bool(self.serial) or self.numbers() == other.numbers()))
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.serial or self.numbers()))
 
 
-def read_together(text: str, tensors: Sequence[torch.Tensor]) -> Pattern:
-    """The pattern of a text and its tensors, as `written_apart` returns them.
+def new_serial() -> int:
+    """A number that no other call returns, in any process: 128 random bits of the system, and never 0.
 
-    >>> print(read_together("causal & key_span(0, tensor_0)", [torch.tensor([1, 2])]))
-    causal & key_span(0, <2 numbers>)
+    A counter would be inherited by a forked process and begin again in a spawned one. While a graph is traced each
+    pattern gets a serial below 0.
     """
-    return _HeldReader(text, tensors).whole()
+    drawn = _drawn()
+    return -drawn if torch.compiler.is_compiling() else drawn
 
 
-def _text(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[torch.Tensor]) -> str:
-    if pattern.by_value:
-        return str(steady(pattern))
-    if isinstance(pattern, Many):
-        parts = [_inner(part, steady, tensors) for part in pattern.parts]
-        return "(" + f" {pattern.sign} ".join(parts) + ")"
-    if isinstance(pattern, Not):
-        return f"~{_inner(pattern.part, steady, tensors)}"
-    if isinstance(pattern, PerHead):
-        return f"per_head({', '.join([_text(part, steady, tensors) for part in pattern.parts])})"
-    words = []
-    kind: Any = type(pattern)
-    for field in kind.__match_args__:
-        value = getattr(pattern, field)
-        if isinstance(value, torch.Tensor):
-            words.append(f"{field}=tensor_{len(tensors)}")
-            tensors.append(value)
-        elif value is None or isinstance(value, bool | float) or is_whole(value):
-            words.append(f"{field}={word(int(value) if is_whole(value) else value)}")
-        else:
-            raise UnsupportedError(
-                f"pattern {pattern!s} holds more than tensors and numbers, and a compiled call carries only these; "
-                f"call attention outside of torch.compile, where this works"
-            )
-    return f"{kind.text_name}({', '.join(words)})"
+def _drawn() -> int:
+    return 1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big")
 
 
-def _inner(pattern: Pattern, steady: Callable[[Pattern], Pattern], tensors: list[torch.Tensor]) -> str:
-    """The text of a part, in parentheses where the operators around it would bind its own parts."""
-    text = _text(pattern, steady, tensors)
-    return f"({text})" if pattern.by_value and isinstance(pattern, Many) else text
+# A compiler calls it while it traces, as `torch.compiler.assume_constant_result` says; that imports the compiler.
+_drawn._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 
-class _HeldReader(PatternReader):
-    """Reads places in a list of tensors as values too."""
+def checked_tensor(name: str, given: Any, dtypes: tuple[torch.dtype, ...], needs: str, shapes: str) -> torch.Tensor:
+    """The tensor without its gradient, if it has one of the dtypes and one axis or two."""
+    if not isinstance(given, torch.Tensor) or given.dtype not in dtypes:
+        kind = f"a {given.dtype} tensor" if isinstance(given, torch.Tensor) else kind_of(given)
+        raise ArgumentError(f"{name} was given as {kind}; it needs {needs}")
+    if given.dim() not in (1, 2) or (given.dim() == 2 and not given.shape[0]):
+        raise ShapeError(f"{name} has shape {tuple(given.shape)}; it needs {shapes}")
+    refuse_wrapper(name, given)
+    return given.detach()
 
-    def __init__(self, text: str, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__(text)
-        self.tensors = tensors
 
-    def unreadable(self, kind: type[Declared]) -> str | None:
-        return None if kind.no_text == HOLDS_TENSOR else super().unreadable(kind)
+def at_positions(by_position: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of a tensor (length,) or (batch, length) the entries at these positions, and whether there are any.
 
-    def value(self) -> Any:
-        place = _PLACE.fullmatch(self.peek())
-        if place is None or int(place[1]) >= len(self.tensors):
-            return super().value()
-        self.at += 1
-        return self.tensors[int(place[1])]
+    With an axis of batch rows, the entries have four axes.
+    """
+    length, by_position = by_position.shape[-1], by_position.to(positions.device)
+    known, inside = (positions >= 0) & (positions < length), positions.clamp(0, length - 1)
+    if by_position.dim() == 1:
+        return by_position[inside], known
+    inside = inside[(None,) * (4 - inside.dim())]
+    rows = torch.arange(by_position.shape[0], device=by_position.device).view(-1, 1, 1, 1)
+    return by_position[rows, inside], known

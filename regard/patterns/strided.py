@@ -7,8 +7,9 @@ from math import gcd
 
 import torch
 
+from regard.arguments import check_fields, whole, yes_or_no
 from regard.patterns.algebra import Full
-from regard.patterns.arguments import kept_whole, whole, yes_or_no
+from regard.patterns.arguments import at_least_one
 from regard.patterns.band import Band
 from regard.patterns.bands import Diagonals
 from regard.patterns.base import Pattern
@@ -28,7 +29,7 @@ class Lattice(Pattern):
     stride: int
 
     def __post_init__(self) -> None:
-        kept_whole(self, "stride", "Lattice's stride", 1)
+        check_fields(self, stride=at_least_one)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return (q_pos - k_pos) % self.stride == 0
@@ -85,8 +86,7 @@ class Strided(Pattern):
     local: bool = True
 
     def __post_init__(self) -> None:
-        kept_whole(self, "stride", "Strided's stride", 1)
-        yes_or_no("Strided's local", self.local)
+        check_fields(self, stride=at_least_one, local=yes_or_no)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         distance = (q_pos - k_pos).abs()
@@ -116,8 +116,7 @@ class DilatedWindow(Pattern):
     dilation: int
 
     def __post_init__(self) -> None:
-        kept_whole(self, "size", "DilatedWindow's size", 1)
-        kept_whole(self, "dilation", "DilatedWindow's dilation", 1)
+        check_fields(self, size=at_least_one, dilation=at_least_one)
         whole("DilatedWindow's span", self.span)
 
     @property

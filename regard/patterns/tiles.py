@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import torch
 
+from regard.arguments import whole
 from regard.errors import UnsupportedError
-from regard.patterns.arguments import whole
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Ranges, covers, size, union, without

@@ -15,15 +15,14 @@ import torch
 from regard.backends import BACKENDS
 from regard.core.backend import Refusal
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import Causal, Full, Pattern
 from regard.reprs import brief
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
-from regard_lab.bench.case import Contender, Contest
 from regard_lab.bench.judging import judge
 from regard_lab.bench.results import PACKAGES, environment, package_version
-from regard_lab.bench.work import Tensors, Work, make_tensors
+from regard_lab.bench.work import Contender, Contest, Tensors, Work, make_tensors
 
 LENGTH = 67
 
@@ -56,7 +55,7 @@ def try_mechanisms(backend: str, device: str) -> tuple[dict[str, float], dict[st
     for name, on_cpu in WORKS.items():
         work = replace(on_cpu, device=device)
         problem = make_problem(*_tensors(make_tensors(work)), **_options(work, make_tensors(work)))
-        if isinstance(BACKENDS[backend].assess(problem.lowered), Refusal):
+        if isinstance(BACKENDS[backend].assess(problem.projected), Refusal):
             continue
         contender = Contender(backend, lambda work, tensors: lambda: _attend(backend, work, tensors))
         try:

@@ -21,9 +21,8 @@ from pathlib import Path
 import torch
 
 from regard.errors import RegardError, UnsupportedError
-from regard_lab.bench.case import Contender, Contest
 from regard_lab.bench.judging import answered
-from regard_lab.bench.work import Work, make_tensors
+from regard_lab.bench.work import Contender, Contest, Work, make_tensors
 
 Clock = Callable[[], float]
 

@@ -14,13 +14,12 @@ from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError, OccupiedError, RegardError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed_or_older
-from regard_lab.bench.case import Case, Contender, Contest
 from regard_lab.bench.cases import cases_on, contests_of
 from regard_lab.bench.judging import answered, judge
 from regard_lab.bench.measuring import Pace, Times, measure_apart, take_turns, threads
 from regard_lab.bench.report import draw_curves, write_report
 from regard_lab.bench.results import KEYS, Results, environment
-from regard_lab.bench.work import make_tensors
+from regard_lab.bench.work import Case, Contender, Contest, make_tensors
 
 Record = dict[str, Any]
 Tell = Callable[[str], None]

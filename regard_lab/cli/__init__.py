@@ -1,6 +1,6 @@
-"""The command line. A command parses its options, calls one function of the library, and shows the result.
+"""The command line. A command parses its options, calls one function of the library, and prints the result.
 
-Nothing heavy is imported before a command runs, so that `regard --help` answers at once.
+Nothing heavy is imported before a command runs, so that `regard --help` is instant.
 """
 
 import os
@@ -23,7 +23,9 @@ def main() -> None:
     If the reader of the output goes away, as `head` does, the process ends by SIGPIPE like other programs (141 in
     shells).
     """
-    _limit_spinning()
+    # Threads that wait spin briefly and then sleep: on a busy machine, long spinning makes small training steps tens of
+    # times slower; sleeping at once costs a third of the speed on an idle one. OpenMP reads it when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     with quiet_interrupts():
         try:
             from regard_lab.cli.app import app
@@ -32,68 +34,64 @@ def main() -> None:
                 raise
             from regard.packages import install_line
 
-            needs = f"regard: the command line needs {error.name}; install it with: {install_line('train')}"
+            needs = f"regard: the command line needs {error.name}; install it with: {install_line('lab')}"
             print(needs, file=sys.stderr)
             sys.exit(FAILED)
         sys.exit(_run(app))
 
 
-def _limit_spinning() -> None:
-    """Make waiting threads spin briefly and then sleep.
-
-    On a shared machine, long spinning makes small training steps tens of times slower. Sleeping at once costs a third
-    of the speed on an idle machine. OpenMP reads the setting when torch is loaded, so it is made before.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-
-
 def _run(app: Callable[..., Any]) -> int:
+    """Run a command; return its exit code, with a sentence for every mistake and failure."""
     from contextlib import redirect_stderr, redirect_stdout
 
-    from regard.errors import (
-        ArgumentError,
-        KeywordError,
-        NotFoundError,
-        OccupiedError,
-        RegardError,
-        UnsupportedError,
-    )
-    from regard_lab.cli.console import NamedStream, PrintableStream, StoppedError, say
-    from regard_lab.text.plain import write_plainly
+    from regard import errors
+    from regard_lab.cli.console import NamedStream, PrintableStream, StoppedError, note
+    from regard_lab.text.terminal import write_plainly
 
+    misuse = (
+        errors.ArgumentError, errors.KeywordError, errors.NotFoundError, errors.OccupiedError, errors.UnsupportedError,
+    )  # fmt: skip
     _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         write_plainly(stream)
     try:
         with redirect_stderr(PrintableStream(sys.stderr)), redirect_stdout(NamedStream(sys.stdout)):
             app(standalone_mode=True)
-    except (ArgumentError, KeywordError, NotFoundError, OccupiedError, UnsupportedError) as error:
-        return _say(error, MISUSED)
+    except misuse as error:
+        return _ended(error, MISUSED)
     except StoppedError as error:
-        if error.go_on is None:
-            return _say(error, INTERRUPTED)
-        _say(f"{error}; go on with:", INTERRUPTED)
-        say(error.go_on)
+        _ended(f"{error}; go on with:" if error.go_on else error, INTERRUPTED)
+        if error.go_on:
+            note(error.go_on)
         return INTERRUPTED
-    except RegardError as error:
-        return _say(error, FAILED)
+    except errors.RegardError as error:
+        return _ended(error, FAILED)
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+        return _ended("interrupted", INTERRUPTED)
     except BrokenPipeError:
         return _end_by_pipe()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        return _say(_reason(error), MISUSED)
     except OSError as error:
-        code = _say(_reason(error), FAILED)
-        _drop_output()
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+        reason = f"{error.filename or 'the system'}: {error.strerror or error}"
+        code = _ended(reason, MISUSED if missing else FAILED)
+        if not missing:
+            _drop_output()
         return code
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # Typer or Rich has caught it
             return _end_by_pipe()
         if leaving.code == INTERRUPTED:  # Typer has caught the Ctrl-C
-            return _say("interrupted", INTERRUPTED)
+            return _ended("interrupted", INTERRUPTED)
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return DONE
+
+
+def _ended(reason: object, code: int) -> int:
+    from regard_lab.cli.console import note
+
+    with suppress(OSError):  # where standard error cannot be written, the code remains
+        note(f"regard: {reason}")
+    return code
 
 
 def _replace_closed_streams() -> None:
@@ -121,15 +119,3 @@ def _drop_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             os.dup2(nowhere, stream.fileno())
-
-
-def _reason(error: OSError) -> str:
-    return f"{error.filename or 'the system'}: {error.strerror or error}"
-
-
-def _say(reason: object, code: int) -> int:
-    from regard_lab.cli.console import say
-
-    with suppress(OSError):  # the code still says it where standard error cannot be written
-        say(f"regard: {reason}")
-    return code

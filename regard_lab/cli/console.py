@@ -1,4 +1,4 @@
-"""Output of the commands: answers on standard output, remarks on standard error, progress with Rich on a terminal."""
+"""Output of the commands: results on standard output, remarks on standard error, progress with Rich on a terminal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, CheckpointError, RegardError
-from regard_lab.text.plain import has, plain, plain_json
-from regard_lab.text.terminal import one_line, printable, printable_json, printable_lines
+from regard_lab.text.terminal import has, one_line, plain, plain_json, printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,12 +51,12 @@ def keeping(what: Callable[[], str | None], go_on: Sequence[str | Path] = ()) ->
 
 
 def out(line: str) -> None:
-    """Write one line of an answer to standard output; control characters are shown as escapes."""
+    """Write one line of a result to standard output; control characters are shown as escapes."""
     _write(printable(line))
 
 
 def out_lines(text: str) -> None:
-    """Write an answer of several lines; control characters are shown as escapes."""
+    """Write a result of several lines; control characters are shown as escapes."""
     _write(printable_lines(text))
 
 
@@ -69,7 +68,7 @@ def out_text(text: str, indent: str = "") -> None:
 
 
 def out_json(text: str) -> None:
-    """Write an answer of JSON; control characters are written as JSON escapes."""
+    """Write a result of JSON; control characters are written as JSON escapes."""
     _write(plain_json(printable_json(text), out_encoding()))
 
 
@@ -79,18 +78,23 @@ def out_data(line: str) -> None:
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
 
 
-def remark_escapes(text: str) -> None:
-    """Say once that standard output cannot hold all characters of a text, and that escapes are written for them."""
-    encoding = out_encoding()
-    if encoding not in _REMARKED and not has(encoding, text):
-        _REMARKED.add(encoding)
-        say(
-            f"standard output is written in {encoding}, which lacks some characters of the text; they are written as "
-            f"escapes such as \\xfc (PYTHONIOENCODING=utf-8 writes all)"
-        )
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 _REMARKED: set[str] = set()  # encodings
+
+
+def remark_escapes(text: str) -> None:
+    """Note once that standard output cannot hold all characters of a text, and that escapes are written for them."""
+    encoding = out_encoding()
+    if encoding not in _REMARKED and not has(encoding, text):
+        _REMARKED.add(encoding)
+        note(
+            f"standard output is written in {encoding}, which lacks some characters of the text; they are written as "
+            f"escapes such as \\xfc (PYTHONIOENCODING=utf-8 writes all)"
+        )
 
 
 def writable(text: str) -> str:
@@ -103,7 +107,14 @@ def out_encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
-def answers(width: int) -> Console:
+def out_width() -> int | None:
+    """How many characters fit a line of standard output: of the terminal or as COLUMNS says; None for no limit."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return None
+    return max(shutil.get_terminal_size().columns, 1)
+
+
+def out_console(width: int) -> Console:
     """A Rich console on standard output, which shows words as they stand; `width` characters wide where none is known.
 
     Pass it text from `writable`.
@@ -113,41 +124,23 @@ def answers(width: int) -> Console:
     return Console(file=sys.stdout, width=out_width() or width, markup=False, emoji=False, highlight=False)
 
 
-def out_width() -> int | None:
-    """How many characters fit a line of standard output: of the terminal or as COLUMNS says; None for no limit."""
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        return None
-    return max(shutil.get_terminal_size().columns, 1)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def say(line: str) -> None:
-    """Write one remark to standard error."""
-    sys.stderr.write(_with_short_words(printable(line)) + "\n")
-    sys.stderr.flush()
+def note(remark: str | None) -> None:
+    """Write one remark to standard error; nothing where there is none."""
+    if remark is not None:
+        sys.stderr.write(_with_short_words(printable(remark)) + "\n")
+        sys.stderr.flush()
 
 
 def _with_short_words(text: str) -> str:
     """The text with words of 300 characters and more cut: an error quotes what was typed, however long it is."""
-    return _LONG_WORD.sub(lambda found: f"{found[0][:80]}...", text)
+    return re.sub(r"\S{300,}", lambda word: f"{word[0][:80]}...", text)
 
 
-_LONG_WORD = re.compile(r"\S{300,}")
-
-
-class PrintableStream:
-    """Standard error with control characters shown as escapes, for messages that Typer writes."""
+class _Wrapped:
+    """A stream with another way to write."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-
-    def write(self, text: str, /) -> int:
-        self.stream.write(_with_short_words(printable_lines(text)))
-        return len(text)
 
     def flush(self) -> None:
         self.stream.flush()
@@ -156,11 +149,16 @@ class PrintableStream:
         return getattr(self.stream, name)
 
 
-class NamedStream:
-    """Standard output, whose errors say that it is what could not be written, as on a full disk."""
+class PrintableStream(_Wrapped):
+    """Standard error with control characters shown as escapes, for messages that Typer writes."""
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    def write(self, text: str, /) -> int:
+        self.stream.write(_with_short_words(printable_lines(text)))
+        return len(text)
+
+
+class NamedStream(_Wrapped):
+    """Standard output, whose errors state that it is what could not be written, as on a full disk."""
 
     def write(self, text: str, /) -> int:
         with _naming_output():
@@ -169,9 +167,6 @@ class NamedStream:
     def flush(self) -> None:
         with _naming_output():
             self.stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
 
 
 @contextmanager
@@ -247,12 +242,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def shortened(number: float) -> str:
-    """A number as an error shows it, however many digits it has.
-
-    >>> shortened(512), shortened(10**30)
-    ('512', '1e+30')
-    """
-    return str(number) if abs(number) < 10**20 else f"{number:.3g}" if abs(number) < 10**300 else "far too large"

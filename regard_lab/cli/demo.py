@@ -1,21 +1,20 @@
-"""`regard demo`: the whole story on the embedded corpus, from training to a picture."""
+"""`regard demo`: from training to a picture, on the embedded corpus."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import StoppedError, duration, keeping, out, out_json, out_text, say
+from regard_lab.cli.console import StoppedError, duration, keeping, note, out, out_json, out_text
 from regard_lab.cli.options import Json
-from regard_lab.cli.progress import training_progress
+from regard_lab.cli.train import training_progress
 from regard_lab.decoding import Translator, evaluate
 from regard_lab.seeing import HONESTY, draw_heads, draw_maps, look, tell_look
 from regard_lab.seeing.lens_study import (
@@ -32,7 +31,7 @@ from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_tra
 from regard_lab.training import TrainingResult, check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings
 from regard_lab.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns, rate
-from regard_lab.training.recipes.run_folder import count_trained
+from regard_lab.training.recipes.run_folder import Tell, count_trained
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a
@@ -53,64 +52,38 @@ EXPLAINED, CHOOSING = 150, 60  # test sentences for the lens and the routes, val
 
 def demo(
     run: Annotated[
-        Path, typer.Option("--out", metavar="RUN", help="Folder of the run; an interrupted run is continued.")
+        Path, Option("--out", metavar="RUN", help="Folder of the run; an interrupted run is continued.")
     ] = Path("runs/demo"),
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps; fewer take less time and give a worse model.")
+        int | None, Option(min=1, help="Training steps; fewer take less time and give a worse model.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and of the order of the data.")] = SETTINGS.seed,
+    seed: Annotated[int, Option(min=0, help="Seed of the weights and of the order of the data.")] = SETTINGS.seed,
     as_json: Json = False,
 ) -> None:
     """Train, translate, evaluate and inspect, and explain each step; a finished or stopped training is continued."""
-    tell = say if as_json else out
+    show = note if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
-    tell('What does "it" refer to? English does not say; German has to: es, er or sie, by the gender of the noun.')
-    tell("")
+    show('What does "it" refer to? English does not show it; German has to: es, er or sie, by the gender of the noun.')
+    show("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
-    tell(f"1. Training on {data.notes[0]}.")
-    tell(
+    show(f"1. Training on {data.notes[0]}.")
+    show(
         "   On an idle machine this takes about five minutes, on a busy one much longer; Ctrl-C keeps what was learned,"
     )
-    tell(
+    show(
         "   and the same command goes on. For a quick look that gives a worse model: regard demo --steps 600 --out DIR"
     )
-    tell("   Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.")
+    show("   Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.")
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
         raise StoppedError(f"interrupted after {count_of(trained.steps, 'steps')}; the same command goes on from there")
-    tell(
+    show(
         f"   {count_of(trained.steps, 'steps', ',')}, {duration(trained.wall_seconds)} "
         f"({count_of(round(trained.cpu_seconds), 'CPU seconds', ',')})"
     )
-    tell("")
     with keeping(lambda: f"the trained model is kept in {run}, and the same command goes on from there"):
-        say(f"   translating {len(data.test)} test sentences, which can take a minute ...")
-        tell(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")
-        translator = Translator.load(run)
-        result = evaluate(translator, data.test)
-        report = judge_pronouns(translator, settings.seed)
-        scores = RunScores("the test split", result, report, count_trained(run, data.test))
-        for line in scores.lines():
-            tell(f"   {line}")
-        tell("")
-        say("   erasing and swapping words, to see what the pronouns depend on ...")
-        used = _what_is_used(translator, settings.seed, tell)
-        tell("")
-        tell("3. The sentences of every article about attention")
-        pictures = _look_at_articles(translator, report, used, run / PICTURES, tell)
-        tell("")
-        sentences = say if as_json else partial(out_text, indent="   ")
-        sentences(WINDOWED)
-        sentences(HONESTY)
-        tell("")
-        tell(f"4. Pictures in {run / PICTURES}:")
-        for picture in pictures:
-            tell(f"   {Path(picture).name}")
-        tell(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
-        if as_json:
-            record = _record(trained.cpu_seconds, trained.steps, result.to_dict(), report, pictures)
-            out_json(json.dumps(record | {"lens_agreement": used.agreement}))
+        _evaluate(run, settings.seed, data, trained, show, as_json)
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Config:
@@ -127,9 +100,42 @@ def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Co
 
 
 def _train(run: Path, settings: TranslationTraining.Config, data: TranslationData) -> TrainingResult:
-    training = TranslationTraining(settings, tell=say, data=data).prepare(run)
+    training = TranslationTraining(settings, tell=note, data=data).prepare(run)
     with training_progress() as progress:
         return training.run(run, resume=True, cpu=True, progress=progress)
+
+
+def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResult, show: Tell, as_json: bool) -> None:
+    """Print what the trained model knows, and draw what it looks at."""
+    show("")
+    note(f"   translating {len(data.test)} test sentences, which can take a minute ...")
+    show(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")
+    translator = Translator.load(run)
+    result = evaluate(translator, data.test)
+    report = judge_pronouns(translator, seed)
+    for line in RunScores("the test split", result, report, count_trained(run, data.test)).lines():
+        show(f"   {line}")
+    show("")
+    note("   erasing and swapping words, to see what the pronouns depend on ...")
+    used = _what_is_used(translator, seed, show)
+    show("")
+    show("3. The sentences of every article about attention")
+    pictures = _look_at_articles(translator, report, used, run / PICTURES, show)
+    show("")
+    sentences = note if as_json else partial(out_text, indent="   ")
+    sentences(WINDOWED)
+    sentences(HONESTY)
+    show("")
+    show(f"4. Pictures in {run / PICTURES}:")
+    for picture in pictures:
+        show(f"   {Path(picture).name}")
+    show(f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."')
+    if as_json:
+        record = {
+            "train_cpu_seconds": round(trained.cpu_seconds, 1), "steps": trained.steps, **result.to_dict(),
+            **report.to_dict(), "pictures": pictures, "lens_agreement": used.agreement,
+        }  # fmt: skip
+        out_json(json.dumps(record))
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ class Used:
     head: tuple[int, int]
 
 
-def _what_is_used(translator: Translator, seed: int, tell: Any) -> Used:
+def _what_is_used(translator: Translator, seed: int, show: Tell) -> Used:
     """Measure the default lens and the routes on test sentences; choose a cross-attention head on validation ones."""
     test, valid = make_split("test", EXPLAINED, seed), make_split("valid", CHOOSING, seed)
     layer, head = choose_heads(translator, known_sentences(translator, valid))["cross"]
@@ -149,35 +155,33 @@ def _what_is_used(translator: Translator, seed: int, tell: Any) -> Used:
     agreement = lens_agreement(translator, test)
     routes = measure_routes(translator, known, seed) if any(one.as_grammar for one in known) else None
     if agreement is not None:
-        tell(f"     lens         {rate(agreement)} of pronouns depend more on their noun than on the other (erasure)")
+        show(f"     lens         {rate(agreement)} of pronouns depend more on their noun than on the other (erasure)")
     if routes is not None and routes.last:
-        source, written, both = (f"{routes.last[name]:.2f}" for name in ("source", "written", "both"))
-        right = f"{routes.last['nothing']:.2f}"
-        tell(f"     routes       probability of a right pronoun {right}; with another noun in the source")
-        tell(f"                  {source}, in the German so far {written}, in both {both}")
+        right, source, written, both = (f"{routes.last[name]:.2f}" for name in ("nothing", "source", "written", "both"))
+        show(f"     routes       probability of a right pronoun {right}; with another noun in the source")
+        show(f"                  {source}, in the German so far {written}, in both {both}")
     return Used(agreement, routes, (layer, head))
 
 
-def _look_at_articles(translator: Translator, report: PronounReport, used: Used, folder: Path, tell: Any) -> list[str]:
+def _look_at_articles(translator: Translator, report: PronounReport, used: Used, folder: Path, show: Any) -> list[str]:
     folder.mkdir(exist_ok=True)
     head = report.head
     assert head is not None, "the demo trains a Transformer"
     pictures = []
     sentences = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
-    found = translator.translate([sentence.source for sentence in sentences])
-    for number, (sentence, translation) in enumerate(zip(sentences, found, strict=True), 1):
+    translations = translator.translate([sentence.source for sentence in sentences])
+    for number, (sentence, translation) in enumerate(zip(sentences, translations, strict=True), 1):
         maps = look(translator.model, translator.tokeniser, sentence.source, translation.ids)
         path = folder / f"article-{number}.png"
         title = f"{sentence.source} → {translation.text} (heads chosen on validation sentences)"
         draw_maps(maps, path, title=title, heads={"encoder": (head.layer, head.head), "cross": used.head})
         pictures.append(str(path))
-        tell(f"   {sentence.source}")
-        tell(f"   {translation.text}")
-        seen = tell_look(maps.merged(), "it", referent=sentence.referent, layer=head.layer, head=head.head)
-        tell(f"      {seen}")
+        show(f"   {sentence.source}")
+        show(f"   {translation.text}")
+        show(f"      {tell_look(maps.merged(), 'it', referent=sentence.referent, layer=head.layer, head=head.head)}")
         view = view_pronoun(translator, sentence, translation, used.head)
         if view is not None:
-            tell(f"      {view.line()}")
+            show(f"      {view.line()}")
             draw_pronoun(view, used_path := folder / f"article-{number}-used.png", used.routes)
             pictures.append(str(used_path))
         if number == len(sentences):
@@ -185,15 +189,3 @@ def _look_at_articles(translator: Translator, report: PronounReport, used: Used,
             draw_heads(maps, heads)
             pictures.append(str(heads))
     return pictures
-
-
-def _record(
-    cpu_seconds: float, steps: int, scores: Mapping[str, Any], report: PronounReport, pictures: list[str]
-) -> dict[str, Any]:
-    return {
-        "train_cpu_seconds": round(cpu_seconds, 1),
-        "steps": steps,
-        **scores,
-        **report.to_dict(),
-        "pictures": pictures,
-    }

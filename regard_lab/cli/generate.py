@@ -1,4 +1,4 @@
-"""`regard generate`: a prompt, or lines of standard input, each continued."""
+"""`regard generate` continues prompts; `regard classify` labels texts; both read arguments or standard input."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from regard.errors import ArgumentError
-from regard_lab.cli.console import out, out_json, say
-from regard_lab.cli.hints import TrainedLength, say_if_unfinished
-from regard_lab.cli.lines import INPUT, OUT, wants_file, write_lines
+from regard_lab.cli.console import note, out, out_data, out_json
 from regard_lab.cli.options import (
     Alpha,
     Beam,
@@ -29,12 +27,23 @@ from regard_lab.cli.options import (
     default,
     default_note,
 )
+from regard_lab.cli.running import (
+    INPUT,
+    OUT,
+    TrainedLength,
+    read_texts,
+    remark_on_training,
+    wants_file,
+    write_lines,
+)
 from regard_lab.decoding import Generation, Generator, Sampling
 from regard_lab.decoding.generator import OnText
-from regard_lab.text import read_lines
+from regard_lab.text import tidy
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line, printable_lines
+from regard_lab.training.recipes import Classifier
 
+LINES_AT_ONCE = 32
 Written = list[list[Generation]]
 
 
@@ -42,31 +51,28 @@ def generate(
     run: Run,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROMPT", help="Prompts; without them, lines of standard input.", show_default=False),
+        Argument(metavar="PROMPT", help="Prompts; without them, lines of standard input.", show_default=False),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help=f"Divides the logits; 0 always takes the most probable id. {default_note(Sampling, 'temperature')}"
         ),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable ids.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the most probable ids whose sum reaches p.")] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Sample from ids at least p times as probable as the best.")
-    ] = None,
+    top_k: Annotated[int | None, Option(help="Sample from the k most probable ids.")] = None,
+    top_p: Annotated[float | None, Option(help="Sample from the most probable ids whose sum reaches p.")] = None,
+    min_p: Annotated[float | None, Option(help="Sample from ids at least p times as probable as the best.")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help=f"Seed of sampling; the same seed gives the same text. {default_note(Sampling, 'seed')}"),
+        Option(help=f"Seed of sampling; the same seed gives the same text. {default_note(Sampling, 'seed')}"),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Largest number of sub-words to write.")] = default(
+    max_tokens: Annotated[int, Option(min=1, help="Largest number of sub-words to write.")] = default(
         Generator.generate, "max_tokens"
     ),
     stop: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help=r"End before this text; may be repeated. \n is a line end, \t a tab, \\ a backslash.",
+        Option(
+            metavar="TEXT", help=r"End before this text; may be repeated. \n is a line end, \t a tab, \\ a backslash."
         ),
     ] = None,
     beam: Beam = default(Generator.generate, "beam"),
@@ -87,33 +93,34 @@ def generate(
         raise ArgumentError(
             f"--beam {beam} searches for the most probable text and samples nothing; leave out {names} or --beam"
         )
-    options: dict[str, Any] = {"max_tokens": max_tokens, "stop": list(map(_unescaped, stop or [])), "beam": beam}
-    options |= {"cache": cache_kind, "cache_dtype": cache_dtype}
-    options |= {"normalisation": normalisation, "alpha": alpha, "sampling": None if beam > 1 else Sampling(**given)}
+    options: dict[str, Any] = {
+        "max_tokens": max_tokens, "stop": list(map(_unescaped, stop or [])), "beam": beam, "cache": cache_kind,
+        "cache_dtype": cache_dtype, "normalisation": normalisation, "alpha": alpha,
+        "sampling": None if beam > 1 else Sampling(**given),
+    }  # fmt: skip
     if wants_file(source, result, prompts or []):
-        _file(run, source, result, options, as_json)
+        _generate_file(run, source, result, options, as_json)
         return
     generator = Generator.load(run)
-    say_if_unfinished(run)
+    note(remark_on_training(run))
     unknown, trained = UnknownWords(generator.words, "continuation"), TrainedLength(run)
-    by_hand = not prompts and sys.stdin.isatty()
-    if by_hand:
-        say("one prompt per line; end with Ctrl-D")
-    for row, prompt in enumerate(prompts or read_lines(sys.stdin.buffer)):
+    for row, (prompt,) in enumerate(read_texts(prompts, "prompt")):
         options["first_row"] = row  # each line draws for itself, as it would among the others
-        if remark := unknown.remark(prompt):
-            say(remark)
-        trained.say_of(1 + len(generator.tokeniser.encode(prompt)))  # before the model writes, which may take long
+        note(unknown.remark(prompt))
+        ids = generator.tokeniser.encode(prompt)
+        note(trained.remark(1 + len(ids)))  # before the model writes, which may take long
         if as_json:
-            ((found,),) = generator.generate([prompt], **options)
-            out_json(json.dumps(_record(found, options), ensure_ascii=False))
+            ((generation,),) = generator.generate([prompt], **options)
+            out_json(json.dumps(_record(generation, options), ensure_ascii=False))
         else:
-            read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))  # as the model sees the prompt
-            ((found,),) = _show(read, lambda tell, prompt=prompt: generator.generate([prompt], on_text=tell, **options))
-        trained.say_of(_length(found))
+            read = generator.tokeniser.decode(ids)  # as the model sees the prompt
+            ((generation,),) = _show(
+                read, lambda show, prompt=prompt: generator.generate([prompt], on_text=show, **options)
+            )
+        note(trained.remark(_length(generation)))
 
 
-def _file(run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool) -> None:
+def _generate_file(run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool) -> None:
     """This process's share of the lines of a file, each a prompt; the prompt and what follows stand on one line."""
     assert source is not None
     assert result is not None
@@ -124,15 +131,14 @@ def _file(run: Path, source: Path | None, result: Path | None, options: dict[str
         written = []
         for row, prompt in enumerate(lines, first):
             generator = load(run)
-            if remark := unknown().remark(prompt):
-                say(remark)
-            ((found,),) = generator.generate([prompt], first_row=row, **options)
-            trained.say_of(_length(found))
+            note(unknown().remark(prompt))
+            ((generation,),) = generator.generate([prompt], first_row=row, **options)
+            note(trained.remark(_length(generation)))
             if as_json:
-                written.append(json.dumps(_record(found, options), ensure_ascii=False))
+                written.append(json.dumps(_record(generation, options), ensure_ascii=False))
             else:
                 read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))
-                written.append(one_line(read + found.text))
+                written.append(one_line(read + generation.text))
         return written
 
     write_lines(run, source, result, compute, {"command": "generate", "json": as_json, **options})
@@ -144,11 +150,11 @@ def _unescaped(text: str) -> str:
     >>> _unescaped(r"a\n\t\\n")
     'a\n\t\\n'
     """
-    return re.sub(r"\\[nt\\]", lambda found: {"n": "\n", "t": "\t", "\\": "\\"}[found[0][1]], text)
+    return re.sub(r"\\[nt\\]", lambda pair: {"n": "\n", "t": "\t", "\\": "\\"}[pair[0][1]], text)
 
 
-def _length(found: Generation) -> int:
-    return 1 + len(found.prompt_ids) + len(found.ids)  # with BEGIN
+def _length(generation: Generation) -> int:
+    return 1 + len(generation.prompt_ids) + len(generation.ids)  # with BEGIN
 
 
 def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
@@ -156,21 +162,49 @@ def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
     clean = printable_lines if sys.stdout.isatty() else str
     waiting = [prompt]
 
-    def tell(_prompt: int, _text: int, more: str) -> None:
+    def show(_prompt: int, _text: int, more: str) -> None:
         sys.stdout.write(clean("".join([*waiting, more])))
         sys.stdout.flush()
         waiting.clear()
 
     try:
-        written = generate(tell)
-        tell(0, 0, "")  # a text may have no words
+        written = generate(show)
+        show(0, 0, "")  # a text may have no words
         return written
     finally:
         if not waiting:
             out("")
 
 
-def _record(found: Generation, options: dict[str, Any]) -> dict[str, Any]:
+def _record(generation: Generation, options: dict[str, Any]) -> dict[str, Any]:
     sampling = options["sampling"]
     settings = {"beam": options["beam"]} if sampling is None else asdict(sampling)
-    return {**asdict(found), "settings": settings}
+    return {**asdict(generation), "settings": settings}
+
+
+def classify(
+    run: Run,
+    texts: Annotated[
+        list[str] | None,
+        Argument(metavar="TEXT", help="Texts; without them, lines of standard input.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the label of each text and its probability, in the order of the lines; an empty line has none."""
+    classifier = Classifier.load(run)
+    note(remark_on_training(run))
+    unknown = UnknownWords(classifier.words, "label")
+    for chunk in read_texts(texts, "text", LINES_AT_ONCE):
+        rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))
+        for text in chunk:
+            probabilities = dict(zip(classifier.classes, next(rows), strict=True)) if tidy(text) else {}
+            label = max(probabilities, key=probabilities.__getitem__, default=None)
+            note(unknown.remark_on_whole(text))
+            if as_json:
+                record = {"text": text, "label": label, "probabilities": probabilities}
+                out_json(json.dumps(record, ensure_ascii=False))
+            elif label is None:
+                out_data("")
+            else:
+                name = label.replace("\t", "\\t")  # the tab ends it
+                out_data(f"{name}\t{probabilities[label]:.3f}")

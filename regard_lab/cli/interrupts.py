@@ -1,9 +1,4 @@
-"""What Ctrl-C does: where nothing can be lost it ends the program at once, with one word; elsewhere a command saves its
-work.
-
-Ending at once skips what Python does at its end. There it stops threads that are inside PyTorch, and C++ aborts the
-process for that: "terminate called without an active exception".
-"""
+"""Ctrl-C ends the program at once, with one word, where nothing can be lost; elsewhere a command saves its work."""
 
 import os
 import signal
@@ -24,10 +19,9 @@ def quiet_interrupts() -> Generator[None]:
     function, as when it frees an object, it prints a traceback and goes on. `heed_interrupts` ends this. Programs that
     ignore Ctrl-C, such as those in the background of a shell, go on ignoring it.
     """
-    main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main_thread else None
+    before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
     if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _leave_interrupted)
     try:
         yield
     finally:
@@ -37,18 +31,22 @@ def quiet_interrupts() -> Generator[None]:
 
 def heed_interrupts() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt, so that a command can save what it has done."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _leave:
+    if signal.getsignal(signal.SIGINT) is _leave_interrupted and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def leave(code: int) -> NoReturn:
-    """End the program at once, although threads may be inside PyTorch."""
+    """End the program at once, although threads may be inside PyTorch.
+
+    Python's own end stops such threads, and C++ aborts the process for that: "terminate called without an active
+    exception".
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
 
 
-def _leave(number: int, frame: object) -> None:
+def _leave_interrupted(number: int, frame: object) -> None:
     os.write(2, b"regard: interrupted\n")
     os._exit(INTERRUPTED)

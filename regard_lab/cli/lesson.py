@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from regard.errors import ArgumentError
-from regard_lab.cli.console import answers, check_picture_name, out, out_json, say, writable
+from regard_lab.cli.console import check_picture_name, note, out, out_console, out_json, writable
 from regard_lab.cli.options import Json
 from regard_lab.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
 from regard_lab.lessons.taught import WALKTHROUGH
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def lesson(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The lesson; without it, all are listed.")] = None,
+    name: Annotated[str | None, Argument(metavar="NAME", help="The lesson; without it, all are listed.")] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="The run of a trained translator, for lessons that need one.")
+        Path | None, Option(metavar="RUN", help="The run of a trained translator, for lessons that need one.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Use this text instead of the lesson's own sentence.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = Settings.seed,
-    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw the figure into this file.")] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="List all lessons instead.")] = False,
+    text: Annotated[str | None, Option(help="Use this text instead of the lesson's own sentence.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of all random numbers.")] = Settings.seed,
+    png: Annotated[Path | None, Option(metavar="FILE.png", help="Also draw the figure into this file.")] = None,
+    list_all: Annotated[bool, Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:
     """Teach one lesson, or list them."""
@@ -50,9 +50,9 @@ def lesson(
     if as_json:
         out_json(json.dumps(taught.to_dict() | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
     else:
-        _show(taught, answers(width=100))
+        _show(taught, out_console(width=100))
     if png is not None:
-        say(f"drawn in {png}")
+        note(f"drawn in {png}")
 
 
 def _list_lessons(as_json: bool) -> None:

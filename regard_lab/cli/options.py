@@ -11,24 +11,26 @@ from pathlib import Path
 from types import GenericAlias, NoneType
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from regard.arguments import suggest
 from regard.errors import ArgumentError
+from regard_lab.cli.console import note
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a training run or of a saved model.")]
-Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
+WIDE_BEAM = 100  # from here on, a search is announced as slow
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Run = Annotated[Path, Argument(metavar="RUN", help="The folder of a training run or of a saved model.")]
+Beam = Annotated[int, Option(min=1, help="Hypotheses kept at each step; 1 is greedy search.")]
 Normalisation = Annotated[
-    str, typer.Option(metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search.")
+    str, Option(metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search.")
 ]
-Alpha = Annotated[float, typer.Option(help="The exponent of gnmt normalisation.")]
+Alpha = Annotated[float, Option(help="The exponent of gnmt normalisation.")]
 Cache = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--cache",
         metavar="KIND",
         help="Kind of cache: dynamic, static, ring, paged or state. [default: the model's own choice]",
@@ -36,13 +38,8 @@ Cache = Annotated[
 ]
 CacheDtype = Annotated[
     str | None,
-    typer.Option(
-        metavar="DTYPE", help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]"
-    ),
+    Option(metavar="DTYPE", help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]"),
 ]
-
-
-WIDE_BEAM = 100  # from here on, a search is announced as slow
 
 
 def default(function: Callable[..., Any], name: str) -> Any:
@@ -60,23 +57,21 @@ def default_note(function: Callable[..., Any], name: str) -> str:
     >>> default_note(sorted, "reverse")
     '[default: no]'
     """
-    return f"[default: {_shown(default(function, name))}]"
+    return f"[default: {_in_words(default(function, name))}]"
 
 
 def check_search(normalisation: str, beam: int) -> None:
-    """Raise an ArgumentError, before any work, for a search that does not exist; say if it will take long."""
-    from regard_lab.cli.console import say
+    """Raise an ArgumentError, before any work, for a search that does not exist; note if it will take long."""
     from regard_lab.decoding import NORMALISATIONS  # imports the models, which commands without a search do not need
-    from regard_lab.decoding.beam import WIDEST
+    from regard_lab.decoding.search import WIDEST
 
     if beam > WIDEST:
         raise ArgumentError(f"--beam is {beam}; it is a whole number from 1 to {WIDEST:,}")
     if beam > WIDE_BEAM:
-        say(
+        note(
             f"--beam {beam} keeps {beam:,} hypotheses at each step, which may take {beam:,} times as long as --beam 1, "
             f"and as much memory; 4 to 12 are usual"
         )
-
     if normalisation not in NORMALISATIONS:
         raise ArgumentError(
             f"--normalisation {normalisation!r} does not exist; {suggest(normalisation, NORMALISATIONS)}"
@@ -92,41 +87,39 @@ def with_settings(
 
     Args:
         config: a frozen dataclass whose fields are made by `setting`, with a sentence for each in its docstring.
-        variants: defaults that differ from the Config's, by the words that say where.
+        variants: defaults that differ from the Config's, by the words that tell where.
     """
-    own_fields = {field.name: field for field in fields_in_order(config)}
-    options = {name: option(config, field, variants or {}) for name, field in own_fields.items()}
-    hints_of_config = get_type_hints(config)
+    settings = {field.name: field for field in fields_in_order(config)}
+    kinds = get_type_hints(config)
+    options = {name: option(config, field, kinds[name], variants or {}) for name, field in settings.items()}
 
-    def made(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**values: Any) -> None:
-            chosen = {name: value for name in options if (value := values.pop(name)) not in (None, [])}
-            for name, value in chosen.items():
-                if own_fields[name].metadata.get("listed"):
-                    chosen[name] = numbered(value) if int in get_args(hints_of_config[name]) else listed(value)
-            given = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
+            given = {name: value for name in options if (value := values.pop(name)) not in (None, [])}
+            for name, value in given.items():
+                if settings[name].metadata.get("listed"):
+                    value = numbered(value) if int in get_args(kinds[name]) else listed(value)
+                given[name] = tuple(value) if isinstance(value, list) else value
             try:
                 command(**values, given=given)
             except ArgumentError as error:
-                raise ArgumentError(named_as_option(str(error), own_fields)) from error
+                raise ArgumentError(named_as_option(str(error), settings)) from error
 
         hints = get_type_hints(command, include_extras=True)
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():
-            if parameter.name == "given":
-                parameters += [
-                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-                    for name, kind in options.items()
-                ]
-            else:
-                annotation = hints[parameter.name]
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation))
+            own = {parameter.name: (hints[parameter.name], parameter.default)}
+            replaced = {name: (kind, None) for name, kind in options.items()}
+            parameters += [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
+                for name, (kind, value) in (replaced if parameter.name == "given" else own).items()
+            ]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__signature__ = inspect.Signature(parameters)  # ty: ignore[missing-attribute]
         return run
 
-    return made
+    return decorate
 
 
 def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
@@ -143,21 +136,19 @@ def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
     return flag + message[found.end() :]
 
 
-def option(config: type[DataclassInstance], field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> Any:
+def option(
+    config: type[DataclassInstance], field: Field[Any], kind: Any, variants: Mapping[str, Mapping[str, Any]]
+) -> Any:
     """One field as an option. Without it the value is None, so that a command knows which settings were given."""
-    name, metadata = field.name, field.metadata
-    kind = option_type(get_type_hints(config)[name], bool(metadata.get("listed")))
-    flag = f"--{name.replace('_', '-')}"
-    names = [metadata["option"]] if "option" in metadata else [flag] if kind is bool else []
-    help_text = " ".join(filter(None, (sentence_of(config, name), default_text(field, variants))))
+    metadata = field.metadata
+    kind = option_type(kind, bool(metadata.get("listed")))
+    names = [f"--{field.name.replace('_', '-')}"] if kind is bool else []
+    names = [metadata["option"]] if "option" in metadata else names
+    help_text = " ".join(filter(None, (sentence_of(config, field.name), default_text(field, variants))))
     metavar = metadata.get("metavar", "NAME" if kind is str else None)
     more: dict[str, Any] = {"metavar": metavar, "min": metadata.get("least")}
-    return _left_out(kind, typer.Option(*names, help=help_text, show_default=False, **more))
-
-
-def _left_out(kind: Any, info: Any) -> Any:
-    """The annotation of an option that may be left out."""
-    return Annotated[kind | None, info]
+    info = Option(*names, help=help_text, show_default=False, **more)
+    return Annotated[kind | None, info]  # ty: ignore[invalid-type-form]
 
 
 def option_type(kind: Any, is_listed: bool) -> Any:
@@ -181,15 +172,15 @@ def fields_in_order(config: type[DataclassInstance]) -> list[Field[Any]]:
 
 
 def sentence_of(config: type[DataclassInstance], name: str) -> str:
-    """What the docstring of a Config, or of its nearest base that has the field there, says about it under Args.
+    """The sentence about a field under Args in the docstring of a Config, or of its nearest base that has one.
 
     Raises:
-        LookupError: none says anything.
+        LookupError: there is none.
     """
     for kind in config.__mro__:
         _, _, arguments = (inspect.cleandoc(kind.__doc__ or "")).partition("Args:\n")
-        if said := re.search(rf"^    {name}: (.*(?:\n        .*)*)", arguments, re.MULTILINE):
-            words = re.sub(r"\s+", " ", said[1])
+        if entry := re.search(rf"^    {name}: (.*(?:\n        .*)*)", arguments, re.MULTILINE):
+            words = re.sub(r"\s+", " ", entry[1])
             return words[0].upper() + words[1:]
     raise LookupError(f"{config.__qualname__} has no sentence about {name}; write one under Args")
 
@@ -199,11 +190,11 @@ def default_text(field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -
     value = field.metadata.get("shown", field.default)
     if value is MISSING or value is None or value == () or (value is False and "option" not in field.metadata):
         return ""
-    others = [f"{_shown(own[field.name])} {words}" for words, own in variants.items() if field.name in own]
-    return f"[default: {'; '.join([_shown(value), *others])}]"
+    others = [f"{_in_words(own[field.name])} {words}" for words, own in variants.items() if field.name in own]
+    return f"[default: {'; '.join([_in_words(value), *others])}]"
 
 
-def _shown(value: Any) -> str:
+def _in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -9,18 +9,18 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-import typer
+from typer import Option
 
 from regard.arguments import suggest
 from regard.backends import BACKENDS
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.result import checked_wants
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Softmax, parse
 from regard.mechanisms.features import Kernelised
-from regard_lab.cli.console import out_json, out_lines, say, shortened
+from regard_lab.cli.console import note, out_json, out_lines
 from regard_lab.cli.options import Json
 
 if TYPE_CHECKING:
@@ -36,79 +36,79 @@ MOST_RANKS = 4096  # the time of a forecast grows with the square of them; 1,024
 
 
 def plan(
-    q_len: Annotated[int, typer.Option(min=0, help="Queries.")],
+    q_len: Annotated[int, Option(min=0, help="Queries.")],
     pattern: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Which pairs are allowed, such as 'causal & causal_window(512)'.")
+        str, Option(metavar="PATTERN", help="Which pairs are allowed, such as 'causal & causal_window(512)'.")
     ] = "full",
     mechanism: Annotated[
-        str | None, typer.Option(metavar="MECHANISM", help="Such as 'performer(features=256)'. [default: softmax]")
+        str | None, Option(metavar="MECHANISM", help="Such as 'performer(features=256)'. [default: softmax]")
     ] = None,
-    k_len: Annotated[int | None, typer.Option(min=0, help="Keys. [default: as many as queries]")] = None,
-    heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
-    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
-    head_dim: Annotated[int, typer.Option(min=1, help="Size of a query and of a key.")] = 64,
-    v_dim: Annotated[int | None, typer.Option(min=0, help="Size of a value. [default: head-dim]")] = None,
-    batch: Annotated[int, typer.Option(min=0, help="Texts.")] = 1,
-    dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda; the device need not be present.")] = "cpu",
-    grad: Annotated[bool, typer.Option("--grad", help="With gradients of q, k and v.")] = False,
-    dropout: Annotated[float, typer.Option(help="Share of the weights dropped.")] = 0.0,
-    softcap: Annotated[float | None, typer.Option(help="Scores are capped to plus and minus this.")] = None,
+    k_len: Annotated[int | None, Option(min=0, help="Keys. [default: as many as queries]")] = None,
+    heads: Annotated[int, Option(min=1, help="Query heads.")] = 8,
+    kv_heads: Annotated[int | None, Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    head_dim: Annotated[int, Option(min=1, help="Size of a query and of a key.")] = 64,
+    v_dim: Annotated[int | None, Option(min=0, help="Size of a value. [default: head-dim]")] = None,
+    batch: Annotated[int, Option(min=0, help="Texts.")] = 1,
+    dtype: Annotated[str, Option(help="float16, bfloat16, float32 or float64.")] = "float32",
+    device: Annotated[str, Option(help="cpu or cuda; the device need not be present.")] = "cpu",
+    grad: Annotated[bool, Option("--grad", help="With gradients of q, k and v.")] = False,
+    dropout: Annotated[float, Option(help="Share of the weights dropped.")] = 0.0,
+    softcap: Annotated[float | None, Option(help="Scores are capped to plus and minus this.")] = None,
     want: Annotated[
-        list[str] | None, typer.Option(metavar="STATISTIC", help="entropy, 'top_keys(8)', ...; may be repeated.")
+        list[str] | None, Option(metavar="STATISTIC", help="entropy, 'top_keys(8)', ...; may be repeated.")
     ] = None,
-    backend: Annotated[str, typer.Option(help="auto for the cheapest, or a name.")] = "auto",
+    backend: Annotated[str, Option(help="auto for the cheapest, or a name.")] = "auto",
     ranks: Annotated[
-        int | None, typer.Option(min=1, help="Processes that share the sequence: print the forecast of the call.")
+        int | None, Option(min=1, help="Processes that share the sequence: print the forecast of the call.")
     ] = None,
     layout: Annotated[
-        str | None, typer.Option(help="With --ranks: contiguous or zigzag. [default: contiguous]", show_default=False)
+        str | None, Option(help="With --ranks: contiguous or zigzag. [default: contiguous]", show_default=False)
     ] = None,
     form: Annotated[
-        str | None, typer.Option(help="With --ranks: ring, gather or auto. [default: auto]", show_default=False)
+        str | None, Option(help="With --ranks: ring, gather or auto. [default: auto]", show_default=False)
     ] = None,
     flops: Annotated[
-        float | None, typer.Option(help="With --ranks: operations of attention per second. [default: 4.8e14]")
+        float | None, Option(help="With --ranks: operations of attention per second. [default: 4.8e14]")
     ] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(help="With --ranks: bytes per second to and from a process. [default: 5e10]")
+        float | None, Option(help="With --ranks: bytes per second to and from a process. [default: 5e10]")
     ] = None,
     latency: Annotated[
-        float | None, typer.Option(help="With --ranks: seconds before a message's first byte. [default: 1e-05]")
+        float | None, Option(help="With --ranks: seconds before a message's first byte. [default: 1e-05]")
     ] = None,
     overhead: Annotated[
-        float | None, typer.Option(help="With --ranks: seconds in which the host prepares a step. [default: 9e-4]")
+        float | None, Option(help="With --ranks: seconds in which the host prepares a step. [default: 9e-4]")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the plan of a call with these sizes, or with --ranks the forecast of the call over several processes."""
-    keys, kv_heads = q_len if k_len is None else k_len, heads if kv_heads is None else kv_heads
-    shapes = (
-        (batch, heads, q_len, head_dim),
-        (batch, kv_heads, keys, head_dim),
-        (batch, kv_heads, keys, head_dim if v_dim is None else v_dim),
-    )
-    if device not in DEVICES:
-        raise ArgumentError(f"device {device!r} is not supported; {suggest(device, DEVICES)}")
-    kind = _dtype(dtype)
-    for name, size in zip(("batch", "heads", "q-len", "k-len", "head-dim", "v-dim", "kv-heads"),
-                          (batch, heads, q_len, keys, head_dim, shapes[2][3], kv_heads), strict=True):  # fmt: skip
-        if not 0 <= size <= LARGEST:
-            raise ArgumentError(f"--{name} is {shortened(size)}; it must be a number from 0 to {LARGEST}")
-    if kv_heads == 0 or heads % kv_heads:
-        raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
+    sizes = {
+        "batch": batch, "heads": heads, "q_len": q_len, "k_len": q_len if k_len is None else k_len,
+        "head_dim": head_dim, "v_dim": head_dim if v_dim is None else v_dim,
+        "kv_heads": heads if kv_heads is None else kv_heads,
+    }  # fmt: skip
+    kind = _check(sizes, dtype, device)
     machine = {"flops": flops, "bandwidth": bandwidth, "latency": latency, "overhead": overhead}
     if ranks is not None:
         given = {
-            "--grad": grad, "--dropout": dropout, "--softcap": softcap, "--want": want, "--k-len": keys != q_len,
-            "--device": device != DEVICES[0], "--backend": backend != "auto",
+            "--grad": grad, "--dropout": dropout, "--softcap": softcap, "--want": want,
+            "--k-len": sizes["k_len"] != q_len, "--device": device != DEVICES[0], "--backend": backend != "auto",
         }  # fmt: skip
         _check_forecast(ranks, mechanism, form, [name for name, value in given.items() if value])
-        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": shapes[2][3], "batch": batch}
-        options = {**sizes, "dtype": kind, "pattern": pattern, "form": form or "auto"}
+        options: dict[str, Any] = {"dtype": kind, "pattern": pattern, "form": form or "auto"}
+        options |= {name: sizes[name] for name in ("heads", "kv_heads", "head_dim", "v_dim", "batch")}
         _print_forecast(q_len, ranks, layout or "contiguous", options, machine, as_json)
         return
-    _refuse_without_ranks({"layout": layout, "form": form, **machine})
+    of_ranks = {"layout": layout, "form": form, **machine}
+    if strange := [f"--{name}" for name, value in of_ranks.items() if value is not None]:
+        raise ArgumentError(
+            f"{' and '.join(strange)} {'belongs' if len(strange) == 1 else 'belong'} to --ranks N, the number of "
+            f"processes that share the sequence; give --ranks too"
+        )
+    shapes = (
+        tuple(sizes[axis] for axis in axes.split())
+        for axes in ("batch heads q_len head_dim", "batch kv_heads k_len head_dim", "batch kv_heads k_len v_dim")
+    )
     q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
     problem = make_problem(
         q, k, v, pattern=pattern, dropout=dropout, softcap=softcap, mechanism=mechanism, want=checked_wants(want or ())
@@ -120,22 +120,22 @@ def plan(
         out_lines(str(plan))
     if device == "cuda" and not torch.cuda.is_available():
         needs = ", where triton is installed" if plan.backend == COMPILED else ""
-        say(f"planned for a machine with cuda{needs}; this one has none")
+        note(f"planned for a machine with cuda{needs}; this one has none")
 
 
-def _dtype(name: str) -> torch.dtype:
-    named = {_name(dtype): dtype for dtype in DTYPES}
-    if name not in named:
-        raise ArgumentError(f"dtype {name!r} is not supported; {suggest(name, named)}")
-    return named[name]
-
-
-def _refuse_without_ranks(options: dict[str, Any]) -> None:
-    if given := [f"--{name}" for name, value in options.items() if value is not None]:
-        raise ArgumentError(
-            f"{' and '.join(given)} {'belongs' if len(given) == 1 else 'belong'} to --ranks N, the number of processes "
-            f"that share the sequence; give --ranks too"
-        )
+def _check(sizes: dict[str, int], dtype: str, device: str) -> torch.dtype:
+    """The dtype by its name; an ArgumentError for one, or a device, or sizes, that cannot be planned."""
+    named = {_name(kind): kind for kind in DTYPES}
+    for what, word, words in (("device", device, DEVICES), ("dtype", dtype, named)):
+        if word not in words:
+            raise ArgumentError(f"{what} {word!r} is not supported; {suggest(word, words)}")
+    for name, size in sizes.items():
+        if not 0 <= size <= LARGEST:
+            raise ArgumentError(f"--{name.replace('_', '-')} is {size:,}; it must be a number from 0 to {LARGEST}")
+    heads, kv_heads = sizes["heads"], sizes["kv_heads"]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ArgumentError(f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads")
+    return named[dtype]
 
 
 def _check_forecast(ranks: int, mechanism: str | None, form: str | None, given: list[str]) -> None:
@@ -176,13 +176,13 @@ def _print_forecast(
     assumed = Machine(**given)
     divided = Layout.even(layout, length, ranks)
     made = forecast(divided.lengths, layout=layout, machine=assumed, **options)
-    record = {
-        "ranks": ranks, "layout": layout, "form": made.form, "pattern": options["pattern"],
-        "dtype": _name(options["dtype"]), "positions": divided.lengths, "sent": made.sent, "received": made.received,
-        "memory": made.memory, "compute": made.compute, "waiting": made.waiting, "seconds": made.seconds,
-        "efficiency": made.efficiency, "assumed": vars(assumed),
-    }  # fmt: skip
     if as_json:
+        results = ("sent", "received", "memory", "compute", "waiting", "seconds", "efficiency")
+        record = {
+            "ranks": ranks, "layout": layout, "form": made.form, "pattern": options["pattern"],
+            "dtype": _name(options["dtype"]), "positions": divided.lengths,
+            **{name: getattr(made, name) for name in results}, "assumed": vars(assumed),
+        }  # fmt: skip
         out_json(json.dumps(record))
         return
     better = ""
@@ -199,10 +199,12 @@ def _as_text(divided: Layout, made: Forecast, assumed: Machine, options: dict[st
         "positions": divided.lengths, "bytes received": made.received, "bytes sent": made.sent,
         "bytes of memory": made.memory,
     }  # fmt: skip
-    rows = [(name, f"{min(each):,}", f"{max(each):,}") for name, each in counts.items()]
-    for name, each in {"ms computing": made.compute, "ms waiting": made.waiting, "ms in all": made.seconds}.items():
-        rows.append((name, _ms(min(each)), _ms(max(each))))
-    rows.insert(0, ("of one process", "least", "most"))
+    times = {"ms computing": made.compute, "ms waiting": made.waiting, "ms in all": made.seconds}
+    rows = [
+        ("of one process", "least", "most"),
+        *((name, f"{min(each):,}", f"{max(each):,}") for name, each in counts.items()),
+        *((name, _ms(min(each)), _ms(max(each))) for name, each in times.items()),
+    ]
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     sizes = ", ".join(f"{name} {options[name]}" for name in ("batch", "heads", "kv_heads", "head_dim", "v_dim"))
     return "\n".join([

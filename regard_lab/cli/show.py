@@ -7,7 +7,7 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
@@ -21,20 +21,18 @@ from regard_lab.cli.options import Json, default
 
 def show(
     pattern: Annotated[
-        str | None, typer.Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'.")
+        str | None, Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'.")
     ] = None,
-    length: Annotated[int, typer.Option(min=1, help="Number of queries, and of keys by default.")] = 16,
-    keys: Annotated[int | None, typer.Option(min=1, help="Keys. [default: as many as queries]")] = None,
+    length: Annotated[int, Option(min=1, help="Number of queries, and of keys by default.")] = 16,
+    keys: Annotated[int | None, Option(min=1, help="Keys. [default: as many as queries]")] = None,
     layers: Annotated[
-        int, typer.Option(min=1, help="Also show from which positions a stack of this many layers learns.")
+        int, Option(min=1, help="Also show from which positions a stack of this many layers learns.")
     ] = default(draw, "layers"),
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw into a file instead of the terminal.")
-    ] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="List all patterns instead.")] = False,
+    png: Annotated[Path | None, Option(metavar="FILE.png", help="Draw into a file instead of the terminal.")] = None,
+    list_all: Annotated[bool, Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw in the terminal, into a PNG, or as JSON rows of 0 and 1; for a stack of layers, say how far it reaches."""
+    """Draw in the terminal, into a PNG, or as JSON rows of 0 and 1; for a stack of layers, print how far it reaches."""
     if list_all:
         _list(pattern, as_json)
         return
@@ -83,9 +81,7 @@ def _record(pattern: Pattern, q_len: int, k_len: int, png: Path | None, layers: 
     if png is not None:
         return record | {"png": str(png)}
     record["allowed"] = pattern.dense(q_len, k_len).int().tolist()
-    if layers > 1:
-        record["learned"] = learned(pattern, q_len, k_len, layers).int().tolist()
-    return record
+    return record if layers == 1 else record | {"learned": learned(pattern, q_len, k_len, layers).int().tolist()}
 
 
 def _spans(pattern: Pattern, k_len: int, layers: int) -> str:

@@ -1,24 +1,39 @@
-"""`regard train ...` and `regard average`: a recipe of the library, its options, and what came of it."""
+"""`regard train ...`, `average`, `compare` and `convert kv-heads`: what trains or changes a model, and its progress."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import typer
+from typer import Argument, Option
 
 from regard.arguments import count_of
-from regard_lab.cli.console import StoppedError, duration, keeping, say
-from regard_lab.cli.options import with_settings
-from regard_lab.cli.progress import training_progress
+from regard_lab.cli.console import StoppedError, duration, has_terminal, keeping, note, out_json, out_lines, terminal
+from regard_lab.cli.options import Json, with_settings
+from regard_lab.conversion.folders import is_hugging_face
+from regard_lab.conversion.report import Uptrained
+from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.models.storage import CHECKPOINTS_FILE
-from regard_lab.training import TrainingResult, average_checkpoints
-from regard_lab.training.fingerprint import MAY_CHANGE
+from regard_lab.text.terminal import printable
+from regard_lab.training import (
+    Event,
+    Noticed,
+    Progress,
+    Started,
+    StepDone,
+    StepSkipped,
+    TrainingResult,
+    Validated,
+    average_checkpoints,
+)
+from regard_lab.training.comparison.study import Comparison
+from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes import (
     ClassifierTraining,
     LanguageModelTraining,
@@ -27,89 +42,69 @@ from regard_lab.training.recipes import (
     TranslationTraining,
 )
 from regard_lab.training.recipes.choosing import SIZES
-from regard_lab.training.recipes.recipe import share_of_work
-from regard_lab.training.recipes.run_folder import check_still_there
+from regard_lab.training.recipes.recipe import check_still_there, share_of_work
 
 MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
-Out = Annotated[Path, typer.Option(metavar="RUN", help="The folder of the run.")]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help=f"Continue the run in the folder with its settings; only {MAY_BE_GIVEN} may change. --data and --valid "
-        "may name the same files in another place.",
-    ),
-]
-Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Also write the curves for TensorBoard.")]
-Cpu = Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")]
-SizeName = Annotated[
-    str | None,
-    typer.Option("--size", metavar="NAME", help=f"Size of the model: {', '.join(SIZES)}. [default: from the data]"),
-]
-Given = Mapping[str, Any]
+RESUME = (
+    f"Continue the run in the folder with its settings; only {MAY_BE_GIVEN} may change. --data and --valid may name "
+    "the same files in another place."
+)
+SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
+KEPT = "what is done is kept"  # of a comparison
+FIRST = "preparing the first step"  # until it is done
+METHODS_DONE = {
+    "mean": "neighbours pooled by their mean",
+    "first": "the first of each group kept",
+    "random": "random heads instead of each group",
+    "align": "similar heads rotated and pooled by their mean",
+}
 
 
-@with_settings(TranslationTraining.Config, TranslationTraining.VARIANTS)
-def translation(
-    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
-    cpu: Cpu = False,
-) -> None:  # fmt: skip
-    """Train a translator into the folder."""
-    train_recipe(TranslationTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
+def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, Any]] | None = None) -> Callable:
+    """The command that trains by a recipe; its options are the settings of the recipe.
 
-
-@with_settings(LanguageModelTraining.Config)
-def language_model(
-    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
-    cpu: Cpu = False,
-) -> None:  # fmt: skip
-    """Train a language model into the folder."""
-    train_recipe(LanguageModelTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
-
-
-@with_settings(MaskedWordsTraining.Config)
-def masked_words(
-    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
-    cpu: Cpu = False,
-) -> None:  # fmt: skip
-    """Train an encoder on hidden words into the folder."""
-    train_recipe(MaskedWordsTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
-
-
-@with_settings(ClassifierTraining.Config)
-def classifier(
-    out: Out, given: Given, size: SizeName = None, resume: Resume = False, tensorboard: Tensorboard = False,
-    cpu: Cpu = False,
-) -> None:  # fmt: skip
-    """Train a classifier into the folder."""
-    train_recipe(ClassifierTraining, out, given, size=size, resume=resume, tensorboard=tensorboard, cpu=cpu)
-
-
-def train_recipe(
-    recipe: type[Recipe], out: Path, given: Given, *, size: str | None, resume: bool, tensorboard: bool, cpu: bool
-) -> None:
-    """Train by a recipe, show it, and say how it ended.
-
-    Raises:
-        RegardError: as for the recipe; or it was interrupted, and the sentence says how to go on.
+    Args:
+        recipe: of the kind of model.
+        variants: defaults that differ from the Config's, by the words that tell where.
     """
-    go_on = ["regard", "train", recipe.COMMAND, "--out", str(out), "--resume"]
-    kept = f"{out} keeps the run as it was last saved"
-    with _one_voice(), keeping(lambda: kept if (out / CHECKPOINTS_FILE).exists() else None, go_on):
-        made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=say)
-        if resume:
-            check_still_there(out, made.config, given)
-        training = made.prepare(out if resume else None)
-        with training_progress() as progress:
-            result = training.run(out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress)
-        conclude(recipe.COMMAND, out, result, training.judge(out, result))
+
+    @with_settings(recipe.Config, variants)
+    def command(
+        out: Annotated[Path, Option(metavar="RUN", help="The folder of the run.")],
+        given: Mapping[str, Any],
+        size: Annotated[str | None, Option("--size", metavar="NAME", help=SIZE)] = None,
+        resume: Annotated[bool, Option("--resume", help=RESUME)] = False,
+        tensorboard: Annotated[bool, Option("--tensorboard", help="Also write the curves for TensorBoard.")] = False,
+        cpu: Annotated[bool, Option("--cpu", help="Stay on the CPU.")] = False,
+    ) -> None:
+        """Train into the folder, and print how it ended."""
+        go_on = ["regard", "train", recipe.COMMAND, "--out", str(out), "--resume"]
+        kept = f"{out} keeps the run as it was last saved"
+        with _one_voice(), keeping(lambda: kept if (out / CHECKPOINTS_FILE).exists() else None, go_on):
+            made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=note)
+            if resume:
+                check_still_there(out, made.config, given)
+            training = made.prepare(out if resume else None)
+            with training_progress() as progress:
+                result = training.run(
+                    out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress
+                )
+            conclude(recipe.COMMAND, out, result, training.judge(out, result))
+
+    return command
+
+
+translation = training_command(TranslationTraining, TranslationTraining.VARIANTS)
+language_model = training_command(LanguageModelTraining)
+masked_words = training_command(MaskedWordsTraining)
+classifier = training_command(ClassifierTraining)
 
 
 def conclude(command: str, out: Path, result: TrainingResult, verdict: str | None) -> None:
-    """Say how a training ended and how good the best model is; an interrupted one is a failure.
+    """Print how a training ended and how good the best model is; an interrupted one is a failure.
 
     Raises:
-        StoppedError: it was interrupted; the sentence says how to go on.
+        StoppedError: it was interrupted; the sentence names the command that goes on.
     """
     reasons = {
         "steps": "all steps are done",
@@ -124,7 +119,7 @@ def conclude(command: str, out: Path, result: TrainingResult, verdict: str | Non
     )
     if result.stopped == "interrupted":
         raise StoppedError(sentence, go_on=shlex.join(["regard", "train", command, "--out", str(out), "--resume"]))
-    say(sentence)
+    note(sentence)
 
 
 @contextmanager
@@ -136,13 +131,144 @@ def _one_voice() -> Generator[None]:
         torch.distributed.destroy_process_group()
 
 
+@contextmanager
+def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
+    """A context that gives a function for `train(progress=...)`: a bar on a terminal, else a line every few steps."""
+    if not has_terminal():
+        yield lambda event: _plain(event, quiet_steps)
+        return
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    texts = map(TextColumn, ("training", "{task.fields[steps]}", "{task.description}"))
+    with Bar(next(texts), BarColumn(), *texts, console=terminal(), transient=True) as bar:
+        task = bar.add_task(FIRST, total=None, steps="")
+        yield lambda event: _live(event, bar, task)
+
+
+def _live(event: Event, bar: Any, task: Any) -> None:
+    if isinstance(event, Started):
+        first = f"preparing step {event.step + 1}" if event.step else FIRST
+        bar.update(task, completed=event.step, total=event.steps, description=first)
+    elif isinstance(event, StepDone):
+        count = f"step {event.step}" if event.steps is None else f"{event.step}/{event.steps}"
+        bar.update(task, completed=event.step, total=event.steps, steps=count, description=_speed(event))
+    for line in _remarks(event):
+        bar.console.print(printable(line), markup=False)
+
+
+def _plain(event: Event, quiet_steps: int) -> None:
+    if isinstance(event, StepDone) and event.step % quiet_steps == 0 and event.step != event.steps:
+        of = "" if event.steps is None else f" of {event.steps}"
+        note(f"  step {event.step}{of}: {_speed(event)}")
+    for line in _remarks(event):
+        note(line)
+
+
+def _speed(event: StepDone) -> str:
+    has_end = event.seconds_left is not None and event.step != event.steps
+    left = f", {duration(event.seconds_left)} left" if has_end else ""
+    return f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} target ids per second{left}"
+
+
+def _remarks(event: Event) -> list[str]:
+    if isinstance(event, Started):
+        of = "" if event.steps is None else f" of {event.steps}"
+        begun = [f"  going on after step {event.step}{of}"] if event.step else []
+        return [*begun, *(f"  {text}" for text in event.notes)]
+    if isinstance(event, Validated):
+        return [f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"]
+    if isinstance(event, StepSkipped):
+        return [
+            f"  step {event.step}: loss or gradient was not finite, so the weights were not changed ({event.in_a_row} "
+            f"in a row)"
+        ]
+    return [f"  step {event.step}: {event.text}"] if isinstance(event, Noticed) else []
+
+
 def average(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a training run that kept several checkpoints (--keep).")
+        Path, Argument(metavar="RUN", help="The folder of a training run that kept several checkpoints (--keep).")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the new model.")],
-    last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints to average.")] = 5,
+    out: Annotated[Path, Option(metavar="DIR", help="The folder of the new model.")],
+    last: Annotated[int, Option(min=1, help="How many of the last checkpoints to average.")] = 5,
 ) -> None:
-    """Write the mean of a run's last checkpoints, and say of which."""
+    """Write the mean of a run's last checkpoints, and print of which."""
     names = average_checkpoints(run, last, out)
-    say(f"the mean of {', '.join(names)} is in {out}")
+    note(f"the mean of {', '.join(names)} is in {out}")
+
+
+@with_settings(Comparison.Config)
+def compare(
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for one run of each model, and the report.")],
+    given: Mapping[str, Any],
+    resume: Annotated[bool, Option("--resume", help="Continue; finished models are kept.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare several attentions under one budget, and print the report."""
+    comparison = Comparison.of(out, given, resume=resume, tell=note, showing=training_progress)
+    go_on = ["regard", "compare", "--out", str(out), "--resume"]
+    with keeping(lambda: KEPT if any(out.glob(f"*/{CHECKPOINTS_FILE}")) else None, go_on):
+        compared = comparison.run(out)
+    if compared.interrupted:
+        raise StoppedError(f"interrupted; {KEPT}", shlex.join(go_on))
+    if as_json:
+        out_json(compared.record.rstrip("\n"))
+    else:
+        out_lines(compared.markdown.rstrip("\n"))
+
+
+@with_settings(Uptraining.Config)
+def kv_heads(
+    model: Annotated[Path, Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")],
+    kv_heads: Annotated[int, Option("--kv-heads", min=1, help="Key/value heads of each layer.")],
+    out: Annotated[Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")],
+    given: Mapping[str, Any],
+    as_json: Json = False,
+) -> None:
+    """Convert, measure and train as far as was asked, and print the report."""
+    uptraining = Uptraining(Uptraining.Config(**given), tell=note, showing=training_progress)
+    steps = uptraining.config.steps
+    kept = f"{out} keeps the model as it was last saved, and the same command goes on"
+    with keeping(lambda: kept if steps is not None and (out / CHECKPOINTS_FILE).exists() else None):
+        done = uptraining.convert(model, out, kv_heads)
+    if done.training is not None and done.training.stopped == "interrupted":
+        raise StoppedError(
+            f"interrupted after {done.training.steps} of {count_of(steps or 0, 'steps')}; the same command goes on"
+        )
+    if as_json:
+        out_json(json.dumps({**done.to_dict(), "out": str(out)}))
+    else:
+        out_lines(str(done))
+        _remark_on_conversion(done, out)
+    if uptraining.config.report is not None:
+        note(f"the report is in {uptraining.config.report}")
+    if done.report.method in METHODS_DONE and done.training is None:
+        losses = done.losses
+        rise = f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id" if losses else ""
+        note(f"the outputs of pooled heads differ from those of the original heads{rise}: {_way_to_train(model)}")
+
+
+def _remark_on_conversion(done: Uptrained, out: Path) -> None:
+    """Print what was done with the heads, and what was checked."""
+    report, pooled = done.report, METHODS_DONE.get(done.report.method)
+    became = f", as a model of type {report.became}" if report.became else ""
+    note(f"{pooled or 'heads repeated'}; the model is in {out}{became}")
+    if report.invariance is not None:
+        note(f"checked: rotating the heads, before they are pooled, changes outputs by at most {report.invariance:.0e}")
+    if report.difference is not None:
+        limits = "; this says nothing about the quality of the model" if pooled else ""
+        note(
+            f"checked: the converted attention computes what the reference does with these heads (largest difference "
+            f"{report.difference:.0e}){limits}"
+        )
+
+
+def _way_to_train(model: Path) -> str:
+    """How a model whose heads were pooled is trained before its outputs are used."""
+    if is_hugging_face(model):
+        return "train the model where it is used before you rely on its outputs"
+    return (
+        "train the model before you rely on its outputs, by the same command into a new folder with --text FILE "
+        "--uptrain-steps N; --text FILE alone measures what was lost"
+    )

@@ -1,24 +1,31 @@
-"""`regard translate`: sentences, or lines of standard input, each to one line."""
+"""`regard translate`: sentences, or lines of standard input, each to one line; --why explains one written word."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import islice
 from pathlib import Path
+from shlex import quote
 from textwrap import wrap
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from regard.arguments import suggest
 from regard.errors import ArgumentError
-from regard_lab.cli.console import check_picture_name, out_data, out_encoding, out_json, out_lines, out_width, say
-from regard_lab.cli.hints import Lengths, remarks_at_start, say_of
-from regard_lab.cli.lines import INPUT, OUT, wants_file, write_lines
+from regard_lab.cli.console import (
+    check_picture_name,
+    note,
+    out_data,
+    out_encoding,
+    out_json,
+    out_lines,
+    out_text,
+    out_width,
+)
 from regard_lab.cli.options import (
     Alpha,
     Beam,
@@ -30,28 +37,51 @@ from regard_lab.cli.options import (
     check_search,
     default,
     default_note,
+    listed,
 )
-from regard_lab.cli.why import Instead, Place, asked_why, draw_why, show_why
+from regard_lab.cli.running import (
+    INPUT,
+    OUT,
+    Lengths,
+    is_typed,
+    read_texts,
+    remark_on_arguments,
+    remark_on_training,
+    wants_file,
+    write_lines,
+)
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.translator import Ends
-from regard_lab.seeing import LENSES, draw_maps, look, relevance, terminal_map
+from regard_lab.seeing import LENSES, Relevance, draw_maps, draw_relevance, look, relevance, terminal_map, visible
+from regard_lab.seeing.lenses.explaining import check_options
+from regard_lab.seeing.lenses.record import LEAST_WIDTH
 from regard_lab.seeing.maps import KINDS, check_attends
 from regard_lab.seeing.picture import WORDING
-from regard_lab.text import read_lines, tidy, tidy_target
+from regard_lab.text import normalise, tidy, tidy_target
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line
 
 LINES_AT_ONCE = 256
 WIDTH, LEAST_MAP = 100, 24  # characters of a line where none are known, and that a map needs
+PRONOUNS = ("es", "er", "sie")  # what English *it* can become in German
+Instead = Annotated[
+    str | None,
+    Option(
+        metavar="WORDS",
+        help="With --why: the words it is compared with, as in er,sie. [default: the three that the model found most "
+        "probable]",
+    ),
+]
+Place = Annotated[
+    int | None, Option(metavar="N", min=0, help="With --why: which occurrence, as an index of words from 0.")
+]
 
 
 def translate(
     run: Run,
     sentences: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SENTENCE", help="Sentences; without them, lines of standard input.", show_default=False
-        ),
+        Argument(metavar="SENTENCE", help="Sentences; without them, lines of standard input.", show_default=False),
     ] = None,
     beam: Beam = default(Translator.translate, "beam"),
     normalisation: Normalisation = default(Translator.translate, "normalisation"),
@@ -59,40 +89,39 @@ def translate(
     cache_kind: Cache = default(Translator.translate, "cache"),
     cache_dtype: CacheDtype = default(Translator.translate, "cache_dtype"),
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the attention of one sentence, or what --why shows.")
+        Path | None, Option(metavar="FILE.png", help="Draw the attention of one sentence, or what --why shows.")
     ] = None,
     drawn: Annotated[
         str | None,
-        typer.Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}."),
+        Option("--map", metavar="KIND", help=f"Draw attention in the terminal: {', '.join(sorted(KINDS))}."),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="With --map: the layer, from 0. [default: the last]")
+        int | None, Option(metavar="N", min=0, help="With --map: the layer, from 0. [default: the last]")
     ] = None,
     head: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="With --map: the head, from 0. [default: the mean of all]")
+        int | None, Option(metavar="N", min=0, help="With --map: the head, from 0. [default: the mean of all]")
     ] = None,
     why: Annotated[
-        str | None, typer.Option(metavar="WORD", help="Explain why this word of one translation was written.")
+        str | None, Option(metavar="WORD", help="Explain why this word of one translation was written.")
     ] = None,
     instead: Instead = None,
     lens: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"With --why: {', '.join(LENSES)}. {default_note(relevance, 'lens')}"),
+        str | None, Option(metavar="NAME", help=f"With --why: {', '.join(LENSES)}. {default_note(relevance, 'lens')}")
     ] = None,
     place: Place = None,
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Translate in the order of the lines, saying each translation as soon as its batch is done."""
+    """Translate in the order of the lines, printing each translation as soon as its batch is done."""
     check_search(normalisation, beam)
     sentences = sentences or []
     search: dict[str, Any] = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
     search |= {"cache": cache_kind, "cache_dtype": cache_dtype}
     if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
-        _file(run, source, result, search, as_json)
+        _translate_file(run, source, result, search, as_json)
         return
-    reason = asked_why(why, instead, lens, place, sentences)
+    asked = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
         check_picture_name(picture)
         if len(sentences) != 1:
@@ -101,24 +130,19 @@ def translate(
             )
     _check_map(drawn, layer, head, as_json)
     translator = Translator.load(run)
-    if drawn is not None or (picture is not None and reason is None):
+    if drawn is not None or (picture is not None and asked is None):
         check_attends(translator.model)  # before any work
-    by_hand = not sentences and sys.stdin.isatty()
-    if by_hand:
-        say("one sentence per line; end with Ctrl-D")
-    for remark in remarks_at_start(run, sentences):
-        say(remark)
-    lines = sentences or read_lines(sys.stdin.buffer)
+    note(remark_on_training(run))
+    note(remark_on_arguments(run, sentences))
     unknown, lengths, ends = UnknownWords(translator.words, "translation"), Lengths(run), Ends()
-    for chunk in _chunks(lines, 1 if by_hand else LINES_AT_ONCE):
-        for remark in filter(None, map(lengths.remark, chunk)):
-            say(remark)
+    for chunk in read_texts(sentences, "sentence", LINES_AT_ONCE):
+        for line in chunk:
+            note(lengths.remark(line))
         translations = translator.translate(chunk, **search)
         ends.add(translations)
         for translation in translations:
-            if remark := unknown.remark(translation.source):
-                say(remark)
-            explained = None if reason is None else reason.answer(translator, translation)
+            note(unknown.remark(translation.source))
+            explained = None if asked is None else asked.relevance(translator, translation)
             if as_json:
                 more = {} if explained is None else {"why": explained.to_dict()}
                 out_json(json.dumps({**_record(translation), **more}, ensure_ascii=False))
@@ -127,18 +151,16 @@ def translate(
                 if drawn is not None:
                     out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
                 if explained is not None:
-                    show_why(explained)
-            if picture is not None and explained is not None:
-                draw_why(explained, translation, picture)
-            elif picture is not None:
-                _draw(translator, translation, picture)
-        if by_hand:
-            say_of(ends)
+                    _show(explained)
+            if picture is not None:
+                _draw(translator, translation, explained, picture)
+        if is_typed(sentences):
+            note(ends.remark())
             ends = Ends()
-    say_of(ends)
+    note(ends.remark())
 
 
-def _file(run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool) -> None:
+def _translate_file(run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool) -> None:
     """This process's share of the lines of a file."""
     assert source is not None
     assert result is not None
@@ -149,27 +171,32 @@ def _file(run: Path, source: Path | None, result: Path | None, search: dict[str,
     def compute(lines: Sequence[str], first: int) -> list[str]:
         unknown, lengths = remarking()
         for line in lines:
-            for remark in filter(None, (lengths.remark(line), unknown.remark(line))):
-                say(remark)
-        found = load(run).translate(list(lines), **search)
-        ends.add(found)
+            note(lengths.remark(line))
+            note(unknown.remark(line))
+        translations = load(run).translate(list(lines), **search)
+        ends.add(translations)
         if as_json:
-            return [json.dumps(_record(one), ensure_ascii=False) for one in found]
-        return [one_line(tidy_target(one.text)) for one in found]
+            return [json.dumps(_record(one), ensure_ascii=False) for one in translations]
+        return [one_line(tidy_target(one.text)) for one in translations]
 
     write_lines(run, source, result, compute, {"command": "translate", "json": as_json, **search})
-    say_of(ends)
+    note(ends.remark())
 
 
 def _record(translation: Translation) -> dict[str, Any]:
-    record = asdict(translation)
-    return {**record, "text": tidy_target(translation.text)}
+    return {**asdict(translation), "text": tidy_target(translation.text)}
 
 
-def _draw(translator: Translator, translation: Translation, picture: Path) -> None:
-    maps = look(translator.model, translator.tokeniser, translation.source, translation.ids)
-    draw_maps(maps, picture, title=f"{tidy(translation.source)} → {tidy_target(translation.text)}")
-    say(f"the attention is drawn in {picture}")
+def _draw(translator: Translator, translation: Translation, explained: Relevance | None, picture: Path) -> None:
+    """Draw the attention of a translation, or the relevance for the word that was asked about."""
+    title = f"{tidy(translation.source)} → {tidy_target(translation.text)}"
+    if explained is not None:
+        draw_relevance(explained, picture, title=title)
+        note(f"the words with their relevance are drawn in {picture}")
+    else:
+        maps = look(translator.model, translator.tokeniser, translation.source, translation.ids)
+        draw_maps(maps, picture, title=title)
+        note(f"the attention is drawn in {picture}")
 
 
 def _check_map(drawn: str | None, layer: int | None, head: int | None, as_json: bool) -> None:
@@ -185,19 +212,103 @@ def _check_map(drawn: str | None, layer: int | None, head: int | None, as_json: 
 
 
 def _map(translator: Translator, translation: Translation, kind: Any, layer: int, head: int | None) -> str:
-    """The weights between words as a map of characters that fits the terminal, with a line that says which they are."""
+    """The weights between words as a map of characters that fits the terminal, with a line that names them."""
     maps = look(translator.model, translator.tokeniser, translation.source, translation.ids).merged()
     weights = maps.matrix(kind, layer, head)
     name, columns, rows = WORDING[kind]
     layers = len(getattr(maps, kind))
     which = "mean of all heads" if head is None else f"head {head}"
     width = max(out_width() or WIDTH, LEAST_MAP)
-    said = f"{name}, layer {layer % layers} (of 0 to {layers - 1}), {which}; rows: {rows}, columns: {columns}"
+    title = f"{name}, layer {layer % layers} (of 0 to {layers - 1}), {which}; rows: {rows}, columns: {columns}"
     drawing = terminal_map(weights, *maps.labels(kind), width, out_encoding())
-    return "\n".join([*wrap(said, width), drawing])
+    return "\n".join([*wrap(title, width), drawing])
 
 
-def _chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    remaining = iter(lines)
-    while chunk := list(islice(remaining, size)):
-        yield chunk
+@dataclass(frozen=True)
+class Why:
+    """A written word, the words it is compared with (by default the model's most probable ones), and the lens."""
+
+    word: str
+    others: tuple[str, ...]
+    lens: Any
+    place: int | None
+
+    def relevance(self, translator: Translator, translation: Translation) -> Relevance:
+        """The relevance for this word in a translation.
+
+        Raises:
+            ArgumentError: the word was not written, or several times.
+        """
+        instead = _written_instead(self.word, translation)
+        if instead or normalise(self.word).lower() not in normalise(translation.text).lower():
+            raise ArgumentError(
+                f"--why {self.word}: the translation is {tidy_target(translation.text)!r}, and "
+                f"{self.word!r} is not in it{instead}"
+            )
+        explained = relevance(
+            translator.model, translator.tokeniser, translation.source, translation.ids, self.word, self.others,
+            self.lens, place=self.place,
+        )  # fmt: skip
+        if not self.others:
+            note(
+                f"compared with {', '.join(map(visible, explained.others))}, the most probable alternatives to "
+                f"{visible(explained.word)}; --instead names other words"
+            )
+        return explained
+
+
+def _written_instead(word: str, translation: Translation) -> str:
+    """For a word that is in the source only, the way to ask about a written one, by preference a pronoun."""
+    written, source = (re.findall(r"\w+", text) for text in (translation.text, translation.source.lower()))
+    if word.lower() not in source or word.lower() in map(str.lower, written) or not written:
+        return ""
+    example = next((one for one in written if one.lower() in PRONOUNS), written[0])
+    return f"; it is a word of the source. Ask about a written word, e.g. --why {quote(example)}"
+
+
+def asked_why(
+    word: str | None, instead: str | None, lens: str | None, place: int | None, sentences: Sequence[str]
+) -> Why | None:
+    """The question of the options, or None without --why.
+
+    Raises:
+        ArgumentError: options that belong to --why without it, --instead without words, or more than one sentence.
+    """
+    check_goes_with_why(word, {"--instead": instead, "--lens": lens, "--place": place})
+    if word is None:
+        return None
+    lens = default(relevance, "lens") if lens is None else lens
+    check_options(lens)
+    others = words_instead(instead)
+    if len(sentences) != 1:
+        raise ArgumentError(f"--why explains one sentence and {len(sentences)} were given; give one as an argument")
+    return Why(word, others, lens, place)
+
+
+def check_goes_with_why(word: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse options, by their names, that were given without --why."""
+    given = [name for name, value in options.items() if value is not None]
+    if word is None and given:
+        verb = "belongs" if len(given) == 1 else "belong"
+        raise ArgumentError(f"{' and '.join(given)} {verb} to --why; give the written word to explain")
+
+
+def words_instead(instead: str | None) -> tuple[str, ...]:
+    """The words of --instead; without it none, which means the most probable ones."""
+    others = tuple(listed(instead))
+    if instead is not None and not others:
+        raise ArgumentError(
+            "--instead is empty; name the words to compare with, as in --instead er,sie, or leave it out"
+        )
+    return others
+
+
+def _show(explained: Relevance) -> None:
+    """Print the relevance; sentences and bars fit the terminal."""
+    width = out_width()
+    text = explained.text() if width is None else explained.text(max(width, LEAST_WIDTH))
+    for line in text.splitlines():
+        if width is None or len(line) <= width:
+            out_lines(line)
+        else:
+            out_text(line)

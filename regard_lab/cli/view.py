@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
-from regard_lab.cli.console import check_page_name, check_picture_name, out, say
-from regard_lab.cli.hints import say_if_unfinished
+from regard_lab.cli.console import check_page_name, check_picture_name, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
-from regard_lab.cli.why import Instead, Place, check_goes_with_why, words_instead
+from regard_lab.cli.running import remark_on_training
+from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import load_with_tokeniser
@@ -36,48 +36,50 @@ from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.text.seen_words import SeenWords
 
-Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
-
+Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
 Change = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
 
 
 @quiet_interrupts()  # nothing is lost: files are written whole
 def view(
     run: Run,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence to translate, or a text to read.")],
+    text: Annotated[str, Argument(metavar="TEXT", help="A sentence to translate, or a text to read.")],
     export: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.html", help="Write a page that needs no network, instead of serving it."),
+        Path | None, Option(metavar="FILE.html", help="Write a page that needs no network, instead of serving it.")
     ] = None,
     png: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the attention weights, instead of serving the page."),
+        Path | None, Option(metavar="FILE.png", help="Draw the attention weights, instead of serving the page.")
     ] = None,
     svg: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.svg", help="Draw them as vector graphics, instead of serving the page."),
+        Path | None, Option(metavar="FILE.svg", help="Draw them as vector graphics, instead of serving the page.")
     ] = None,
-    why: Annotated[str | None, typer.Option(metavar="WORD", help="The written word that is shown first.")] = None,
+    why: Annotated[str | None, Option(metavar="WORD", help="The written word that is shown first.")] = None,
     instead: Instead = None,
     place: Place = None,
     with_run: Annotated[
-        Path | None,
-        typer.Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion."),
+        Path | None, Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion.")
     ] = None,
     second: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Compare with another sentence, of this run or that of --with.")
+        str | None, Option(metavar="TEXT", help="Compare with another sentence, of this run or that of --with.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--open", help="Open the local page in a browser.")] = False,
+    port: Annotated[int, Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
+    browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
     """Explore the attention of a trained model, and what each word that it wrote depends on."""
-    pictures = {".png": png, ".svg": svg}
-    _check(text, second, export, pictures)
+    pictures = {ending: path for ending, path in ((".png", png), (".svg", svg)) if path is not None}
+    if not text.strip():
+        raise ArgumentError("the TEXT is empty; give a sentence")
+    if second is not None and not second.strip():
+        raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
+    if export is not None:
+        check_page_name(export)
+    for ending, path in pictures.items():
+        check_picture_name(path, ending)
     check_goes_with_why(why, {"--instead": instead, "--place": place})
     opened = open_run(run, why, words_instead(instead), place)
-    if (words := len(text.split())) >= MANY_WORDS and (export is not None or not any(pictures.values())):
-        say(
+    if (words := len(text.split())) >= MANY_WORDS and (export is not None or not pictures):
+        note(
             f"the text has {words} words, which are read again many times to explain what is written; this may take "
             f"minutes. --png draws the attention alone, in seconds"
         )
@@ -90,19 +92,17 @@ def view(
         exploration = first.read(text, None)
         if with_run is None and second is None:
             return exploration
-        said = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
-        return compared(exploration, other.read(second or text, None if second else exploration), said)
+        title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
+        return compared(exploration, other.read(second or text, None if second else exploration), title)
 
-    drawn = [path for path in pictures.values() if path is not None]
-    for path in drawn:
+    for path in pictures.values():
         _draw(opened, text, path)
-    exploration = read(text) if export is not None or not drawn else None
-    if export is not None and exploration is not None:
-        to_page(replace(exploration, walk=opened.walk(text))).save(export)
-        say(f"the page is {export}; it needs no network")
-    elif exploration is not None:
+    if export is not None:
+        to_page(replace(read(text), walk=opened.walk(text))).save(export)
+        note(f"the page is {export}; it needs no network")
+    elif not pictures:
         server = ExplorerServer(
-            exploration, partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
+            read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
         )
         _serve(server, browser)
 
@@ -129,16 +129,16 @@ class OpenedRun:
             if self.translator is None:
                 return shown_walk(walk_whole_run(self.run, text))
             (translation,) = self.translator.translate([text])
-            tokeniser, note = self.translator.tokeniser, ""
-            place = _reading_place(translation, tokeniser)
+            tokeniser = self.translator.tokeniser
+            place, remark = _reading_place(translation, tokeniser), ""
             if tokeniser.encode_target(translation.text) != list(translation.ids):
-                place, note = (
-                    None,
+                place = None
+                remark = (
                     "When the translation is split into sub-words again, they differ from those that the model wrote; "
-                    "the steps use the new ones. ",
+                    "the steps use the new ones. "
                 )
             walk = shown_walk(walk_whole_run(self.run, translation.text, context=text, word=place))
-            return replace(walk, note=note + walk.note)
+            return replace(walk, note=remark + walk.note)
         except RegardError as error:
             return ShownWalk((), note=f"No walk-through can be shown: {error}.")
 
@@ -181,56 +181,42 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
     """
     if is_hugging_face(run):
         _check_no_why(why, run, "model of Hugging Face")
-        reading, change = _reading_pretrained(run)
-        return OpenedRun(run, "Text", reading, None, change)
+        return _open_pretrained(run)
     saved, tokeniser = load_with_tokeniser(run)
-    say_if_unfinished(run)
+    note(remark_on_training(run))
     if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
         _check_no_why(why, run, saved.kind)
-        kind = LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder
-        model = kind.from_saved(saved, str(run))
+        model = (LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder).from_saved(saved, str(run))
         change = partial(text_with_word, model, tokeniser) if isinstance(model, LanguageModel) else None
-        return OpenedRun(run, "Text", _reading_text(model, tokeniser), None, change)
+        return OpenedRun(
+            run, "Text", lambda text, like: explore_text(model, tokeniser, text, title=tidy(text)), None, change
+        )
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
+
+    def change_word(text: str, place: int, word: str) -> Changed:
+        (translation,) = translator.translate([text])
+        return with_word(translator.model, translator.tokeniser, text, translation.ids, place, word)
+
     asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
-    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, partial(_swapped, translator))
+    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, change_word)
 
 
-def _swapped(translator: Translator, text: str, place: int, word: str) -> Changed:
-    """The translation with another word in the place of one."""
-    (translation,) = translator.translate([text])
-    return with_word(translator.model, translator.tokeniser, text, translation.ids, place, word)
+def _open_pretrained(folder: Path) -> OpenedRun:
+    with needed("transformers", "a Hugging Face folder", "transformers"):
+        from regard.integrations.transformers import load_folder
+        from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
+    model, tokenizer = load_folder(folder)
 
+    def read(text: str, like: Exploration | None) -> Exploration:
+        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True)
 
-def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
-    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
-    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
-        return None
-    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
-    return starts[0] + 1 if starts else None
+    return OpenedRun(folder, "Text", read, None, partial(change_pretrained, model, tokenizer))
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:
     if why is not None:
         raise ArgumentError(f"--why is for translations, and {run} holds a {kind}; leave it out")
-
-
-def _check(
-    text: str,
-    second: str | None,
-    export: Path | None,
-    pictures: Mapping[str, Path | None],
-) -> None:
-    if not text.strip():
-        raise ArgumentError("the TEXT is empty; give a sentence")
-    if second is not None and not second.strip():
-        raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
-    if export is not None:
-        check_page_name(export)
-    for ending, path in pictures.items():
-        if path is not None:
-            check_picture_name(path, ending)
 
 
 def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
@@ -249,11 +235,11 @@ def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
         if like is not None and like.written_text and like.written_text != written:
             notes = (f"This run would write: {tidy_target(written)}",)
             written, ids = like.written_text, tuple(translator.tokeniser.encode_target(like.written_text))
-        found = explore_translation(
+        exploration = explore_translation(
             translator.model, translator.tokeniser, text, ids, title=f"{tidy(text)} → {tidy_target(written)}",
             **(asked or _pronoun(written, translator.tokeniser, ids)),
         )  # fmt: skip
-        return replace(found, notes=(*found.notes, *notes), written_text=written)
+        return replace(exploration, notes=(*exploration.notes, *notes), written_text=written)
 
     return read
 
@@ -267,20 +253,12 @@ def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, A
     return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}
 
 
-def _reading_text(model: LanguageModel | TextEncoder, tokeniser: Tokeniser) -> Reading:
-    return lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))
-
-
-def _reading_pretrained(folder: Path) -> tuple[Reading, Change]:
-    with needed("transformers", "a Hugging Face folder", "transformers"):
-        from regard.integrations.transformers import load_folder
-        from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
-    model, tokenizer = load_folder(folder)
-
-    def read(text: str, like: Exploration | None) -> Exploration:
-        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True)
-
-    return read, partial(change_pretrained, model, tokenizer)
+def _reading_place(translation: Translation, tokeniser: Tokeniser) -> int | None:
+    """The number, from 1, of the sub-word that was read last before a German pronoun was written; None without one."""
+    if not (asked := _pronoun(translation.text, tokeniser, translation.ids)):
+        return None
+    starts = [span.start for word, span in tokeniser.words(list(translation.ids)) if word.lower() == asked["of"]]
+    return starts[0] + 1 if starts else None
 
 
 def _draw(opened: OpenedRun, text: str, path: Path) -> None:
@@ -291,7 +269,7 @@ def _draw(opened: OpenedRun, text: str, path: Path) -> None:
         (translation,) = translator.translate([text])
         maps = look(translator.model, translator.tokeniser, text, translation.ids)
         draw_maps(maps, path, title=f"{tidy(text)} → {tidy_target(translation.text)}")
-    say(f"the attention is drawn in {path}")
+    note(f"the attention is drawn in {path}")
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:
@@ -299,10 +277,10 @@ def _serve(server: ExplorerServer, browser: bool) -> None:
     try:
         with server:
             out(server.url)
-            say("the page is served to this machine until Ctrl-C ends it")
+            note("the page is served to this machine until Ctrl-C ends it")
             if browser:
                 webbrowser.open(server.url)
             server.serve_forever()
     except KeyboardInterrupt:
-        say("ended")
+        note("ended")
         leave(0)  # a sentence may still be read

@@ -8,16 +8,15 @@ from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.storage.files import replace_file
-from regard_lab.cli.console import answers, check_page_name, out, out_json, out_lines, out_width
+from regard_lab.cli.console import check_page_name, out, out_console, out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
 from regard_lab.lessons.walkthrough import (
     Walk,
-    example,
     read_weights,
     to_html,
     to_json,
@@ -28,7 +27,8 @@ from regard_lab.lessons.walkthrough import (
     walk_whole,
     walk_whole_run,
 )
-from regard_lab.text.plain import has
+from regard_lab.lessons.walkthrough import example as options_of_example
+from regard_lab.text.terminal import has
 
 # The walk for --run and --whole, and why it does not take an option of another walk.
 WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
@@ -37,134 +37,106 @@ WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
     (False, True): (walk_whole, "a whole model shows all its layers and heads, with vectors as rows"),
     (True, True): (walk_whole_run, "a run has its own, and all its layers and heads are shown"),
 }
+OF_THE_COMMAND = ("run", "whole", "html", "as_json")  # options that no walk takes
+LARGEST_SEED = 2**63 - 1
 
 
 def walkthrough(
     text: Annotated[
         str | None,
-        typer.Argument(metavar="TEXT", help="A sentence, in quotes; an --example has its own.", show_default=False),
+        Argument(metavar="TEXT", help="A sentence, in quotes; an --example has its own.", show_default=False),
     ] = None,
     word: Annotated[
         str | None,
-        typer.Option(
-            help="The word shown in detail, or its number from 1. [default: the second; with --whole the last]"
-        ),
+        Option(help="The word shown in detail, or its number from 1. [default: the second; with --whole the last]"),
     ] = None,
     context: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
+        str | None, Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
     ] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="With a causal mask: no word looks at later words.")] = False,
-    heads: Annotated[
-        int | None, typer.Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")
-    ] = None,
-    kv_heads: Annotated[int | None, typer.Option(min=1, help="Key/value heads. [default: heads]")] = None,
+    causal: Annotated[bool, Option("--causal", help="With a causal mask: no word looks at later words.")] = False,
+    heads: Annotated[int | None, Option(min=1, max=128, help=f"Query heads. {default_note(walk, 'heads')}")] = None,
+    kv_heads: Annotated[int | None, Option(min=1, help="Key/value heads. [default: heads]")] = None,
     head: Annotated[
-        int | None, typer.Option(min=0, help=f"The head shown in detail, from 0. {default_note(walk, 'head')}")
+        int | None, Option(min=0, help=f"The head shown in detail, from 0. {default_note(walk, 'head')}")
     ] = None,
     dim: Annotated[
-        int | None, typer.Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
+        int | None, Option(min=1, max=1024, help=f"Size of the vectors. {default_note(walk, 'dim')}")
     ] = None,
-    query_dim: Annotated[int | None, typer.Option(min=1, help="Size of a query. [default: dim / heads]")] = None,
+    query_dim: Annotated[int | None, Option(min=1, help="Size of a query. [default: dim / heads]")] = None,
     key_dim: Annotated[
-        int | None, typer.Option(min=1, help="Size of a key; a dot product needs the size of a query.")
+        int | None, Option(min=1, help="Size of a key; a dot product needs the size of a query.")
     ] = None,
-    value_dim: Annotated[int | None, typer.Option(min=1, help="Size of a value. [default: dim / heads]")] = None,
+    value_dim: Annotated[int | None, Option(min=1, help="Size of a value. [default: dim / heads]")] = None,
     score: Annotated[
-        str | None, typer.Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
+        str | None, Option(help=f"scaled_dot, dot, general, concat or additive. {default_note(walk, 'score')}")
     ] = None,
     positions: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"none, sinusoidal or rotary. {default_note(walk, 'positions')} --whole: sinusoidal, rotary, learned."
         ),
     ] = None,
     words: Annotated[
-        str | None, typer.Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
+        str | None, Option(help=f"all, or letters: drop punctuation. {default_note(walk, 'words')}")
     ] = None,
     draw: Annotated[
-        str | None, typer.Option(help=f"normal, or uniform weights (0 to 1). {default_note(walk, 'draw')}")
+        str | None, Option(help=f"normal, or uniform weights (0 to 1). {default_note(walk, 'draw')}")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help=f"Seed of all random numbers. {default_note(walk, 'seed')}")
+        int | None, Option(min=0, max=LARGEST_SEED, help=f"Seed of all random numbers. {default_note(walk, 'seed')}")
     ] = None,
     weights_seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Seed of the weights. [default: drawn after the vectors]")
+        int | None, Option(min=0, max=LARGEST_SEED, help="Seed of the weights. [default: drawn after the vectors]")
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them.")
+        Path | None, Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them.")
     ] = None,
-    columns: Annotated[bool, typer.Option("--columns", help="Write vectors as columns, not as rows.")] = False,
+    columns: Annotated[bool, Option("--columns", help="Write vectors as columns, not as rows.")] = False,
     decimals: Annotated[
-        int | None,
-        typer.Option(min=0, max=8, help=f"Decimals of the printed numbers. {default_note(walk, 'decimals')}"),
+        int | None, Option(min=0, max=8, help=f"Decimals of the printed numbers. {default_note(walk, 'decimals')}")
     ] = None,
-    sample: Annotated[
-        str | None, typer.Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
+    example: Annotated[
+        str | None, Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
     ] = None,
-    run: Annotated[Path | None, typer.Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
+    run: Annotated[Path | None, Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
     whole: Annotated[
-        bool,
-        typer.Option("--whole", help="Show a whole Transformer, a small one or that of --run, up to the next word."),
+        bool, Option("--whole", help="Show a whole Transformer, a small one or that of --run, up to the next word.")
     ] = False,
     model: Annotated[
-        str | None,
-        typer.Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]"),
+        str | None, Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]")
     ] = None,
     layers: Annotated[
-        int | None, typer.Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
+        int | None, Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(min=0, help=f"With --run: the layer, from 0. {default_note(walk_run, 'layer')}")
+        int | None, Option(min=0, help=f"With --run: the layer, from 0. {default_note(walk_run, 'layer')}")
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
+    html: Annotated[Path | None, Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     as_json: Json = False,
 ) -> None:
     """Walk, and show the steps in the terminal, as JSON or as a page."""
-    chosen: dict[str, Any] = {
-        "word": word, "context": context, "causal": causal or None, "heads": heads, "kv_heads": kv_heads, "head": head,
-        "dim": dim, "query_dim": query_dim, "key_dim": key_dim, "value_dim": value_dim, "score": score,
-        "positions": positions, "words": words, "draw": draw, "seed": seed, "weights_seed": weights_seed,
-        "weights": weights, "columns": columns or None,
-        "decimals": decimals, "example": sample, "text": text, "layer": layer, "model": model, "layers": layers,
-    }  # fmt: skip
-    given = {name: value for name, value in chosen.items() if value is not None}
-    chosen_walk, reason = WALKS[run is not None, whole]
-    _check_fitting(given, chosen_walk, reason)
+    typed = {name: value for name, value in locals().items() if not (value is None or value is False)}
+    options: dict[str, Any] = {name: value for name, value in typed.items() if name not in OF_THE_COMMAND}
+    chosen, reason = WALKS[run is not None, whole]
+    _check_fitting(options, chosen, reason)
     if html is not None:
         check_page_name(html)
-    found = chosen_walk(**_drawn(given)) if run is None else chosen_walk(run, **given)
+    if weights is not None:
+        options["weights"] = read_weights(weights)
+    if (name := options.pop("example", None)) is not None:
+        options = options_of_example(name) | options
+    steps = chosen(**options) if run is None else chosen(run, **options)
     if html is not None:
-        replace_file(html, to_html(found).encode())
+        replace_file(html, to_html(steps).encode())
     if as_json:
-        out_json(to_json(found))
+        out_json(to_json(steps))
     elif html is not None:
         out(
-            f"{count_of(len(found.steps), 'steps')} of {count_of(len(found.words), 'words')} are in "
-            f"{html}; open it in a browser"
+            f"{count_of(len(steps.steps), 'steps')} of {count_of(len(steps.words), 'words')} are in {html}; open it in "
+            f"a browser"
         )
     else:
-        _show(found)
-
-
-def _drawn(given: dict[str, Any]) -> dict[str, Any]:
-    """The options of `walk`: those of an example, if one is named, and the weights of a file."""
-    if "weights" in given:
-        given["weights"] = read_weights(given["weights"])
-    name = given.pop("example", None)
-    return given if name is None else example(name) | given
-
-
-def _show(found: Walk) -> None:
-    """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
-    width = out_width()
-    if width is None:
-        out_lines(to_text(found))
-        return
-    console = answers(width)
-    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
-        console.print(to_rich(found, console.width), soft_wrap=True)
-    else:
-        out_lines(to_text(found, console.width))
+        _show(steps)
 
 
 def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
@@ -175,3 +147,16 @@ def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: s
         raise ArgumentError(f"leave out {names}: {reason}")
     if ("text" in given) == ("example" in given):
         raise ArgumentError("give a TEXT or an --example, such as --example life-is-short; not both")
+
+
+def _show(steps: Walk) -> None:
+    """Colours where a person reads and there are enough of them, else plain lines; nothing is wrapped again."""
+    width = out_width()
+    if width is None:
+        out_lines(to_text(steps))
+        return
+    console = out_console(width)
+    if sys.stdout.isatty() and console.color_system in ("256", "truecolor") and has(console.encoding, "■√ᵀ"):
+        console.print(to_rich(steps, console.width), soft_wrap=True)
+    else:
+        out_lines(to_text(steps, console.width))

@@ -16,7 +16,7 @@ from torch import nn
 from regard.packages import needed
 from regard_lab.models import LanguageModel
 from regard_lab.text import PAD
-from regard_lab.training.task import Batch, Task
+from regard_lab.training.engine import Batch, Task
 
 # Predictions
 

@@ -48,13 +48,12 @@ from regard_lab.text.translation_data import load_translation_data
 from regard_lab.training import Progress, Task, TrainingConfig, TrainingResult, check_run_folder, train
 from regard_lab.training.checkpoint import read_run
 from regard_lab.training.config import setting
+from regard_lab.training.engine import Batch
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
 from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
-from regard_lab.training.recipes.recipe import Tell, share_of_work, silent
+from regard_lab.training.recipes.recipe import RunConfig, Tell, share_of_work, silent
 from regard_lab.training.recipes.run_folder import read_settings
-from regard_lab.training.recipes.settings import RunConfig
 from regard_lab.training.recipes.translation import TranslationTask
-from regard_lab.training.task import Batch
 
 CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
 SHARE = 0.5  # of the loss of a distillation that comes from the original's predictions

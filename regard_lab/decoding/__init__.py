@@ -4,12 +4,18 @@ The state of a search (caches, hypotheses) is separate from the model, so one mo
 `Translator` and `Generator` join a model with its tokeniser; `evaluate` scores translations.
 """
 
-from regard_lab.decoding.beam import beam_search
-from regard_lab.decoding.generate import generate, greedy_search
 from regard_lab.decoding.generator import Generation, Generator, TextStream
 from regard_lab.decoding.lines import SharedWork, share_lines, sharing
 from regard_lab.decoding.sampling import Sampling, filtered_probabilities
-from regard_lab.decoding.search import NORMALISATIONS, Hypothesis, SpecialIds, normalised
+from regard_lab.decoding.search import (
+    NORMALISATIONS,
+    Hypothesis,
+    SpecialIds,
+    beam_search,
+    generate,
+    greedy_search,
+    normalised,
+)
 from regard_lab.decoding.translator import Evaluation, Translation, Translator, evaluate, perplexity
 
 __all__ = [

@@ -13,10 +13,9 @@ import torch
 from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError
 from regard.reprs import Described, brief
-from regard_lab.decoding.generate import generate
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard_lab.decoding.sampling import Sampling
-from regard_lab.decoding.search import Hypothesis
+from regard_lab.decoding.search import Hypothesis, generate
 from regard_lab.models import LanguageModel
 from regard_lab.text import BEGIN, Tokeniser, pad
 from regard_lab.text.seen_words import SeenWords

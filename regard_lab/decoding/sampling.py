@@ -1,4 +1,4 @@
-"""Sampling of the next id: the filters and the draw."""
+"""Choosing the next id: the filters, the draw, and the most likely ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from regard.arguments import plain, real, shown, whole
 from regard.errors import ArgumentError
 from regard.patterns.hashing import draw
-from regard_lab.decoding.search import likeliest
 
 
 def filtered_probabilities(
@@ -165,3 +164,48 @@ def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
     high = draw(seed, rows, 2 * place, torch.tensor(2**31, device="cpu"))
     low = draw(seed, rows, 2 * place + 1, torch.tensor(2**21, device="cpu"))
     return (high * 2**21 + low).double() / 2**52
+
+
+# The most likely ids
+
+BLOCK = 128  # ids per block, for the largest score of each block
+CACHED = 1 << 18  # scores that fit in a core's cache while they are summed
+
+
+def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` largest logits of each batch row, the largest first, and their ids.
+
+    They lie in the blocks with the largest maxima, so every other block is read only once.
+
+    Args:
+        scores: logits (batch, vocab_size), without NaN.
+        count: at least 1; a smaller vocabulary returns fewer.
+
+    Returns:
+        Logits and ids, both (batch, count).
+
+    >>> likeliest(torch.tensor([[1.0, 5.0, 3.0]]), 2)[1].tolist()
+    [[1, 2]]
+    """
+    blocks = scores.shape[1] // BLOCK
+    if blocks <= 2 * count:
+        return _largest(scores, min(count, scores.shape[1]))
+    whole, rest = scores[:, : blocks * BLOCK], scores[:, blocks * BLOCK :]
+    each = whole.unflatten(1, (blocks, BLOCK))
+    best = _largest(each.amax(-1), count)[1]  # the blocks, (batch, count)
+    inside = each.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)
+    values, at = _largest(torch.cat([inside, rest], 1), count)
+    ids = best.gather(1, (at // BLOCK).clamp(max=count - 1)) * BLOCK + at % BLOCK
+    return values, torch.where(at < count * BLOCK, ids, at + (blocks - count) * BLOCK)
+
+
+def log_total(scores: torch.Tensor) -> torch.Tensor:
+    """log Σ exp(scores) of each batch row, (batch, 1), computed for a few rows at a time."""
+    rows = max(1, CACHED // max(1, scores.shape[1]))
+    return torch.cat([part.logsumexp(-1, keepdim=True) for part in scores.split(rows)])
+
+
+def _largest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    # max takes a third of topk's time, and returns the first of equal scores
+    best = scores.max(-1, keepdim=True) if count == 1 else scores.topk(count)
+    return best.values, best.indices

@@ -1,17 +1,18 @@
-"""What all searches share: hypotheses, special ids, first logits, length limits and the most likely ids."""
+"""Searches for the next ids: greedy search, sampling and beam search, for any model with `start` and `step`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from regard.arguments import count_of, each, real, shown, suggest, whole
+from regard.arguments import a_list, count_of, each, of_kind, real, shown, suggest, whole
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import brief
+from regard_lab.decoding.sampling import Sampling, likeliest, log_total
 from regard_lab.models.state import State, Writer
 from regard_lab.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 
@@ -59,49 +60,6 @@ def check_normalisation(normalisation: str, alpha: float) -> None:
         raise ArgumentError(f"normalisation={normalisation!r} does not exist; {suggest(normalisation, NORMALISATIONS)}")
     if abs(real("alpha", alpha)) > LARGEST_ALPHA:
         raise ArgumentError(f"alpha is {alpha}; it is an exponent from -{LARGEST_ALPHA} to {LARGEST_ALPHA}")
-
-
-BLOCK = 128  # ids per block, for the largest score of each block
-CACHED = 1 << 18  # scores that fit in a core's cache while they are summed
-
-
-def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` largest logits of each batch row, the largest first, and their ids.
-
-    They lie in the blocks with the largest maxima, so every other block is read only once.
-
-    Args:
-        scores: logits (batch, vocab_size), without NaN.
-        count: at least 1; a smaller vocabulary returns fewer.
-
-    Returns:
-        Logits and ids, both (batch, count).
-
-    >>> likeliest(torch.tensor([[1.0, 5.0, 3.0]]), 2)[1].tolist()
-    [[1, 2]]
-    """
-    blocks = scores.shape[1] // BLOCK
-    if blocks <= 2 * count:
-        return _largest(scores, min(count, scores.shape[1]))
-    whole, rest = scores[:, : blocks * BLOCK], scores[:, blocks * BLOCK :]
-    each = whole.unflatten(1, (blocks, BLOCK))
-    best = _largest(each.amax(-1), count)[1]  # the blocks, (batch, count)
-    inside = each.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)
-    values, at = _largest(torch.cat([inside, rest], 1), count)
-    ids = best.gather(1, (at // BLOCK).clamp(max=count - 1)) * BLOCK + at % BLOCK
-    return values, torch.where(at < count * BLOCK, ids, at + (blocks - count) * BLOCK)
-
-
-def log_total(scores: torch.Tensor) -> torch.Tensor:
-    """log Σ exp(scores) of each batch row, (batch, 1), computed for a few rows at a time."""
-    rows = max(1, CACHED // max(1, scores.shape[1]))
-    return torch.cat([part.logsumexp(-1, keepdim=True) for part in scores.split(rows)])
-
-
-def _largest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    # max takes a third of topk's time, and returns the first of equal scores
-    best = scores.max(-1, keepdim=True) if count == 1 else scores.topk(count)
-    return best.values, best.indices
 
 
 # Whether the text of this batch row, given all its ids so far, is over; called after each new id except END.
@@ -224,3 +182,338 @@ def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
     if whole("the most ids", most) < 1:
         raise ArgumentError(f"the limit is {count_of(most, 'ids')}; give 1 or more")
     return [most] * len(texts)
+
+
+WIDEST = 1 << 16  # largest beam
+Going = tuple[tuple[int, ...], float]  # ids and log-probability of an unfinished hypothesis
+
+
+@dataclass
+class _Beam:
+    """The search for one text: its unfinished hypotheses, the most likely first, and its finished ones."""
+
+    number: int
+    limit: int
+    beam: int
+    count: int
+    normalisation: str
+    alpha: float
+    going: list[Going] = field(default_factory=lambda: [((), 0.0)])
+    ended: list[Hypothesis] = field(default_factory=list)
+
+    def end(self, ids: tuple[int, ...], log_probability: float, length: int, finished: bool) -> None:
+        score = normalised(log_probability, length, self.normalisation, self.alpha)
+        self.ended.append(Hypothesis(ids, log_probability, score, finished))
+
+    def best(self) -> list[Hypothesis]:
+        return sorted(self.ended, key=lambda hypothesis: -hypothesis.score)[: self.count]
+
+    def is_settled(self) -> bool:
+        """Whether no unfinished hypothesis can still become one of the best `count`.
+
+        A log-probability only decreases, so its best possible score is that at the shortest or the longest length.
+        """
+        if not self.going or (self.beam == 1 and self.ended):  # a beam of 1 is greedy search
+            return True
+        if len(self.ended) < self.count:
+            return False
+        likeliest = self.going[0][1]
+        bound = max(normalised(likeliest, length, self.normalisation, self.alpha) for length in (1, self.limit))
+        return bound <= self.best()[-1].score
+
+    def advance(self, candidates: list[tuple[int, int, float]], special: SpecialIds, over: Over | None) -> list[int]:
+        """Extend the hypotheses by one id.
+
+        Args:
+            candidates: (place of a hypothesis, its next id, the new log-probability), the most likely first.
+
+        Returns:
+            For each unfinished hypothesis, the place of the hypothesis it extends.
+        """
+        before, self.going = self.going, []
+        places: list[int] = []
+        for rank, (place, identifier, total) in enumerate(candidates):
+            if total == -torch.inf or len(self.going) == self.beam:
+                break
+            ids = before[place][0]
+            if identifier == special.end:
+                if rank < self.beam:
+                    self.end(ids, total, len(ids) + 1, finished=True)
+                continue
+            ids = (*ids, identifier)
+            if over is not None and over(self.number, ids):
+                if rank < self.beam:
+                    self.end(ids, total, len(ids), finished=True)
+            elif len(ids) >= self.limit:
+                self.end(ids, total, len(ids), finished=False)
+            else:
+                self.going.append((ids, total))
+                places.append(place)
+        return places
+
+
+@torch.inference_mode()
+def beam_search(
+    model: Writer[Any],
+    source: torch.Tensor,
+    beam: int,
+    *,
+    count: int = 1,
+    normalisation: str = "gnmt",
+    alpha: float = 0.6,
+    max_length: int | None = None,
+    over: Over | None = None,
+    special: SpecialIds = OURS,
+    cache: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
+) -> list[list[Hypothesis]]:
+    """Beam search: the best hypotheses for each batch row, of `beam` kept at every step.
+
+    A batch row is finished, and leaves the batch, when no unfinished hypothesis can become one of its best `count`.
+
+    Args:
+        model: a model with `start` and `step`.
+        source: ids (batch, length), padded with PAD: sources to translate, or prompts to continue.
+        beam: number of hypotheses kept at each step; 1 is greedy search.
+        count: number of hypotheses returned for each batch row, at most `beam`.
+        normalisation: length normalisation of scores: "none", "average" or "gnmt"; see `normalised`.
+        alpha: exponent of "gnmt".
+        max_length: the most new ids; by default twice the ids of the batch row plus 16.
+        over: function of (batch row, ids) that returns True to end a text.
+        special: ids with a special meaning.
+        cache, cache_dtype: how keys and values are stored, as for `generate`; in a "paged" cache beams share pages.
+
+    Returns:
+        For each batch row its best `count` hypotheses, the best first.
+
+    Raises:
+        ArgumentError: an invalid beam, count or normalisation.
+
+    Source: Sequence to Sequence Learning, Sutskever et al. 2014, section 3.2.
+    """
+    check_search(special, over)
+    beam, count = whole("beam", beam), whole("count", count)
+    if not 1 <= beam <= WIDEST:
+        raise ArgumentError(f"beam is {beam}; it is a whole number from 1 to {WIDEST:,}")
+    if not 1 <= count <= beam:
+        raise ArgumentError(f"count is {count} and beam is {beam}; count is 1 or more, and at most beam")
+    check_normalisation(normalisation, alpha)
+    limits = length_limits(source, max_length)
+    rows = [_Beam(number, limit, beam, count, normalisation, alpha) for number, limit in enumerate(limits)]
+    if not rows:
+        return []
+    state, scores = open_texts(model, source, special, Keeping(cache, cache_dtype), max(limits))
+    searched, width = rows, 1  # each text has `width` neighbouring places in the batch
+    while True:
+        candidates = _candidates(*admitted(scores, special), [row.going for row in searched], width, beam)
+        came_from = [row.advance(best, special, over) for row, best in zip(searched, candidates, strict=True)]
+        parents: list[int] = []  # the place in the batch that each hypothesis extends
+        for at, (row, places) in enumerate(zip(searched, came_from, strict=True)):
+            if not row.is_settled():
+                parents += [at * width + place for place in _filled(places, beam)]
+        searched, width = [row for row in searched if not row.is_settled()], beam
+        if not searched:
+            return [row.best() for row in rows]
+        state.reorder(torch.tensor(parents, device=source.device))
+        last = [ids[-1] for row in searched for ids, _ in _filled(row.going, beam)]
+        scores = model.step(torch.tensor(last, device=source.device), state)
+
+
+def _candidates(
+    scores: torch.Tensor, total: torch.Tensor, going: list[list[Going]], width: int, beam: int
+) -> list[list[tuple[int, int, float]]]:
+    """For each text its 2 · beam most likely continuations: enough even if `beam` of them end.
+
+    Only the best continuations of each hypothesis can be among the best of all, so the vocabulary is read once.
+    """
+    best, identifiers = likeliest(scores, 2 * beam)  # (rows * width, kept)
+    before = [[so_far for _, so_far in row] + [-torch.inf] * (width - len(row)) for row in going]
+    totals = torch.tensor(before, dtype=torch.float64, device=scores.device)  # (rows, width)
+    gains = best.double() - total.double()
+    kept = gains.shape[-1]
+    sums = (totals[..., None] + gains.view(-1, width, kept)).flatten(1)  # (rows, width * kept)
+    chosen = sums.topk(min(2 * beam, sums.shape[-1]))
+    ids = identifiers.view(len(sums), -1).gather(1, chosen.indices)
+    columns = zip(chosen.indices.tolist(), ids.tolist(), chosen.values.tolist(), strict=True)
+    return [[(at // kept, i, so_far) for at, i, so_far in zip(*row, strict=True)] for row in columns]
+
+
+def _filled(entries: list[Any], size: int) -> list[Any]:
+    """The entries, with the last one repeated up to `size`."""
+    return entries + entries[-1:] * (size - len(entries))
+
+
+GREEDY = Sampling(temperature=0)
+
+
+def greedy_search(
+    model: Writer[Any],
+    texts: torch.Tensor,
+    max_length: int | None = None,
+    special: SpecialIds = OURS,
+    *,
+    cache: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
+) -> list[Hypothesis]:
+    """Greedy search: one hypothesis for each batch row, always with the most likely next id.
+
+    Args:
+        model: a model with `start` and `step`.
+        texts: ids (batch, length), padded with PAD: sources to translate, or prompts to continue.
+        max_length: the most new ids; by default twice the ids of the batch row plus 16.
+        special: ids with a special meaning.
+        cache, cache_dtype: as for `generate`.
+
+    Returns:
+        One hypothesis for each batch row; its score is its log-probability.
+    """
+    check_search(special, None)
+    keeping = Keeping(cache, cache_dtype)
+    return write(model, texts, length_limits(texts, max_length), GREEDY, special=special, keeping=keeping)
+
+
+@torch.inference_mode()
+def write(
+    model: Writer[Any],
+    texts: torch.Tensor,
+    limits: Sequence[int],
+    sampling: Sampling,
+    *,
+    count: int = 1,
+    rows: Sequence[int] | None = None,
+    over: Over | None = None,
+    special: SpecialIds = OURS,
+    keeping: Keeping = OWN,
+) -> list[Hypothesis]:
+    """Write `count` texts for each batch row, id by id; finished texts leave the batch.
+
+    Args:
+        model, texts, special: as for `greedy_search`.
+        limits: the most new ids of each batch row.
+        sampling: how the next id is chosen.
+        count: texts for each batch row.
+        rows: the number of each batch row in its draws; 0, 1, ... by default.
+        over: function of (row · count + number of the text, ids) that returns True to end a text.
+        keeping: how keys and values are stored.
+
+    Returns:
+        Hypotheses, those of one batch row together. Log-probability and score are those of the model, before
+        temperature and filters.
+    """
+    if not len(texts):
+        return []
+    state, scores = open_texts(model, texts, special, keeping, max(limits))
+    if count > 1:
+        each = torch.arange(len(texts), device=texts.device).repeat_interleave(count)
+        state.reorder(each)
+        scores = scores[each]
+    rows = range(len(texts)) if rows is None else rows
+    numbers = torch.tensor([row + (copy << 32) for row in rows for copy in range(count)], device="cpu")
+    written: list[list[int]] = [[] for _ in numbers]
+    totals = [0.0] * len(written)
+    finished = [False] * len(written)
+    going = list(range(len(written)))
+    while going:
+        scores, total = admitted(scores, special)
+        ids = sampling.choose(scores, numbers[going], len(written[going[0]]))
+        gains = (scores.gather(-1, ids[:, None]) - total)[:, 0]
+        staying = []
+        for at, (row, chosen, gain) in enumerate(zip(going, ids.tolist(), gains.tolist(), strict=True)):
+            totals[row] += gain
+            if chosen == special.end:
+                finished[row] = True
+                continue
+            written[row].append(chosen)
+            finished[row] = over is not None and over(row, written[row])
+            if not finished[row] and len(written[row]) < limits[row // count]:
+                staying.append(at)
+        if len(staying) < len(going):
+            index = torch.tensor(staying, dtype=torch.int64, device=ids.device)
+            going = [going[at] for at in staying]
+            ids = ids[index]
+            if going:
+                state.reorder(index)
+        if going:
+            scores = model.step(ids, state)
+    return [
+        Hypothesis(tuple(ids), total, total, done) for ids, total, done in zip(written, totals, finished, strict=True)
+    ]
+
+
+def generate(
+    model: Writer[Any],
+    prompts: torch.Tensor,
+    *,
+    max_tokens: int | None = 100,
+    sampling: Sampling | None = None,
+    beam: int = 1,
+    count: int = 1,
+    normalisation: str = "none",
+    alpha: float = 0.6,
+    rows: Sequence[int] | None = None,
+    over: Over | None = None,
+    special: SpecialIds = OURS,
+    cache: str | None = None,
+    cache_dtype: torch.dtype | str | None = None,
+) -> list[list[Hypothesis]]:
+    """Continue prompts, or translate sources, by greedy search, sampling or beam search.
+
+    Args:
+        model: a model with `start` and `step`: a LanguageModel or a translator.
+        prompts: ids (batch, length) of unequal lengths, padded with PAD on either side.
+        max_tokens: the most new ids; None for twice the ids of the prompt plus 16.
+        sampling: settings of sampling; None takes the most likely id.
+        beam: more than 1 for beam search, which does not sample.
+        count: texts for each prompt: independent samples, or the best of a beam.
+        normalisation, alpha: length normalisation of beam scores; see `normalised`.
+        rows: the number of each prompt in its draws; 0, 1, ... by default. A prompt with the same number and seed gives
+            the same text in any batch.
+        over: function of a text's number and all its new ids that returns True to end it. The number is the batch row
+            of a beam, else batch row · count + number of the sample.
+        special: ids with a special meaning.
+        cache: kind of cache, as `new_cache` of a layer has it: "dynamic", "static", "ring", "paged" or "state"; by
+            default the model's own choice. The room of a static cache is that of the prompt and the new ids.
+        cache_dtype: storage dtype of keys and values, such as "int8" or torch.bfloat16; that of the weights by default.
+
+    Returns:
+        For each prompt `count` hypotheses: the best of a beam first, else in the order of sampling.
+
+    Raises:
+        ArgumentError: invalid settings, or settings that exclude each other.
+        UnsupportedError: a model without such a cache, or a cache that cannot continue its patterns.
+
+    >>> from regard_lab.models import LanguageConfig, LanguageModel
+    >>> model = LanguageModel(LanguageConfig(vocab_size=50, dim=16, heads=2)).eval()
+    >>> prompts = torch.tensor([[5, 6, 7], [0, 0, 8]])  # 0 is PAD
+    >>> texts = generate(model, prompts, max_tokens=4, sampling=Sampling(top_k=9, seed=1), count=2)
+    >>> [len(of_prompt) for of_prompt in texts]
+    [2, 2]
+    """
+    check_search(special, over)
+    if sampling is not None:
+        of_kind("sampling", sampling, Sampling, "a Sampling, or None for the most likely ids")
+    beam, count = whole("beam", beam, 1), whole("count", count)
+    if rows is not None:
+        rows = a_list("rows", rows, int, "integers, one for each prompt")
+        if len(rows) != len(prompts):
+            raise ArgumentError(
+                f"rows are {count_of(len(rows), 'numbers')} for {len(prompts)} prompts; give one for each prompt"
+            )
+    sampling = GREEDY if sampling is None else sampling
+    if beam != 1:
+        if not sampling.is_greedy:
+            raise ArgumentError(
+                f"beam={beam} and sampling at temperature {sampling.temperature} exclude each other; give one of them"
+            )
+        return beam_search(
+            model, prompts, beam, count=count, normalisation=normalisation, alpha=alpha, max_length=max_tokens,
+            over=over, special=special, cache=cache, cache_dtype=cache_dtype,
+        )  # fmt: skip
+    if count < 1 or (count > 1 and sampling.is_greedy):
+        raise ArgumentError(f"count={count}: the most likely ids give 1 text; give sampling= or a larger beam")
+    limits = length_limits(prompts, max_tokens)
+    keeping = Keeping(cache, cache_dtype)
+    written = write(
+        model, prompts, limits, sampling, count=count, rows=rows, over=over, special=special, keeping=keeping
+    )
+    return [written[at : at + count] for at in range(0, len(written), count)]

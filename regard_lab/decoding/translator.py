@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from regard.arguments import a_list, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError
 from regard.reprs import Described, brief
-from regard_lab.decoding.beam import beam_search
-from regard_lab.decoding.generate import greedy_search
+from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
-from regard_lab.decoding.search import Hypothesis
+from regard_lab.decoding.search import Hypothesis, beam_search, greedy_search
 from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.text import PAD, Pair, Scores, Tokeniser, score
 from regard_lab.text.batches import batches_in_order, encode_pairs
@@ -75,26 +74,6 @@ class Ends:
         return "; ".join(parts) or None
 
 
-@runtime_checkable
-class Share(Protocol):
-    """The processes among which batches are divided, as one of them sees them, from `regard_lab.decoding.sharing`."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def count(self) -> int: ...
-
-    def gathered(self, own: list[Any]) -> list[Any]:
-        """What all processes have, in one list."""
-        ...
-
-
-def _check_share(share: Share | None) -> None:
-    if share is not None:
-        of_kind("share", share, Share, "what regard_lab.decoding.sharing gives")
-
-
 class Translator(Described):
     """Translates lines of text with a trained model, recurrent or Transformer.
 
@@ -136,7 +115,7 @@ class Translator(Described):
         cache_dtype: torch.dtype | str | None = None,
         batch_tokens: int = 2048,
         progress: Callable[[int], None] | None = None,
-        share: Share | None = None,
+        share: SharedWork | None = None,
     ) -> list[Translation]:
         """Translate each line, in order; the translation of an empty line is empty.
 
@@ -157,7 +136,7 @@ class Translator(Described):
         whole("batch_tokens", batch_tokens, 1)
         if progress is not None and not callable(progress):
             raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of lines")
-        _check_share(share)
+        of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
         translations: list[Translation | None] = [None] * len(lines)
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
         keeping = {"max_length": max_length, "cache": cache, "cache_dtype": cache_dtype}
@@ -220,7 +199,7 @@ def evaluate(
     normalisation: str = "gnmt",
     alpha: float = 0.6,
     progress: Callable[[int], None] | None = None,
-    share: Share | None = None,
+    share: SharedWork | None = None,
 ) -> Evaluation:
     """Translate the sources, score them against the targets, and compute the perplexity of the targets.
 
@@ -247,7 +226,7 @@ def evaluate(
 
 @torch.inference_mode()
 def perplexity(
-    translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048, *, share: Share | None = None
+    translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048, *, share: SharedWork | None = None
 ) -> float:
     """Perplexity of the targets: exp of the mean cross entropy of their ids, including END.
 
@@ -256,7 +235,7 @@ def perplexity(
     of_kind("translator", translator, Translator, "a Translator")
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     whole("batch_tokens", batch_tokens, 1)
-    _check_share(share)
+    of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
     own: list[tuple[int, float, int]] = []
     device = next(translator.model.parameters()).device
     for number, (_, batch) in enumerate(batches_in_order(encode_pairs(pairs, translator.tokeniser), batch_tokens)):

@@ -15,8 +15,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns import KeySpan, Pattern, parse
 from regard.positions import Learned
 from regard.reprs import brief
-from regard_lab.models.language.config import EACH, LanguageConfig, in_turn
-from regard_lab.models.language.stack import Stack
+from regard_lab.models.language import EACH, LanguageConfig, Stack, in_turn
 from regard_lab.models.layers import new_norm
 from regard_lab.models.padding import Aligned, align
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind
-from regard.core.combination import check_combination
 from regard.core.keywords import OF_MODELS, answering
+from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
 from regard.layers.caches import Cache, RecurrentState

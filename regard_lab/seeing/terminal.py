@@ -11,7 +11,7 @@ import torch
 from regard.arguments import a_list, a_string, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard_lab.text.plain import has, plain
+from regard_lab.text.terminal import has, plain
 
 EMPTY = "\u2423"  # "␣": the label of an empty word
 LONGEST = 18  # characters of a label; a longer word ends in "…"

@@ -18,8 +18,8 @@ from regard_lab.text.tables import (
     SOURCE_AND_TARGET,
     Columns,
     Header,
+    PairTable,
     Quotes,
-    Table,
     find_header,
     first_line,
     name_the_keys,
@@ -56,7 +56,7 @@ FORMATS = (
 )
 
 
-class Row(NamedTuple):
+class TextRow(NamedTuple):
     """The two sides of a line as they are in the file or files."""
 
     number: int  # line number, from 1
@@ -74,7 +74,7 @@ class Fault(NamedTuple):
 
 def rows(
     paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET
-) -> tuple[Iterator[Row | Fault], str | None, Quotes | None]:
+) -> tuple[Iterator[TextRow | Fault], str | None, Quotes | None]:
     """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name those of a table.
 
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
@@ -108,7 +108,7 @@ def rows(
     return read, on_first_line(table, first, header, columns), quotes
 
 
-def _named_rows(table: Table, header: Header, quotes: Quotes | None) -> Iterator[Row | Fault]:
+def _named_rows(table: PairTable, header: Header, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
     file = str(table.path)
     for number, found in table_rows(table, header, quotes):
         if not found:
@@ -116,21 +116,21 @@ def _named_rows(table: Table, header: Header, quotes: Quotes | None) -> Iterator
         elif isinstance(found, str):
             yield Fault(found, file, number)
         else:
-            yield Row(number, (file, file), found)
+            yield TextRow(number, (file, file), found)
 
 
-def _plain_rows(path: Path, quotes: Quotes | None) -> Iterator[Row | Fault]:
+def _plain_rows(path: Path, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
     for row in _parsed_rows(path, _columns):
-        half = isinstance(row, Row) and quotes is not None and quotes.has_half(row.number, row.sides)
+        half = isinstance(row, TextRow) and quotes is not None and quotes.has_half(row.number, row.sides)
         yield Fault(HALF_QUOTED, str(path), row.number) if half else row
 
 
-def _json_rows(table: Table, columns: Columns) -> Iterator[Row | Fault]:
+def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
     wanted = wanted_columns(table, columns)
     return _parsed_rows(table.path, lambda text: _json_object(text, wanted))
 
 
-def _parsed_rows(path: Path, parse: Callable[[str], tuple[str, str] | str]) -> Iterator[Row | Fault]:
+def _parsed_rows(path: Path, parse: Callable[[str], tuple[str, str] | str]) -> Iterator[TextRow | Fault]:
     file = str(path)
     for number, text in numbered_lines(path):
         if text is None:
@@ -139,7 +139,7 @@ def _parsed_rows(path: Path, parse: Callable[[str], tuple[str, str] | str]) -> I
             yield Fault(EMPTY_LINE, file, number)
         else:
             parsed = parse(text)
-            yield Fault(parsed, file, number) if isinstance(parsed, str) else Row(number, (file, file), parsed)
+            yield Fault(parsed, file, number) if isinstance(parsed, str) else TextRow(number, (file, file), parsed)
 
 
 def _columns(text: str) -> tuple[str, str] | str:
@@ -159,7 +159,7 @@ def _json_object(text: str, wanted: Columns) -> tuple[str, str] | str:
     return NOT_UNICODE if LONE_SURROGATES.search("".join(found)) else found  # written as escapes such as \ud800
 
 
-def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
+def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fault]:
     files = (str(source), str(target))
     ended = (0, "")  # in place of lines missing in the shorter file
     source_lines = target_lines = 0
@@ -172,7 +172,7 @@ def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[Row | Fault]:
         elif not left.strip() and not right.strip():
             yield Fault(EMPTY_LINE, files[0], i)
         else:
-            yield Row(i, files, (left, right))
+            yield TextRow(i, files, (left, right))
     if source_lines != target_lines:
         raise DataError(
             f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line "
@@ -292,7 +292,7 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     return read
 
 
-def _pair_or_fault(row: Row, max_words: int, seen: Collection[Pair]) -> Pair | Fault:
+def _pair_or_fault(row: TextRow, max_words: int, seen: Collection[Pair]) -> Pair | Fault:
     source, target = (side.lstrip("\ufeff") for side in row.sides)
     pair = Pair(tidy(source), tidy_target(target))
     for file, side in zip(row.files, (pair.source, pair.target), strict=True):
@@ -320,7 +320,7 @@ def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
     )
 
 
-def _about_the_keys(table: Table, columns: Columns) -> str | None:
+def _about_the_keys(table: PairTable, columns: Columns) -> str | None:
     """What the first line says about the keys to name, if it is an object without the wanted ones."""
     try:
         record = json.loads(first_line(table.path))

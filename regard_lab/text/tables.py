@@ -46,7 +46,7 @@ SOURCE_AND_TARGET = Columns(("source", "src"), ("target", "tgt", "translation"))
 LABEL_AND_TEXT = Columns(("label", "class", "category"), ("text", "sentence"))
 
 
-class Table(NamedTuple):
+class PairTable(NamedTuple):
     """A table as its path names it: the file, and the two columns that the path names, if it names any."""
 
     path: Path
@@ -57,17 +57,17 @@ class Table(NamedTuple):
         return self.path.suffix.lower()
 
 
-def table_of(path: Path) -> Table:
+def table_of(path: Path) -> PairTable:
     """The table that a path names; the path of a file that exists is never taken apart.
 
     >>> table_of(Path("pairs.csv:english,german"))
-    Table(path=PosixPath('pairs.csv'), names=('english', 'german'))
+    PairTable(path=PosixPath('pairs.csv'), names=('english', 'german'))
     """
     found = None if os.path.lexists(path) else NAMED.fullmatch(str(path))
-    return Table(path, None) if found is None else Table(Path(found["path"]), (found["left"], found["right"]))
+    return PairTable(path, None) if found is None else PairTable(Path(found["path"]), (found["left"], found["right"]))
 
 
-def wanted_columns(table: Table, kinds: Columns) -> Columns:
+def wanted_columns(table: PairTable, kinds: Columns) -> Columns:
     """The names that the path gives, or else the usual ones, in lower case."""
     return kinds if table.names is None else Columns(*((name.strip().lower(),) for name in table.names))
 
@@ -88,7 +88,7 @@ def two_strings(record: object, wanted: Columns) -> tuple[str, str] | None:
     return None
 
 
-def name_the_keys(table: Table, record: object, kinds: Columns) -> str | None:
+def name_the_keys(table: PairTable, record: object, kinds: Columns) -> str | None:
     """A phrase about the keys of an object that lacks the wanted ones; None if it holds no two strings."""
     nested = record.get("translation") if isinstance(record, dict) else None
     held = nested if isinstance(nested, dict) else record
@@ -116,7 +116,7 @@ class Quotes:
         header: whether its first line names them.
     """
 
-    def __init__(self, table: Table, columns: Columns, header: bool) -> None:
+    def __init__(self, table: PairTable, columns: Columns, header: bool) -> None:
         self._table, self._columns, self._header = table, columns, header
         self._rows = self._whole = self._certain = self._first = 0
 
@@ -155,12 +155,12 @@ def _is_half(cell: str) -> bool:
     return cell.count('"') % 2 == 1 and (cell.startswith('"') or cell.endswith('"'))
 
 
-def _read_quoted(table: Table, kinds: Columns, header: bool) -> str:
+def _read_quoted(table: PairTable, kinds: Columns, header: bool) -> str:
     way = f"rename it to {table.path.with_suffix('.csv').name}, whose quotes are read"
     return way if header else f"{way}, with the header {kinds.left[0]} TAB {kinds.right[0]} as its first line"
 
 
-def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
+def find_header(table: PairTable, first: str, kinds: Columns) -> Header | None:
     """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others.
 
     Raises:
@@ -189,7 +189,7 @@ def find_header(table: Table, first: str, kinds: Columns) -> Header | None:
     return None
 
 
-def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
+def _refuse_unclear(table: PairTable, first: str, kinds: Columns) -> None:
     """Raise unless the first line can only be a row of a `.tsv` without a header."""
     names = max((_cells(table, first, delimiter) for delimiter in DELIMITERS[table.suffix]), key=len)
     if table.names is not None:
@@ -211,10 +211,10 @@ def _refuse_unclear(table: Table, first: str, kinds: Columns) -> None:
         )
 
 
-def on_first_line(table: Table, first: str, header: Header | None, kinds: Columns) -> str | None:
+def on_first_line(table: PairTable, first: str, header: Header | None, kinds: Columns) -> str | None:
     r"""A phrase about a first line that is a header, or that may be one and was read as a row; None for any other.
 
-    >>> on_first_line(Table(Path("a.tsv"), None), "source\ttarget", Header("\t", 2, 0, 1), SOURCE_AND_TARGET)
+    >>> on_first_line(PairTable(Path("a.tsv"), None), "source\ttarget", Header("\t", 2, 0, 1), SOURCE_AND_TARGET)
     "the first line, 'source', 'target', is a header"
     """
     if header is not None:
@@ -229,7 +229,7 @@ def on_first_line(table: Table, first: str, header: Header | None, kinds: Column
 
 
 def table_rows(
-    table: Table, header: Header, quotes: Quotes | None
+    table: PairTable, header: Header, quotes: Quotes | None
 ) -> Iterator[tuple[int, tuple[str, str] | str | None]]:
     """The rows below a header with the numbers of their lines: the two columns, a reason against it, or None.
 
@@ -292,7 +292,7 @@ def _quoted_rows(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -
         ) from None
 
 
-def _cells(table: Table, line: str, delimiter: str) -> list[str]:
+def _cells(table: PairTable, line: str, delimiter: str) -> list[str]:
     if table.suffix == ".tsv":
         return line.split("\t")
     try:
@@ -310,7 +310,7 @@ def _header(kinds: Columns) -> str:
     return f"{kinds.left[0]},{kinds.right[0]}"
 
 
-def _way_out(table: Table, names: Sequence[str], kinds: Columns) -> str:
+def _way_out(table: PairTable, names: Sequence[str], kinds: Columns) -> str:
     """How to name the columns; those that the header leaves no doubt about are named."""
     usable = {name.strip().lower(): name.strip() for name in names if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())}
     near = [get_close_matches(name.strip().lower(), usable, n=1) for name in table.names or ()]

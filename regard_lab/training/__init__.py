@@ -5,14 +5,23 @@ the last and the best checkpoint as folders that `regard_lab.models.storage.load
 those per target token of the whole step, however it is cut into micro-batches and processes.
 """
 
-from regard_lab.training.averaging import average_checkpoints
-from regard_lab.training.checkpoint import RunSummary, read_run
+from regard_lab.training.checkpoint import RunSummary, average_checkpoints, read_run
 from regard_lab.training.config import TrainingConfig, learning_rate_at
-from regard_lab.training.log import draw_curves, read_log, read_what_is_left
-from regard_lab.training.loop import check_run_folder, train
-from regard_lab.training.record import Event, Noticed, Progress, Saved, Started, StepDone, StepSkipped, Validated
-from regard_lab.training.run import OnValidation, TrainingResult
-from regard_lab.training.task import Batch, Task
+from regard_lab.training.engine import Batch, Task
+from regard_lab.training.loop import OnValidation, TrainingResult, check_run_folder, train
+from regard_lab.training.record import (
+    Event,
+    Noticed,
+    Progress,
+    Saved,
+    Started,
+    StepDone,
+    StepSkipped,
+    Validated,
+    draw_curves,
+    read_log,
+    read_what_is_left,
+)
 
 __all__ = [
     "train",

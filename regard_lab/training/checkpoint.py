@@ -4,29 +4,38 @@ Each folder is a saved model that `load_model` reads, with `training.json` and `
 A checkpoint is written aside, synced and renamed; then `checkpoints.json` is replaced in one instant; then the
 folders that it no longer names are deleted. A kill between any two of these leaves a run that can be resumed."""
 
+from __future__ import annotations
+
+import os
 import re
 import shutil
+import stat
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.arguments import a_path, absent
-from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
+from regard.arguments import a_path, absent, count_of
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, UnsupportedError
 from regard.reprs import brief
 from regard.storage import load_tensors, save_tensors
 from regard.storage.files import replace_file, write_folder
 from regard.storage.sealed_json import check_format, read_sealed, render_sealed
 from regard_lab.models.storage import (
     Checkpoints,
+    SavedModel,
     load_model,
     read_checkpoints,
+    save_model,
     write_checkpoints,
     write_model_files,
 )
 from regard_lab.training.config import TrainingConfig
-from regard_lab.training.workers import gathered, parted
+from regard_lab.training.engine import gathered, parted
+from regard_lab.training.identity import Identity
 
 FORMAT = 1
 STATE_FILE = "training.json"
@@ -60,34 +69,62 @@ class RunState:
 LATER = ("look_seconds", "last_step", "cooling_from")  # what checkpoints of earlier versions do not have
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What a checkpoint says about the model and the run beside the numbers."""
+@contextmanager
+def folder_lock(folder: Path) -> Generator[None]:
+    """Lock a folder for this process; the system releases the lock when the process ends, however it ends.
 
-    kind: str
-    model_config: dict[str, Any]
-    extra_files: dict[str, str]
-    config: TrainingConfig
-    fingerprint: dict[str, Any]
-    environment: dict[str, Any]
+    The file `lock` is never removed, since two trainers could then lock two different files. Only a living process
+    that has it open holds the lock, so a killed trainer never blocks the next one.
+
+    Raises:
+        CheckpointError: another trainer holds it, or the file cannot be made, locked or written.
+        UnsupportedError: a system without such locks.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise UnsupportedError(
+            "training locks its folder with fcntl, which this system lacks; use a POSIX system (on Windows: WSL)"
+        ) from error
+    path = folder / "lock"
+    with _refused(path, "opened or made", "make room there, or choose another folder"):
+        # O_NONBLOCK: a pipe in its place must not make this wait for a process at its other end.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CheckpointError(f"{path} is not a plain file, so it locks nothing; remove it")
+        try:
+            with _refused(path, "locked", "choose another folder"):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            raise CheckpointError(
+                f"{folder} is being trained by process {owner}; wait until it ends, or choose another folder"
+            ) from None
+        with _refused(path, "written", "make room there, or choose another folder"):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _refused(path: Path, what: str, way_out: str) -> Generator[None]:
+    """Turn the system's refusal into a sentence; only a lock that another process holds is left as it is."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be {what}: {error.strerror}; {way_out}") from error
 
 
 def save_checkpoint(
-    run: Path,
-    weights: dict[str, torch.Tensor],
-    moments: dict[str, torch.Tensor],
-    state: RunState,
-    identity: Identity,
-    *,
-    is_best: bool,
-) -> Path:
+    run: Path, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor], state: RunState, identity: Identity,
+    *, is_best: bool,
+) -> Path:  # fmt: skip
     """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces.
-
-    Args:
-        run: the folder.
-        weights: the model's state dict; moments: the optimiser's tensors, see `moments_of`.
-        state, identity: what is written beside them.
-        is_best: does validation find this model the best?
 
     Raises:
         CheckpointError: it could not be written; the checkpoints before it are unchanged.
@@ -136,11 +173,8 @@ def read_training(folder: Path) -> dict[str, Any]:
     if state.keys() | set(LATER) != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
     prints = content["fingerprint"]
-    parts = [
-        prints.get("files"),
-        model := prints.get("model"),
-        model.get("config") if isinstance(model, dict) else None,
-    ]
+    model = prints.get("model")
+    parts = (prints.get("files"), model, model.get("config") if isinstance(model, dict) else None)
     if any(part is not None and not isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{folder / STATE_FILE} holds a fingerprint whose parts are not entries by name")
     return content
@@ -158,7 +192,13 @@ def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.op
     try:
         cuts = model.state_dict()
         model.load_state_dict({name: parted(tensor, cuts.get(name, tensor)) for name, tensor in saved.state.items()})
-        optimiser.load_state_dict(_unflatten(model, optimiser, flat))
+        places = {name: index for index, name in enumerate(_names(model, optimiser))}
+        parameters = dict(model.named_parameters())
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for path, tensor in flat.items():
+            key, _, name = path.partition("/")
+            moments.setdefault(places[name], {})[key] = parted(tensor, parameters[name])
+        optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not fit this model: {error}") from error
     return RunState(**content["state"])
@@ -170,9 +210,7 @@ def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str
     return [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
 
 
-def moments_of(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, keep: bool = True
-) -> dict[str, torch.Tensor]:
+def moments_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, keep: bool) -> dict[str, torch.Tensor]:
     """The optimiser's tensors by their kind and the parameter's name, each whole, see `gathered`."""
     names = _names(model, optimiser)
     moments = {
@@ -181,18 +219,6 @@ def moments_of(
         for key, value in values.items()
     }
     return gathered(moments, keep=keep)
-
-
-def _unflatten(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, flat: dict[str, torch.Tensor]
-) -> dict[str, Any]:
-    places = {name: index for index, name in enumerate(_names(model, optimiser))}
-    parameters = dict(model.named_parameters())
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for path, tensor in flat.items():
-        key, _, name = path.partition("/")
-        state.setdefault(places[name], {})[key] = parted(tensor, parameters[name])
-    return {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
 
 
 def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
@@ -250,9 +276,7 @@ def read_run(folder: str | Path) -> RunSummary:
     regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
     """
     folder = a_path("folder", folder)
-    checkpoints = read_checkpoints(folder)
-    if checkpoints is None:
-        raise NotFoundError(f"{folder} holds no run of training" if folder.exists() else absent(folder))
+    checkpoints = _checkpoints_of(folder)
     content = read_training(folder / checkpoints.last)
     try:
         config = TrainingConfig.from_dict(content["config"])
@@ -261,3 +285,77 @@ def read_run(folder: str | Path) -> RunSummary:
     state = RunState(**content["state"])
     data = content["fingerprint"].get("data", {})
     return RunSummary(config, data, state.step, state.tokens, state.best_step, state.best_loss)
+
+
+def _checkpoints_of(run: Path) -> Checkpoints:
+    if (checkpoints := read_checkpoints(run)) is None:
+        raise NotFoundError(f"{run} holds no run of training" if run.exists() else absent(run))
+    return checkpoints
+
+
+UNTRAINED = "step-000000"  # what every run begins with
+
+
+def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[str]:
+    """Save the mean of the last checkpoints of a run as a model of its own.
+
+        weight = (weight_1 + ... + weight_count) / count
+
+    Sums are taken in float64 and rounded once; tensors of whole numbers are those of the last checkpoint.
+
+    Args:
+        run: a folder that `train` wrote with `keep` of at least `count`.
+        count: how many of its last checkpoints.
+        out: the folder of the new model, with the run's extra files beside it.
+
+    Returns:
+        The names of the checkpoints that were taken, the last one last.
+
+    Raises:
+        ArgumentError: fewer than one checkpoint was asked for.
+        NotFoundError: the folder holds no run.
+        CheckpointError: there are too few, one is damaged or of another config, or `out` holds something else.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 6.1.
+
+    >>> average_checkpoints("nowhere", 5, "mean")
+    Traceback (most recent call last):
+    regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
+    """
+    run = a_path("run", run)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ArgumentError(f"the mean of {count!r} checkpoints was asked for; it needs a whole number of at least 1")
+    checkpoints = _checkpoints_of(run)
+    names = [name for name in complete_checkpoints(run, checkpoints) if name != UNTRAINED]
+    if len(names) < count:
+        kept = ", ".join(names) or "beside the untrained"
+        raise NotFoundError(
+            f"the last {count_of(count, 'checkpoints')} of {run} were asked for, and it keeps {len(names)} ({kept}); "
+            f"ask for fewer, or go on with the training and keep more: --resume --keep {count} (keep={count} in Python)"
+        )
+    last, mean = _mean_of([run / name for name in names[-count:]])
+    save_model(out, last.config, mean, last.kind, last.extra_files)
+    return names[-count:]
+
+
+def _mean_of(folders: Sequence[Path]) -> tuple[SavedModel, dict[str, torch.Tensor]]:
+    """The last of some saved models, and the mean of all: one model in memory at a time, beside it and the sums."""
+    last = load_model(folders[-1])
+    sums = {name: tensor.double() for name, tensor in _floating(last).items()}
+    for folder in folders[:-1]:
+        saved = load_model(folder)
+        shapes, others = ({name: (t.shape, t.dtype) for name, t in one.state.items()} for one in (last, saved))
+        if (last.kind, last.config, shapes) != (saved.kind, saved.config, others):
+            raise CheckpointError(
+                f"{folder} holds a model of another config than the last checkpoint: they have no mean"
+            )
+        for name, tensor in _floating(saved).items():
+            sums[name] += tensor
+    means = {id(last.state[name]): (total / len(folders)).to(last.state[name].dtype) for name, total in sums.items()}
+    return last, {name: means.get(id(tensor), tensor) for name, tensor in last.state.items()}  # tied weights stay one
+
+
+def _floating(saved: SavedModel) -> dict[str, torch.Tensor]:
+    """The tensors that have a mean, those that are one under the first of their names."""
+    names = {id(tensor): name for name, tensor in reversed(saved.state.items()) if tensor.is_floating_point()}
+    return {name: saved.state[name] for name in names.values()}

@@ -1,19 +1,190 @@
-"""One step and one validation: the mathematics of training, without files, clocks or signals."""
+"""The mathematics of training, without files, clocks or signals: what a task defines, one step, and one validation.
 
+The processes that train together are an `Accelerator`'s. One process alone is the ordinary case. With FSDP2 each holds
+a part of every tensor, and a layer is whole while it computes.
+
+Source: PyTorch FSDP, Zhao et al. 2023; its second form is `torch.distributed.fsdp.fully_shard`.
+"""
+
+from __future__ import annotations
+
+import copy
 import hashlib
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
+from regard.packages import needed
 from regard_lab.training.config import TrainingConfig, learning_rate_at
-from regard_lab.training.task import Task
-from regard_lab.training.workers import Workers, filled, hollow, whole, whole_state
+
+Batch = Any
+"""Whatever the task's own losses understand: a tensor, a tuple, a dict, or an object with `.to(device)`."""
+
+
+class Task(Protocol):
+    """Data and losses of one training.
+
+    Under several processes each has its own task, which gives its own share of the same batch (the rank is the
+    task's business); sums and token counts are added up over the processes by the loop. A loss calls the model
+    as `model(...)`, never one of its methods, so that the processes' gradients meet.
+    """
+
+    def batch(self, index: int) -> Batch:
+        """The micro-batch number `index`: a pure function of it, so that a resumed run sees the same data.
+
+        With `TrainingConfig.accumulate` = a, step s (from 0) reads the indices s * a to s * a + a - 1.
+        """
+        ...
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """What is minimised: the sum (never the mean) over target tokens, and the number of those tokens."""
+        ...
+
+    def validation_batches(self) -> Sequence[Batch]:
+        """The same batches at each call; none where there is nothing to validate on."""
+        ...
+
+    def validation_loss(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """The plain cross entropy, without smoothing: its sum in nats and the number of target tokens."""
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """JSON values that tell this data from other data; a run is resumed only where all of them are equal."""
+        ...
+
+
+class Workers:
+    """The processes that train together, as one of them sees them: its device, its rank, and sums over all.
+
+    Args:
+        cpu: compute on the CPU even where there is an accelerator.
+        parallel: what they share, see `TrainingConfig`.
+
+    >>> Workers(cpu=True).sum(2.0, 3)
+    [2.0, 3.0]
+    """
+
+    def __init__(self, cpu: bool = False, parallel: str = TrainingConfig.parallel) -> None:
+        with needed("accelerate", "training"):
+            from accelerate import Accelerator
+        self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")  # precision is the engine's, for this run only
+        self.rank: int = self._accelerator.process_index
+        self.count: int = self._accelerator.num_processes
+        self.is_main: bool = self._accelerator.is_main_process
+        self.device: torch.device = self._accelerator.device
+        self.shares_weights = parallel == "fsdp"
+
+    def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model on this process's device; with others, wrapped or cut so that gradients are averaged over all."""
+        if self.shares_weights:
+            return shard(model, self.device, self.count)
+        return self._accelerator.prepare_model(model)
+
+    def to_device(self, batch: Any) -> Any:
+        """A batch on this process's device: tensors in tuples, lists and dicts, or an object with `.to`."""
+        from accelerate.utils import send_to_device
+
+        return send_to_device(batch, self.device)
+
+    @contextmanager
+    def gradients(self, model: torch.nn.Module, *, meet: bool) -> Generator[None]:
+        """Within it, backward adds to this process's gradients; `meet` averages them over all processes."""
+        if self.shares_weights:
+            model.set_requires_gradient_sync(meet)  # ty: ignore[not-callable]
+            yield
+        elif meet:
+            yield
+        else:
+            with self._accelerator.no_sync(model):
+                yield
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Each number summed over the processes."""
+        if self.count == 1:
+            return [float(number) for number in numbers]
+        total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        return self._accelerator.reduce(total, reduction="sum").tolist()
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Whether each flag is raised in any process; the answer is the same in all."""
+        return [total > 0 for total in self.sum(*map(float, flags))]
+
+    def wait(self) -> None:
+        """Wait until every process has reached this point."""
+        self._accelerator.wait_for_everyone()
+
+
+def shard(model: nn.Module, device: torch.device, processes: int) -> nn.Module:
+    """Cut each tensor of a model into one part for each process, layer by layer, in place."""
+    if processes < 2:
+        raise ArgumentError(
+            f"parallel is 'fsdp', which shares weights among processes, and there is {processes}; start two or more "
+            f"with torchrun --nproc-per-node, or leave it out"
+        )
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from regard.distributed import shard_model
+
+    return shard_model(model.to(device), init_device_mesh(device.type, (processes,)))
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor. Where it is in parts every process takes part in the call; a plain tensor is whole already."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def gathered(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
+    """The same tensors, each whole: what was in parts one after the other, on the CPU. Every process takes part, and
+    those that do not `keep` it have nothing of it."""
+    kept = {}
+    for name, tensor in tensors.items():
+        full = whole(tensor)
+        if keep:
+            kept[name] = full if full is tensor else full.cpu()
+    return kept
+
+
+def whole_state(model: nn.Module, *, keep: bool = True) -> dict[str, torch.Tensor]:
+    """The model's tensors by name, gathered; those that are one (tied weights) are gathered once and stay one."""
+    state = model.state_dict()
+    parameters = {name: id(tensor) for name, tensor in model.named_parameters(remove_duplicate=False)}
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(parameters.get(name, id(tensor)), name) for name, tensor in state.items()}
+    found = gathered({name: state[name] for name in first.values()}, keep=keep)
+    return {name: found[names[name]] for name in state} if keep else {}
+
+
+def parted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This process's part of a whole tensor, cut as `like` is; the tensor itself where that is in one piece."""
+    if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def hollow(model: nn.Module) -> nn.Module:
+    """A copy of a model whose weights take no memory."""
+    empty = {
+        id(tensor): nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad) for tensor in model.parameters()
+    }
+    return copy.deepcopy(model, empty)
+
+
+def filled(shell: nn.Module, state: dict[str, torch.Tensor]) -> nn.Module:
+    """A copy from `hollow` with weights again."""
+    model = copy.deepcopy(shell)
+    model.load_state_dict(state, assign=True)
+    return model
 
 
 class StepSums(NamedTuple):
@@ -66,33 +237,39 @@ class Engine:
         destroyed = self._find_destroyed() if fault is None else None
         return StepSums(loss / tokens, tokens, rate, norm, fault, destroyed)
 
-    @torch.no_grad()
     def validate(self) -> float | None:
         """The plain cross entropy in nats per token over the validation batches; None where there are none."""
+        batches = self._task.validation_batches()
+        if self._workers.shares_weights:  # processes meet in every batch, so that none may have fewer than another
+            [total] = self._workers.sum(len(batches))
+            if self._workers.any(len(batches) * self._workers.count != total)[0]:
+                raise ArgumentError(
+                    f"this process has {count_of(len(batches), 'validation batches')} and others more or fewer; with "
+                    f"parallel='fsdp' all need the same number"
+                )
+        return self._mean_over(batches, self._task.validation_loss)
+
+    def reread(self, index: int) -> float | None:
+        """The loss of a batch of step `index` as the model is now; None where validation batches show more."""
+        if self._task.validation_batches():
+            return None
+        return self._mean_over([self._task.batch(index * self._config.accumulate)], self._task.loss)
+
+    @torch.no_grad()
+    def _mean_over(self, batches: Sequence[Batch], loss_of: Callable[..., tuple[torch.Tensor, Any]]) -> float | None:
+        """The mean loss per token over the batches of all processes; None if there is no token.
+
+        The plain model computes it: processes may hold unequal numbers of batches, and need not meet here.
+        """
         self._model.eval()
         loss, tokens = 0.0, 0
-        batches = self._task.validation_batches()
-        self._check_validation(len(batches))
         for batch in batches:
             with self._autocast():
-                # The plain model: processes may hold unequal numbers of batches, and need not meet here.
-                batch_loss, batch_tokens = self._task.validation_loss(self._model, self._workers.to_device(batch))
+                batch_loss, batch_tokens = loss_of(self._model, self._workers.to_device(batch))
             loss += float(batch_loss)
             tokens += int(batch_tokens)
         loss, all_tokens = self._workers.sum(loss, tokens)
         return loss / all_tokens if all_tokens else None
-
-    @torch.no_grad()
-    def reread(self, index: int) -> float | None:
-        """The loss of a batch of step `index` as the model is now; None where validation batches tell more."""
-        if self._task.validation_batches():
-            return None
-        self._model.eval()
-        batch = self._workers.to_device(self._task.batch(index * self._config.accumulate))
-        with self._autocast():
-            loss, tokens = self._task.loss(self._model, batch)
-        total, all_tokens = self._workers.sum(float(loss), int(tokens))
-        return total / all_tokens if all_tokens else None
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The model's tensors by name, each whole, on the main process; every process takes part."""
@@ -159,18 +336,6 @@ class Engine:
         broken = self._workers.any(bool(names))[0]  # else the norm alone left its range
         return (f"the weight {names[0]}" if names else "a weight of another process") if broken else None
 
-    def _check_validation(self, batches: int) -> None:
-        """Processes that share weights meet in every batch, so that none may have fewer than another."""
-        if not self._workers.shares_weights:
-            return
-        [total] = self._workers.sum(batches)
-        if self._workers.any(batches * self._workers.count != total)[0]:
-            raise ArgumentError(
-                f"this process has {count_of(batches, 'validation batches')} and others more or "
-                f"fewer; with parallel='fsdp' all "
-                f"need the same number"
-            )
-
     def _autocast(self) -> torch.autocast:
         wanted = self._config.precision == "bfloat16"
         return torch.autocast(self._workers.device.type, dtype=torch.bfloat16, enabled=wanted)
@@ -178,9 +343,10 @@ class Engine:
 
 def _make_optimiser(parameters: list[torch.nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
     """Adam; with weight decay its decoupled form (Loshchilov and Hutter, 2019), which without decay is Adam."""
+    matrices, vectors = ([one for one in parameters if (one.dim() > 1) == is_matrix] for is_matrix in (True, False))
     groups = [
-        {"params": [parameter for parameter in parameters if parameter.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
 

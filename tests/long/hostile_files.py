@@ -26,7 +26,7 @@ from regard_lab.models import LanguageConfig, LanguageModel, TranslationTransfor
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
 from regard_lab.training import read_log, read_run
-from regard_lab.training.averaging import average_checkpoints
+from regard_lab.training.checkpoint import average_checkpoints
 from regard_lab.training.recipes.run_folder import read_settings, read_test
 
 LINES = ["The animal sleeps.", "It was late.", "Das Tier schläft."]

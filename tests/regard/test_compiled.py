@@ -16,7 +16,7 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.core.tensors import Stored
-from regard.patterns.held import read_together
+from regard.patterns.text import read_together
 from regard.positions import Rotary
 from regard.testing import answers as known
 from regard.testing import make_qkv

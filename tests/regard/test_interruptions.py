@@ -23,7 +23,7 @@ from injections import interrupted, lines_of
 
 import regard as rg
 from regard import patterns as p
-from regard.functional import kept
+from regard.functional.kept import PLANS
 from regard.layers.caches import RecurrentState, new_cache
 from regard.layers.recording import Recording
 from regard.mechanisms import draws
@@ -41,8 +41,7 @@ torch.set_num_threads(1)
 
 def forget() -> None:
     """Forget all plans and tables, as in a new process."""
-    for plans in (kept._plans, kept._steps, kept._calls, kept._own):
-        plans.clear()
+    PLANS.forget()
     for table in KEPT:
         table.cache_clear()
 
@@ -85,8 +84,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "lsh": {"mechanism": "lsh(chunk=4, buckets=4, rounds=2, seed=1)", "pattern": "causal", "k_len": 11},
     "streamed": {"backend": "streamed", "pattern": "causal_window(4)", "softcap": 5.0, "sink": 0.5},
     "tiled": {"backend": "tiled", "pattern": "strided(4)"},
-    "tiled, apart": {"backend": "tiled", "pattern": "sliding_window(4) | global_tokens(0)", "dtype": torch.float64},
-    "tiled, biased": {"backend": "tiled", "pattern": "strided(4)", "bias": rg.bias.ALiBi()},  # without the kernel
+    "tiled, biased": {"backend": "tiled", "pattern": "strided(4)", "bias": rg.bias.ALiBi(), "dtype": torch.float64},
+    "fused, gathered": {"backend": "fused", "pattern": "sliding_window(1) | key_set(0)", "dtype": torch.float64},
     "fused": {"backend": "fused", "pattern": "causal & random_blocks(1, block=3, seed=2)"},
     "reference": {"backend": "reference", "pattern": "fixed(4)", "dropout": 0.1, "dropout_seed": 5},
     "decode": {"backend": "decode", "q_len": 1, "pattern": "causal", "learns": False},

@@ -15,7 +15,7 @@ from injections import HERE
 from test_interruptions import CALLS, Run, calling, forget, same
 from torch.overrides import TorchFunctionMode
 
-from regard.functional import kept
+from regard.functional.kept import PLANS
 
 EVERY = 7  # functions, from one call inside to the next
 NAMES = list(CALLS)
@@ -109,9 +109,8 @@ def test_a_call_in_a_hook_of_the_backward_pass_gives_both_the_same_bits(name):
 
 def test_plans_of_calls_in_many_threads_are_kept_and_forgotten_without_errors(monkeypatch):
     """More plans than are kept, made and used by six threads at once."""
-    for name in ("PLANS_KEPT", "OWN_KEPT"):
-        monkeypatch.setattr(kept, name, 3)
-    monkeypatch.setattr(kept._keep, "__defaults__", (3,))
+    for table in (PLANS.calls, PLANS.own, PLANS.problems, PLANS.steps):
+        monkeypatch.setattr(table, "most", 3)
     calls = [calling(q_len=length, k_len=length, backend="fused", learns=False) for length in range(2, 14)]
     expected, failed = [call() for call in calls], []
 

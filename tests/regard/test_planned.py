@@ -9,7 +9,7 @@ import torch
 
 import regard as rg
 from regard.core.call import Call
-from regard.functional import kept as plans
+from regard.functional.kept import PLANS
 from regard.mechanisms import Softmax
 from regard.patterns import Causal
 from regard.testing import make_qkv
@@ -18,7 +18,8 @@ Q, K, V = make_qkv()
 
 
 def planned(q: Any, k: Any, v: Any, **options: Any) -> rg.Plan:
-    return plans.plan_of(Call(q, k, v, **options))
+    call = Call(q, k, v, **options)
+    return (PLANS.find(call) or PLANS.plan(call))[0]
 
 
 def test_a_call_seen_before_is_not_checked_again(monkeypatch: pytest.MonkeyPatch):
@@ -96,15 +97,15 @@ def test_a_call_that_needs_gradients_has_a_plan_of_its_own():
 
 
 def test_the_number_of_calls_kept_is_bounded():
-    for start in range(plans.PLANS_KEPT + 20):
+    for start in range(PLANS.calls.most + 20):
         planned(Q, K, V, q_start=start)
-    assert len(plans._calls) == len(plans._plans) == plans.PLANS_KEPT
+    assert len(PLANS.calls) == len(PLANS.problems) == PLANS.calls.most
 
 
 def test_a_plan_looks_again_at_tensors_it_has_not_seen():
     plan = planned(Q, K, V)
     assert plan.run(Q, K, V).shape == (2, 6, 7, 13)
-    with pytest.raises(rg.ArgumentError, match="this plan was made for k"):
+    with pytest.raises(rg.ArgumentError, match=r"this plan was made for other tensors, .* k torch\.float64"):
         plan.run(Q, K.double(), V)
     with pytest.raises(rg.ArgumentError, match="without a tensor as bias"):
         plan.run(Q, K, V, bias=torch.zeros(11))

@@ -8,7 +8,7 @@ import torch
 from regard.backends import BACKENDS
 from regard.core.backend import Offer, short
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.errors import UnsupportedError
 
 
@@ -53,4 +53,4 @@ def test_a_refusal_for_memory_names_the_least_that_any_backend_would_hold():
 
 
 def refused_problem():
-    return problem(65_536, pattern="causal_window(256)", want=("weights",)).lowered
+    return problem(65_536, pattern="causal_window(256)", want=("weights",)).projected

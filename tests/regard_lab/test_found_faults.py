@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from regard.functional import kept
+from regard.functional.kept import PLANS
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("", "tests", "tests/regard", "tests/regard_lab")]
@@ -188,8 +188,7 @@ def outcomes() -> dict[str, str]:
     for name, (plant, test) in FAULTS.items():
         ends = []
         for planted in (False, True):
-            for plans in (kept._plans, kept._steps, kept._calls, kept._own):
-                plans.clear()
+            PLANS.forget()
             with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
                 if planted:
                     plant(patch)

@@ -10,11 +10,11 @@ class TestLab(StructureLaws):
 
 
 def test_planted_faults_are_seen():
-    assert wrong_imports("regard_lab.decoding.beam", {"regard_lab.seeing"})
+    assert wrong_imports("regard_lab.decoding.search", {"regard_lab.seeing"})
     assert wrong_imports("regard_lab.text", {"regard_lab.training"})
     assert wrong_imports("regard_lab.seeing.maps", {"regard_lab.bench.running"})
     assert wrong_imports("regard_lab.seeing.maps", {"regard.testing.oracle"})
-    assert wrong_imports("regard_lab.decoding.beam", {"regard_lab.helpers"})
+    assert wrong_imports("regard_lab.decoding.search", {"regard_lab.helpers"})
     assert not wrong_imports("regard_lab.seeing.maps", {"regard.functional", "regard_lab.models.base"})
 
 

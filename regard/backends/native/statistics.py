@@ -13,7 +13,7 @@ from regard.backends.native.library import MOST_TOP, CStatistics
 from regard.backends.statistics.second_pass import with_statistics
 from regard.core.backend import Cost
 from regard.core.problem import Problem
-from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
+from regard.core.result import TopKeys, TopKeysFound, WeightsOf, requested
 
 WATCHED = 30  # floating-point operations that take as long as the statistics of rows, for each pair
 AGAIN = 60  # the same for a weight that is computed a second time, without its score
@@ -21,7 +21,7 @@ AGAIN = 60  # the same for a weight that is computed a second time, without its 
 
 def computes_statistics(problem: Problem) -> bool:
     """Whether the kernel computes the requested statistics; many top keys of a row are left to the second pass."""
-    top = asked_for(TopKeys, problem.want)
+    top = requested(TopKeys, problem.want)
     return bool(set(problem.want) - {"log_sum_exp"}) and (top is None or top.count <= MOST_TOP)
 
 
@@ -36,11 +36,11 @@ class Asked:
         for name, *shape in (("entropy", *lines), ("distance", *lines), ("received", *lines[:2], len(keys))):
             if name in problem.want:
                 self._make(name, *shape)
-        if (top := asked_for(TopKeys, problem.want)) is not None:
+        if (top := requested(TopKeys, problem.want)) is not None:
             self._struct.top = min(top.count, len(keys))
             self._make("top_weights", *lines, self._struct.top)
             self._make("top_keys", *lines, self._struct.top, dtype=torch.int64).fill_(-1)
-        chosen = asked_for(WeightsOf, problem.want)
+        chosen = requested(WeightsOf, problem.want)
         if chosen is not None:
             chosen.check(problem.heads, problem.q_len)
         if "weights" in problem.want or chosen is not None:
@@ -61,11 +61,11 @@ class Asked:
         """The statistics by their names in `Result`, once the kernel has run."""
         found: dict[str, Any] = dict(self._made)
         want = self._problem.want
-        if (top := asked_for(TopKeys, want)) is not None:
+        if (top := requested(TopKeys, want)) is not None:
             missing, pad = (0, top.count - self._struct.top), torch.nn.functional.pad
             weights = pad(found.pop("top_weights"), missing)
             found["top_keys"] = TopKeysFound(pad(found["top_keys"], missing, value=-1), weights)
-        if (chosen := asked_for(WeightsOf, want)) is not None:
+        if (chosen := requested(WeightsOf, want)) is not None:
             if "weights" in want:
                 heads = range(self._problem.heads) if chosen.heads is None else chosen.heads
                 found["chosen_weights"] = found["weights"][:, list(heads)][:, :, list(chosen.rows)]

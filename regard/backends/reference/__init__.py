@@ -1,6 +1,6 @@
 """The reference backend: every mechanism computed by its formula, with every option; other backends must agree with it.
 
-There is one file for each mechanism, which cites the equation of its paper; `backend.py` lists them.
+The formula of softmax, with every option, is here; other mechanisms have their formula in their own file.
 """
 
 from regard.backends.reference.backend import Reference

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from regard.backends.dropout import PAIR
-from regard.backends.reference.kernelised import kernelised_attention
-from regard.backends.reference.linformer import linformer_attention
-from regard.backends.reference.lsh import lsh_attention
+from regard.backends.limits import refused, where
 from regard.backends.reference.softmax import softmax_attention
 from regard.backends.scores.formulas import sums_tanh
+from regard.backends.statistics.observe import observe
 from regard.backends.statistics.second_pass import with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
-from regard.mechanisms import LSH, Linformer, Softmax
+from regard.mechanisms import LSH
+from regard.mechanisms.base import Given, Mechanism
 from regard.mechanisms.features import Kernelised
 from regard.reprs import Described
 
-FORMULAS: dict[type, Callable[[Problem, Operands], Result]] = {
-    Softmax: softmax_attention,
-    Kernelised: kernelised_attention,
-    Linformer: linformer_attention,
-    LSH: lsh_attention,
-}
+
+def has_formula(mechanism: Mechanism) -> bool:
+    """Whether a mechanism defines its formula."""
+    return type(mechanism).formula is not Mechanism.formula
+
+
+def by_formula(problem: Problem, operands: Operands) -> Result:
+    """Output and every statistic by the formula of a mechanism other than softmax."""
+    q, k, v, grid = operands.q, operands.k, operands.v, operands.grid
+    given = Given(q, k, v, problem.pattern, grid, problem.scale, operands.parameters)
+    found = problem.mechanism.formula(given)
+    log_sum_exp = found.log_sum_exp if "log_sum_exp" in problem.want else None
+    output = found.output.to(q.dtype)
+    if found.weights is None or found.allowed is None:
+        return Result(output, log_sum_exp)
+    return Result(output, log_sum_exp, **observe(problem, grid, found.weights, found.allowed))
 
 
 class Reference(Described):
     """Computes every pair in float32, or in float64 when given float64; supports every option and statistic."""
 
     name = "reference"
+    limits = (
+        where(
+            lambda problem: not (problem.mechanism.is_softmax or has_formula(problem.mechanism)),
+            "it has no formula for {problem.mechanism}",
+        ),
+    )
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        formula = next((FORMULAS[kind] for kind in type(problem.mechanism).__mro__ if kind in FORMULAS), None)
-        if formula is None:
-            return Refusal(f"it has no formula for {problem.mechanism}")
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         if problem.strict and problem.q_len > 1:
             return Refusal("strict=True, and it computes a dense q_len x k_len matrix of scores")
         width = 8 if problem.dtype == torch.float64 else 4
@@ -62,6 +76,6 @@ class Reference(Described):
         if isinstance(problem.mechanism, Kernelised):
             flops += 2 * problem.pairs * (problem.mechanism.feature_dim(problem.head_dim) - problem.head_dim)
         cost = Cost(flops, moved, peak, pairs=problem.pairs, calls=calls)
-        return Offer(
-            with_statistics(cost, problem), partial(formula, problem)
-        )  # counted as for other backends, so that statistics do not change the plan
+        formula = softmax_attention if problem.mechanism.is_softmax else by_formula
+        # Statistics are counted as for other backends, so that they do not change the plan.
+        return Offer(with_statistics(cost, problem), partial(formula, problem))

@@ -19,7 +19,7 @@ from regard.backends.scores.plain import Rows, rows_of
 from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands
 from regard.core.problem import Problem
-from regard.core.result import TopKeys, WeightsOf, asked_for
+from regard.core.result import TopKeys, WeightsOf, requested
 
 FLOOR = -2000.0  # a finite log2 whose exp2 is 0 in every dtype
 CANDIDATES = 8  # keys of a group; the largest weights are searched only in the groups with the largest maxima
@@ -154,14 +154,14 @@ class ChosenWeights(Collector):
 
     def __init__(self, scores: Scores) -> None:
         super().__init__(scores)
-        asked = asked_for(WeightsOf, self.problem.want)
+        asked = requested(WeightsOf, self.problem.want)
         assert asked is not None
         self._rows = {row: slot for slot, row in enumerate(asked.rows)}
         self._heads = range(self.problem.heads) if asked.heads is None else asked.heads
 
     @classmethod
     def wanted(cls, problem: Problem) -> bool:
-        return asked_for(WeightsOf, problem.want) is not None
+        return requested(WeightsOf, problem.want) is not None
 
     def begin(self) -> None:
         self.result = self._zeros(self.problem.batch, len(self._heads), len(self._rows), self.scores.k.shape[2])
@@ -198,13 +198,13 @@ class Top(Collector):
 
     def __init__(self, scores: Scores) -> None:
         super().__init__(scores)
-        asked = asked_for(TopKeys, self.problem.want)
+        asked = requested(TopKeys, self.problem.want)
         assert asked is not None
         self._count = asked.count
 
     @classmethod
     def wanted(cls, problem: Problem) -> bool:
-        return asked_for(TopKeys, problem.want) is not None
+        return requested(TopKeys, problem.want) is not None
 
     def begin(self) -> None:
         self.result = self._zeros(*self.scores.rows, self._count).fill_(-math.inf)  # logarithms, until the end
@@ -302,7 +302,7 @@ def _statistic(name: str, rows: Rows, indices: torch.Tensor | None) -> Statistic
 
 def _chosen(rows: Rows) -> Statistic:
     """The weights of the requested rows and heads that are among these rows."""
-    asked = asked_for(WeightsOf, rows.problem.want)
+    asked = requested(WeightsOf, rows.problem.want)
     assert asked is not None
     slots = [slot for slot, row in enumerate(asked.rows) if row in rows.rows]
     lines = [asked.rows[slot] - rows.rows.start for slot in slots]

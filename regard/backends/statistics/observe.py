@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.core.problem import Problem
-from regard.core.result import TopKeys, TopKeysFound, WeightsOf, asked_for
+from regard.core.result import TopKeys, TopKeysFound, WeightsOf, requested
 from regard.patterns import Grid
 
 
@@ -30,11 +30,11 @@ def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Ten
         found["distance"] = (weights * (grid.k_pos - grid.q_pos).abs()).sum(-1)
     if "weights" in problem.want:
         found["weights"] = weights
-    if (chosen := asked_for(WeightsOf, problem.want)) is not None:
+    if (chosen := requested(WeightsOf, problem.want)) is not None:
         chosen.check(problem.heads, problem.q_len)
         heads = list(range(problem.heads) if chosen.heads is None else chosen.heads)
         found["chosen_weights"] = weights[:, heads][:, :, list(chosen.rows)]
-    if (top := asked_for(TopKeys, problem.want)) is not None:
+    if (top := requested(TopKeys, problem.want)) is not None:
         found["top_keys"] = _largest(weights, seen, top.count)
     return found
 

@@ -21,7 +21,7 @@ from regard.backends.second_order import gradients
 from regard.backends.statistics.collectors import KINDS, Collector, Top, statistics_pieces
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
-from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, asked_for
+from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
 
 PAIR = 80  # cost of the pass for each score beside computing the score, in floating-point operations that take as long
 
@@ -37,7 +37,7 @@ def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.
     blocking = _blocking(problem)
     if blocking is None:
         return {}
-    chosen = asked_for(WeightsOf, problem.want)
+    chosen = requested(WeightsOf, problem.want)
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
     return _passed(blocking, operands, log_sum_exp, None)
@@ -96,7 +96,7 @@ def _blocking(problem: Problem) -> Blocking | None:
     """The blocks in which the pass computes a problem; None if no statistic needs it."""
     if problem.empty or not set(problem.want) - {"log_sum_exp"}:
         return None
-    return blocking_of(problem, wide=asked_for(TopKeys, problem.want) is not None)
+    return blocking_of(problem, wide=requested(TopKeys, problem.want) is not None)
 
 
 class _Pass(torch.autograd.Function):
@@ -225,7 +225,7 @@ def _row_blocks(
 
 def _rows_wanted(problem: Problem) -> list[range] | None:
     """The rows that the statistics need, as ranges; None for all rows."""
-    chosen = asked_for(WeightsOf, problem.want)
+    chosen = requested(WeightsOf, problem.want)
     if chosen is None or set(problem.want) - {"log_sum_exp", chosen}:
         return None
     runs: list[range] = []

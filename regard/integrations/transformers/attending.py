@@ -16,7 +16,7 @@ from regard.core.result import Want
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
-from regard.functional.kept import computing
+from regard.functional.kept import PLANS
 from regard.integrations.torch import meaning
 from regard.integrations.transformers.masks import (
     NO_WEIGHTS,
@@ -308,6 +308,6 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     output = compute(Call(q, k, v, **options)) if compute is not None else None
     if output is None:
         output = attention(q, k, v, **options)
-        if compute is None and (compute := computing(Call(q, k, v, **options))) is not None:
+        if compute is None and (compute := PLANS.computing(Call(q, k, v, **options))) is not None:
             plans[key] = compute
     return output

@@ -24,9 +24,8 @@ from transformers import PreTrainedModel
 
 from regard.arguments import shown
 from regard.distributed.api import attention
-from regard.distributed.group import Group, about_weights, agree, refuse_together
-from regard.distributed.layout import Layout, part
-from regard.distributed.needs import Needs
+from regard.distributed.group import Group, about_weights, agree, refuse_together, refusing_together
+from regard.distributed.needs import Layout, check_division, part
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside
 from regard.patterns import Pattern
@@ -153,8 +152,7 @@ def sharing_of(model: PreTrainedModel, mesh: Any, layout: str, form: str) -> Sha
         UnsupportedError: a model that needs more of the sequence than attention gives it.
         ArgumentError: an unknown layout or form, or no mesh of one dimension.
     """
-    Layout(layout, (0,))
-    Needs.check_form(form)
+    check_division(layout, form)
     if mesh is None:
         if (layout, form) != ("contiguous", "auto"):
             raise ArgumentError(f"layout {shown(layout)} and form {shown(form)} divide a sequence; give the mesh too")
@@ -231,7 +229,7 @@ class _Forward:
         names = [*inspect.signature(model.forward).parameters]
         given = _Given(zip(names, args, strict=False))
         given.update(options)
-        try:
+        with refusing_together(group, group.device_for(next(model.parameters(), None))):
             x = _checked(model, given, group.count)
             words = [
                 f"model {type(model).__name__}", f"batch {x.shape[0]}", f"layout {layout}",
@@ -239,11 +237,9 @@ class _Forward:
             ]  # fmt: skip
             if not self.agreed:
                 words.append(about_weights(model.parameters()))
-        except Exception as error:
-            refuse_together(group, group.device_for(next(model.parameters(), None)), error)
-            raise
-        length, device = x.shape[1], group.device_for(x)
-        whole = Layout(layout, agree(group, length, length, torch.is_grad_enabled(), 0, words, device).q_lengths)
+        length, learning = x.shape[1], torch.is_grad_enabled()
+        agreed = agree(group, group.device_for(x), words, q_len=length, k_len=length, learning=learning)
+        whole = Layout(layout, agreed.q_lengths)
         self.agreed = True
         shared = Shared(self.sharing, model, whole.length, given=ref(given))
         _complete(given, x, whole, shared)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from regard.arguments import count_of, is_whole, plain, refuse_wrapper, shown, whole, yes_or_no
+from regard.arguments import a_path, count_of, refuse_wrapper, shown, whole, yes_or_no
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.layers.caches.entries import Held, check_numbers, checked_dtype, kept, read, write
+from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, kept, read
+from regard.storage import save_tensors
 
 
 def checked_device(device: torch.device | str) -> torch.device:
@@ -27,17 +27,6 @@ def checked_device(device: torch.device | str) -> torch.device:
         return torch.device(device)
     except (TypeError, RuntimeError, ValueError):
         raise ArgumentError(f"device is {shown(device)}; it needs a torch.device or its name, such as 'cpu'") from None
-
-
-def checked_path(path: str | Path) -> Path:
-    """The path of a file, checked.
-
-    Raises:
-        ArgumentError: not a path.
-    """
-    if not isinstance(path, str | PathLike):
-        raise ArgumentError(f"path is {shown(path)}; it needs the path of a file")
-    return Path(path)
 
 
 def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
@@ -81,6 +70,7 @@ class Owned:
     """
 
     shared = False
+    _changing: tuple[str, ...] = ("_owner",)  # attributes that a call replaces; what they hold never changes
     _owner: weakref.ref[object] | None = None  # a layer is not kept alive by its caches
 
     @property
@@ -99,6 +89,17 @@ class Owned:
                 f"own keys and values; make one for each: caches = [block.attn.new_cache(batch) for block in blocks] "
                 f"(or new_cache(..., shared=True), if several layers are meant to write to one)"
             )
+
+    @contextmanager
+    def unless_refused(self) -> Generator[None]:
+        """Undo what was added inside the `with` block if the block raises."""
+        before = [getattr(self, name) for name in self._changing]
+        try:
+            yield
+        except BaseException:
+            for name, value in zip(self._changing, before, strict=True):
+                setattr(self, name, value)
+            raise
 
     def belong_to(self, layer: object) -> None:
         """Note the layer that has written."""
@@ -129,8 +130,9 @@ class Cache(Owned):
         shared: whether several layers may write to it; otherwise it belongs to the layer that writes first.
     """
 
+    _changing = ("_held", "_owner")
     kind = ""  # its name in `new_cache` and in files
-    bounded = False  # does it have a capacity?
+    bounded: bool | None = False  # whether it has a capacity; None for either
 
     def __init__(
         self,
@@ -148,21 +150,14 @@ class Cache(Owned):
         self.dtype = checked_dtype(dtype)
         self.capacity = self._checked_capacity(capacity)
         device = checked_device(device)
-        batch, kv_heads, head_dim = whole("batch", batch), whole("kv_heads", kv_heads), whole("head_dim", head_dim)
-        dims = {"k": head_dim, "v": head_dim if v_dim is None else whole("v_dim", v_dim)}
-        if any(size < 0 for size in (batch, kv_heads - 1, *dims.values())):
-            raise ArgumentError(
-                f"batch {batch}, kv_heads {kv_heads}, head_dim {head_dim}, v_dim {v_dim}: kv_heads is 1 or more, "
-                f"none is below 0"
-            )
-        room = self._room(0, 0)
-        planes = {
-            name: torch.empty(batch, kv_heads, room, dim, dtype=self.dtype, device=device) for name, dim in dims.items()
-        }
+        axes = whole("batch", batch, 0), whole("kv_heads", kv_heads, 1), self._room(0, 0)
+        dims = {"k": whole("head_dim", head_dim, 0)}
+        dims["v"] = dims["k"] if v_dim is None else whole("v_dim", v_dim, 0)
+        planes = {name: torch.empty(*axes, dim, dtype=self.dtype, device=device) for name, dim in dims.items()}
         if self.dtype == torch.int8:
+            scales = {"k_scales": 1, "v_scales": 1}
             planes |= {
-                f"{name}_scales": torch.empty(batch, kv_heads, room, 1, dtype=torch.float32, device=device)
-                for name in dims
+                name: torch.empty(*axes, dim, dtype=torch.float32, device=device) for name, dim in scales.items()
             }
         self._held = Held(planes)
 
@@ -179,12 +174,12 @@ class Cache(Owned):
     @property
     def keys(self) -> Entries:
         """(batch, kv_heads, length, head_dim); `Stored` if they are int8 or if the first ones were dropped."""
-        return self._returned(self._held, self.dtype)[0]
+        return self._returned(self._whole(), self.dtype)[0]
 
     @property
     def values(self) -> Entries:
         """(batch, kv_heads, length, v_dim), as `keys`."""
-        return self._returned(self._held, self.dtype)[1]
+        return self._returned(self._whole(), self.dtype)[1]
 
     @property
     def nbytes(self) -> int:
@@ -220,32 +215,22 @@ class Cache(Owned):
         Raises:
             ArgumentError: a length beyond the entries there are, or entries that were dropped before.
         """
-        held, length = self._held, whole("the length to crop to", length)
-        if not 0 <= length <= held.length:
+        held, length, whole_length = self._held, whole("the length to crop to", length), self.length
+        if not 0 <= length <= whole_length:
             raise ArgumentError(
-                f"crop({length}): this cache has {count_of(held.length, 'entries')}; give 0 to {held.length}"
+                f"crop({length}): this cache has {count_of(whole_length, 'entries')}; give 0 to {whole_length}"
             )
         if 0 < length <= held.first:
             raise ArgumentError(
-                f"crop({length}): this cache holds entries {held.first} to {held.length - 1}, and the first "
-                f"{length} were dropped; give {held.first + 1} to {held.length}, or 0"
+                f"crop({length}): this cache holds entries {held.first} to {whole_length - 1}, and the first "
+                f"{length} were dropped; give {held.first + 1} to {whole_length}, or 0"
             )
-        self._held = held.cropped(length) if length else Held(held.planes, written_to=held.written_to)
+        self._crop(length)
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
         check_rows(index, self.batch, "cache")
         self._held = self._held.reordered(index)
-
-    @contextmanager
-    def unless_refused(self) -> Generator[None]:
-        """Undo what was appended inside the `with` block if the block raises."""
-        before = self._held, self._owner
-        try:
-            yield
-        except BaseException:
-            self._held, self._owner = before
-            raise
 
     def save(self, path: str | Path) -> None:
         """Write the entries to one safetensors file, atomically and with checksums.
@@ -253,7 +238,10 @@ class Cache(Owned):
         Raises:
             CheckpointError: the file could not be written; an old file is unchanged.
         """
-        write(checked_path(path), self.kind, self.capacity, self._held)
+        held = self._whole()
+        words = {"cache": self.kind, "format": FORMAT, "first": str(held.first)}
+        words |= {} if self.capacity is None else {"capacity": str(self.capacity)}
+        save_tensors(path, held.used(), words)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
@@ -262,11 +250,11 @@ class Cache(Owned):
         Raises:
             CheckpointError: the file is missing, damaged, of another kind, or not a cache.
         """
-        capacity, held = read(checked_path(path), cls.kind, cls.bounded, device)
+        capacity, held = read(a_path("path", path), cls.kind, cls.bounded, device)
         batch, kv_heads, _, head_dim = held.planes["k"].shape
         v_dim, dtype = held.planes["v"].shape[3], held.planes["k"].dtype
         cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, capacity=capacity)
-        cache._held = held.moved(cache._room(held.entries, 0))
+        cache._take(held)
         return cache
 
     # What each kind of cache decides
@@ -277,10 +265,28 @@ class Cache(Owned):
 
     def _check_capacity(self, added: int) -> None:
         """Raise an ArgumentError if `added` more entries do not fit."""
+        if self.capacity is not None and self.length + added > self.capacity:
+            raise ArgumentError(
+                f"{count_of(added, 'more entries')} would not fit: this cache holds {self.length} of {self.capacity}; "
+                f"make it with a larger capacity"
+            )
 
     def _kept_of(self, held: Held) -> Held:
         """The entries to keep after an append."""
         return held
+
+    def _whole(self) -> Held:
+        """All entries, in one piece."""
+        return self._held
+
+    def _take(self, held: Held) -> None:
+        """Begin with these entries."""
+        self._held = held.moved(self._room(held.entries, 0))
+
+    def _crop(self, length: int) -> None:
+        """Keep the first `length` entries, which are held, or none."""
+        held = self._held
+        self._held = held.cropped(length) if length else Held(held.planes, written_to=held.written_to)
 
     # What all kinds of cache share
 
@@ -329,12 +335,11 @@ class Cache(Owned):
         self._check_capacity(k.shape[2])
 
     def _checked_capacity(self, capacity: int | None) -> int | None:
-        if not self.bounded and capacity is not None:
+        if self.bounded is False and capacity is not None:
             raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache has no capacity; leave it out")
-        capacity = plain("capacity", capacity)
-        if self.bounded and (not is_whole(capacity) or capacity < 1):
-            raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache needs a capacity of 1 or more")
-        return capacity if capacity is None else whole("capacity", capacity)
+        if self.bounded and capacity is None:
+            raise ArgumentError(f"a {self.kind} cache needs a capacity; give capacity=, 1 or more")
+        return None if capacity is None else whole("capacity", capacity, 1)
 
     def __repr__(self) -> str:
         batch, kv_heads, _, head_dim = self._held.planes["k"].shape

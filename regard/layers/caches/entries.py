@@ -9,7 +9,7 @@ import torch
 
 from regard.arguments import count_of, shown
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.storage import load_tensor_metadata, load_tensors, save_tensors
+from regard.storage import load_tensor_metadata, load_tensors
 
 DTYPES = {
     "float64": torch.float64,
@@ -171,14 +171,6 @@ FORMAT = "1"
 LARGEST = 2**62  # larger positions could overflow int64
 
 
-def write(path: Path, kind: str, capacity: int | None, held: Held) -> None:
-    """Write the entries without their free slots."""
-    words = {"cache": kind, "format": FORMAT, "first": str(held.first)}
-    if capacity is not None:
-        words["capacity"] = str(capacity)
-    save_tensors(path, held.used(), words)
-
-
 def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
     """The kind of cache in a file.
 
@@ -194,7 +186,7 @@ def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
     return words["cache"]
 
 
-def read(path: Path, kind: str, bounded: bool, device: torch.device | str) -> tuple[int | None, Held]:
+def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str) -> tuple[int | None, Held]:
     """Read the capacity and the entries of a cache of this kind, checking every claim of the file.
 
     Raises:
@@ -203,7 +195,8 @@ def read(path: Path, kind: str, bounded: bool, device: torch.device | str) -> tu
     read_kind(path, (kind,))
     words, planes = load_tensor_metadata(path), load_tensors(path)
     first = whole_number(path, words, "first")
-    capacity = whole_number(path, words, "capacity") if bounded else None
+    limited = bounded or (bounded is None and "capacity" in words)
+    capacity = whole_number(path, words, "capacity") if limited else None
     if not _fit_together(planes):
         shapes = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
         raise CheckpointError(f"{path} holds {shapes}, which are not the keys and values of a cache")

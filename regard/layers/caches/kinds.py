@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from regard.arguments import count_of, shown, suggest
+from regard.arguments import a_path, shown, suggest
 from regard.errors import ArgumentError
-from regard.layers.caches.base import Cache, checked_path
+from regard.layers.caches.base import Cache
 from regard.layers.caches.entries import Held, read_kind
 from regard.layers.caches.paged import PagedCache
 
@@ -49,15 +49,6 @@ class StaticCache(Cache):
         assert self.capacity is not None
         return self.capacity
 
-    def _check_capacity(self, added: int) -> None:
-        assert self.capacity is not None
-        if self.length + added > self.capacity:
-            raise ArgumentError(
-                f"{count_of(added, 'more entries')} would not fit: this cache holds {self.length} "
-                f"of {self.capacity}; make it with a "
-                f"larger capacity"
-            )
-
 
 class RingCache(Cache):
     """A cache of the last `capacity` entries of a text of any length, for patterns with a window.
@@ -80,6 +71,9 @@ class RingCache(Cache):
     def _room(self, needed: int, now: int) -> int:
         assert self.capacity is not None
         return max(needed, self.capacity + max(16, self.capacity // 4))
+
+    def _check_capacity(self, added: int) -> None:
+        pass  # older entries are dropped
 
     def _kept_of(self, held: Held) -> Held:
         assert self.capacity is not None
@@ -114,4 +108,4 @@ def load_cache(path: str | Path, device: torch.device | str = "cpu") -> Cache:
     ...     load_cache(f"{folder}/cache.safetensors")
     StaticCache(batch=1, kv_heads=2, length=0, head_dim=4, float32, capacity=8)
     """
-    return KINDS[read_kind(checked_path(path), tuple(KINDS))].load(path, device)
+    return KINDS[read_kind(a_path("path", path), tuple(KINDS))].load(path, device)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from regard.arguments import count_of, whole
-from regard.errors import ArgumentError
 from regard.functional.compiled import uncompiled
-from regard.layers.caches.base import Cache, Entries, check_rows, checked_path
-from regard.layers.caches.entries import Held, read, write
-from regard.storage import load_tensor_metadata
+from regard.layers.caches.base import Cache, Entries, check_rows
+from regard.layers.caches.entries import Held
 
 PAGE = 64  # entries
 
@@ -85,13 +79,13 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """The pages of each batch row, and the number of entries of all of them."""
 
     rows: tuple[tuple[Page, ...], ...]
     length: int = 0
 
-    def extended(self, pool: Pool, added: int) -> Table:
+    def extended(self, pool: Pool, added: int) -> PageTable:
         """With pages for more entries. A row whose last page another row has written on gets a copy of that page."""
         if not added:
             return self
@@ -107,7 +101,7 @@ class Table:
             for at in range(self.length // PAGE, len(pages)):
                 pages[at].filled = min(PAGE, self.length + added - at * PAGE)
             rows.append(tuple(pages))
-        return Table(tuple(rows), self.length + added)
+        return PageTable(tuple(rows), self.length + added)
 
     def slots(self, first: int) -> list[int]:
         """The slot of each entry from the first on, row by row."""
@@ -136,16 +130,16 @@ class PagedCache(Cache):
     (3, 4, 3)
     """
 
-    kind = "paged"
+    kind, bounded = "paged", None
+    _changing = ("_held", "_table", "_owner")
 
-    def __init__(self, *args: Any, capacity: int | None = None, **options: Any) -> None:
-        self.bounded = capacity is not None
-        super().__init__(*args, capacity=capacity, **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         planes = self._held.planes
         self._pool = Pool(
             {name: plane.new_empty(plane.shape[1], 0, PAGE, plane.shape[3]) for name, plane in planes.items()}
         )
-        self._table = Table(((),) * self.batch)
+        self._table = PageTable(((),) * self.batch)
 
     @property
     def length(self) -> int:
@@ -156,16 +150,6 @@ class PagedCache(Cache):
     def pages(self) -> int:
         """Number of different pages that the batch rows name."""
         return len({page.index for row in self._table.rows for page in row})
-
-    @property
-    def keys(self) -> Entries:
-        """(batch, kv_heads, length, head_dim); `Stored` if they are int8."""
-        return self._returned(self._whole(), self.dtype)[0]
-
-    @property
-    def values(self) -> Entries:
-        """(batch, kv_heads, length, v_dim), as `keys`."""
-        return self._returned(self._whole(), self.dtype)[1]
 
     @property
     def nbytes(self) -> int:
@@ -183,7 +167,7 @@ class PagedCache(Cache):
         new = self._stored(k, v)
         dtype = k.dtype if k.dtype == v.dtype else None
         if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
-            held, table = self._whole().joined(new), Table(((),) * self.batch)
+            held, table = self._whole().joined(new), PageTable(((),) * self.batch)
             returned = self._returned(held, dtype)
         else:
             recorded = self._held.recorded
@@ -195,66 +179,32 @@ class PagedCache(Cache):
         self._held, self._table = held, table
         return returned
 
-    def crop(self, length: int) -> None:
-        """Keep the first `length` entries and drop the rest; see `Cache.crop`."""
-        if self._held.recorded:
-            super().crop(length)
-            if not self._held.entries:
-                self._held = self._emptied(self.batch)
-            return
-        table, length = self._table, whole("the length to crop to", length)
-        if not 0 <= length <= table.length:
-            raise ArgumentError(
-                f"crop({length}): this cache has {count_of(table.length, 'entries')}; give 0 to {table.length}"
-            )
-        self._table = Table(tuple(row[: -(-length // PAGE)] for row in table.rows), length)
-
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,). No entry is
         copied."""
         check_rows(index, self.batch, "cache")
         if self._held.recorded:
-            self._held, self._table = self._held.reordered(index), Table(((),) * len(index))
+            self._held, self._table = self._held.reordered(index), PageTable(((),) * len(index))
             return
         chosen = range(len(index)) if index.is_meta else index.tolist()
         rows = self._table.rows
-        table = Table(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
+        table = PageTable(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
         self._held, self._table = self._emptied(len(index)), table
-
-    @contextmanager
-    def unless_refused(self) -> Generator[None]:
-        """Undo what was appended inside the `with` block if the block raises."""
-        before = self._held, self._table, self._owner
-        try:
-            yield
-        except BaseException:
-            self._held, self._table, self._owner = before
-            raise
-
-    def save(self, path: str | Path) -> None:
-        """Write the entries to one safetensors file, as `Cache.save`."""
-        write(checked_path(path), self.kind, self.capacity, self._whole())
-
-    @classmethod
-    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
-        """Read a cache of this kind that `save` wrote; see `Cache.load`."""
-        bounded = "capacity" in load_tensor_metadata(checked_path(path))
-        capacity, held = read(checked_path(path), cls.kind, bounded, device)
-        batch, kv_heads, _, head_dim = held.planes["k"].shape
-        v_dim, dtype = held.planes["v"].shape[3], held.planes["k"].dtype
-        cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, capacity=capacity)
-        cache._table = cache._paged(held.used())
-        return cache
 
     def _room(self, needed: int, now: int) -> int:
         return 0
 
-    def _check_capacity(self, added: int) -> None:
-        if self.capacity is not None and self.length + added > self.capacity:
-            raise ArgumentError(
-                f"{count_of(added, 'more entries')} would not fit: this cache holds {self.length} of {self.capacity}; "
-                f"make it with a larger capacity"
-            )
+    def _take(self, held: Held) -> None:
+        self._table = self._paged(held.used())
+
+    def _crop(self, length: int) -> None:
+        if self._held.recorded:
+            super()._crop(length)
+            if not self._held.entries:
+                self._held = self._emptied(self.batch)
+        else:
+            rows = tuple(row[: -(-length // PAGE)] for row in self._table.rows)
+            self._table = PageTable(rows, length)
 
     def _emptied(self, batch: int) -> Held:
         """What stands for entries of so many rows that are in pages: their dtype, heads and sizes."""
@@ -263,11 +213,11 @@ class PagedCache(Cache):
             {name: plane.detach().new_empty(batch, plane.shape[1], 0, plane.shape[3]) for name, plane in planes.items()}
         )
 
-    def _paged(self, used: dict[str, torch.Tensor]) -> Table:
+    def _paged(self, used: dict[str, torch.Tensor]) -> PageTable:
         """Pages with these entries."""
-        return self._written(Table(((),) * used["k"].shape[0]), used)
+        return self._written(PageTable(((),) * used["k"].shape[0]), used)
 
-    def _written(self, before: Table, new: dict[str, torch.Tensor]) -> Table:
+    def _written(self, before: PageTable, new: dict[str, torch.Tensor]) -> PageTable:
         """The table with new entries, which are written into its pages."""
         table = before.extended(self._pool, new["k"].shape[2])
         slots = torch.tensor(table.slots(before.length), dtype=torch.int64, device="cpu")
@@ -275,9 +225,8 @@ class PagedCache(Cache):
         return table
 
     def _whole(self) -> Held:
-        """All entries, in one piece."""
         return self._held if self._held.recorded else self._read(self._table)
 
-    def _read(self, table: Table) -> Held:
+    def _read(self, table: PageTable) -> Held:
         """The entries of a table, in one piece."""
         return Held(self._pool.read(table.rows, table.length), 0, table.length)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import torch
 
-from regard.arguments import count_of, shown, whole, yes_or_no
+from regard.arguments import a_path, count_of, shown, whole, yes_or_no
 from regard.backends.linear.sight import Sight, visible_keys, without_hidden
 from regard.backends.linear.walk import Sums, Walk, normalised
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.layers.caches.base import Owned, check_rows, checked_device, checked_path
+from regard.layers.caches.base import Owned, check_rows, checked_device
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
@@ -24,7 +23,6 @@ from regard.patterns import Causal, Grid, Pattern
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
 FORMAT = "1"
-SIZES = ("length", "batch", "kv_heads", "head_dim", "v_dim")
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,18 @@ class Summed:
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
         """These sums with `change` applied to every tensor."""
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
+
+    def fits(self, mechanism: Kernelised, sizes: Mapping[str, int]) -> bool:
+        """Whether dtypes and shapes are those of the sums of a mechanism with these sizes."""
+        batch, kv_heads, dtype = sizes["batch"], sizes["kv_heads"], self.total.dtype
+        wanted = {
+            "total": (dtype, (batch, kv_heads, mechanism.feature_dim(sizes["head_dim"]), sizes["v_dim"] + 1)),
+            "log": (dtype, (batch, kv_heads, 1)),
+            "least": (torch.float64, (batch, kv_heads, 1)),
+            "met": (torch.bool, (batch, 1, 1)),
+        }
+        fitting = all((x.dtype, tuple(x.shape)) == wanted[name] for name, x in self.tensors.items())
+        return fitting and dtype in (torch.float32, torch.float64)
 
 
 class _SoFar(NamedTuple):
@@ -80,7 +90,9 @@ def add(
 ) -> tuple[torch.Tensor, Summed]:
     """Outputs (batch, heads, n, v_dim) of the new queries, and the sums that include the new keys."""
     length, batch, live = new.q.shape[2], new.q.shape[0], new.live
-    met = None if live is None else _met(before, live)
+    met = None if live is None or before is None else before.met
+    if live is not None and met is None:
+        met = torch.full((1, 1, 1), before is not None, device=live.device)
     sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)
     empty_rows = sight.empty_rows()
     q, k, v = new.q, new.k, new.v
@@ -88,7 +100,9 @@ def add(
         q = q.masked_fill(empty_rows[..., None], 0)
         k, v = (x.masked_fill(~live[..., None], 0) for x in (k, v))
     tensors = sight.tensors(mechanism.lift(q, k, scale, without_hidden(mechanism, parameters, live)), v)
-    sums, outputs = tensors.start() if before is None else _unfolded(before), []
+    sums, outputs = tensors.start(), []
+    if before is not None:
+        sums = Sums(before.total.flatten(0, 1), None if before.log is None else before.log.flatten(0, 1))
     for step in sight.walk.steps():
         chunk = tensors.chunk(sums, step.keys)
         sums = chunk.after()
@@ -100,55 +114,6 @@ def add(
     least = None if tensors.least is None else tensors.least[..., -1:]
     now = None if live is None or met is None else (met | live.any(-1, keepdim=True)).expand(batch, 1, 1)
     return output.reshape(batch, q.shape[1], *output.shape[2:]), Summed(total, log, least, now)
-
-
-def _met(before: Summed | None, live: torch.Tensor) -> torch.Tensor:
-    if before is not None and before.met is not None:
-        return before.met
-    return torch.full((1, 1, 1), before is not None, device=live.device)
-
-
-def _unfolded(before: Summed) -> Sums:
-    return Sums(before.total.flatten(0, 1), None if before.log is None else before.log.flatten(0, 1))
-
-
-def write(path: Path, mechanism: Kernelised, sizes: Mapping[str, int], summed: Summed | None) -> None:
-    """Write the sums, with the mechanism and sizes as metadata."""
-    words = {"state": str(mechanism), "format": FORMAT, **{name: str(size) for name, size in sizes.items()}}
-    save_tensors(path, {} if summed is None else summed.tensors, words)
-
-
-def read(path: Path, mechanism: Kernelised) -> tuple[dict[str, int], Summed | None]:
-    """Read sizes and sums, checking every claim of the file.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, of another mechanism, or inconsistent.
-    """
-    words, tensors = load_tensor_metadata(path), load_tensors(path)
-    if (words.get("format"), words.get("state")) != (FORMAT, str(mechanism)):
-        raise CheckpointError(
-            f"{path} holds a state of {words.get('state')!r} in format {words.get('format')!r}; this call needs one "
-            f"of {str(mechanism)!r} in format {FORMAT}"
-        )
-    sizes = {name: whole_number(path, words, name) for name in SIZES}
-    summed = Summed(**tensors) if tensors and tensors.keys() <= {one.name for one in fields(Summed)} else None
-    if bool(sizes["length"]) != bool(tensors) or (tensors and (summed is None or not _fits(summed, mechanism, sizes))):
-        shapes = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
-        raise CheckpointError(f"{path} holds {shapes}, which are not the sums of {mechanism} with {sizes}")
-    return sizes, summed
-
-
-def _fits(summed: Summed, mechanism: Kernelised, sizes: Mapping[str, int]) -> bool:
-    batch, kv_heads = sizes["batch"], sizes["kv_heads"]
-    dtype = summed.total.dtype
-    shapes = {
-        "total": (dtype, (batch, kv_heads, mechanism.feature_dim(sizes["head_dim"]), sizes["v_dim"] + 1)),
-        "log": (dtype, (batch, kv_heads, 1)),
-        "least": (torch.float64, (batch, kv_heads, 1)),
-        "met": (torch.bool, (batch, 1, 1)),
-    }
-    fitting = all((x.dtype, tuple(x.shape)) == shapes[name] for name, x in summed.tensors.items())
-    return fitting and dtype in (torch.float32, torch.float64)
 
 
 class RecurrentState(Owned):
@@ -183,6 +148,8 @@ class RecurrentState(Owned):
     (3, torch.Size([1, 8, 1, 4]), 160)
     """
 
+    _changing = ("_so_far", "_owner")
+
     def __init__(
         self,
         mechanism: Mechanism,
@@ -202,15 +169,12 @@ class RecurrentState(Owned):
                 f"{name} cannot be continued in constant memory, which needs a mechanism of features "
                 f"(LinearTransformer, Performer, RandomFeature); use regard.layers.caches.new_cache"
             )
-        batch, kv_heads, head_dim = whole("batch", batch), whole("kv_heads", kv_heads), whole("head_dim", head_dim)
-        v_dim = head_dim if v_dim is None else whole("v_dim", v_dim)
-        if dtype not in (torch.float32, torch.float64) or min(batch, kv_heads - 1, head_dim - 1, v_dim) < 0:
-            raise ArgumentError(
-                f"batch {batch}, kv_heads {kv_heads}, head_dim {head_dim}, v_dim {v_dim}, dtype {shown(dtype)}: "
-                f"kv_heads and head_dim are 1 or more, none is below 0, and sums are float32 or float64"
-            )
+        if dtype not in (torch.float32, torch.float64):
+            raise ArgumentError(f"dtype is {shown(dtype)}; sums are float32 or float64")
         self.mechanism, self.dtype, self.device = mechanism, dtype, checked_device(device)
-        sizes = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "v_dim": v_dim}
+        sizes = {"batch": whole("batch", batch, 0), "kv_heads": whole("kv_heads", kv_heads, 1)}
+        sizes["head_dim"] = whole("head_dim", head_dim, 1)
+        sizes["v_dim"] = sizes["head_dim"] if v_dim is None else whole("v_dim", v_dim, 0)
         self._so_far = _SoFar(sizes, 0, None)  # changed by one assignment: an interruption leaves all or nothing
 
     @property
@@ -304,16 +268,6 @@ class RecurrentState(Owned):
             summed = summed.mapped(lambda x: x.index_select(0, index.to(x.device)))
         self._so_far = _SoFar({**sizes, "batch": len(index)}, length, summed)
 
-    @contextmanager
-    def unless_refused(self) -> Generator[None]:
-        """Undo what was added inside the `with` block if the block raises."""
-        before = self._so_far, self._owner
-        try:
-            yield
-        except BaseException:
-            self._so_far, self._owner = before
-            raise
-
     def save(self, path: str | Path) -> None:
         """Write the sums to one safetensors file, atomically and with checksums.
 
@@ -321,7 +275,9 @@ class RecurrentState(Owned):
             CheckpointError: the file could not be written; an old file is unchanged.
         """
         sizes, length, summed = self._so_far
-        write(checked_path(path), self.mechanism, {**sizes, "length": length}, summed)
+        words = {"state": str(self.mechanism), "format": FORMAT, "length": str(length)}
+        words |= {name: str(size) for name, size in sizes.items()}
+        save_tensors(path, {} if summed is None else summed.tensors, words)
 
     @classmethod
     def load(cls, path: str | Path, mechanism: Mechanism, device: torch.device | str = "cpu") -> Self:
@@ -330,8 +286,19 @@ class RecurrentState(Owned):
         Raises:
             CheckpointError: the file is missing, damaged, of another mechanism, or not a state.
         """
-        state = cls(mechanism, 1, 1, 1, device=device)
-        sizes, summed = read(checked_path(path), state.mechanism)
+        path, state = a_path("path", path), cls(mechanism, 1, 1, 1, device=device)
+        words, tensors = load_tensor_metadata(path), load_tensors(path)
+        if (words.get("format"), words.get("state")) != (FORMAT, str(mechanism)):
+            raise CheckpointError(
+                f"{path} holds a state of {words.get('state')!r} in format {words.get('format')!r}; this call needs "
+                f"one of {str(mechanism)!r} in format {FORMAT}"
+            )
+        sizes = {name: whole_number(path, words, name) for name in ("length", *state._so_far.sizes)}
+        summed = Summed(**tensors) if tensors and tensors.keys() <= {one.name for one in fields(Summed)} else None
+        fits = not tensors if summed is None else summed.fits(state.mechanism, sizes)
+        if bool(sizes["length"]) != bool(tensors) or not fits:
+            shapes = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
+            raise CheckpointError(f"{path} holds {shapes}, which are not the sums of {mechanism} with {sizes}")
         if summed is not None:
             state.dtype = summed.total.dtype
             summed = summed.mapped(lambda x: x.to(device))

@@ -3,9 +3,8 @@
 A row is a declaration in `rows`. Its exponents are fitted and reported beside those that its paper promises.
 """
 
-from regard_lab.bench.complexity.measuring import Table
-from regard_lab.bench.complexity.report import Reading, describe_table, read_row
+from regard_lab.bench.complexity.measuring import run_complexity
+from regard_lab.bench.complexity.report import Reading, Table, describe_table, read_row
 from regard_lab.bench.complexity.rows import ROWS, Call, Growth, Row
-from regard_lab.bench.complexity.running import run_complexity
 
 __all__ = ["run_complexity", "describe_table", "read_row", "Reading", "ROWS", "Row", "Call", "Growth", "Table"]

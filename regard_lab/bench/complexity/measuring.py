@@ -1,4 +1,4 @@
-"""Measures time and memory of one row at growing lengths, until enough lengths take long enough to be reliable."""
+"""Measures time and memory of one row after the other at growing lengths; the files are written after every row."""
 
 from __future__ import annotations
 
@@ -8,66 +8,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from regard.errors import RegardError, UnsupportedError
-from regard.reprs import brief
-from regard_lab.bench.complexity.rows import Row
-from regard_lab.bench.measuring import Pace, peak_of, take_turns, threads
-from regard_lab.bench.results import Results
-
-
-@brief
-@dataclass
-class Table(Results):
-    """Results of all rows by name: times and memory by length, and the error against another backend."""
-
-    file: ClassVar[str] = "complexity.json"
-
-    @property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The records of the rows, by name."""
-        return self.cases
-
-    @property
-    def our_mistakes(self) -> list[str]:
-        """Rows with a wrong result or none."""
-        return [f"{name}: {row['reason']}" for name, row in self.rows.items() if "reason" in row]
-
+from regard.arguments import suggest
+from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard_lab.bench.complexity.report import EFFORTS, Effort, Table, draw_table, write_table
+from regard_lab.bench.complexity.rows import ROWS, Row
+from regard_lab.bench.measuring import peak_of, take_turns, threads
+from regard_lab.bench.running import begin
 
 # Squares, so that a stride of sqrt(n) divides the length.
 LENGTHS = tuple(side**2 for side in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536))
 CHECKED_AT, CLOSE = 1024, 1e-4  # length of the check; accepted error relative to the largest number
 PROGRAM = "import sys; from regard_lab.bench.complexity.measuring import answer_parent; answer_parent(sys.argv[1])"
 Point = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured.
-
-    Args:
-        trusted: a length counts if its call takes at least this many seconds.
-        wanted: the least number of lengths that count.
-        reach: the least length that every row is measured at, to find crossovers.
-        longest: the most seconds of a call; a row ends before a length that would take longer.
-        pace: number of samples of each length.
-    """
-
-    trusted: float
-    wanted: int
-    reach: int
-    longest: float
-    pace: Pace
-
-
-EFFORTS = {  # by `quick`
-    False: Effort(0.020, 4, 192**2, 8.0, Pace(rounds=5, slow_rounds=2)),
-    True: Effort(0.004, 3, 48**2, 0.5, Pace(rounds=3, slow_rounds=1, slow=0.2)),
-}
 
 
 def is_right(row: Row) -> float | None:
@@ -149,3 +106,70 @@ def answer_parent(asked: str) -> None:
     wanted = json.loads(asked)
     torch.set_num_threads(1)
     sys.stdout.write(f"{json.dumps(memory_here(ROWS[wanted['row']], wanted['lengths']))}\n")
+
+
+SHORTEST_HELD = 1024  # the memory of shorter calls is too small to measure
+
+
+def run_complexity(
+    names: Iterable[str] = (),
+    *,
+    quick: bool = False,
+    out: Path | None = None,
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Table:
+    """Measure rows on the CPU; after each, write `complexity.json`, `complexity.md` and curves.
+
+    Args:
+        names: keys of `ROWS`; all by default.
+        quick: shorter lengths, with less accurate exponents.
+        out: the folder of the results; None to write nothing.
+        resume: continue the results in `out`.
+        tell: called with a message before each step.
+
+    Returns:
+        The table, with `resume` including rows measured before.
+
+    Raises:
+        ArgumentError: an unknown row, or results that were measured in another environment.
+        DataError: there is nothing to resume.
+    """
+    chosen = list(names) or list(ROWS)
+    for name in chosen:
+        if name not in ROWS:
+            raise ArgumentError(f"no row is called {name!r}; {suggest(name, ROWS)}")
+    command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
+    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command, tell=tell)
+    for name in chosen:
+        if name in table.rows:
+            tell(f"{name}: measured before")
+            continue
+        table.rows[name] = _measured(ROWS[name], quick, tell)
+        if out is not None:
+            table.save(out)
+            write_table(table, out)
+            draw_table(table, out)
+    return table
+
+
+def _measured(row: Row, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The record of a row; a wrong or failed row has a "reason" and no times."""
+    try:
+        error = is_right(row)
+        if error is not None and not error <= CLOSE:
+            raise RegardError(f"at n={CHECKED_AT:,} its relative error is {error:.2g}, above {CLOSE:g}")
+        times, ended = measure_times(row, EFFORTS[quick], tell, LENGTHS)
+    except Exception as failure:
+        return {"times": [], "memory": [], "reason": f"{type(failure).__name__}: {str(failure).splitlines()[0]}"}
+    record: dict[str, Any] = {"error": error, "times": times, "memory": []} | (
+        {} if ended is None else {"ended": ended}
+    )
+    held = [point["length"] for point in times if point["length"] >= SHORTEST_HELD]
+    if held:
+        tell(f"{row.name}: memory")
+        try:
+            record["memory"] = measure_memory(row.name, held)
+        except RegardError as failure:
+            record["memory_reason"] = str(failure)
+    return record

@@ -7,19 +7,63 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from regard.arguments import count_of
 from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import replace_file
-from regard_lab.bench.complexity.measuring import EFFORTS, Table
 from regard_lab.bench.complexity.rows import ROWS, Growth, Row, slope
+from regard_lab.bench.measuring import Pace
 from regard_lab.bench.report import seconds
+from regard_lab.bench.results import Results
 
 NEAR = 0.15  # the largest difference of exponents with which a promise is kept
 LARGE = 4 * 2**20  # memory below this number of bytes is not used for a fit
 Points = Sequence[Mapping[str, Any]]
+
+
+@brief
+@dataclass
+class Table(Results):
+    """Results of all rows by name: times and memory by length, and the error against another backend."""
+
+    file: ClassVar[str] = "complexity.json"
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The records of the rows, by name."""
+        return self.cases
+
+    @property
+    def our_mistakes(self) -> list[str]:
+        """Rows with a wrong result or none."""
+        return [f"{name}: {row['reason']}" for name, row in self.rows.items() if "reason" in row]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Args:
+        trusted: a length counts if its call takes at least this many seconds.
+        wanted: the least number of lengths that count.
+        reach: the least length that every row is measured at, to find crossovers.
+        longest: the most seconds of a call; a row ends before a length that would take longer.
+        pace: number of samples of each length.
+    """
+
+    trusted: float
+    wanted: int
+    reach: int
+    longest: float
+    pace: Pace
+
+
+EFFORTS = {  # by `quick`
+    False: Effort(0.020, 4, 192**2, 8.0, Pace(rounds=5, slow_rounds=2)),
+    True: Effort(0.004, 3, 48**2, 0.5, Pace(rounds=3, slow_rounds=1, slow=0.2)),
+}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from regard.arguments import a_list, of_kind, whole
 from regard.backends import BACKENDS
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.tensors import Outline
 from regard.errors import ArgumentError, RegardError
 from regard.patterns import Pattern

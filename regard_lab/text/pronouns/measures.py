@@ -8,9 +8,9 @@ from random import Random
 
 from regard.errors import ArgumentError
 from regard_lab.text.pronouns.frames import LINKS
-from regard_lab.text.pronouns.lexicon import NOUNS, telling_drawbacks
+from regard_lab.text.pronouns.lexicon import NOUNS
 from regard_lab.text.pronouns.sentences import PRONOUNS, Pronoun, PronounSentence, write
-from regard_lab.text.pronouns.splits import degrees
+from regard_lab.text.pronouns.splits import with_referent_moved
 
 
 def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
@@ -72,16 +72,8 @@ def swap_adjective(sentence: PronounSentence, seed: int = 0) -> PronounSentence 
         >>> swapped.referent, swapped.pronoun
         ('street', 'sie')
     """
-    derivation = sentence.derivation
-    candidates = [
-        drawback
-        for drawback in telling_drawbacks(derivation.other.sense, derivation.referent.sense)
-        if derivation.degree in degrees(drawback, derivation.link)
-    ]
-    if not candidates:
-        return None
-    drawback = Random(f"swap adjective {seed} {sentence.source}").choice(candidates)
-    return write(replace(derivation, drawback=drawback, refers_to_subject=not derivation.refers_to_subject))
+    moved = with_referent_moved(sentence.derivation, Random(f"swap adjective {seed} {sentence.source}"))
+    return None if moved is None else write(moved)
 
 
 def _swap(sentence: PronounSentence, seed: str, *, of_referent: bool) -> PronounSentence:

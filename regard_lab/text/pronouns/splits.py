@@ -244,7 +244,7 @@ def make_contrast_pairs(
     for derivation in _distinct_derivations("test", random, weights):
         if len(pairs) == count:
             break
-        moved = _with_referent_moved(derivation, random)
+        moved = with_referent_moved(derivation, random)
         if moved is None:
             continue
         first, second = write(derivation), write(moved)
@@ -281,7 +281,7 @@ def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list
     groups: list[tuple[PronounSentence, ...]] = []
     seen: set[str] = set()
     for derivation in _distinct_derivations("train", random, weights) if count else ():
-        moved = _with_referent_moved(derivation, random)
+        moved = with_referent_moved(derivation, random)
         written = [write(one) for one in (derivation, moved) if one is not None]
         group = tuple(one for one in written if one.source not in seen)[: count - len(seen)]
         if group:
@@ -302,7 +302,7 @@ def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Ite
             yield derivation
 
 
-def _with_referent_moved(derivation: Derivation, random: Random) -> Derivation | None:
+def with_referent_moved(derivation: Derivation, random: Random) -> Derivation | None:
     """The sentence with a drawback of the other noun and the same degree; None if none fits."""
     drawbacks = [
         drawback

@@ -7,9 +7,8 @@ it into a folder: `TranslationTraining.of("run", {"data": ("pairs.tsv",)}).train
 from regard_lab.training.recipes.classification import ClassificationTask, Classifier, ClassifierTraining
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask
 from regard_lab.training.recipes.masked_words import MaskedWordsTraining, MaskedWordTask
-from regard_lab.training.recipes.recipe import Recipe, Training
+from regard_lab.training.recipes.recipe import Recipe, RunConfig, Training
 from regard_lab.training.recipes.run_folder import read_settings, read_test
-from regard_lab.training.recipes.settings import RunConfig
 from regard_lab.training.recipes.translation import TranslationTask, TranslationTraining
 
 __all__ = [

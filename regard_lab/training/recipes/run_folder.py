@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import absent, count_of
+from regard.arguments import count_of
 from regard.errors import CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
@@ -21,10 +21,9 @@ from regard_lab.text.tables import table_of
 from regard_lab.text.terminal import printable
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.checkpoint import SAVED
-from regard_lab.training.explanation import FILES, explain_files
-from regard_lab.training.log import draw_curves
+from regard_lab.training.identity import FILES, explain_files
 from regard_lab.training.loop import SETTINGS_FILE
-from regard_lab.training.recipes.settings import RunConfig
+from regard_lab.training.record import draw_curves
 
 TEST_FILE = "test.jsonl"
 TRAINED_FILE = "trained-pairs.hashes"
@@ -124,22 +123,6 @@ def read_settings(run: Path) -> dict[str, Any] | None:
     if not isinstance(settings, dict):
         raise CheckpointError(f"{run / SETTINGS_FILE} holds no settings")
     return settings
-
-
-def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
-    """Raise a NotFoundError if a file that the run in the folder was begun with is not where it was."""
-    for name in MAY_MOVE:
-        for path in getattr(config, name):
-            file = table_of(Path(path)).path
-            if path == PRONOUNS or file.exists():
-                continue
-            if name in given:
-                raise NotFoundError(absent(file))
-            relative = "" if file.is_absolute() else ", relative to the folder in which it was begun"
-            raise NotFoundError(
-                f"{file} does not exist here, and the run in {folder} was begun with this path{relative}; name the "
-                f"place of the file by --{name}, or resume the run where that path is right"
-            )
 
 
 def read_test(run: Path) -> tuple[list[Pair], list[str]]:

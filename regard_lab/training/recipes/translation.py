@@ -16,14 +16,16 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, UnsupportedError
+from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import Described, brief
+from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import WORDS_FILE, normalises_targets
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
+from regard_lab.seeing import draw_maps, look
+from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser, tidy, tidy_target
 from regard_lab.text.batches import (
     EncodedPair,
     TokenBatches,
@@ -35,12 +37,21 @@ from regard_lab.text.batches import (
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
-from regard_lab.training.fingerprint import hash_of
+from regard_lab.training.identity import hash_of
+from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import FEW, RECURRENT_TRANSLATOR, TRANSFORMER, Amount, Choice, choose, passes
-from regard_lab.training.recipes.recipe import Recipe, Tell, Training, Wish, share_of_work, silent
-from regard_lab.training.recipes.settings import RunConfig
-from regard_lab.training.recipes.translation_samples import translation_samples
-from regard_lab.training.run import TrainingResult
+from regard_lab.training.recipes.recipe import (
+    Recipe,
+    Requested,
+    RunConfig,
+    Samples,
+    Tell,
+    Training,
+    sample_lines,
+    share_of_work,
+    shown_pairs,
+    silent,
+)
 
 RECURRENT: dict[str, Any] = {
     "dim": RecurrentConfig.dim,
@@ -193,13 +204,13 @@ class TranslationTraining(Recipe):
             raise ArgumentError(f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out")
         return cls.Config(**{**MODELS[model], **given})
 
-    def choose(self, amount: Amount, wish: Wish) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> Choice:
         is_transformer = self.config.model == "transformer"
         sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
-        often = passes(amount, wish.budget.completed(amount)) >= FEW
+        often = passes(amount, requested.budget.completed(amount)) >= FEW
         more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
         more |= {"positions": "rotary"} if is_transformer else {}
-        return choose(sizes, amount, wish.budget, wish.given, size=wish.size, more=more)
+        return choose(sizes, amount, requested.budget, requested.given, size=requested.size, more=more)
 
     @cached_property
     def data(self) -> TranslationData:
@@ -234,7 +245,6 @@ class TranslationTraining(Recipe):
         if begun is not None and self._tokeniser is None and normalises_targets(begun):
             self._tokeniser = self._learn_pieces(typographic=False)
         config, tokeniser = self.config, self.tokeniser
-        torch.manual_seed(config.seed)
         model = config.new_model(tokeniser.vocab_size)
         _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
         task = TranslationTask(
@@ -398,3 +408,31 @@ def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int)
         fits = len(group) * (1 + max((len(side) for pair in group for side in pair), default=0)) <= longest
         groups += [group] if group and fits else [[pair] for pair in group]
     return groups
+
+
+def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
+    """The first few short pairs: source, reference, translation; and the attention of the first as a picture."""
+    shown = shown_pairs(pairs)
+
+    def samples(model: torch.nn.Module, picture: Path) -> list[str]:
+        assert isinstance(model, TranslationTransformer | RecurrentTranslator)
+        translator = Translator(model, tokeniser)
+        translations = translator.translate([pair.source for pair in shown])
+        lines = []
+        for pair, translation in zip(shown, translations, strict=True):
+            parts = {"source": pair.source, "should be": pair.target, "is": tidy_target(translation.text)}
+            lines += sample_lines(parts)
+        return [*lines, *_draw(translator, translations[:1], picture)]
+
+    return samples
+
+
+def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -> list[str]:
+    """Draw the attention of a translation, or say why not."""
+    try:
+        for one in shown:
+            maps = look(translator.model, translator.tokeniser, one.source, one.ids)
+            draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy_target(one.text)}")
+    except Exception as error:  # whatever a drawing library says: a picture stops no training
+        return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
+    return []

@@ -11,8 +11,7 @@ from regard.backends.reference import Reference
 from regard.backends.scores import blocking
 from regard.backends.streamed import Streamed
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
-from regard.core.plan import AttentionDetail, Plan
+from regard.core.plan import AttentionDetail, Plan, make_plan
 from regard.core.result import checked_wants
 
 BACKENDS = {backend.name: backend for backend in (Fused(), Streamed(), Reference())}

@@ -16,7 +16,7 @@ from regard import patterns as p
 from regard.bias import Bias
 from regard.core.backend import reachable_keys
 from regard.core.call import Call
-from regard.core.hidden import place_of, prepare, without_masked
+from regard.core.hidden import grid_of_call, prepare, without_masked
 from regard.core.tensors import Stored
 from regard.testing import answer, make_qkv
 
@@ -269,7 +269,7 @@ def test_where_no_number_can_be_read_keys_that_a_bias_hides_are_zeroed(name, mon
     for start in ({}, {"q_start": torch.full((2,), options.get("q_start", 4))}):
         call = Call(*make_qkv(), **{**options, **start})
         problem = call.problem()
-        operands = prepare(problem, place_of(problem, reachable_keys(problem), call.q_start, call.q.device), call)
+        operands = prepare(problem, grid_of_call(problem, reachable_keys(problem), call.q_start, call.q.device), call)
         monkeypatch.setattr("regard.core.hidden._can_be_read", lambda x: False)
         found = without_masked(problem, operands)
         for before, after in ((operands.k, found.k), (operands.v, found.v)):

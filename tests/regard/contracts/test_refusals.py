@@ -71,15 +71,15 @@ WRONG = {
     "fused softcap": (call(backend="fused", softcap=1.0), rg.UnsupportedError, ["'fused'", "softcap", "'auto'"]),
     "strict": (call(strict=True, softcap=1.0, backend="reference"), rg.UnsupportedError, ["strict=True", "dense"]),
     "mechanism": (call(mechanism=3), rg.ArgumentError, ["mechanism is 3", "regard.mechanisms"]),
-    "window": (lambda: p.SlidingWindow(0), rg.ArgumentError, ["SlidingWindow(size=0)", "1 or more"]),
-    "window kind": (lambda: p.CausalWindow(2.0), rg.ArgumentError, ["CausalWindow(size=2.0)"]),
+    "window": (lambda: p.SlidingWindow(0), rg.ArgumentError, ["SlidingWindow's size is 0", "1 or more"]),
+    "window kind": (lambda: p.CausalWindow(2.0), rg.ArgumentError, ["CausalWindow's size is 2.0"]),
     "span": (lambda: p.KeySpan(0, 1.5), rg.ArgumentError, ["stop is 1.5"]),
     "span tensor": (lambda: p.KeySpan(torch.zeros(2)), rg.ArgumentError, ["float32", "integers (batch,)"]),
     "span rows": (call(pattern=p.KeySpan(torch.zeros(3).long())), rg.ShapeError, ["3 numbers", "2 rows"]),
     "rule": (lambda: p.Where("causal"), rg.ArgumentError, ["'causal'"]),
     "rule's answer": (call(pattern=p.Where(lambda i, j: i - j)), rg.ArgumentError, ["int64", "boolean"]),
     "want": (lambda: rg.attention_detail(Q, K, V, want="wieghts"), rg.ArgumentError, ["'wieghts'", "top_keys"]),
-    "top keys": (lambda: rg.top_keys(0), rg.ArgumentError, ["top_keys(0)", "1 or more"]),
+    "top keys": (lambda: rg.top_keys(0), rg.ArgumentError, ["top_keys' count is 0", "1 or more"]),
     "two top keys": (
         lambda: rg.attention_detail(Q, K, V, want=[rg.top_keys(1), rg.top_keys(2)]), rg.ArgumentError, ["twice"]
     ),

@@ -14,7 +14,7 @@ from regard.backends import dropout
 from regard.backends import streamed as streamed
 from regard.backends.statistics import observe
 from regard.core import call, plan
-from regard.functional.kept import _calls, _plans
+from regard.functional.kept import PLANS
 from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
 from regard.patterns.band import Band
 
@@ -55,8 +55,8 @@ def plant_swapped_heads(patch: pytest.MonkeyPatch) -> None:
 
 def plant_hidden_keys(patch: pytest.MonkeyPatch) -> None:
     """Hidden keys reach the backends as they are."""
-    right = plan.place_of
-    patch.setattr(plan, "place_of", lambda *given: replace(right(*given), hidden=None))
+    right = plan.grid_of_call
+    patch.setattr(plan, "grid_of_call", lambda *given: replace(right(*given), hidden=None))
 
 
 def plant_gradient(patch: pytest.MonkeyPatch) -> None:
@@ -161,8 +161,7 @@ FAULTS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], Concerns], ...] = (
 
 def _forget() -> None:
     """Plans of equal calls are kept, and must not go from before a fault to after it."""
-    _plans.clear()
-    _calls.clear()
+    PLANS.forget()
 
 
 @pytest.mark.parametrize(("plant", "concerns"), FAULTS, ids=[plant.__name__[6:] for plant, _ in FAULTS])

@@ -11,7 +11,7 @@ import torch
 from regard import mechanisms as m
 from regard.backends import BACKENDS
 from regard.core.call import make_problem
-from regard.core.choosing import make_plan
+from regard.core.plan import make_plan
 from regard.core.result import checked_wants
 from regard.mechanisms.base import Sizes
 

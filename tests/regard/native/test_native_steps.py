@@ -14,7 +14,8 @@ from regard import patterns as p
 from regard.backends.native import kernel
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
-from regard.functional import api, kept
+from regard.functional import api
+from regard.functional.kept import PLANS
 from regard.layers.caches.entries import kept as stored
 
 pytestmark = [
@@ -38,15 +39,14 @@ STEPS = {
 
 @pytest.fixture
 def nothing_planned():
-    for plans in (kept._steps, kept._calls, kept._own):
-        plans.clear()
+    PLANS.forget()
 
 
 @pytest.fixture
 def planned(monkeypatch):
     """Counts the calls of `attention` that are planned or checked."""
     counted = []
-    monkeypatch.setattr(api, "_attended", lambda call, known=api._attended: counted.append(call) or known(call))
+    monkeypatch.setattr(api, "_output_of_new", lambda call, new=api._output_of_new: counted.append(call) or new(call))
     return counted
 
 

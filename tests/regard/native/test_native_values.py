@@ -9,7 +9,7 @@ import torch
 import regard as rg
 from regard.backends.native.library import SPAN
 from regard.core.call import Call
-from regard.core.hidden import place_of, prepare
+from regard.core.hidden import grid_of_call, prepare
 from regard.testing import Budget, answer, make_qkv
 
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
@@ -79,8 +79,8 @@ def test_lengths_around_the_sizes_of_tiles(native, length):
 def is_sound(q, k, v) -> bool | None:
     """What the kernel says of its own output, before `Plan` acts on it."""
     plan = rg.plan_attention(q, k, v, pattern="causal", backend="native")
-    place = place_of(plan.problem, plan.keys, None, q.device)
-    return plan._offer.run(prepare(plan.problem, place, Call(q, k, v))).sound
+    here = grid_of_call(plan.problem, plan.keys, None, q.device)
+    return plan._offer.run(prepare(plan.problem, here, Call(q, k, v))).sound
 
 
 @pytest.mark.parametrize("instructions", [0, 2])

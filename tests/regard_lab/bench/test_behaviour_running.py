@@ -16,15 +16,22 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.behaviour import hashing, report, running, text, verdicts
-from benchmarks.behaviour.experiment import Experiment, Record, Records, over_seeds
+from benchmarks.behaviour import __main__ as running
+from benchmarks.behaviour import hashing, learning, study
 from benchmarks.behaviour.grid_and_text import losses_by_position
-from benchmarks.behaviour.models import SmallDecoder
-from benchmarks.behaviour.report import write_report
-from benchmarks.behaviour.results import Results
-from benchmarks.behaviour.tasks import duplication, runs_of
-from benchmarks.behaviour.training import UNSCORED, Batch, Training, score, train
-from benchmarks.behaviour.verdicts import Verdict, apart, at_least, below
+from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, Training, duplication, runs_of, score, train
+from benchmarks.behaviour.study import (
+    Experiment,
+    Record,
+    Records,
+    Results,
+    Verdict,
+    apart,
+    at_least,
+    below,
+    over_seeds,
+    write_report,
+)
 from regard.patterns import parse
 
 
@@ -126,7 +133,7 @@ def test_a_claim_is_kept_only_if_every_seed_keeps_it():
     assert not apart("x", [3.0, 2.0], [2.0, 1.2], margin=0.9).kept  # by pairs, not by means
 
 
-@pytest.mark.parametrize("module", [report, text, verdicts])
+@pytest.mark.parametrize("module", [study, learning])
 def test_examples_in_docstrings_run(module: ModuleType):
     failed, tried = doctest.testmod(module)
     assert tried

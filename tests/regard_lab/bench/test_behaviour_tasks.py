@@ -7,10 +7,8 @@ import torch
 
 from benchmarks.behaviour import duplication as duplication_experiment
 from benchmarks.behaviour.grid_and_text import LENGTH, PATTERNS
+from benchmarks.behaviour.learning import UNSCORED, Draw, duplication, grid, ids, recall, runs_of
 from benchmarks.behaviour.recall import numbers_kept
-from benchmarks.behaviour.tasks import duplication, grid, recall, runs_of
-from benchmarks.behaviour.text import ids
-from benchmarks.behaviour.training import UNSCORED, Draw
 from regard.patterns import parse
 
 DRAWS = {

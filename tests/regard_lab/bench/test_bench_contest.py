@@ -8,12 +8,11 @@ from regard.backends import BACKENDS
 from regard.errors import RegardError
 from regard.patterns import Causal
 from regard_lab.bench import running as room
-from regard_lab.bench.case import Case, Contender, Contest, Promise
+from regard_lab.bench.cases import REGARD
 from regard_lab.bench.measuring import Pace
-from regard_lab.bench.ours import REGARD
 from regard_lab.bench.peers import PEERS
 from regard_lab.bench.running import hold
-from regard_lab.bench.work import Work
+from regard_lab.bench.work import Case, Contender, Contest, Promise, Work
 
 WORK = Work(12, heads=2, head_dim=8, pattern=Causal())
 FINE = replace(PEERS["SDPA"], name="fine")

@@ -9,13 +9,10 @@ import torch
 from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
 from regard.patterns import KeySpan
-from regard_lab.bench.case import Contender, Contest
-from regard_lab.bench.cases import CASES
-from regard_lab.bench.formulas import FORMULAS, Bound, hashed_pairs, own_last, places
-from regard_lab.bench.judging import judge
-from regard_lab.bench.ours import REGARD, at_length
+from regard_lab.bench.cases import CASES, REGARD, at_length
+from regard_lab.bench.judging import FORMULAS, Bound, hashed_pairs, judge, own_last, places
 from regard_lab.bench.peers import PEERS
-from regard_lab.bench.work import CAUSAL, FULL, Work, make_tensors
+from regard_lab.bench.work import CAUSAL, FULL, Contender, Contest, Work, make_tensors
 
 ADDITIVE = Softmax(Additive(query_dim=8, key_dim=8, hidden=5))
 SUBJECTS = {

@@ -8,9 +8,8 @@ import torch
 from regard.core.result import top_keys
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow
-from regard_lab.bench.case import Contender, Contest
+from regard_lab.bench.cases import PLAN_RUN, REGARD, with_statistic
 from regard_lab.bench.judging import chosen_rows, judge
-from regard_lab.bench.ours import PLAN_RUN, REGARD, with_statistic
 from regard_lab.bench.peers import PEERS
 from regard_lab.bench.work import (
     BIG_BIRD,
@@ -19,6 +18,8 @@ from regard_lab.bench.work import (
     SMALL_WINDOW,
     STRIDED,
     WINDOW,
+    Contender,
+    Contest,
     Work,
     allowed_pairs,
     make_tensors,

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.errors import ArgumentError
-from regard_lab.bench.case import Promise
+from regard_lab.bench.work import Promise
 
 ANSWERS = {
     "regard": {"cpu": {"median": 0.002}, "memory_bytes": 600},

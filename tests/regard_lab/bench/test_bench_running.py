@@ -6,9 +6,9 @@ import pytest
 
 from regard.errors import ArgumentError, DataError, OccupiedError, UnsupportedError
 from regard_lab.bench import running
-from regard_lab.bench.case import Case
 from regard_lab.bench.results import Results
 from regard_lab.bench.running import run_bench
+from regard_lab.bench.work import Case
 
 
 def record(case, n=1, status="measured"):

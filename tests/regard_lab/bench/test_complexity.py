@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard_lab.bench.complexity import Call, Growth, Row, Table, describe_table, read_row, running
+from regard_lab.bench.complexity import Call, Growth, Row, Table, describe_table, measuring, read_row
 from regard_lab.bench.complexity.measuring import (
     EFFORTS,
     LENGTHS,
@@ -17,10 +17,10 @@ from regard_lab.bench.complexity.measuring import (
     measure_memory,
     measure_times,
     memory_here,
+    run_complexity,
 )  # fmt: skip
 from regard_lab.bench.complexity.report import crossover, draw_table, write_table
 from regard_lab.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
-from regard_lab.bench.complexity.running import run_complexity
 from regard_lab.bench.measuring import Pace
 
 QUICK = Effort(trusted=0.0, wanted=2, reach=400, longest=10.0, pace=Pace(rounds=1, shortest=0.0))
@@ -190,7 +190,7 @@ def quickly(monkeypatch):
         done.append(row.name)
         return record(lambda n: 1e-9 * n**2, lambda n: 256.0 * n)
 
-    monkeypatch.setattr(running, "_measured", measured)
+    monkeypatch.setattr(measuring, "_measured", measured)
     return done
 
 
@@ -221,7 +221,7 @@ def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
         raise RegardError("it cannot\nand more")
 
     for prepare, reason in ((wrong, "relative error is 1, above"), (failing, "RegardError: it cannot")):
-        found = running._measured(replace(row, prepare=prepare), True, lambda line: None)
+        found = measuring._measured(replace(row, prepare=prepare), True, lambda line: None)
         assert reason in found["reason"]
         assert found["times"] == found["memory"] == []
         table = Table(HERE, True, "", {"softmax": found})

@@ -94,7 +94,7 @@ MOMENTS = {
     "before the sentence is translated": partial(before, "explore_translation"),
     "before the page is made": partial(before, "ExplorerServer"),
     "while an object is freed": while_an_object_is_freed,
-    "while the page is served": partial(before, "say"),
+    "while the page is served": partial(before, "note"),
     "while a sentence is read": while_a_sentence_is_read,
     **{f"after {seconds} s": partial(after, seconds) for seconds in (0.01, 0.05, 0.1, 0.2, 0.4)},
 }

@@ -114,7 +114,7 @@ def test_what_an_encoding_lacks_is_remarked_once(monkeypatch):
 
     stream, told = io.TextIOWrapper(io.BytesIO(), encoding="ascii"), []
     monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setattr(console, "say", told.append)
+    monkeypatch.setattr(console, "note", told.append)
     monkeypatch.setattr(console, "_REMARKED", set())
     for text in ("plain", "Gefühl", "Straße"):
         console.remark_escapes(text)

@@ -6,7 +6,7 @@ import pytest
 from test_commands import regard
 
 from regard_lab.bench import running
-from regard_lab.bench.case import Case
+from regard_lab.bench.work import Case
 
 
 def record(case, contest, status="measured"):

@@ -18,7 +18,7 @@ from regard_lab.training import recipes
 
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
-SOURCES = {prefix + name: source for prefix, table in TABLES.items() for name, source in table.SOURCES.items()}
+SOURCES = {prefix + name: one for prefix, table in TABLES.items() for name, one in table.SENTENCES.items()}
 TESTS = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("*.py") if path != Path(__file__))
 PAGES = "".join(path.read_text("utf-8") for path in (ROOT.parent / "README.md", *ROOT.parent.glob("docs/**/*.md")))
 
@@ -42,7 +42,7 @@ def test_every_command_has_a_test_and_a_line_in_the_documentation(command):
 
 def test_every_file_of_the_command_line_is_reached():
     files = {path.stem for path in ROOT.glob("cli/[!_]*.py")} - {"app"}
-    used = {source.module for source in SOURCES.values()}
+    used = {module for module, _ in SOURCES.values()}
     for path in ROOT.glob("cli/*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("regard_lab.cli."):
@@ -55,7 +55,7 @@ def test_every_file_of_the_command_line_is_reached():
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
 def test_every_recipe_is_exported_and_a_command(recipe):
     assert recipe.__name__ in recipes.__all__, f"export {recipe.__name__} in regard_lab.training.recipes"
-    assert recipe.COMMAND in Train.SOURCES, f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
+    assert recipe.COMMAND in Train.SENTENCES, f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
     command = f"train {recipe.COMMAND}"
     assert COMMANDS.get(command) is recipe.Config, (
         f"add {command!r} to COMMANDS in tests/regard_lab/cli/test_defaults.py"

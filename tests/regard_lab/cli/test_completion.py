@@ -1,4 +1,4 @@
-"""Tab completes commands and options at once, from the help that is kept; `python -m regard` is the command line."""
+"""Tab completes commands and options from the help that is kept; `python -m regard_lab` is the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from regard_lab.cli.commands import HELP_FILE
+from regard_lab.cli.app import HELP_FILE
 
 ASK = "import sys\nfrom regard_lab.cli import main\n"
 ASK += "try: main()\nfinally: print('modules:', *sys.modules, file=sys.stderr)"
@@ -64,9 +64,11 @@ def test_the_script_of_each_shell_is_shown(shell):
     assert "_REGARD_COMPLETE" in answer.stdout
 
 
-def test_python_m_regard_is_the_command_line():
-    answer = subprocess.run([sys.executable, "-m", "regard", "--version"], capture_output=True, text=True, check=True)
+def test_python_m_regard_lab_is_the_command_line():
+    answer = subprocess.run(
+        [sys.executable, "-m", "regard_lab", "--version"], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.startswith("regard ")
-    wrong = subprocess.run([sys.executable, "-m", "regard", "shwo"], capture_output=True, text=True, check=False)
+    wrong = subprocess.run([sys.executable, "-m", "regard_lab", "shwo"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_commands import regard
 
-from regard_lab.bench.complexity import running
+from regard_lab.bench.complexity import measuring
 
 POINTS = [{"length": n, "median": 1e-8 * n**2, "operations": n**2, "bytes": 256 * n} for n in (2304, 4096, 9216)]
 
@@ -22,7 +22,7 @@ def measured(monkeypatch):
         failed = {"reason": "off by a mile", "times": [], "memory": []}
         return failed if "fail" in done else {"error": 0.0, "times": POINTS, "memory": POINTS}
 
-    monkeypatch.setattr(running, "_measured", measure)
+    monkeypatch.setattr(measuring, "_measured", measure)
     return done
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_commands import regard
 
-from regard_lab.cli.convert import _way_to_train
+from regard_lab.cli.train import _way_to_train
 from regard_lab.conversion import load_converted
 from regard_lab.conversion.report import Losses
 from regard_lab.decoding.loading import TOKENISER_FILE
@@ -83,7 +83,7 @@ def test_a_loss_that_was_measured_is_said_beside_the_need_of_training(files, tmp
 
 
 def test_a_folder_of_another_library_is_sent_to_where_it_is_used(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard_lab.cli.convert.is_hugging_face", lambda folder: True)
+    monkeypatch.setattr("regard_lab.cli.train.is_hugging_face", lambda folder: True)
     assert _way_to_train(tmp_path) == "train the model where it is used before you rely on its outputs"
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from test_commands import regard, run_folder  # noqa: F401
 
-from regard_lab.cli.commands import kept_help
+from regard_lab.cli.app import kept_help
 from regard_lab.decoding import Translator
 from regard_lab.lessons.walkthrough import walk, walk_run
 from regard_lab.models import TranslationTransformer

@@ -27,7 +27,7 @@ from regard_lab.training.recipes import (
     MaskedWordsTraining,
     TranslationTraining,
 )
-from regard_lab.training.recipes.settings import StackConfig
+from regard_lab.training.recipes.recipe import StackConfig
 
 ROOT = Path(package.__file__).parent
 COMMANDS = {
@@ -43,9 +43,9 @@ SETTINGS = {field.name for config in CONFIGS for field in fields(config) if fiel
 # What trains, converts and compares. Other commands have options of the same names that mean other things.
 SOURCES = [
     *ROOT.glob("training/**/*.py"),
-    *ROOT.glob("studies/comparison/*.py"),
+    *ROOT.glob("training/comparison/*.py"),
     ROOT / "conversion/uptraining.py",
-    *(ROOT / f"cli/{name}.py" for name in ("train", "compare", "convert", "demo", "evaluate", "options", "progress")),
+    *(ROOT / f"cli/{name}.py" for name in ("train", "demo", "evaluate", "options")),
 ]
 # A model takes its sizes from the settings of its training, under these names where they differ.
 MODELS = {

@@ -11,13 +11,12 @@ import pytest
 from typer.main import get_command
 
 from docs.making.command_help import is_help_fresh, loaded_commands
-from regard_lab.cli.app import Convert, TopLevel, Train, app
-from regard_lab.cli.commands import Unloaded, kept_help
+from regard_lab.cli.app import Convert, TopLevel, Train, Unloaded, app, kept_help
 
 COMMANDS = [
-    *([name] for name in TopLevel.SOURCES),
-    *(["train", name] for name in Train.SOURCES),
-    *(["convert", name] for name in Convert.SOURCES),
+    *([name] for name in TopLevel.SENTENCES),
+    *(["train", name] for name in Train.SENTENCES),
+    *(["convert", name] for name in Convert.SENTENCES),
 ]
 
 # All in one process: torch stays in `sys.modules` once it is imported, so the first command that imports it fails.

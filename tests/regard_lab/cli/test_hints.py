@@ -6,7 +6,7 @@ import pytest
 from test_commands import regard
 
 from regard.storage.sealed_json import render_sealed
-from regard_lab.cli.hints import Lengths, remark_on_arguments, remark_on_training
+from regard_lab.cli.running import Lengths, remark_on_arguments, remark_on_training
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.training.checkpoint import STATE_FILE, read_training
 

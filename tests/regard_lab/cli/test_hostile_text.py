@@ -187,8 +187,8 @@ def test_a_lesson_about_hostile_text_is_harmless(regard, form):
 def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     from rich.console import Console
 
-    from regard_lab.cli.console import out, out_json, out_lines, say
-    from regard_lab.cli.progress import _live, _plain
+    from regard_lab.cli.console import note, out, out_json, out_lines
+    from regard_lab.cli.train import _live, _plain
     from regard_lab.training.recipes.run_folder import write_samples
 
     stream = Stream(terminal=True)
@@ -200,7 +200,7 @@ def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
     for event in (Started(3, 9, (HOSTILE + FORGING,)), Noticed(4, HOSTILE)):
         _plain(event, 100)
         _live(event, bar, 0)
-    for show in (out, out_json, out_lines, say):
+    for show in (note, out, out_json, out_lines):
         show(HOSTILE)
     write_samples(lambda model, picture: [HOSTILE + FORGING], None, 1, tmp_path)
     stream.flush()

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_commands import regard, run_folder  # noqa: F401
 
-from regard_lab.cli import lenses as command
+from regard_lab.cli import evaluate as command
 from regard_lab.seeing.lens_study import LensReport
 
 ROW = {"name": "erase", "top": 0.5, "order": 0.25, "cause": 0.75, "deletion": 0.125, "passes": 16.0,

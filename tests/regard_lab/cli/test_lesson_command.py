@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from test_commands import regard
 
-from regard_lab.cli.console import answers
+from regard_lab.cli.console import out_console
 from regard_lab.cli.lesson import _show_table
 from regard_lab.lessons import LESSONS, Table, find_lesson
 
@@ -139,7 +139,7 @@ def test_a_matrix_keeps_its_shape_on_a_narrow_terminal(monkeypatch, capsys):
     words = ("The", "animal", "crossed", "the", "street", "today")
     rows = tuple((word, *(f"{int(column <= row)}.00" for column in range(6))) for row, word in enumerate(words))
     monkeypatch.setenv("COLUMNS", "40")
-    _show_table(Table("Weights", ("", *words), rows), answers(width=40))
+    _show_table(Table("Weights", ("", *words), rows), out_console(width=40))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 40
     shown = [line.split() for line in lines if line.split()[:1] == ["crossed"]]

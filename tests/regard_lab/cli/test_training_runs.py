@@ -14,7 +14,7 @@ from test_commands import regard
 from regard_lab.models import LanguageModel, TranslationTransformer
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import load_model
-from regard_lab.training.explanation import FILES
+from regard_lab.training.identity import FILES
 from regard_lab.training.recipes.run_folder import FILES_OF_RECIPES
 
 SMALL = ("--dim", 16, "--layers", 1, "--warmup-steps", 1, "--schedule", "constant", "--cpu")

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from test_commands import regard, run_folder  # noqa: F401
 
-from regard_lab.cli import demo, lenses, progress
+from regard_lab.cli import demo, evaluate, train
 from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.models.storage import CHECKPOINTS_FILE
-from regard_lab.seeing.lens_study.report import JSON
+from regard_lab.seeing.lens_study.study import JSON
 from regard_lab.training import Started, StepDone
 from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.recipes import LanguageModelTraining
@@ -47,7 +47,7 @@ COMMANDS = {
         ["regard: interrupted; {out} keeps the model as it was last saved, and the same command goes on"],
     ),
     "lenses": (
-        ("lenses", "{run}"), lenses, "study_lenses", JSON,
+        ("lenses", "{run}"), evaluate, "study_lenses", JSON,
         ["regard: interrupted; {out} keeps the lenses that are measured, and the same command goes on"],
     ),
 }  # fmt: skip
@@ -83,17 +83,17 @@ def test_ctrl_c_after_the_training_of_the_demo_says_that_the_model_is_kept(tmp_p
 
 def test_before_the_first_step_the_bar_says_what_is_done(monkeypatch):
     shown = io.StringIO()
-    monkeypatch.setattr(progress, "has_terminal", lambda: True)
-    monkeypatch.setattr(progress, "terminal", lambda: Console(file=shown, force_terminal=True, width=120))
-    with progress.training_progress() as told:
+    monkeypatch.setattr(train, "has_terminal", lambda: True)
+    monkeypatch.setattr(train, "terminal", lambda: Console(file=shown, force_terminal=True, width=120))
+    with train.training_progress() as told:
         told(Started(0, 9))
     assert "preparing the first step" in shown.getvalue()
     assert "/?" not in shown.getvalue()
-    with progress.training_progress() as told:
+    with train.training_progress() as told:
         told(Started(3, 9))
     assert "preparing step 4" in shown.getvalue()
     for steps, count in ((9, "5/9"), (None, "step 5")):
-        with progress.training_progress() as told:
+        with train.training_progress() as told:
             told(StepDone(5, steps, 1.0, 0.1, 1.0, 100.0, None))
         assert count in shown.getvalue()
 

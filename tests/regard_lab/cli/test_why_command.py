@@ -7,7 +7,7 @@ import pytest
 from test_commands import LINES, regard, run_folder  # noqa: F401
 
 from regard.errors import ArgumentError
-from regard_lab.cli.why import Why
+from regard_lab.cli.translate import Why
 from regard_lab.decoding import Translation, Translator
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import Tokeniser
@@ -105,7 +105,7 @@ NOTHING = Translation("", "", (), (), 0.0, 0.0, True)
 def test_a_word_of_the_source_is_answered_by_a_written_one(word, text, said):
     asked = Why(word, (), "erase", None)
     with pytest.raises(ArgumentError) as refused:
-        asked.answer(None, replace(NOTHING, source="The animal sleeps because it is tired.", text=text))
+        asked.relevance(None, replace(NOTHING, source="The animal sleeps because it is tired.", text=text))
     assert str(refused.value).endswith(said)
 
 

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 
 import regard_lab.seeing.explorer as explorer
 from regard_lab.seeing.canvas import COLOURS
-from regard_lab.seeing.lenses.picture import SIGNED
+from regard_lab.seeing.lenses.record import SIGNED
 
 FOLDER = Path(explorer.__file__).parent
 SOURCES = FOLDER / "source"

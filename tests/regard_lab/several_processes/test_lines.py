@@ -18,7 +18,7 @@ from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import Tokeniser
 from regard_lab.text.seen_words import SeenWords
-from regard_lab.training.recipes.text_evaluation import evaluate_text
+from regard_lab.training.recipes.evaluation import evaluate_text
 
 LINES = [f"line {at} of a file" for at in range(5 * BLOCK + 7)]
 

@@ -72,5 +72,5 @@ def test_scoring_opens_no_socket(monkeypatch):
 def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "sacrebleu.metrics", raising=False)
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(MissingPackageError, match=r"needs the package 'sacrebleu'.*pip install '.*\[train\]'"):
+    with pytest.raises(MissingPackageError, match=r"needs the package 'sacrebleu'.*pip install '.*\[lab\]'"):
         score(OUTPUTS, REFERENCES)

@@ -12,8 +12,7 @@ from toy_training import CONFIG, ToyTask, make_model
 
 from regard.errors import DataError
 from regard_lab.training.config import TrainingConfig, learning_rate_at
-from regard_lab.training.engine import Engine
-from regard_lab.training.workers import Workers
+from regard_lab.training.engine import Engine, Workers
 
 
 class Pieces(ToyTask):

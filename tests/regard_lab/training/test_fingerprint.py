@@ -6,7 +6,7 @@ import torch
 from regard.errors import ArgumentError
 from regard_lab.models import TranslationTransformer
 from regard_lab.training import TrainingConfig
-from regard_lab.training.fingerprint import completed, differences, fingerprint
+from regard_lab.training.identity import completed, differences, fingerprint
 
 
 def of(data=None, config=None):

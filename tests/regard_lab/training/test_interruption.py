@@ -6,7 +6,7 @@ import threading
 import pytest
 from toy_training import CrashError, crash
 
-from regard_lab.training.session import Interruption
+from regard_lab.training.loop import Interruption
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from regard.errors import CheckpointError
-from regard_lab.training.session import folder_lock
+from regard_lab.training.checkpoint import folder_lock
 
 
 def test_a_pipe_in_its_place_is_refused_and_waits_for_nobody(tmp_path):

@@ -12,8 +12,7 @@ from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints
 from regard_lab.training import Saved, Started, StepDone, StepSkipped, Validated
 from regard_lab.training import record as clock_module
 from regard_lab.training.checkpoint import read_training
-from regard_lab.training.engine import Engine
-from regard_lab.training.workers import Workers
+from regard_lab.training.engine import Engine, Workers
 
 
 class Scripted(ToyTask):

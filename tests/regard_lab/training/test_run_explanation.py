@@ -8,7 +8,7 @@ import pytest
 import torch
 from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, train_toy
 
-from regard_lab.training.explanation import README_FILE, RUN_FILE
+from regard_lab.training.identity import README_FILE, RUN_FILE
 
 
 def test_every_file_of_a_run_is_explained_and_an_explanation_of_ones_own_stays(tmp_path):

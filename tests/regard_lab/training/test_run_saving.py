@@ -14,8 +14,7 @@ from regard.errors import CheckpointError
 from regard.storage.files import write_folder as write
 from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import Validated, checkpoint, train
-from regard_lab.training.checkpoint import read_training
-from regard_lab.training.session import folder_lock
+from regard_lab.training.checkpoint import folder_lock, read_training
 
 ALWAYS = {"README.txt", "checkpoints.json", "lock", "log.jsonl", "run.json"}
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from regard.errors import CheckpointError, DataError
 from regard_lab.training import draw_curves, read_log
-from regard_lab.training.log import Log, _draw_losses, read_what_is_left
+from regard_lab.training.record import Log, _draw_losses, read_what_is_left
 
 
 def lines_up_to(step: int) -> list[dict]:

@@ -11,8 +11,7 @@ from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard_lab.text.batches import batches_in_order, encode_pairs
 from regard_lab.training import TrainingConfig, Validated, train
-from regard_lab.training.recipes.translation import TranslationTask, TranslationTraining
-from regard_lab.training.recipes.translation_samples import translation_samples
+from regard_lab.training.recipes.translation import TranslationTask, TranslationTraining, translation_samples
 
 PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]
 TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)

@@ -15,7 +15,7 @@ from regard.errors import ArgumentError
 from regard_lab.models import LanguageModel
 from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import read_log
-from regard_lab.training.workers import Workers, filled, hollow, parted, whole_state
+from regard_lab.training.engine import Workers, filled, hollow, parted, whole_state
 
 WHOLE_STEP = dataclasses.replace(CONFIG, accumulate=2 * CONFIG.accumulate)
 

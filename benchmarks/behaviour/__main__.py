@@ -1,0 +1,64 @@
+"""Checks at small scale what papers state their mechanisms can and cannot learn, and writes a report.
+
+python -m benchmarks.behaviour [NAME ...] [--out DIR] [--resume] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.behaviour.duplication import DUPLICATION
+from benchmarks.behaviour.grid_and_text import GRID_AND_TEXT
+from benchmarks.behaviour.hashing import HASHING
+from benchmarks.behaviour.recall import RECALL
+from benchmarks.behaviour.study import REPORT, Experiment, Results, write_report
+
+EXPERIMENTS = (DUPLICATION, RECALL, HASHING, GRID_AND_TEXT)
+OUT = Path(__file__).parents[1] / "results" / "behaviour_cpu"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Read the command line and run."""
+    names = [experiment.name for experiment in EXPERIMENTS]
+    parser = argparse.ArgumentParser(description="Published behaviour of attention mechanisms at small scale.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(names)}")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the results (default: %(default)s)")
+    parser.add_argument("--resume", action="store_true", help="keep what the folder holds and train what is missing")
+    parser.add_argument("--quick", action="store_true", help="one seed, a fiftieth of the updates: does it run?")
+    asked = parser.parse_args(words)
+    if unknown := set(asked.names) - set(names):
+        parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    chosen = [one for one in EXPERIMENTS if one.name in (asked.names or names)]
+    torch.set_num_threads(1)
+    try:
+        run(chosen, asked.out, resume=asked.resume, quick=asked.quick)
+    except KeyboardInterrupt:
+        sys.exit(f"interrupted; every training that was finished is in {asked.out}, and --resume goes on from there")
+    print(asked.out / REPORT)
+
+
+def run(chosen: Sequence[Experiment], out: Path, *, resume: bool, quick: bool) -> Results:
+    """Train the missing contenders of the chosen experiments; without resume, earlier records of these are dropped."""
+    results = Results.load(out, quick)
+    everything = [replace(one, seeds=one.seeds[:1]) if quick else one for one in EXPERIMENTS]
+    names = {one.name for one in chosen}
+    try:
+        for experiment in (one for one in everything if one.name in names):
+            if not resume:
+                results.records.pop(experiment.name, None)
+            for contender, seed in results.missing(experiment):
+                results.add(experiment, contender, seed, experiment.run(contender, seed, quick))
+                results.save(out)
+    finally:
+        write_report(results, everything, out)
+    return results
+
+
+if __name__ == "__main__":
+    main()

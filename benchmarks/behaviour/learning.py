@@ -1,0 +1,295 @@
+"""What all experiments share: texts with known answers, a small decoder, its training and its score."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import sysconfig
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.layers import FeedForward, MultiHeadAttention
+from regard.positions import Learned
+
+UNSCORED = -1
+Batch = tuple[torch.Tensor, torch.Tensor]  # tokens and targets, (batch, length); targets UNSCORED do not count
+Draw = Callable[[torch.Generator], Batch]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The schedule: AdamW, a linear warm-up over a tenth of the updates, then a cosine to zero."""
+
+    updates: int
+    rate: float
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+    def shortened(self, quick: bool) -> Training:
+        """The same with a fiftieth of the updates if `quick`."""
+        return replace(self, updates=max(2, self.updates // 50)) if quick else self
+
+    def share(self, update: int) -> float:
+        """The learning rate at an update, as a share of `rate`."""
+        warm = max(1, self.updates // 10)
+        if update < warm:
+            return (update + 1) / warm
+        done = torch.tensor((update - warm) / max(1, self.updates - warm))
+        return float((1 + torch.cos(torch.pi * done)) / 2)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """CPU seconds of the updates, and the mean loss of each twentieth of them, by its last update."""
+
+    cpu_seconds: float
+    curve: list[tuple[int, float]]
+
+
+def train(model: nn.Module, draw: Draw, how: Training, seed: int, label: str) -> Trained:
+    """Train on new batches at every update; all random numbers depend only on the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=how.rate, weight_decay=how.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, how.share)
+    pace = max(1, how.updates // 20)
+    curve: list[tuple[int, float]] = []
+    losses: list[float] = []
+    line = f"  {label}"
+    begin = time.process_time()
+    for update in range(1, how.updates + 1):
+        loss = loss_of(model, *draw(generator))
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), how.clip)
+        optimiser.step()
+        schedule.step()
+        losses.append(loss.item())
+        if update % pace == 0:
+            curve.append((update, round(sum(losses) / len(losses), 4)))
+            losses.clear()
+            line = f"  {label}: update {update} of {how.updates}, loss {curve[-1][1]:.3f}"
+            if sys.stderr.isatty() and update + pace <= how.updates:
+                print(f"{line}\r", end="", file=sys.stderr)
+    print(line, file=sys.stderr)
+    return Trained(time.process_time() - begin, curve)
+
+
+def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in nats over the scored positions."""
+    return nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=UNSCORED)
+
+
+@torch.no_grad()
+def score(model: nn.Module, draw: Draw, batches: int = 8, seed: int = 1_000_003) -> dict[str, float]:
+    """Loss in nats and accuracy over the scored positions of batches that do not occur in training."""
+    generator = torch.Generator().manual_seed(seed)
+    loss = right = count = 0.0
+    model.eval()
+    for _ in range(batches):
+        tokens, targets = draw(generator)
+        scored = targets != UNSCORED
+        logits, wanted = model(tokens)[scored], targets[scored]  # (scored, vocabulary), (scored,)
+        loss += float(nn.functional.cross_entropy(logits, wanted, reduction="sum"))
+        right += float((logits.argmax(-1) == wanted).sum())
+        count += len(wanted)
+    return {"loss": loss / count, "accuracy": right / count}
+
+
+def duplication(symbols: int, length: int, rows: int) -> Draw:
+    """`0 w 0 w` with random words w of symbols from 1; only the second w is scored.
+
+    Source: Reformer, Kitaev et al. 2020, section 5.
+    """
+
+    def draw(generator: torch.Generator) -> Batch:
+        word = torch.randint(1, symbols + 1, (rows, length), generator=generator)
+        zero = torch.zeros(rows, 1, dtype=torch.long)
+        text = torch.cat([zero, word, zero, word], 1)  # (batch, 2 * length + 2)
+        targets = text[:, 1:].clone()
+        targets[:, : length + 1] = UNSCORED
+        return text[:, :-1], targets
+
+    return draw
+
+
+def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
+    """Different keys, each followed by its value; later each key again, at a random position.
+
+    Keys are the first half of the vocabulary, values the second, and 0 fills the rest. What is scored is the value,
+    where the key returns.
+
+    Source: Zoology, Arora et al. 2023, section 3 (multi-query associative recall).
+    """
+
+    def draw(generator: torch.Generator) -> Batch:
+        half = vocabulary // 2
+        keys = torch.rand(rows, half - 1, generator=generator).argsort(1)[:, :pairs] + 1
+        values = torch.randint(half, vocabulary, (rows, pairs), generator=generator)
+        places = torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :pairs] + 2 * pairs
+        tokens = torch.zeros(rows, length, dtype=torch.long)
+        tokens[:, : 2 * pairs] = torch.stack([keys, values], -1).flatten(1)  # key value key value ...
+        targets = torch.full_like(tokens, UNSCORED)
+        return tokens.scatter(1, places, keys), targets.scatter(1, places, values)
+
+    return draw
+
+
+def grid(side: int, colours: int, noise: float, rows: int) -> Draw:
+    """Pictures read row by row: each cell has the colour of the one above, except a share of random cells.
+
+    Position t is scored by the cell after it, so that the cell above stands side - 1 positions before the guess.
+    """
+
+    def draw(generator: torch.Generator) -> Batch:
+        cells = torch.randint(colours, (rows, side + 1, side), generator=generator)
+        anew = torch.rand(cells.shape, generator=generator) < noise
+        for row in range(1, side + 1):
+            cells[:, row] = torch.where(anew[:, row], cells[:, row], cells[:, row - 1])
+        text = cells.flatten(1)[:, : side * side + 1]
+        return text[:, :-1], text[:, 1:]
+
+    return draw
+
+
+def runs_of(text: torch.Tensor, length: int, rows: int) -> Draw:
+    """Sections from random positions of a text, scored by the next symbol."""
+
+    def draw(generator: torch.Generator) -> Batch:
+        starts = torch.randint(len(text) - length, (rows, 1), generator=generator)
+        letters = text[starts + torch.arange(length + 1)]  # (batch, length + 1)
+        return letters[:, :-1], letters[:, 1:]
+
+    return draw
+
+
+SYMBOLS = 27  # a to z, and one symbol for everything else
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@cache
+def texts() -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of the training text and of the held-out text: every tenth module is held out."""
+    return _divided(lambda path: " ".join(_documentation(path)))
+
+
+@cache
+def code_texts() -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the code of these modules, without docstrings and comments."""
+    return _divided(_code)
+
+
+def _divided(read: Callable[[Path], str]) -> tuple[torch.Tensor, torch.Tensor]:
+    parts: tuple[list[str], list[str]] = ([], [])
+    for number, path in enumerate(_modules()):
+        parts[number % 10 == 0].append(read(path))
+    first, held_out = (ids(" ".join(part)) for part in parts)
+    return first, held_out
+
+
+def _modules() -> list[Path]:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    return sorted(path for path in library.rglob("*.py") if not _SKIPPED & set(path.relative_to(library).parts))
+
+
+def _documentation(path: Path) -> Iterator[str]:
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def _code(path: Path) -> str:
+    tree = _parsed(path)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _parsed(path: Path) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def ids(text: str) -> torch.Tensor:
+    """Letters as 1 to 26, ignoring case, and 0 for everything else.
+
+    >>> ids("A, b").tolist()
+    [1, 0, 2]
+    """
+    plain = re.sub(r"[^a-z]+", " ", text.lower())
+    return torch.tensor([ord(letter) - 96 if letter != " " else 0 for letter in plain])
+
+
+class SmallDecoder(nn.Module):
+    """A decoder that predicts at each position: embeddings, then pre-norm layers of attention and feed-forward.
+
+    Args:
+        vocabulary: tokens there are.
+        length: positions there are, each with a learned vector; None for models that need none.
+        dim, heads, layers: sizes.
+        convolution: taps of a causal convolution, channel by channel, before each attention; 0 for none.
+        attention: options of every MultiHeadAttention, as pattern= and mechanism=.
+    """
+
+    def __init__(
+        self, *, vocabulary: int, length: int | None, dim: int, heads: int, layers: int = 2, convolution: int = 0,
+        **attention: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, dim)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        self.positions = None if length is None else Learned(length, dim)
+        self.layers = nn.ModuleList(Layer(dim, heads, convolution, attention) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim)
+        self.guess = nn.Linear(dim, vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(batch, length) -> logits (batch, length, vocabulary)."""
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens.shape[1]))
+        for layer in self.layers:
+            x = layer(x)
+        return self.guess(self.norm(x))
+
+
+class Layer(nn.Module):
+    """An optional short convolution, attention and feed-forward, each with a residual connection."""
+
+    def __init__(self, dim: int, heads: int, convolution: int, attention: dict[str, Any]) -> None:
+        super().__init__()
+        parts: list[nn.Module] = [MultiHeadAttention(dim, heads, **attention), FeedForward(dim, 4 * dim)]
+        if convolution:
+            parts.insert(0, ShortConvolution(dim, convolution))
+        self.parts = nn.ModuleList(parts)
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, part in zip(self.norms, self.parts, strict=True):
+            x = x + part(norm(x))
+        return x  # (batch, length, dim)
+
+
+class ShortConvolution(nn.Module):
+    """A causal convolution: mixes each position with a few earlier ones, channel by channel.
+
+    Source: Zoology, Arora et al. 2023, where every model compared has one.
+    """
+
+    def __init__(self, dim: int, taps: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(dim, dim, taps, padding=taps - 1, groups=dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mix(x.mT)[..., : x.shape[1]].mT  # (batch, length, dim)

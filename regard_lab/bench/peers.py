@@ -1,0 +1,312 @@
+"""The libraries that regard is compared with, each with the best settings of its documentation.
+
+A peer is a `Contender`; if its package is not installed, the report lists it as missing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import elu, scaled_dot_product_attention
+
+from regard.errors import UnsupportedError
+from regard.mechanisms import LSH
+from regard.patterns import Causal, Full
+from regard.patterns.band import Band
+from regard_lab.bench.judging import own_last
+from regard_lab.bench.work import BIG_BIRD, Attend, Contender, Tensors, Work, formula, make_tensors
+
+
+def _best(work: Work, tensors: Tensors) -> Attend:
+    """SDPA without a mask, its fast path; a learned bias is passed as a float mask."""
+    q, k, v = _numbers(work, tensors)
+    causal = _is_causal(work) and tensors.bias is None
+    return partial(
+        scaled_dot_product_attention, q, k, v, attn_mask=tensors.bias, dropout_p=work.dropout, is_causal=causal,
+        enable_gqa=work.group > 1,
+    )  # fmt: skip
+
+
+def _masked(work: Work, tensors: Tensors) -> Attend:
+    """SDPA with the pattern as a boolean mask, created in advance."""
+    mask = work.pattern.dense(work.q_len, work.k_len).to(work.device)
+    options: dict[str, Any] = {"dropout_p": work.dropout, "enable_gqa": work.group > 1}
+    return partial(scaled_dot_product_attention, *_numbers(work, tensors), attn_mask=mask, **options)
+
+
+def _repeated(work: Work, tensors: Tensors) -> Attend:
+    """SDPA with keys and values repeated for each query head, as in Hugging Face models."""
+    q, k, v = _numbers(work, tensors)
+    causal = _is_causal(work)
+
+    def attend() -> torch.Tensor:
+        for_each_head = [x.repeat_interleave(work.group, dim=1) for x in (k, v)]
+        return scaled_dot_product_attention(q, for_each_head[0], for_each_head[1], is_causal=causal)
+
+    return attend
+
+
+def _numbers(work: Work, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k and v in the dtype of the cache: SDPA needs equal dtypes, and widening the cache each time costs more."""
+    q, k, v = tensors.q, tensors.k, tensors.v
+    if work.cache_dtype is None:
+        return q, k, v
+    dtype = getattr(torch, work.cache_dtype)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _is_causal(work: Work) -> bool:
+    square = work.pattern == Causal() and work.q_len == work.k_len
+    if not square and work.pattern != Full():
+        raise UnsupportedError(f"without a mask it computes full and square causal attention, not {work.pattern}")
+    return square
+
+
+SDPA = Contender("SDPA", _best, own_dropout=True)
+SDPA_GROUPED = Contender("SDPA enable_gqa", _best)
+SDPA_REPEATED = Contender("SDPA repeat_interleave", _repeated)
+SDPA_SOFTMAX = Contender("SDPA, softmax", _best, works_on=lambda work: replace(work, mechanism=None))
+SDPA_MASK = Contender("SDPA bool mask", _masked)
+
+
+def _flex(work: Work, tensors: Tensors) -> Attend:
+    attend, block_mask = _compiled(), _block_mask(work)
+    return lambda: attend(tensors.q, tensors.k, tensors.v, block_mask=block_mask, enable_gqa=work.group > 1)
+
+
+def _compiled() -> Callable[..., Any]:
+    """FlexAttention compiled for each work; after too many recompilations it would silently run uncompiled."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch.compiler.reset()
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@cache
+def _block_mask(work: Work) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    rule = formula(work.pattern, work.k_len)
+    return create_block_mask(
+        lambda batch, head, i, j: rule(i, j), None, None, work.q_len, work.k_len, device=work.device
+    )
+
+
+FLEX = Contender("FlexAttention", _flex, compiles=True)
+
+
+def _broadcast(work: Work, tensors: Tensors) -> Attend:
+    learned = tensors.parameters
+    if set(learned) != {"query_weight", "key_weight", "energy"} or work.pattern != Full() or work.group > 1:
+        raise UnsupportedError(f"it computes full additive attention without groups, not {work}")
+
+    def attend() -> torch.Tensor:
+        q, k = tensors.q @ learned["query_weight"].mT, tensors.k @ learned["key_weight"].mT
+        pairs = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (batch, heads, q_len, k_len, hidden)
+        return torch.einsum("bhqkd,hd->bhqk", pairs, learned["energy"]).softmax(-1) @ tensors.v
+
+    return attend
+
+
+BROADCAST = Contender("tanh of a broadcast sum", _broadcast, judged_at=256)
+
+
+def one_side(work: Work) -> int:
+    """The number of keys on each side in a work's window."""
+    band = work.pattern.band()
+    if band is None or band.left is None or band != Band(left=band.left, right=band.left):
+        raise UnsupportedError(f"it computes sliding windows, not {work.pattern}")
+    return band.left
+
+
+def _local_attention(work: Work, tensors: Tensors) -> Attend:
+    attend = import_module("local_attention").LocalAttention(
+        window_size=one_side(work), look_backward=1, look_forward=1, exact_windowsize=True, autopad=True,
+        use_rotary_pos_emb=False,
+    )  # fmt: skip
+    return lambda: attend(tensors.q, tensors.k, tensors.v)
+
+
+LOCAL_ATTENTION = Contender("local-attention", _local_attention, package="local_attention")
+
+
+MODELS = "transformers.models"
+BLOCK, RANDOM = 64, 3
+_drawn: dict[tuple[int, int], torch.Tensor] = {}
+
+
+def _longformer(work: Work, tensors: Tensors) -> Attend:
+    """Longformer's sliding chunks, which need (batch, length, heads, head_dim)."""
+    side = one_side(work)
+    config = import_module("transformers").LongformerConfig(
+        hidden_size=work.heads * work.head_dim, num_attention_heads=work.heads, attention_window=[2 * side],
+        num_hidden_layers=1,
+    )  # fmt: skip
+    layer = import_module(f"{MODELS}.longformer.modeling_longformer").LongformerSelfAttention(config, 0)
+
+    def attend() -> torch.Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v))
+        scores = layer._sliding_chunks_query_key_matmul(q * work.scale, k, side)
+        return layer._sliding_chunks_matmul_attn_probs_value(scores.softmax(-1), v, side).transpose(1, 2)
+
+    return attend
+
+
+def _big_bird(work: Work, tensors: Tensors) -> Attend:
+    """BigBird's block-sparse attention: its own 2 global, 3 neighbouring and 3 random blocks of 64."""
+    if work.pattern != BIG_BIRD:
+        raise UnsupportedError(f"it computes its own pattern of BigBird, not {work.pattern}")
+    home = import_module(f"{MODELS}.big_bird.modeling_big_bird")
+    config = import_module("transformers").BigBirdConfig(
+        hidden_size=work.heads * work.head_dim, num_attention_heads=work.heads, block_size=BLOCK,
+        num_random_blocks=RANDOM, max_position_embeddings=max(4096, work.q_len),
+    )  # fmt: skip
+    layer = home.BigBirdBlockSparseAttention(config, seed=0).train()  # in eval mode it would always draw block 0
+    blocked, band, from_mask, to_mask = home.BigBirdModel.create_masks_for_block_sparse_attn(
+        torch.ones(work.batch, work.q_len), BLOCK
+    )
+    gather = layer.torch_gather_b2
+
+    def noting(x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        _drawn[work.q_len, work.heads] = indices
+        return gather(x, indices)
+
+    def attend() -> torch.Tensor:
+        output, _ = layer.bigbird_block_sparse_attention(
+            tensors.q, tensors.k, tensors.v, band, from_mask, to_mask, blocked, blocked, work.heads, RANDOM,
+            work.head_dim, BLOCK, BLOCK, work.batch, work.q_len, work.k_len, 0, None, None,
+        )  # fmt: skip
+        return output.transpose(1, 2)
+
+    layer.torch_gather_b2 = noting  # ty: ignore[invalid-assignment]
+    attend()
+    layer.torch_gather_b2 = gather
+    return attend
+
+
+def _big_bird_pairs(work: Work, rows: list[int]) -> torch.Tensor:
+    """The pairs that BigBird allows, (1, heads, rows, k_len), from the random blocks it drew."""
+    drawn = _drawn[work.q_len, work.heads][0]  # (heads, blocks - 2, 3): the first and the last block draw none
+    blocks = work.q_len // BLOCK
+    allowed = torch.zeros(work.heads, len(rows), blocks, dtype=torch.bool)
+    allowed[:, :, [0, blocks - 1]] = True
+    for at, row in enumerate(rows):
+        block = row // BLOCK
+        if block in (0, blocks - 1):
+            allowed[:, at] = True
+            continue
+        allowed[:, at, block - 1 : block + 2] = True
+        allowed[:, at].scatter_(1, drawn[:, block - 1], True)
+    return allowed.repeat_interleave(BLOCK, dim=2)[None]
+
+
+LONGFORMER = Contender("HF Longformer", _longformer, package="transformers")
+HF_BIG_BIRD = Contender("HF BigBird, its own blocks", _big_bird, package="transformers", own_pattern=_big_bird_pairs)
+
+
+def _xformers(work: Work, tensors: Tensors) -> Attend:
+    if work.pattern not in (Full(), Causal()) or work.q_len != work.k_len or work.group > 1:
+        raise UnsupportedError(f"it computes full and square causal attention without groups, not {work}")
+    ops = import_module("xformers.ops")
+    bias = ops.LowerTriangularMask() if work.pattern == Causal() else None
+    q, k, v = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v))
+
+    def attend() -> torch.Tensor:
+        return ops.memory_efficient_attention(q, k, v, attn_bias=bias).transpose(1, 2)
+
+    return attend
+
+
+XFORMERS = Contender("xFormers", _xformers, package="xformers", device="cuda")
+
+
+ADDED = 1e-6  # its eps
+
+
+def _fast_transformers(work: Work, tensors: Tensors) -> Attend:
+    if work.pattern != Causal() or work.group > 1:
+        raise UnsupportedError(f"it is measured on causal attention without groups, not on {work}")
+    product = import_module("fast_transformers.causal_product").causal_dot_product
+
+    def attend() -> torch.Tensor:
+        q, k = elu(tensors.q) + 1, elu(tensors.k) + 1
+        whole = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + ADDED
+        return product(q, k, tensors.v) / whole[..., None]
+
+    return attend
+
+
+FAST_TRANSFORMERS = Contender("fast-transformers", _fast_transformers, package="fast_transformers")
+
+
+def _performer(work: Work, tensors: Tensors) -> Attend:
+    if work.pattern != Causal() or work.group > 1:
+        raise UnsupportedError(f"it is measured on causal attention without groups, not on {work}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from distutils, which it imports
+        attend = import_module("performer_pytorch.performer_pytorch").causal_linear_attention_noncuda
+    return lambda: attend(elu(tensors.q) + 1, elu(tensors.k) + 1, tensors.v)
+
+
+PERFORMER_PYTORCH = Contender("performer-pytorch", _performer, package="performer_pytorch")
+
+
+SEED = 3
+
+
+def _module(work: Work) -> Any:
+    mechanism = work.mechanism
+    if not isinstance(mechanism, LSH) or work.pattern != Full() or work.k_len % (2 * mechanism.chunk):
+        raise UnsupportedError(f"it is measured on full hashed attention over an even number of chunks, not on {work}")
+    return import_module("reformer_pytorch").LSHAttention(bucket_size=mechanism.chunk, n_hashes=mechanism.rounds)
+
+
+def _reformer(work: Work, tensors: Tensors) -> Attend:
+    module = _module(work)
+
+    def attend() -> torch.Tensor:
+        torch.manual_seed(SEED)  # makes its rotations reproducible
+        output, _, _ = module(tensors.q.flatten(0, 1), tensors.v.flatten(0, 1))
+        return output.unflatten(0, tensors.q.shape[:2])
+
+    return attend
+
+
+def _pairs(work: Work, rows: list[int]) -> torch.Tensor:
+    """How often reformer-pytorch counts each pair, (batch, heads, rows, k_len)."""
+    module, q = _module(work), make_tensors(work).q.detach()
+    torch.manual_seed(SEED)
+    n, size = work.k_len, module.bucket_size
+    buckets = module.hash_vectors(
+        n // size, q.flatten(0, 1)
+    ).numpy()  # (batch · heads, rounds · n), distinct in every round
+    counts = np.zeros((len(buckets), len(rows), n), dtype=np.int64)
+    for count, bucket in zip(counts, buckets, strict=True):
+        ticket = np.arange(bucket.size)
+        chunks = (np.lexsort((ticket % n, bucket)) % n).reshape(-1, size)
+        for at, row in enumerate(rows):
+            for chunk in np.flatnonzero((chunks == row).any(1)):
+                count[at, chunks[chunk]] += 1
+                count[at, chunks[chunk - 1]] += 1
+    counts = np.stack([own_last(count, rows) for count in counts])
+    return torch.from_numpy(counts).unflatten(0, q.shape[:2])
+
+
+REFORMER = Contender("reformer-pytorch", _reformer, package="reformer_pytorch", own_pattern=_pairs)
+
+
+PEERS: dict[str, Contender] = {
+    peer.name: peer
+    for peer in (
+        SDPA, SDPA_MASK, SDPA_GROUPED, SDPA_REPEATED, FLEX, LOCAL_ATTENTION, LONGFORMER, HF_BIG_BIRD, XFORMERS,
+        SDPA_SOFTMAX, PERFORMER_PYTORCH, FAST_TRANSFORMERS, REFORMER, BROADCAST,
+    )
+}  # fmt: skip
+
+__all__ = ["PEERS"]

@@ -1,0 +1,184 @@
+"""What the commands that use a trained model share: remarks on its results, and files whose lines processes divide."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError, NotFoundError, RegardError
+from regard_lab.cli.app import in_quotes
+from regard_lab.cli.console import note
+from regard_lab.decoding import share_lines
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.text import read_lines
+
+FAR, LONG = 3, 40  # a sentence is far too long from so many times the longest known one on, and from so many words on
+
+
+def is_typed(given: Sequence[str] | None) -> bool:
+    """Whether texts come from a person who types them line by line."""
+    return not given and sys.stdin.isatty()
+
+
+def read_texts(given: Sequence[str] | None, what: str, at_once: int = 1) -> Iterator[list[str]]:
+    """The texts that were given, or lines of standard input, so many at once; typed ones one by one."""
+    if typed := is_typed(given):
+        note(f"one {what} per line; end with Ctrl-D")
+    texts = iter(given or read_lines(sys.stdin.buffer))
+    while chunk := list(islice(texts, 1 if typed else at_once)):
+        yield chunk
+
+
+def remark_on_arguments(run: object, sentences: Sequence[str]) -> str | None:
+    """A remark on sentences that were probably typed without quotes, or on one that is empty.
+
+    >>> remark_on_arguments("runs/demo", ["The", "animal"])
+    '2 sentences were read, each of one word; put a sentence in quotes: regard translate runs/demo "The animal"'
+    """
+    if len(sentences) > 1 and all(len(sentence.split()) == 1 for sentence in sentences):
+        return (
+            f"{len(sentences)} sentences were read, each of one word; put a sentence in quotes: "
+            f"regard translate {shlex.quote(str(run))} {in_quotes(' '.join(sentences))}"
+        )
+    if any(not sentence.strip() for sentence in sentences):
+        return "a sentence without words gives an empty line"
+    return None
+
+
+def remark_on_training(run: Path) -> str | None:
+    """A remark on the model of a training that has not ended; None for one that has, or for a saved model."""
+    from regard_lab.training.checkpoint import RunState, read_training
+
+    checkpoints = read_checkpoints(run)
+    if checkpoints is None:
+        return None
+    last, used = (read_training(run / name) for name in (checkpoints.last, checkpoints.best or checkpoints.last))
+    state, config = RunState(**last["state"]), last["config"]
+    planned, patience, minutes = config.get("steps") or state.last_step, config.get("patience"), config.get("minutes")
+    ended = planned is not None and state.step >= planned
+    if config.get("steps") is not None:
+        ended |= patience is not None and state.without_improvement >= patience
+    elif minutes is not None:
+        ended |= state.wall_seconds + state.look_seconds >= 60 * minutes
+    if ended:
+        return None
+    of = f" of {planned:,}" if planned is not None else ""
+    return (
+        f"this model is at step {used['state']['step']:,}{of}; its training is not finished, so its results may "
+        f"make no sense"
+    )
+
+
+class TrainedLength:
+    """Compares the length of texts with the blocks that a language model was trained on.
+
+    Args:
+        run: the folder of the run; other folders do not hold the size of the blocks.
+    """
+
+    def __init__(self, run: Path) -> None:
+        from regard_lab.training.recipes.run_folder import read_settings
+
+        try:
+            block = (read_settings(run) or {}).get("block")
+        except (RegardError, OSError):  # a remark is not worth an error
+            block = None
+        self.block = block if isinstance(block, int) else None
+
+    def remark(self, ids: int) -> str | None:
+        """A remark on the first text that is longer than a block; None on others."""
+        if (block := self.block) is None or ids <= block:
+            return None
+        self.block = None
+        return (
+            f"the text has {ids:,} ids, and this model was trained on {block:,} at once; what it writes after the "
+            f"first {block:,} may make no sense"
+        )
+
+
+class Lengths:
+    """Compares sentences with those that a training run kept aside for its test, which are like those it learned from.
+
+    Args:
+        run: the folder of the run.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+
+    @cached_property
+    def longest(self) -> int | None:
+        """The words of the longest sentence of the test split; None if there is none that can be read."""
+        from regard_lab.training.recipes.run_folder import read_test
+
+        try:
+            pairs, _ = read_test(self.run)
+        except (RegardError, OSError):  # a remark is not worth an error
+            return None
+        return max((len(pair.source.split()) for pair in pairs), default=None)
+
+    def remark(self, sentence: str) -> str | None:
+        """A remark on a sentence that is far longer than those; None on others."""
+        words = len(sentence.split())
+        if words < LONG or self.longest is None or words < FAR * self.longest:
+            return None
+        return (
+            f"a sentence has {words:,} words, and the longest of the test sentences of this run has "
+            f"{count_of(self.longest, 'words')}: it is far longer than any that the model was trained for, so its "
+            f"translation takes long and is a guess; give one sentence at a time"
+        )
+
+
+INPUT = typer.Option(
+    "--input", metavar="FILE", help="Read lines from a file, with --out; torchrun divides them among processes."
+)
+OUT = typer.Option(
+    "--out", metavar="FILE", help="Write the lines to a file, in order; if the command is killed, the same command "
+    "goes on.",
+)  # fmt: skip
+
+
+def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], **excluded: Any) -> bool:
+    """Whether lines go from file to file; an ArgumentError for options that do not fit together."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if source is None and out is None:
+        if processes != "1":
+            raise ArgumentError(
+                f"torchrun started {processes} processes, which would all read the same standard input; give "
+                f"--input FILE and --out FILE"
+            )
+        return False
+    if source is None or out is None:
+        raise ArgumentError("--input FILE and --out FILE go together; give both or none")
+    if arguments:
+        raise ArgumentError(
+            f"give sentences by --input {source} or as arguments, not both; {count_of(len(arguments), 'arguments')} "
+            f"came too"
+        )
+    if given := [name for name, value in excluded.items() if value]:
+        raise ArgumentError(f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out")
+    return True
+
+
+def write_lines(
+    run: Path, source: Path, out: Path, compute: Callable[[Sequence[str], int], Sequence[str]], options: dict[str, Any]
+) -> None:
+    """Read the lines of a file, compute this process's share, and note when the result is complete."""
+    if not source.is_file():
+        raise NotFoundError(f"--input {source} is not a file")
+    lines = list(read_lines(source))
+    # A changed model is recognised by the sizes and times of its files.
+    files = sorted(one for one in run.rglob("*") if one.is_file()) if run.is_dir() else []
+    marks = [(str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+    settings = f"{run.resolve()} {marks} {sorted(options.items(), key=str)}"
+    if share_lines(lines, out, compute, settings=settings):
+        note(f"{out} is complete: {count_of(len(lines), 'lines', ',')}")

@@ -1,0 +1,532 @@
+"""The language model: a decoder-only Transformer with any pattern, mechanism, positions and kind of cache."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import lcm
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.arguments import a_string, count_of, of_kind, whole
+from regard.bias import ALiBi
+from regard.core.keywords import OF_MODELS, answering
+from regard.core.problem import check_combination
+from regard.errors import ArgumentError
+from regard.layers import FeedForward, MultiHeadAttention, Projection
+from regard.layers.feed_forward import ACTIVATIONS, GATED
+from regard.mechanisms import Mechanism
+from regard.mechanisms import parse as parse_mechanism
+from regard.patterns import Causal, KeySpan, Pattern, parse
+from regard.positions import Rotary
+from regard.reprs import brief
+from regard_lab.models.base import Settings, TextModel, check_step, new_positions
+from regard_lab.models.layers import NORMS, Block, new_norm
+from regard_lab.models.padding import align
+from regard_lab.models.state import LayerCaches, frugal_kind
+from regard_lab.text.vocabularies import PAD
+
+POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
+EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(Settings):
+    """The config of a LanguageModel, a decoder-only Transformer.
+
+    The defaults give a small Llama with tied embeddings. GPT-2 has norm="layer", positions="learned",
+    activation="gelu-tanh" and biases=True.
+
+    Args:
+        vocab_size: size of the vocabulary.
+        dim: size of the vectors.
+        layers: number of layers.
+        heads: number of query heads.
+        kv_heads: number of key/value heads; `heads` by default.
+        head_dim: size of a head; dim / heads by default.
+        hidden_dim: inside the feed-forward; 0 for 4 · dim, or two thirds of that with a gated activation.
+        pattern: allowed pairs, as text, ANDed with causal; or several texts, which the layers use in turn, such as
+            ("causal_window(128)", "full").
+        mechanism: how scores become weights, as a text of `regard.mechanisms.parse`; or several texts likewise.
+        positions: "rotary", "alibi", "learned", "sinusoidal" or "none".
+        rotary_base: base of the rotary positions.
+        max_length: number of learned positions.
+        norm: "rms" or "layer", before each part and at the end.
+        epsilon: of the norms.
+        activation: of the feed-forward, see FeedForward.
+        biases: whether projections and layer norms have biases.
+        tied: whether the embeddings also score the vocabulary.
+        dropout: after embeddings and in residuals.
+        attention_dropout: of the attention weights.
+        gradient_checkpointing: in training, store only the input of each layer and compute the rest again in the
+            backward pass.
+
+    Raises:
+        ArgumentError, UnsupportedError: invalid sizes or choices, or choices that exclude each other.
+
+    >>> LanguageConfig(vocab_size=100, dim=32, heads=4).hidden_dim
+    88
+    """
+
+    vocab_size: int
+    dim: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    hidden_dim: int = 0
+    pattern: EACH = "causal"
+    mechanism: EACH = "softmax"
+    positions: str = "rotary"
+    rotary_base: float = 10_000.0
+    max_length: int = 1024
+    norm: str = "rms"
+    epsilon: float = 1e-5
+    activation: str = "swiglu"
+    biases: bool = False
+    tied: bool = True
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    gradient_checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_sizes("vocab_size", "dim", "layers", "heads", "max_length")
+        self.check_choice("positions", POSITIONS)
+        self.check_choice("norm", NORMS)
+        self.check_choice("activation", ACTIVATIONS)
+        self.check_shares("dropout", "attention_dropout")
+        self.check_flags("biases", "tied", "gradient_checkpointing")
+        self._check_above_zero("rotary_base", "epsilon")
+        self._fill()
+        self.check_sizes("kv_heads", "head_dim", "hidden_dim")
+        self._check_heads()
+        lengths = [len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)]
+        for layer in range(min(self.layers, lcm(*lengths))):  # later layers repeat these combinations
+            self._check_attention(self.pattern_of(layer), self.mechanism_of(layer))
+
+    @property
+    def least_parameters(self) -> int:
+        return self.vocab_size * self.dim + self.layers * 2 * self.dim * self.hidden_dim
+
+    def pattern_of(self, layer: int) -> Pattern:
+        """The causal pattern of a layer, counted from 0."""
+        return Causal() & parse(in_turn(self.pattern, layer))
+
+    def mechanism_of(self, layer: int) -> Mechanism:
+        """The mechanism of a layer, counted from 0."""
+        return parse_mechanism(in_turn(self.mechanism, layer))
+
+    def _check_above_zero(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+                raise ArgumentError(f"{name} is {value!r}; give a number above 0")
+
+    def _fill(self) -> None:
+        """Fill in defaults that depend on other settings, and turn lists (as JSON has them) into tuples."""
+        filled: dict[str, Any] = {}
+        if self.kv_heads is None:
+            filled["kv_heads"] = self.heads
+        if self.head_dim is None:
+            if self.dim % self.heads:
+                raise ArgumentError(f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}")
+            filled["head_dim"] = self.dim // self.heads
+        filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default")
+        if filled["hidden_dim"] == 0:
+            filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
+        for name in ("pattern", "mechanism"):
+            texts = getattr(self, name)
+            if isinstance(texts, list | tuple):
+                if not 1 <= len(texts) <= self.layers:
+                    raise ArgumentError(
+                        f"{name} has {count_of(len(texts), 'texts')} for "
+                        f"{count_of(self.layers, 'layers')}; give 1 to {self.layers}"
+                    )
+                filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
+            else:
+                a_string(name, texts)
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)
+
+    def _check_heads(self) -> None:
+        assert self.kv_heads is not None
+        assert self.head_dim is not None
+        if self.heads % self.kv_heads:
+            raise ArgumentError(f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it")
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ArgumentError(f"rotary rotates pairs, and head_dim is {self.head_dim}; it must be even")
+        if self.positions == "sinusoidal" and self.dim % 2:
+            raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
+
+    def _check_attention(self, pattern: Pattern, mechanism: Mechanism) -> None:
+        """Refuse a pattern or mechanism that a model of this config cannot have."""
+        pattern.check(1, self.heads, 1, 1)
+        self._check_continued(pattern)
+        options = {"bias": self.positions == "alibi", "dropout": self.attention_dropout > 0}
+        check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
+        if mechanism.shares_keys and self.kv_heads != self.heads:
+            raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
+
+    def _check_continued(self, pattern: Pattern) -> None:
+        """Refuse a pattern under which continuing a text would change the outputs of its earlier tokens."""
+        if pattern.by_length:
+            raise ArgumentError(
+                f"pattern {pattern} depends on the length of the text, so later tokens would change earlier outputs; "
+                f"use a pattern of the past only, such as random_blocks(3, block=64, seed=0, past=true)"
+            )
+
+
+def in_turn(texts: EACH, layer: int) -> str:
+    """The text for a layer, counted from 0."""
+    return texts if isinstance(texts, str) else texts[layer % len(texts)]
+
+
+class Stack(TextModel):
+    """Base class of LanguageModel and TextEncoder: embeddings, blocks and a norm. Subclasses add a head."""
+
+    def __init__(self, config: LanguageConfig) -> None:
+        of_kind("config", config, LanguageConfig, "a config of this model").check_memory()
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        self.positions = new_positions(config.positions, config.dim, config.max_length)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(new_block(config, layer) for layer in range(config.layers))
+        self.norm = new_norm(config.norm, config.dim, config.epsilon, config.biases)
+
+    def _embed_texts(
+        self, ids: torch.Tensor, places: torch.Tensor, vectors: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Vectors (batch, length, dim) of ids at their positions."""
+        # Sinusoidal positions have size 1, so embeddings are scaled to match: Vaswani et al. 2017, section 3.4.
+        factor = math.sqrt(self.config.dim) if self.config.positions == "sinusoidal" else 1.0
+        return self._embed(ids, places, factor=factor, vectors=vectors)
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def _initialise(self) -> None:
+        """Normal initialisation with variance 2 / (5 dim); the last matrix of each part is divided by sqrt(2 layers).
+
+        Source: Transformers without Tears, Nguyen and Salazar 2019, section 2.2; Radford et al. 2019, section 2.3.
+        """
+        deviation = math.sqrt(2 / (5 * self.config.dim))
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=deviation)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        self._initialise_head(deviation)
+        for block in self._blocks():
+            for last in (block.attention.to_output, block.feed_forward.narrow):
+                nn.init.normal_(last.weight, std=deviation / math.sqrt(2 * self.config.layers))
+
+    def _initialise_head(self, deviation: float) -> None:
+        """Initialise parameters of the head that belong to no Linear or Embedding."""
+
+
+def new_block(config: LanguageConfig, layer: int) -> Block:
+    """The block of a layer, counted from 0."""
+    attention = MultiHeadAttention(
+        config.dim,
+        config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        pattern=config.pattern_of(layer),
+        mechanism=config.mechanism_of(layer),
+        positions=Rotary(config.rotary_base) if config.positions == "rotary" else None,
+        dropout=config.attention_dropout,
+        projection_bias=config.biases,
+    )
+    feed_forward = FeedForward(config.dim, config.hidden_dim, config.activation, config.dropout, config.biases)
+    return Block(
+        attention,
+        feed_forward,
+        norm=config.norm,
+        epsilon=config.epsilon,
+        norm_bias=config.biases,
+        bias=ALiBi() if config.positions == "alibi" else None,
+        dropout=config.dropout,
+    )
+
+
+def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Align prompts at their ends: ids (batch, longest) padded on the left, and the start (batch,) of each batch row.
+
+    The start is None if all begin at 0.
+
+    Raises:
+        ShapeError: prompts of another rank or dtype.
+        ArgumentError: a prompt without ids.
+
+    >>> end_together(torch.tensor([[5, 6, 7, 0], [0, 8, 9, 0]]))
+    (tensor([[5, 6, 7],
+            [0, 8, 9]]), tensor([0, 1]))
+    """
+    aligned = align(prompts)
+    ids = aligned.ids
+    lengths = torch.tensor([ids.shape[1]] * len(ids), device="cpu") if aligned.span is None else aligned.span.stop
+    assert isinstance(lengths, torch.Tensor)
+    if empty := (lengths == 0).nonzero().flatten().tolist():
+        raise ArgumentError(f"prompt {empty[0]} of {len(ids)} has no ids; a prompt needs one or more, such as BEGIN")
+    if aligned.span is None:
+        return ids, None
+    longest = int(lengths.max())
+    starts = longest - lengths
+    if not bool(starts.any()):
+        return ids[:, :longest], None
+    places = torch.arange(longest, device=ids.device) - starts[:, None]  # (batch, longest)
+    return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, PAD), starts
+
+
+def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention) -> bool:
+    """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
+
+    A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and
+    keys, though not their dot products.
+    """
+    if layer.positions is not None and not layer.mechanism.declared.is_softmax:
+        return False
+    period = layer.pattern.canonical().period
+    return period is not None and not bool((starts % period).any())
+
+
+def by_length(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+    """The batch rows (texts,) that begin at each position, with that position; the longest texts come first.
+
+    >>> by_length(torch.tensor([2, 0, 2]))
+    [(tensor([1]), 0), (tensor([0, 2]), 2)]
+    """
+    return [((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts that a model continues together; in its caches they all end at the same position.
+
+    Args:
+        caches: one for each layer.
+        starts: the position (texts,) at which each begins; None if all begin at 0.
+        rows: their batch rows (texts,); None for all.
+    """
+
+    caches: LayerCaches
+    starts: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+
+    @cached_property
+    def live(self) -> KeySpan | None:
+        """The pattern of keys without padding, or None."""
+        return None if self.starts is None else KeySpan(self.starts)
+
+    @property
+    def shortest(self) -> int:
+        """Number of ids of the shortest text."""
+        return self.caches.length - (0 if self.starts is None else int(self.starts.max()))
+
+    def of(self, ids: torch.Tensor) -> torch.Tensor:
+        """The ids of these texts among those of the batch, (batch, ...)."""
+        return ids if self.rows is None else ids[self.rows]
+
+    def places(self, added: int, device: torch.device) -> torch.Tensor:
+        """Positions of the next ids: (added,), or (texts, added) if the texts begin at different positions."""
+        places = torch.arange(self.caches.length, self.caches.length + added, device=device)
+        return places if self.starts is None else (places - self.starts[:, None]).clamp(min=0)
+
+    def reordered(self, index: torch.Tensor) -> Texts:
+        """The new batch rows that continue one of these texts."""
+        rows = None
+        if self.rows is not None:
+            rows, index = (index[:, None] == self.rows).nonzero().unbind(1)
+        caches = self.caches.copy()
+        caches.reorder(index)
+        return Texts(caches, None if self.starts is None else self.starts[index], rows)
+
+    def cropped(self, length: int) -> Texts:
+        """These texts with `length` positions; with 0, the starts are reset."""
+        caches = self.caches.copy()
+        caches.crop(length)
+        return replace(self, caches=caches, starts=self.starts if length else None)
+
+
+@brief
+@dataclass
+class LanguageState:
+    """The state of texts that a language model continues.
+
+    Args:
+        groups: texts that are continued together; several groups if texts of unequal lengths cannot share one.
+        next_scores: (batch, vocab_size), scores of the first new ids; None after the first step.
+    """
+
+    groups: list[Texts]
+    next_scores: torch.Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of ids so far, of the longest text."""
+        return max(texts.caches.length for texts in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the caches."""
+        return sum(texts.caches.nbytes for texts in self.groups)
+
+    def reorder(self, index: torch.Tensor) -> None:
+        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
+        groups = [texts.reordered(index) for texts in self.groups]
+        rows = [texts.rows for texts in groups if texts.rows is not None]
+        if rows and sum(map(len, rows)) < len(index):
+            raise ArgumentError(f"reorder to rows {index.tolist()}: the state has no such batch rows")
+        groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
+        scores = None if self.next_scores is None else self.next_scores[index]
+        self.groups, self.next_scores = groups, scores  # in one statement, which an exception cannot divide
+
+    def crop(self, length: int) -> None:
+        """Crop the longest text to `length` ids and every other text by the same number; 0 drops everything.
+
+        Raises:
+            ArgumentError, UnsupportedError: a text with too few ids, or a cache that dropped these positions.
+        """
+        length = whole("length", length, 0)
+        lost = self.length - length
+        shortest = min(texts.shortest for texts in self.groups)
+        if length and not 0 <= lost <= shortest:
+            raise ArgumentError(
+                f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the "
+                f"shortest {shortest}, and each loses "
+                f"as many; give {self.length - shortest} to {self.length}, or 0"
+            )
+        groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
+        self.groups, self.next_scores = groups, None if lost else self.next_scores
+
+
+def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
+    """The results of all groups in the order of the batch rows."""
+    rows = [texts.rows for texts in groups if texts.rows is not None]
+    return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
+
+
+class LanguageModel(Stack):
+    """A decoder-only Transformer: scores of the next id after each id of a text.
+
+    Source: Improving Language Understanding by Generative Pre-Training, Radford et al. 2018, section 3.1; norms first
+    as in Language Models are Unsupervised Multitask Learners, Radford et al. 2019, section 2.3; "rms", "swiglu" and
+    "rotary" as in LLaMA, Touvron et al. 2023, section 2.2.
+
+    >>> model = LanguageModel(LanguageConfig(vocab_size=100, dim=32, heads=4)).eval()
+    >>> model(torch.tensor([[5, 6, 7]])).shape
+    torch.Size([1, 3, 100])
+    >>> state = model.start(torch.tensor([[5, 6, 7]]))
+    >>> next_ids = state.next_scores.argmax(-1)
+    >>> model.step(next_ids, state).shape
+    torch.Size([1, 100])
+    """
+
+    KIND = "language-model"
+    Config = LanguageConfig
+
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__(config)
+        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        self._initialise()
+
+    @answering("LanguageModel", OF_MODELS)
+    def forward(self, ids: torch.Tensor, *, vectors: torch.Tensor | None = None) -> torch.Tensor:
+        """Scores of the next id at each position.
+
+        Args:
+            ids: (batch, length), padded with PAD on either side.
+            vectors: (batch, length, dim), read instead of the embeddings of the ids; the ids still decide which
+                positions are padding.
+
+        Returns:
+            (batch, length, vocab_size): position t scores the id after ids[:, t].
+        """
+        aligned = align(ids)
+        x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device), aligned.move(vectors))
+        for block in self._blocks():
+            x = self._through(block, x, aligned.span)  # (batch, length, dim)
+        return aligned.put_back(self._score(x))
+
+    def start(
+        self,
+        prompts: torch.Tensor,
+        cache: str | None = None,
+        *,
+        capacity: int | None = None,
+        dtype: torch.dtype | str | None = None,
+    ) -> LanguageState:
+        """Read prompts, and return the state for continuing them; its `next_scores` score the first new ids.
+
+        Prompts of unequal lengths are aligned at their ends. If that would change the outputs (a pattern that counts
+        from the beginning of a text; features or hashes of rotated keys), only prompts of equal length are computed
+        together, and each length takes steps of its own.
+
+        Args:
+            prompts: ids (batch, length), padded with PAD on either side; each batch row has one id or more.
+            cache: kind of cache: "dynamic", "static" (up to `capacity`), "ring" (the last `capacity`; by default as far
+                as a layer's pattern looks back), "paged" (pages that beams share) or "state" (sums, for mechanisms that
+                have them). By default each
+                layer uses the kind that is exact in the least memory.
+            capacity: the most positions, including the prompt, of "static" and "ring".
+            dtype: storage dtype of keys and values, as for `regard.layers.caches.Cache`; that of the weights by
+                default.
+
+        Raises:
+            ArgumentError: a prompt without ids, or invalid settings of the cache.
+            UnsupportedError: a cache that cannot continue the mechanism or the pattern.
+        """
+        ids, starts = end_together(prompts)
+        together = starts is None or all(may_begin_at(starts, block.attention) for block in self._blocks())
+        groups, last = [], []
+        for rows, first in [(None, 0)] if together else by_length(starts):
+            texts = ids if rows is None else ids[rows, first:]  # (texts, length)
+            groups.append(Texts(self._caches(len(texts), cache, capacity, dtype), starts if together else None, rows))
+            last.append(self._continue_texts(texts, groups[-1])[:, -1])
+        return LanguageState(groups, self._score(joined(last, groups)))
+
+    def step(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
+        """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
+        check_step(ids, state, LanguageState)
+        return self._score(self._continue(ids[:, None], state)[:, 0])
+
+    def extend(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
+        """Append `ids` (batch, added) to the texts of the state; return scores (batch, added, vocab_size) after each.
+
+        PAD is treated as an ordinary id here.
+        """
+        check_step(ids, state, LanguageState, axes=2)
+        return self._score(self._continue(ids, state))
+
+    def _continue(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
+        """(batch, added, dim), before the last norm; after an error the state is unchanged."""
+        groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
+        x = joined([self._continue_texts(texts.of(ids), texts) for texts in groups], groups)
+        state.groups, state.next_scores = groups, None
+        return x
+
+    def _continue_texts(self, ids: torch.Tensor, texts: Texts) -> torch.Tensor:
+        x = self._embed_texts(ids, texts.places(ids.shape[1], ids.device))
+        for block, cache in zip(self._blocks(), texts.caches.each, strict=True):
+            x = block(x, texts.live, cache)  # (texts, added, dim)
+        return x
+
+    def _caches(
+        self, batch: int, kind: str | None, capacity: int | None, dtype: torch.dtype | str | None
+    ) -> LayerCaches:
+        if kind is None and capacity is not None:
+            raise ArgumentError(f"capacity={capacity} needs a kind of cache; give cache='static' or cache='ring'")
+        caches = []
+        for block in self._blocks():
+            own = frugal_kind(block.attention) if kind is None else kind
+            kept = None if kind is None and own == "state" else dtype  # a state has the dtype of the weights
+            caches.append(block.attention.new_cache(batch, own, capacity, kept))
+        return LayerCaches(caches)
+
+    def _score(self, x: torch.Tensor) -> torch.Tensor:
+        return super()._score(self.norm(x))

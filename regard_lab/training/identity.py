@@ -1,0 +1,223 @@
+"""What a run was made of, so that it is never continued as something else; README.txt and run.json state it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import ArgumentError, CheckpointError
+from regard.storage.files import replace_file
+from regard.storage.sealed_json import read_sealed_or_older, render_sealed
+from regard_lab.training.config import TrainingConfig
+from regard_lab.training.engine import Workers
+
+# How long to train, what is kept and where it is computed; everything else decides the weights.
+MAY_CHANGE = ("steps", "minutes", "patience", "keep", "skip_non_finite", "parallel")
+DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
+RUN_FILE = "run.json"
+README_FILE = "README.txt"
+KEYS = ("kind", "model", "training", "data", "sessions")  # of run.json
+PACKAGES = ("regard", "torch", "accelerate", "tokenizers", "numpy")
+FILES = {
+    "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
+    "and optimiser.safetensors the state from which training continues with identical results, bit for bit",
+    "checkpoints.json": "which checkpoint is the last, and which the best by its validation loss",
+    RUN_FILE: "marks this folder as a run: the model, the settings of the training, a fingerprint of its data, "
+    "and where each session ran",
+    "log.jsonl": "the curves: one line for every few steps and for each validation, losses in nats per target",
+    "tensorboard/": "the same numbers for TensorBoard, where that was asked for",
+    "lock": "held by a training that is running; it may stay",
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint states about the model and the run beside the numbers."""
+
+    kind: str
+    model_config: dict[str, Any]
+    extra_files: dict[str, str]
+    config: TrainingConfig
+    fingerprint: dict[str, Any]
+    environment: dict[str, Any]
+
+
+def fingerprint(
+    model: torch.nn.Module, kind: str, model_config: dict[str, Any], extra_files: dict[str, str],
+    data: dict[str, Any], config: TrainingConfig, processes: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Everything that must be equal before and after a resume, as JSON values.
+
+    Raises:
+        ArgumentError: the task's or the model's description has no JSON form.
+
+    >>> found = fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, {"rows": 8}, TrainingConfig(), processes=1)
+    >>> found["model"]["tensors"]["weight"]
+    'float32 (1, 2)'
+    """
+    tensors = {
+        name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+        for name, tensor in model.state_dict().items()
+    }
+    free = MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE  # each rate of a cosine depends on the steps
+    content = {
+        "training": {name: value for name, value in config.to_dict().items() if name not in free},
+        "model": {"kind": kind, "config": model_config, "tensors": tensors},
+        "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in extra_files.items()},
+        "data": data,
+        "processes": processes,
+    }
+    try:
+        return json.loads(json.dumps(content, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"model_config and Task.fingerprint() must be JSON values: {error}") from error
+
+
+def completed(before: dict[str, Any], now: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
+    """The fingerprint of an earlier session, with what this version of regard adds to fingerprints.
+
+    Settings of the model and of the training that the earlier version did not have take their defaults. A file that
+    it did not write, such as the list of training words, follows from the data, whose hash is compared.
+
+    >>> completed({"files": {}}, {"files": {"words.json": "0f"}}, torch.nn.Linear(1, 1))
+    {'files': {'words.json': '0f'}}
+    """
+
+    def with_defaults(config: Any, written: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = {field.name: field.default for field in fields(config) if field.name in asked}
+        known = {name: value for name, value in defaults.items() if value is not MISSING}
+        return json.loads(json.dumps({**known, **written}, default=str))
+
+    full = {**before, "files": {**now.get("files", {}), **before.get("files", {})}}
+    if isinstance(before.get("training"), dict):
+        full["training"] = with_defaults(TrainingConfig, before["training"], now.get("training", {}))
+    config = getattr(model, "config", None)
+    if is_dataclass(config) and isinstance(before.get("model"), dict):
+        asked = now.get("model", {}).get("config", {})
+        full["model"] = {**before["model"], "config": with_defaults(config, before["model"].get("config", {}), asked)}
+    return full
+
+
+def hash_of(*parts: Sequence[Any]) -> str:
+    """A hash of lists of texts as ids, and of where one list ends.
+
+    >>> hash_of([[5, 6]], [[7]]) == hash_of([[5, 6], [7]], [])
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        for text in part:
+            digest.update(repr(text).encode())
+        digest.update(b"/")
+    return digest.hexdigest()
+
+
+def environment(device: torch.device, parallel: str = TrainingConfig.parallel) -> dict[str, Any]:
+    """What changes the last bits of a sum, but not what is trained.
+
+    >>> environment(torch.device("cpu"))["device"]
+    'cpu'
+    """
+    threads = torch.get_num_threads()
+    return {"torch": str(torch.__version__), "threads": threads, "device": device.type, "parallel": parallel}
+
+
+def differences(before: Any, now: Any, name: str = "") -> list[str]:
+    """One phrase for each value in which two fingerprints differ.
+
+    >>> differences({"training": {"seed": 0}}, {"training": {"seed": 1}})
+    ['training.seed was 0, now 1']
+    """
+    if before == now:
+        return []
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            phrase
+            for key in dict.fromkeys([*before, *now])
+            for phrase in differences(before.get(key, "absent"), now.get(key, "absent"), f"{name}.{key}".lstrip("."))
+        ]
+    if all(isinstance(value, str) and DIGEST.fullmatch(value) for value in (before, now)):
+        return [f"{name} was another"]
+    was, is_now = (text if len(text) <= 80 else f"{text[:77]}..." for text in map(str, (before, now)))
+    return [f"{name} was {was}, now {is_now}"]
+
+
+def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
+    """Write README.txt, unless there is one: a line or two for each file of the run."""
+    if not (folder / README_FILE).exists():
+        lines = "".join(f"{name}\n    {what}\n" for name, what in files.items())
+        text = f"A training run of regard. What is in this folder:\n\n{lines}"
+        replace_file(folder / README_FILE, text.encode(), durable=False)
+
+
+def describe_session(folder: Path, identity: Identity, step: int, workers: Workers) -> list[str]:
+    """Write run.json: the run as it is now, and one more session, which goes on after `step`.
+
+    Returns:
+        A sentence if the sessions of an earlier file are lost.
+    """
+    before, notes = read_sessions(folder / RUN_FILE)
+    session = {
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "after_step": step,
+        **machine(workers.device),
+        "processes": workers.count,
+        "parallel": identity.config.parallel,
+    }
+    content = {
+        "kind": identity.kind,
+        "model": identity.model_config,
+        "training": identity.config.to_dict(),
+        "data": identity.fingerprint["data"],
+        "sessions": [*before, session],
+    }
+    replace_file(folder / RUN_FILE, render_sealed(content), durable=False)
+    return notes
+
+
+def read_sessions(path: Path) -> tuple[list[Any], list[str]]:
+    """The sessions of an earlier run.json, and why they are lost if it is damaged."""
+    if not os.path.lexists(path):
+        return [], []
+    try:
+        sessions = read_sealed_or_older(path, KEYS, KEYS)[0]["sessions"]
+    except CheckpointError as error:
+        return [], [f"the sessions before this one are lost: {error}"]
+    return (sessions, []) if isinstance(sessions, list) else ([], [f"{path} has no sessions before this one"])
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Versions, processor and device; nothing that names a person or a host.
+
+    >>> machine(torch.device("cpu"))["device"]
+    'cpu'
+    """
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    processors = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "python": platform.python_version(),
+        "versions": versions,
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processors[0] if processors else platform.processor() or "unknown",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
