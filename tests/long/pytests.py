@@ -34,8 +34,8 @@ def _of(side: str, names: str) -> list[str]:
 
 # Tests of properties by hypothesis; each case runs all of them with another seed.
 PROPERTIES = (
-    *_of("regard", "patterns/test_pattern_laws.py patterns/test_pattern_structure.py patterns/test_same_document.py"),
-    *_of("regard", "patterns/test_written_apart.py contracts/test_laws.py backends/test_schedule_of_patterns.py"),
+    *_of("regard", "patterns/test_pattern_laws.py patterns/test_pattern_text.py patterns/test_same_document.py"),
+    *_of("regard", "contracts/test_laws.py backends/test_schedule_of_patterns.py"),
     *_of("regard", "caches/test_cache_machine.py layers/test_layer_caches.py layers/test_multi_head.py"),
     *_of("regard_lab", "models/test_language_model.py models/test_language_state.py models/test_translators.py"),
     *_of(
