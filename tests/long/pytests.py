@@ -34,12 +34,15 @@ def _of(side: str, names: str) -> list[str]:
 
 # Tests of properties by hypothesis; each case runs all of them with another seed.
 PROPERTIES = (
-    *_of("regard", "patterns/test_pattern_laws.py patterns/test_pattern_structure.py patterns/test_same_document.py"),
-    *_of("regard", "patterns/test_written_apart.py contracts/test_laws.py backends/test_schedule_of_patterns.py"),
+    *_of("regard", "patterns/test_pattern_laws.py patterns/test_pattern_text.py patterns/test_same_document.py"),
+    *_of("regard", "contracts/test_laws.py backends/test_schedule_of_patterns.py"),
     *_of("regard", "caches/test_cache_machine.py layers/test_layer_caches.py layers/test_multi_head.py"),
-    *_of("regard_lab", "models/test_language_model.py models/test_language_state.py models/test_translation_steps.py"),
-    *_of("regard_lab", "decoding/test_filters.py decoding/test_stops.py text/test_tokenisers.py text/test_batches.py"),
-    *_of("regard_lab", "text/test_documents.py text/test_splits.py conversion/test_conversion_heads.py"),
+    *_of("regard_lab", "models/test_language_model.py models/test_language_state.py models/test_translators.py"),
+    *_of(
+        "regard_lab",
+        "decoding/test_sampling.py decoding/test_generator.py text/test_tokenisers.py text/test_batches.py",
+    ),
+    *_of("regard_lab", "text/test_documents.py text/test_translation_data.py conversion/test_own_models.py"),
 )
 # What is run in random order: folders that take seconds, and do not start processes.
 SHUFFLED = (
