@@ -7,7 +7,7 @@ import pytest
 import torch
 from teaching import failing, starting, without_timing
 
-from benchmarks.generation_story import FOLDER, report_of
+from benchmarks.lesson_reports import RESULTS, of_generation
 from regard_lab.lessons import LESSONS, Settings, generation
 from regard_lab.lessons.report import read_report
 from regard_lab.lessons.words import seeded
@@ -20,10 +20,9 @@ def _short(monkeypatch):
 
 
 def test_the_report_is_a_copy_of_the_measurements():
-    source = json.loads((FOLDER / "kv_heads.json").read_text("utf-8"))
-    page = (FOLDER / "kv_heads.md").read_text("utf-8")
+    source = json.loads((RESULTS / "kv_heads_cpu" / "kv_heads.json").read_text("utf-8"))
     report = read_report("generation")
-    assert asdict(report) == asdict(report_of(source, page))
+    assert asdict(report) == asdict(of_generation())
     for row in report.figures["rows"]:
         assert any(row.items() <= one.items() and one["method"] == "mean" for one in source["rows"])
     assert len(report.figures["rows"]) == len(source["rows"]) / 2
