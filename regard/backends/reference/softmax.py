@@ -25,7 +25,7 @@ from regard.core.backend import Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.base import AroundCentre
+from regard.mechanisms.scores import AroundCentre
 
 
 def softmax_attention(problem: Problem, operands: Operands) -> Result:
