@@ -17,11 +17,10 @@ import torch
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
-from regard.storage.tensors import DTYPES
+from regard.storage.tensors import CODES, DTYPES
 
 MANIFEST = "checkpoint.json"
 FORMAT = 1
-CODES = {dtype: code for code, dtype in DTYPES.items()}
 SHARD = re.compile(r"shard-[0-9a-f]{16}-[0-9]{5,}\.safetensors")
 SEAL = re.compile(r"[0-9a-f]{64}")
 MOST_SHOWN = 5  # differences in a message

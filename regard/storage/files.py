@@ -48,29 +48,19 @@ def open_plain(path: Path) -> Generator[BufferedReader]:
     Raises:
         CheckpointError: the file is missing, unreadable or not a regular file.
     """
-    with _opened(path) as file:
-        try:
-            yield file
-        except OSError as error:  # a disk that fails, or a file such as /proc/self/mem that only looks regular
-            raise CheckpointError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
-
-
-def _opened(path: Path) -> BufferedReader:
     # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without a flag do not need it.
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    if "\0" in str(path):
+        raise CheckpointError(f"{str(path)[:200]!r} cannot be read: a path holds no NUL")
     try:
-        is_link = path.is_symlink()
-        descriptor = -1 if is_link else os.open(path, flags)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{str(path)[:200]} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    if is_link:
-        raise CheckpointError(f"{path} is a symbolic link; only regular files are read, so copy its target there")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CheckpointError(f"{path} is not a regular file")
-    return os.fdopen(descriptor, "rb")
+        if path.is_symlink():
+            raise CheckpointError(f"{path} is a symbolic link; only regular files are read, so copy its target there")
+        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise CheckpointError(f"{path} is not a regular file")
+            yield file
+    except OSError as error:  # also of a disk that fails, or of /proc/self/mem, which only looks regular
+        raise CheckpointError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
 
 
 def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
@@ -162,7 +152,7 @@ def write_folder(folder: Path, writer: Callable[[Path], None], *, replace: bool 
         if previous.exists() and not folder.exists():
             os.rename(previous, folder)
         shutil.rmtree(previous, ignore_errors=True)
-        if os.path.lexists(folder) and not replace and not _is_empty(folder):
+        if os.path.lexists(folder) and not replace and not (folder.is_dir() and not any(folder.iterdir())):
             raise OccupiedError(f"{given} exists already; choose another folder or delete it first")
         with unfinished(folder, folder=True) as aside:
             try:
@@ -196,9 +186,8 @@ def _saving(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(
-            f"{path} could not be saved: {error.strerror or error}; no partial file was left"
-        ) from error
+        reason = error.strerror or error
+        raise CheckpointError(f"{path} could not be saved: {reason}; no partial file was left") from error
 
 
 @contextmanager
@@ -222,12 +211,7 @@ def _previous(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.previous"
 
 
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
-
-
 def _sync_tree(folder: Path) -> None:
     for parent, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            sync(Path(parent) / name)
-        sync(Path(parent))
+        for path in (*(Path(parent, name) for name in names), Path(parent)):
+            sync(path)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from regard.errors import CheckpointError, OccupiedError, RegardError
 
-_DIGITS = 8  # hexadecimal, random
+_ENDING = r"\.writing-[0-9a-f]{8}"  # random digits
 
 
 @contextmanager
@@ -26,15 +26,18 @@ def unfinished(path: Path, *, folder: bool = False) -> Generator[Path]:
         OSError: it could not be made.
     """
     while True:
-        aside = path.parent / f"{_prefix(path)}{secrets.token_hex(_DIGITS // 2)}"
+        aside = path.parent / f".{path.name}.writing-{secrets.token_hex(4)}"
         if folder:
             aside.mkdir()
         else:
             os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         descriptor = _open_locked(aside, wait=True)
-        if descriptor is None or _is_same(descriptor, aside):
+        if descriptor is None:
             break
-        os.close(descriptor)  # another writer removed it before it was locked
+        with suppress(FileNotFoundError):  # another writer removed it before it was locked
+            if os.path.samestat(os.fstat(descriptor), os.lstat(aside)):
+                break
+        os.close(descriptor)
     try:
         yield aside
     finally:
@@ -44,31 +47,22 @@ def unfinished(path: Path, *, folder: bool = False) -> Generator[Path]:
 
 def remove_leftovers(path: Path) -> None:
     """Remove unfinished files of killed writers of `path`; those of other files and of running writers stay."""
-    ours = re.compile(re.escape(_prefix(path)) + rf"[0-9a-f]{{{_DIGITS}}}")
+    ours = re.compile(re.escape(f".{path.name}") + _ENDING)
     for name in os.listdir(path.parent) if path.parent.is_dir() else ():
-        if ours.fullmatch(name):
-            _remove_abandoned(path.parent / name)
-
-
-def _remove_abandoned(leftover: Path) -> None:
-    """Remove an unfinished file or folder, unless it is locked or the system has no locks."""
-    with suppress(OSError):
-        if leftover.is_symlink():
-            return
-        descriptor = _open_locked(leftover, wait=False)
-        if descriptor is None:
-            return
-        try:
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink()
-        finally:
-            os.close(descriptor)
-
-
-def _prefix(path: Path) -> str:
-    return f".{path.name}.writing-"
+        leftover = path.parent / name
+        if not ours.fullmatch(name) or leftover.is_symlink():
+            continue
+        with suppress(OSError):
+            descriptor = _open_locked(leftover, wait=False)
+            if descriptor is None:
+                continue
+            try:
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                else:
+                    leftover.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _open_locked(path: Path, *, wait: bool) -> int | None:
@@ -86,16 +80,7 @@ def _open_locked(path: Path, *, wait: bool) -> int | None:
     return descriptor
 
 
-def _is_same(descriptor: int, path: Path) -> bool:
-    """Whether the path still names the open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
-Reader = Callable[[Path], object]
-"""Reads one file; raises a RegardError if regard did not write it."""
+Reader = Callable[[Path], object]  # reads one file; raises a RegardError if regard did not write it
 
 
 def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: tuple[str, ...] = ()) -> None:
@@ -114,12 +99,12 @@ def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: t
     """
     if not folder.is_dir():
         return
-    unfinished = re.compile(rf"\.({'|'.join(map(re.escape, marks))})\.writing-[0-9a-f]{{8}}") if marks else None
+    left = re.compile(rf"\.({'|'.join(map(re.escape, marks))}){_ENDING}")
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}; choose another folder") from error
-    present = [name for name in names if name not in aside and not (unfinished and unfinished.fullmatch(name))]
+    present = [name for name in names if name not in aside and not left.fullmatch(name)]
     if not present:
         return
     reasons = []

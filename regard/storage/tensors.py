@@ -40,6 +40,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+CODES = {dtype: code for code, dtype in DTYPES.items()}
 _OPENING = b'{"__metadata__":{"regard_seal":"'  # the seal has a fixed place
 SEAL_LENGTH = 64
 _MANIFEST = "regard_manifest"
@@ -135,9 +136,6 @@ def _check_claims(content: dict[str, Any], seal: str, data_start: int, size: int
     return Header(seal, data_start, entries, hashes, tied, metadata)
 
 
-_CODES = {dtype: code for code, dtype in DTYPES.items()}
-
-
 def save_tensors(
     path: str | Path,
     tensors: dict[str, torch.Tensor],
@@ -228,7 +226,9 @@ def load_tensors(
         header = read_header(file, path)
         if seal is not None and seal != header.seal:
             raise CheckpointError(f"{path} holds other tensors than expected: the seals differ")
-        asked = _asked(names, header, path)
+        asked = [name for name in (*header.entries, *header.tied) if names is None or name in names]
+        if names is not None and (missing := sorted(set(names) - set(asked))):
+            raise CheckpointError(f"{path} holds no tensor {missing[0]!r}")
         tensors = {}
         for name in sorted({header.tied.get(one, one) for one in asked}, key=lambda one: header.entries[one].start):
             entry = header.entries[name]
@@ -240,16 +240,6 @@ def load_tensors(
     return {name: tensors[header.tied.get(name, name)] for name in asked}
 
 
-def _asked(names: Collection[str] | None, header: Header, path: Path) -> list[str]:
-    """The names to read, those of the file first and then those of tied tensors."""
-    every = [*header.entries, *header.tied]
-    if names is None:
-        return every
-    if missing := sorted(set(names) - set(every)):
-        raise CheckpointError(f"{path} holds no tensor {missing[0]!r}")
-    return [name for name in every if name in names]
-
-
 def load_tensor_metadata(path: str | Path) -> dict[str, str]:
     """The metadata of a file, without reading its tensors.
 
@@ -259,8 +249,9 @@ def load_tensor_metadata(path: str | Path) -> dict[str, str]:
     ...     load_tensor_metadata(Path(folder) / "one.safetensors")
     {'step': '7'}
     """
-    with open_plain(a_path("path", path)) as file:
-        return read_header(file, a_path("path", path)).metadata
+    path = a_path("path", path)
+    with open_plain(path) as file:
+        return read_header(file, path).metadata
 
 
 # Writing
@@ -278,10 +269,10 @@ def _check_content(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -
             raise ArgumentError(f"a tensor is named {name!r}; give a string other than '__metadata__'")
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"{name!r} is {kind_of(tensor)}; only tensors are stored here")
-        if tensor.layout != torch.strided or tensor.dtype not in _CODES or tensor.is_meta:
+        if tensor.layout != torch.strided or tensor.dtype not in CODES or tensor.is_meta:
             raise ArgumentError(
                 f"tensor {name!r} has dtype {tensor.dtype}, layout {tensor.layout} and device "
-                f"{tensor.device}; only dense tensors with values, of {sorted(_CODES.values())}, are stored"
+                f"{tensor.device}; only dense tensors with values, of {sorted(CODES.values())}, are stored"
             )
 
 
@@ -303,7 +294,7 @@ def _lay_out(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, Entry], int]:
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
         stop = start + tensor.numel() * tensor.element_size()
-        entries[name] = Entry(_CODES[tensor.dtype], list(tensor.shape), start, stop)
+        entries[name] = Entry(CODES[tensor.dtype], list(tensor.shape), start, stop)
         start = stop
     return entries, start
 
