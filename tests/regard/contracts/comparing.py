@@ -298,5 +298,5 @@ DOCUMENTED: dict[str, Rules] = {
 
 def documented(backend: str, cell: Cell) -> str | None:
     """The words with which a backend must refuse a cell, or None if it must compute it."""
-    assert backend in DOCUMENTED, f"write down in refusing.py what {backend!r} refuses"
+    assert backend in DOCUMENTED, f"write down in DOCUMENTED what {backend!r} refuses"
     return next((words for words, refuses in DOCUMENTED[backend] if refuses(cell)), None)
