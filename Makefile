@@ -95,7 +95,7 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/python benchmarks/length_story.py
 	$(BIN)/python benchmarks/transfer.py --seeds 0 1 2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/relations.py
-	$(BIN)/python benchmarks/kv_heads.py --seeds 0 1 2
+	$(BIN)/python benchmarks/kv_heads.py heads --seeds 0 1 2
 	$(BIN)/python benchmarks/lesson_reports.py
 	$(BIN)/python benchmarks/translation_speed.py
 	$(BIN)/python benchmarks/native_kernel.py

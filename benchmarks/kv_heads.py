@@ -1,79 +1,90 @@
-"""Measures what fewer key/value heads save and lose, and how much further training recovers. Writes a report.
+"""Measures what fewer key/value heads save and lose, by each way to pool them, and what further training recovers.
 
-python benchmarks/kv_heads.py [--seeds 0] [--quick] [--out DIR]
+python benchmarks/kv_heads.py heads [--seeds 0 1 2] [--quick] [--out DIR]       mean and first; bytes and parameters
+python benchmarks/kv_heads.py pooling [--seeds 0 1 2] [--texts documentation code] [--quick] [--out DIR]
 
-A small character-level language model with 8 heads is trained on the docstrings of Python's standard library. It is
-converted to 4, 2 and 1 key/value heads, by the mean of each group or by its first head, and measured on held-out text.
-Then it is trained for 5 % more steps and measured again. For comparison the original is trained for as many more steps.
+Small character-level language models with 8 heads are trained on the documentation of Python's standard library,
+converted to 4, 2 and 1 key/value heads, measured on held-out text, trained for 5 % more steps, and measured again. For
+comparison the original is trained for as many more steps. `heads` has one model shaped like Llama (rotary positions,
+RMS norms); `pooling` also one like GPT-2 (learned positions, layer norms, biases), and with the first seed trains on
+code too. It measures `align` as well, also without a text to calibrate it on, and without grouping heads anew.
 
-Source: GQA, Ainslie et al. 2023: mean-pooled heads (section 2.1), trained for 5 % of the original steps (section 3.1).
+Source: GQA, Ainslie et al. 2023: mean-pooled heads (section 2.1), further training (3.1), mean, first and random (3.3);
+alignment: arXiv 2412.20677.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-from behaviour.learning import texts
 
+from benchmarks.behaviour.learning import code_texts, texts
+from benchmarks.report import RESULTS, heading, options, table, trained, write
 from regard.arguments import count_of
-from regard_lab.bench.results import environment
-from regard_lab.conversion import load_converted
+from regard_lab.conversion import load_converted, with_kv_heads
+from regard_lab.conversion.own_models import turned
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import Tokeniser
-from regard_lab.training import TrainingConfig, TrainingResult, train
+from regard_lab.training import TrainingResult
 from regard_lab.training.recipes.language import LanguageTask
 
-FOLDER = Path(__file__).parent / "results" / "kv_heads_cpu"
+SHAPES: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "GPT-2": {"norm": "layer", "positions": "learned", "activation": "gelu-tanh", "biases": True},
+}
+TEXTS = {"documentation": texts, "code": code_texts}
+METHODS = ("mean", "first", "random", "align", "align, no text", "align, neighbours")
 MOST = 0.5  # more than this share of the lost bits counts as most of them
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of the experiment."""
+    """The settings of a study."""
 
-    characters: int = 2_000_000
-    held_out: int = 30_000
     dim: int = 64
-    heads: int = 8
     layers: int = 2
-    block: int = 64
-    batch_tokens: int = 1_024
     steps: int = 2_000
     uptrain_steps: int = 100
+    heads: int = 8
+    block: int = 64
+    batch_tokens: int = 1_024
+    characters: int = 2_000_000
+    held_out: int = 30_000
     learning_rate: float = 3e-3
-    uptrain_rate: float = 3e-3
+    calibration_batches: int = 8
     kv_heads: tuple[int, ...] = (4, 2, 1)
-    methods: tuple[str, ...] = ("mean", "first")
 
 
+RECIPES = {"heads": Recipe(), "pooling": Recipe(dim=96, steps=1_200, uptrain_steps=60)}
 QUICK = Recipe(characters=60_000, held_out=5_000, dim=32, layers=1, steps=30, uptrain_steps=5, kv_heads=(2,))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One conversion: bytes per token, and bits per character on the held-out text."""
+    """One conversion, in bits per character on the held-out text."""
 
+    shape: str
+    text: str
     seed: int
     kv_heads: int
     method: str
-    kv_bytes: int
-    kv_bytes_before: int
-    parameters_removed: int
-    difference: float  # from the model with its heads repeated
     before: float
     converted: float
     uptrained: float
     control: float  # the original after as many more steps
     cpu_seconds: float
+    divergence: float  # of the next character's distribution from the original's, in nats
+    agreement: float  # share of positions with the same likeliest character
+    kv_bytes: int = 0  # a token
+    kv_bytes_before: int = 0
+    parameters_removed: int = 0
+    difference: float = 0.0  # from the model with its heads repeated
 
     @property
     def recovered(self) -> float:
@@ -81,79 +92,68 @@ class Row:
         return (self.converted - self.uptrained) / (self.converted - self.before)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, only to check that it runs")
-    parser.add_argument("--out", type=Path, default=FOLDER)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)  # for such small tensors several threads are slower than one
-    recipe = QUICK if asked.quick else Recipe()
-    rows: list[Row] = []
-    seconds = 0.0
-    for seed in asked.seeds:
-        measured, base_seconds = measure(recipe, seed)
-        rows += measured
-        seconds += base_seconds + sum(row.cpu_seconds for row in measured)
-    command = f"python benchmarks/kv_heads.py --seeds {' '.join(map(str, asked.seeds))}{' --quick' * asked.quick}"
-    asked.out.mkdir(parents=True, exist_ok=True)
-    content = {
-        "command": command, "environment": environment(), "recipe": asdict(recipe), "cpu_seconds": seconds,
-        "rows": [{**asdict(row), "recovered": row.recovered} for row in rows], "verdicts": verdicts(rows),
-    }  # fmt: skip
-    (asked.out / "kv_heads.json").write_text(json.dumps(content, indent=1) + "\n")
-    (asked.out / "kv_heads.md").write_text(report(recipe, rows, command, seconds))
-    print((asked.out / "kv_heads.md").read_text())
+class Experiment:
+    """One trained model, the data it was trained on, and its control."""
 
+    def __init__(self, shape: str, text: str, seed: int, recipe: Recipe) -> None:
+        self.shape, self.text, self.seed, self.recipe = shape, text, seed, recipe
+        letters = [
+            letters_of(ids[:count])
+            for ids, count in zip(TEXTS[text](), (recipe.characters, recipe.held_out), strict=True)
+        ]
+        tokeniser = Tokeniser.train(letters[:1], 300, "character", verbatim=True)
+        self.task = LanguageTask(
+            *([one] for one in letters), tokeniser, block=recipe.block, batch_tokens=recipe.batch_tokens, seed=seed
+        )
+        torch.manual_seed(seed)
+        config = LanguageConfig(
+            vocab_size=tokeniser.vocab_size, dim=recipe.dim, heads=recipe.heads, layers=recipe.layers,
+            max_length=recipe.block, **SHAPES[shape],
+        )  # fmt: skip
+        self.model = LanguageModel(config)
+        learned = trained(self.model, self.task, recipe.steps, recipe.learning_rate, seed)
+        control = self._trained_further(deepcopy(self.model))
+        self.before, self.control = self._bits(learned), self._bits(control)
+        self.cpu_seconds = learned.cpu_seconds + control.cpu_seconds
 
-def measure(recipe: Recipe, seed: int) -> tuple[list[Row], float]:
-    """Every conversion of one trained model, and the CPU seconds of that model and its control."""
-    letters = [
-        letters_of(ids[:count]) for ids, count in zip(texts(), (recipe.characters, recipe.held_out), strict=True)
-    ]
-    tokeniser = Tokeniser.train(letters[:1], 300, "character", verbatim=True)
-    task = LanguageTask(
-        *([text] for text in letters), tokeniser, block=recipe.block, batch_tokens=recipe.batch_tokens, seed=seed
-    )
-    torch.manual_seed(seed)
-    model = LanguageModel(
-        LanguageConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, heads=recipe.heads, layers=recipe.layers)
-    )
-    learned = trained(model, task, recipe.steps, recipe.learning_rate, seed)
-    control = trained(deepcopy(model), task, recipe.uptrain_steps, recipe.uptrain_rate, seed + 1)
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder) / "model")
-        for kv_heads in recipe.kv_heads:
-            for method in recipe.methods:
-                converted = load_converted(Path(folder) / "model", kv_heads, method)
-                rows.append(row_of(recipe, seed, converted, task, bits(task, learned), bits(task, control)))
-                print(rows[-1], flush=True)
-    return rows, learned.cpu_seconds + control.cpu_seconds
+    def row(self, kv_heads: int, method: str, converted: LanguageModel, **counted: Any) -> Row:
+        """Measure a conversion, train it further and measure it again."""
+        at_once = self.task.bits_per_character(held_out(converted, self.task))
+        divergence, agreement = compared(self.model, converted, self.task)
+        result = self._trained_further(converted)
+        return Row(
+            self.shape, self.text, self.seed, kv_heads, method, self.before, at_once, self._bits(result), self.control,
+            result.cpu_seconds, divergence, agreement, **counted,
+        )  # fmt: skip
 
+    def from_a_file(self, kv_heads: int, method: str) -> Row:
+        """A row by the conversion of a saved model, whose report counts bytes and parameters."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.model.save(Path(folder) / "model")
+            loaded = load_converted(Path(folder) / "model", kv_heads, method)
+        report, cached = loaded.report, loaded.report.kv_bytes["token"]
+        counted = {"kv_bytes": cached.after, "kv_bytes_before": cached.before, "parameters_removed": report.removed}
+        return self.row(kv_heads, method, loaded.after, **counted, difference=report.difference)
 
-def row_of(recipe: Recipe, seed: int, converted: Any, task: LanguageTask, before: float, control: float) -> Row:
-    """One conversion, measured, trained further and measured again."""
-    report = converted.report
-    at_once = task.bits_per_character(held_out(converted.after, task))
-    result = trained(converted.after, task, recipe.uptrain_steps, recipe.uptrain_rate, seed + 1)
-    assert report.difference is not None
-    return Row(
-        seed=seed, kv_heads=converted.after.config.kv_heads, method=report.method,
-        kv_bytes=report.kv_bytes["token"].after, kv_bytes_before=report.kv_bytes["token"].before,
-        parameters_removed=report.removed, difference=report.difference, before=before, converted=at_once,
-        uptrained=bits(task, result), control=control, cpu_seconds=result.cpu_seconds,
-    )  # fmt: skip
+    def pooled(self, kv_heads: int, method: str) -> Row:
+        """A row by any method."""
+        calibration = None if method == "align, no text" else self._read_text
+        if method == "align, neighbours":
+            rotated = turned(self.model, kv_heads, calibration, regroup=False)[0]
+            return self.row(kv_heads, method, with_kv_heads(rotated.float(), kv_heads))
+        converted = with_kv_heads(self.model, kv_heads, method.split(",")[0], calibration=calibration)
+        return self.row(kv_heads, method, converted)
 
+    def _read_text(self, model: LanguageModel) -> None:
+        for index in range(self.recipe.calibration_batches):
+            model(self.task.batch(index).ids)
 
-def trained(model: torch.nn.Module, task: LanguageTask, steps: int, rate: float, seed: int) -> TrainingResult:
-    """Train in place, down to a learning rate of zero."""
-    config = TrainingConfig(
-        steps=steps, learning_rate=rate, warmup_steps=steps // 10, schedule="cosine", weight_decay=0.01,
-        validate_every=steps, save_every=steps, seed=seed,
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        return train(model, task, config, folder, cpu=True)
+    def _trained_further(self, model: LanguageModel) -> TrainingResult:
+        return trained(model, self.task, self.recipe.uptrain_steps, self.recipe.learning_rate, self.seed + 1)
+
+    def _bits(self, result: TrainingResult) -> float:
+        assert result.valid_loss is not None
+        return self.task.bits_per_character(result.valid_loss)
 
 
 @torch.no_grad()
@@ -163,10 +163,17 @@ def held_out(model: torch.nn.Module, task: LanguageTask) -> float:
     return sum(float(loss) for loss, _ in losses) / sum(count for _, count in losses)
 
 
-def bits(task: LanguageTask, result: TrainingResult) -> float:
-    """Bits per character after training."""
-    assert result.valid_loss is not None
-    return task.bits_per_character(result.valid_loss)
+@torch.no_grad()
+def compared(model: LanguageModel, other: LanguageModel, task: LanguageTask) -> tuple[float, float]:
+    """Mean divergence of the other model's predictions from the model's, and the share of equal likeliest ids."""
+    divergence = agreement = count = 0.0
+    for batch in task.validation_batches():
+        kept = batch.next != 0
+        first, second = (each.eval()(batch.ids)[kept].log_softmax(-1) for each in (model, other))
+        divergence += float((first.exp() * (first - second)).sum())
+        agreement += float((first.argmax(-1) == second.argmax(-1)).sum())
+        count += len(first)
+    return divergence / count, agreement / count
 
 
 def letters_of(ids: torch.Tensor) -> str:
@@ -174,16 +181,14 @@ def letters_of(ids: torch.Tensor) -> str:
     return bytes((ids + 96).tolist()).decode().replace("`", " ")
 
 
-def verdicts(rows: Sequence[Row]) -> list[str]:
+def verdicts_of_heads(rows: Sequence[Row]) -> list[str]:
     """One sentence for each promise: whether it was kept, with figures."""
     exact = all(row.kv_bytes * Recipe.heads == row.kv_bytes_before * row.kv_heads for row in rows)
     counted = {row.kv_heads: row.kv_bytes for row in rows}
     worst = max(row.difference for row in rows)
     least = min(rows, key=lambda row: row.recovered)
     pairs = {(row.seed, row.kv_heads, row.method): row for row in rows}
-    duels = [
-        (pairs[key], pairs[*key[:2], "first"]) for key in pairs if key[2] == "mean" and (*key[:2], "first") in pairs
-    ]
+    duels = [(pairs[key], pairs[*key[:2], "first"]) for key in pairs if key[2] == "mean"]
     wins = [sum(getattr(a, when) < getattr(b, when) for a, b in duels) for when in ("converted", "uptrained")]
     word = {True: "kept", False: "missed"}
     return [
@@ -197,28 +202,97 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def report(recipe: Recipe, rows: Sequence[Row], command: str, seconds: float) -> str:
-    """The report in Markdown."""
-    table = [
-        f"| {row.kv_heads} | {row.method} | {row.seed} | {row.kv_bytes:,} | {row.parameters_removed:,} | "
-        f"{row.before:.3f} | {row.converted:.3f} | {row.uptrained:.3f} | {row.control:.3f} | {row.recovered:.0%} |"
-        for row in rows
-    ]
-    share = recipe.uptrain_steps / recipe.steps
-    return "\n".join([
-        "# Fewer key/value heads", "",
-        f"`{command}`, {date.today()}, torch {torch.__version__}, {seconds:,.0f} CPU seconds of training.", "",
+def verdicts_of_pooling(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each comparison of align with another method."""
+    known = {(row.shape, row.text, row.seed, row.kv_heads, row.method): row for row in rows}
+    sentences = []
+    for shape, text in dict.fromkeys((row.shape, row.text) for row in rows):
+        for other in METHODS[:3]:
+            pairs = [(row, known[*key[:4], other]) for key, row in known.items()
+                     if key[:2] == (shape, text) and key[4] == "align"]  # fmt: skip
+            phrases = []
+            for when, floor, words in (
+                ("converted", "before", "before further training"), ("uptrained", "control", "after it")
+            ):  # fmt: skip
+                wins = sum(getattr(a, when) < getattr(b, when) for a, b in pairs)
+                lost = [
+                    sum(getattr(row, when) - getattr(row, floor) for row in side) for side in zip(*pairs, strict=True)
+                ]
+                phrases.append(f"{words} in {wins} of {len(pairs)} ({lost[0] / lost[1]:.0%} as many bits are lost)")
+            sentences.append(f"{shape}, {text}: align is better than {other} {', '.join(phrases)}")
+    return sentences
+
+
+def page_of_heads(recipe: Recipe, rows: Sequence[Row], seconds: float) -> list[str]:
+    return [
+        *heading("Fewer key/value heads", f", {seconds:,.0f} CPU seconds of training"),
         f"A character-level language model with {recipe.heads} heads ({recipe.layers} layers, dim {recipe.dim}), "
         f"{recipe.steps:,} steps of {recipe.batch_tokens:,} tokens; {rows[0].kv_bytes_before:,} bytes of keys and "
         f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further "
-        f"training is {recipe.uptrain_steps} steps ({share:.0%}), for the original as well.", "",
-        "| heads | method | seed | KV bytes per token | parameters removed | before | converted | after training | "
-        "original after training | recovered |", "|---" * 10 + "|",
-        *table, "", *(f"- {verdict}" for verdict in verdicts(rows)), "",
+        f"training is {recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as "
+        f"well.", "",
+        *table(
+            ("heads", "method", "seed", "KV bytes per token", "parameters removed", "before", "converted",
+             "after training", "original after training", "recovered"),
+            [(row.kv_heads, row.method, row.seed, f"{row.kv_bytes:,}", f"{row.parameters_removed:,}",
+              *(f"{x:.3f}" for x in (row.before, row.converted, row.uptrained, row.control)), f"{row.recovered:.0%}")
+             for row in rows],
+        ), "", *(f"- {verdict}" for verdict in verdicts_of_heads(rows)), "",
         "Pooling makes a model worse until it is trained further. These models are small and trained briefly, with "
         f"heads of {recipe.dim // recipe.heads} numbers, on a single text. Measure your own: `regard convert kv-heads "
-        "MODEL --kv-heads 2 --out DIR --text FILE --uptrain-steps N`.", "",
-    ])  # fmt: skip
+        "MODEL --kv-heads 2 --out DIR --text FILE --uptrain-steps N`.",
+    ]  # fmt: skip
+
+
+def page_of_pooling(recipe: Recipe, rows: Sequence[Row], seconds: float) -> list[str]:
+    return [
+        *heading("How key/value heads are pooled", f", {seconds:,.0f} CPU seconds of training"),
+        f"Character-level language models with {recipe.heads} heads of {recipe.dim // recipe.heads} numbers "
+        f"({recipe.layers} layers, dim {recipe.dim}), {recipe.steps:,} steps of {recipe.batch_tokens:,} tokens. "
+        f"Figures are bits per character on {recipe.held_out:,} held-out characters; KL is the divergence from the "
+        f"original's predictions in nats, and agreement the share of equal likeliest characters. Further training is "
+        f"{recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as well. `align` "
+        f"reads {recipe.calibration_batches * recipe.batch_tokens:,} tokens of the training text; 'neighbours' rotates "
+        f"heads without grouping them anew.", "",
+        *table(
+            ("shape", "text", "seed", "heads", "method", "before", "converted", "KL", "agreement", "after training",
+             "original after training"),
+            [(row.shape, row.text, row.seed, row.kv_heads, row.method,
+              *(f"{x:.3f}" for x in (row.before, row.converted, row.divergence)), f"{row.agreement:.0%}",
+              f"{row.uptrained:.3f}", f"{row.control:.3f}") for row in rows],
+        ), "", *(f"- {verdict}" for verdict in verdicts_of_pooling(rows)), "",
+        "These models are small and trained briefly on two short texts. Measure your own: `regard convert kv-heads "
+        "MODEL --kv-heads 2 --out DIR --text FILE`.",
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = options(__doc__, out=RESULTS, seeds=[0, 1, 2])
+    parser.add_argument("study", choices=RECIPES)
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=[*TEXTS], help="all but the first: one seed")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)  # for such small tensors several threads are slower than one
+    is_pooling = asked.study == "pooling"
+    recipe = QUICK if asked.quick else RECIPES[asked.study]
+    cases = [(asked.texts[0], seed, shape) for seed in asked.seeds for shape in (SHAPES if is_pooling else ["Llama"])]
+    cases += [(text, asked.seeds[0], shape) for text in asked.texts[1:] if is_pooling for shape in SHAPES]
+    name, rows, seconds = "kv_alignment" if is_pooling else "kv_heads", [], 0.0
+    for text, seed, shape in cases:
+        experiment = Experiment(shape, text, seed, recipe)
+        seconds += experiment.cpu_seconds
+        for kv_heads in recipe.kv_heads:
+            for method in METHODS if is_pooling else METHODS[:2]:
+                if (kv_heads, method) != (1, "align, neighbours"):  # one group has all heads
+                    rows.append((experiment.pooled if is_pooling else experiment.from_a_file)(kv_heads, method))
+                    seconds += rows[-1].cpu_seconds
+                    print(rows[-1], flush=True)
+        verdicts, page = (verdicts_of_pooling, page_of_pooling) if is_pooling else (verdicts_of_heads, page_of_heads)
+        content = {
+            "recipe": asdict(recipe), "cpu_seconds": seconds, "verdicts": verdicts(rows),
+            "rows": [{**asdict(row), "recovered": row.recovered} for row in rows],
+        }  # fmt: skip
+        path = write(asked.out / f"{name}_cpu", name, content, page(recipe, rows, seconds))
+    print(path.read_text("utf-8"))
 
 
 if __name__ == "__main__":

@@ -11,26 +11,18 @@ words.
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
 
-from regard_lab.bench.results import environment
+from benchmarks.report import RESULTS, heading, options, table, trained, write
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.pronouns import SENSES, make_split
-from regard_lab.training import TrainingConfig, TrainingResult, train
 from regard_lab.training.recipes import ClassificationTask, MaskedWordTask
-
-FOLDER = Path(__file__).parent / "results" / "transfer_cpu"
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ def measure(recipe: Recipe, seed: int) -> tuple[list[Record], dict[str, Any]]:
     blank = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, layers=recipe.layers))
     untaught = {name: tensor.clone() for name, tensor in blank.state_dict().items()}
     hidden = MaskedWordTask(sources, [sentence.source for sentence in valid], tokeniser, batch_tokens=2_048, seed=seed)
-    pretrained = trained(blank, hidden, recipe.hidden_word_steps, 3e-3, seed)
+    pretrained = trained(blank, hidden, recipe.hidden_word_steps, 3e-3, seed, min(50, recipe.hidden_word_steps // 5))
     fresh = TextEncoder(blank.config)
     fresh.load_state_dict(untaught)
     splits = [labelled(part) for part in (train_set, valid, test)]
@@ -102,23 +94,10 @@ def best(
     for rate in recipe.learning_rates:
         torch.manual_seed(seed)  # both contenders have the same first head
         model = begin.changed(head="classes", classes=len(SENSES))
-        seconds += trained(model, task, recipe.label_steps, rate, seed).cpu_seconds
+        seconds += trained(model, task, recipe.label_steps, rate, seed, recipe.label_steps // 5).cpu_seconds
         tried.append((task.accuracy(model, splits[1]), rate, task.accuracy(model, splits[2])))
     _, rate, right = max(tried)
     return right, rate, seconds
-
-
-def trained(model: torch.nn.Module, task: Any, steps: int, rate: float, seed: int) -> TrainingResult:
-    """Train in place, down to a learning rate of zero."""
-    config = TrainingConfig(
-        steps=steps, learning_rate=rate, warmup_steps=min(50, steps // 5), schedule="cosine", weight_decay=0.01,
-        validate_every=steps, save_every=steps, seed=seed,
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(model, task, config, folder, cpu=True)
-    if result.stopped == "interrupted":
-        raise SystemExit("interrupted before the training was complete")
-    return result
 
 
 def labelled(sentences: Sequence[Any]) -> list[Pair]:
@@ -138,53 +117,36 @@ def verdict(records: Sequence[Record]) -> str:
     )
 
 
-def report(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str, Any]], command: str) -> str:
-    """The report in Markdown."""
-    rows = [
-        f"| {r.labels} | {r.seed} | {r.scratch:.3f} | {r.transfer:.3f} | {r.margin:+.3f} | {r.commonest:.3f} |"
-        for r in sorted(records, key=lambda r: (r.labels, r.seed))
-    ]
-    verdicts = [f"- {verdict([r for r in records if r.labels == labels])}" for labels in recipe.labels]
+def page(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str, Any]], verdicts: list[str]) -> list[str]:
     seconds = sum(record.cpu_seconds for record in records) + sum(one["cpu_seconds"] for one in hidden)
     losses = ", ".join(f"{one['nats_a_word']:.3f}" for one in hidden)
-    return "\n".join([
-        "# Labels saved by masked words", "",
-        f"`{command}`, {date.today()}, torch {torch.__version__}, {seconds:,.0f} CPU seconds of training.", "",
+    return [
+        *heading("Labels saved by masked words", f", {seconds:,.0f} CPU seconds of training"),
         "Classification of what *it* refers to, into 11 kinds. Accuracy on test sentences with new noun pairs.", "",
-        "| labels | seed | from scratch | from masked words | margin | most frequent kind |",
-        "|---|---|---|---|---|---|",
-        *rows, "", *verdicts, "",
+        *table(
+            ("labels", "seed", "from scratch", "from masked words", "margin", "most frequent kind"),
+            [(r.labels, r.seed, f"{r.scratch:.3f}", f"{r.transfer:.3f}", f"{r.margin:+.3f}", f"{r.commonest:.3f}")
+             for r in sorted(records, key=lambda r: (r.labels, r.seed))],
+        ), "", *(f"- {verdict}" for verdict in verdicts), "",
         f"Masked words: {recipe.sentences:,} sentences without labels, {recipe.hidden_word_steps:,} steps, "
         f"validation {losses} nats per word. Encoder: {recipe.layers} layers, dim {recipe.dim}. Labels: "
         f"{recipe.label_steps} steps at the better of {' and '.join(map(str, recipe.learning_rates))}, chosen on "
-        f"{recipe.valid} validation sentences for each contender.", "",
-    ])  # fmt: skip
+        f"{recipe.valid} validation sentences for each contender.",
+    ]  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--quick", action="store_true", help="small sizes, only to check that it runs")
-    parser.add_argument("--out", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    asked = options(__doc__, out=RESULTS / "transfer_cpu", seeds=[0, 1, 2]).parse_args()
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
-    recipe = QUICK if given.quick else Recipe()
-    records: list[Record] = []
-    hidden: list[dict[str, Any]] = []
-    for seed in given.seeds:
-        measured, about = measure(recipe, seed)
-        records += measured
-        hidden.append(about)
-    command = f"python benchmarks/transfer.py --seeds {' '.join(map(str, given.seeds))}{' --quick' * given.quick}"
-    given.out.mkdir(parents=True, exist_ok=True)
+    recipe = QUICK if asked.quick else Recipe()
+    measured = [measure(recipe, seed) for seed in asked.seeds]
+    records, hidden = [record for some, _ in measured for record in some], [about for _, about in measured]
+    verdicts = [verdict([r for r in records if r.labels == labels]) for labels in recipe.labels]
     content = {
-        "command": command, "environment": environment(), "recipe": asdict(recipe), "hidden_words": hidden,
+        "recipe": asdict(recipe), "hidden_words": hidden, "verdicts": verdicts,
         "records": [{**asdict(record), "margin": record.margin} for record in records],
-        "verdicts": [verdict([r for r in records if r.labels == labels]) for labels in recipe.labels],
     }  # fmt: skip
-    (given.out / "transfer.json").write_text(json.dumps(content, indent=1) + "\n")
-    (given.out / "transfer.md").write_text(report(recipe, records, hidden, command))
-    print((given.out / "transfer.md").read_text())
+    print(write(asked.out, "transfer", content, page(recipe, records, hidden, verdicts)).read_text("utf-8"))
 
 
 if __name__ == "__main__":

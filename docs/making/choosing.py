@@ -1,13 +1,16 @@
-"""The table and the figure of the page "Which attention?", from the committed reports."""
+"""What to choose: the table and the figure of "Which attention?", and what each mechanism may be combined with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from docs.making.drawing import COLOURS, INK, MARKS, new_axes, save
 from docs.making.figures import Figure
 from docs.making.measured import cheaper_from, learned, times_faster
+from regard.mechanisms import Softmax
+from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
 
 AT = 16_384  # the length that the table shows
 UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
@@ -130,4 +133,19 @@ def figures() -> list[Figure]:
     return [Figure("figures/cheaper.png", curves(), draw_curves)]
 
 
-PARTS = {"decision-table": decision_table}
+def mechanism_table() -> str:
+    """What each mechanism may be combined with, as its class declares it."""
+    lines = ["| mechanism | patterns | options | statistics | state |", "|---|---|---|---|---|"]
+    kinds: list[Any] = sorted(Mechanism.registry.of_package("regard").values(), key=lambda kind: kind is not Softmax)
+    for kind in kinds:
+        patterns = "every pattern" if kind.patterns is None else ", ".join(one.__name__ for one in kind.patterns)
+        options = ", ".join(one for one in OPTIONS if one in kind.options) or "none"
+        missing = [one for one in STATISTICS if one not in kind.statistics]
+        listed = ", ".join(one for one in STATISTICS if one in kind.statistics) or "none"
+        statistics = {(): "all", ("sink",): "all but sink"}.get(tuple(missing), listed)
+        state = "yes" if kind.has_state else "no"
+        lines.append(f"| `{kind.__name__}` | {patterns} | {options} | {statistics} | {state} |")
+    return "\n".join(lines)
+
+
+PARTS = {"decision-table": decision_table, "mechanism-table": mechanism_table}

@@ -14,7 +14,7 @@ the one check behind `strict=True`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -22,13 +22,11 @@ import torch
 
 from regard.arguments import count_of
 from regard.core.backend import Refusal, reachable_keys
-from regard.core.problem import PER_ROW, Problem
+from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
-from regard.patterns.counts import counted
 from regard.patterns.ranges import Ranges, without
 from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run, ascending, row_block
-from regard.patterns.survey import LOOKS, Budget, estimated, look_cost, turning_rows
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
 SHOWN = 12  # row blocks in the text of a schedule
@@ -118,41 +116,9 @@ class Schedule:
 
     @property
     def kept(self) -> int:
-        """Pairs that the pattern allows, from its structure; an estimate if the schedule is too long to count."""
+        """Pairs that the pattern allows, from its structure."""
         assert self.starts is not None
-        return counted(self.pattern, self.q_len, self.k_len, self.starts[0], LOOKS).pairs
-
-    def blocks(self, budget: Budget | None = None, cost: Callable[[RowBlock], int] = lambda _: 1) -> list[RowBlock]:
-        """All row blocks.
-
-        Args:
-            budget: how many row blocks may be evaluated; None for any number.
-            cost: for how many evaluations a row block counts.
-
-        Raises:
-            SpentError: they need more evaluations than the budget has.
-        """
-        found = []
-        for block in self:
-            if budget is not None:
-                budget.spend(cost(block))
-            found.append(block)
-        return found
-
-    def estimated(self, measure: Callable[[RowBlock], tuple[float, ...]], cost: int | None = None) -> tuple[int, ...]:
-        """An estimate of the sum of `measure` over all row blocks, for each of its numbers, from a sample of blocks.
-
-        Args:
-            measure: the numbers that one row block adds.
-            cost: for how many evaluations a block counts; by default those of the middle block.
-        """
-        assert self.starts is not None
-        turns = turning_rows(self.pattern, self.starts[0], self.q_len, self.k_len)
-        cost = look_cost(len(self.block_at(self.q_len // 2).runs)) if cost is None else cost
-        count = -(-self.q_len // self.rows)
-        return estimated(
-            count, lambda at: measure(self.block_at(at * self.rows)), (t // self.rows for t in turns), cost
-        )
+        return self.pattern.count(self.q_len, self.k_len, q_start=self.starts[0])
 
     def flat(self) -> Flat:
         """The schedule as int32 arrays."""
@@ -225,28 +191,41 @@ class Schedule:
         return "\n".join(lines)
 
 
-def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Refusal | None:
-    """Why computing this many pairs is more than `strict=True` allows, or None.
-
-    Args:
-        problem: the call.
-        pairs: those computed, of all batch rows and heads.
-        kept: those allowed, if the backend knows them; by default as counted by the pattern's structure.
-    """
+def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
+    """Why computing this many pairs, of all batch rows and heads, is more than `strict=True` allows, or None."""
     if not problem.strict:
         return None
-    if kept is None:
-        if problem.counted is None:
-            return Refusal(
-                f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
-                "is unknown without evaluating them"
-            )
-        kept = problem.counted.pairs
+    if (kept := _kept(problem)) is None:
+        return Refusal(
+            f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
+            "is unknown without evaluating them"
+        )
     if pairs <= 2 * kept:
         return None
     return Refusal(
         f"strict=True, and it computes {count_of(pairs, 'pairs')} where {kept} are kept, more than twice as many"
     )
+
+
+def _kept(problem: Problem) -> int | None:
+    """The allowed pairs of all batch rows and heads, as far as the structure of the pattern gives them."""
+    pattern = problem.pattern
+    if not pattern.varies_by_row:
+        return problem.counted
+    counts = [replace(problem, batch=1, pattern=pattern.for_row(row)).counted for row in range(problem.batch)]
+    return None if None in counts else sum(one for one in counts if one is not None)
+
+
+def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
+    """About how many pairs of one head lie in the blocks of `rows` by `width` that a band reaches; no block is made.
+
+    None for other patterns, for calls that are run, and for rows that are few enough to divide them into blocks.
+    """
+    band, q_len = problem.pattern.band(), problem.q_len
+    if not problem.outlined or q_len <= MOST_DIVIDED or band is None or problem.q_start is PER_ROW:
+        return None
+    edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
+    return min(q_len * len(reachable_keys(problem)), band.count(problem.q_start, q_len, problem.k_len) + edges)
 
 
 def aligned(block: RowBlock, align: int) -> RowBlock:

@@ -15,6 +15,7 @@ import torch
 
 from regard.backends import dropout, flash
 from regard.backends.dropout import row_states, write_kept
+from regard.backends.limits import not_empty, on_softmax, refused
 from regard.backends.merging import Merging
 from regard.backends.schedule import strict_refusal
 from regard.backends.scores.blocking import Blocking, RowBlock, Size, Workspace, blocking_of
@@ -41,12 +42,11 @@ class Streamed(Described):
     """Softmax over every score with every option."""
 
     name = "streamed"
+    limits = (on_softmax, not_empty)
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if not problem.mechanism.is_softmax:
-            return Refusal(f"it computes softmax attention, not {problem.mechanism}")
-        if problem.empty:
-            return Refusal("there is nothing to compute")
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         blocking = blocking_of(problem)
         size = blocking.size()
         if (refusal := strict_refusal(problem, size.pairs)) is not None:
@@ -185,7 +185,7 @@ def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, 
     for row_block in scores.row_blocks():
         for block in scores.blocks(row_block):
             keys = block.lot.batch, block.lot.kv_heads, block.columns
-            call = flash.Call(_mask(scores, block), False, problem.scale)
+            call = flash.FusedCall(_mask(scores, block), False, problem.scale)
             first = block.keys.start == row_block.runs[0].keys.start
             merging.add(block.lines, *flash.forward(q[block.lines], scores.k[keys], v[keys], call), first)
     return merging.merged()

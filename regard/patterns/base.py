@@ -6,10 +6,9 @@ A new pattern defines `allows` and one of `form` and `segments`; all else follow
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from dataclasses import dataclass
+from functools import cached_property
 from math import lcm
-from operator import or_
 from typing import Any, ClassVar
 
 import torch
@@ -46,21 +45,6 @@ class Machinery:
     seen_keys: Callable[[Pattern, Grid], Ranges]
     counted: Callable[..., Any]
     draw: Callable[..., str]
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Where the keys that queries look at may begin to change in another way, for an estimate from a sample.
-
-    queries: at these positions of queries. keys: as queries reach these positions of keys. away: at these distances.
-    """
-
-    queries: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-    away: set[int] = field(default_factory=set)
-
-    def __or__(self, other: Turns) -> Turns:
-        return Turns(self.queries | other.queries, self.keys | other.keys, self.away | other.away)
 
 
 class Pattern(Declared, enrol=False):
@@ -337,15 +321,6 @@ class Pattern(Declared, enrol=False):
             return self
         return None if band.left is None or band.left < last else self
 
-    def turns(self) -> Turns:
-        """Where the keys that queries look at may begin to change in another way."""
-        band, simpler = self.band(), self.structure()
-        if band is None:
-            return Turns() if simpler is self else simpler.turns()
-        keys = {end for end in (band.start, band.stop) if end is not None}
-        far = (band.left, None if band.right is None else -band.right - 1)
-        return Turns(keys=keys, away={distance for distance in far if distance is not None})
-
     def lattice_ends(self) -> set[int] | None:
         """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
         band = self.band()
@@ -438,12 +413,12 @@ class Pattern(Declared, enrol=False):
             return band.count(grid.q_start, q_len, k_len)
         if alike and self.structured:
             assert isinstance(grid.q_start, int)
-            counted = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
-            if counted.exact:
-                return counted.pairs
+            counted = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start)
+            if counted is not None:
+                return counted
             raise ArgumentError(
                 f"{self} has no closed count, and {q_len} x {k_len} pairs need more than {MOST_LOOKS} looks; count "
-                f"fewer queries at a time, or let `regard plan` estimate them"
+                f"fewer queries at a time"
             )
         if grid.q_len * grid.k_len > MOST_ASKED:
             raise ArgumentError(
@@ -567,9 +542,6 @@ class Compound(Pattern, enrol=False):
             parts.append(moved)
         following = iter(parts)
         return self.mapped(lambda part: next(following))
-
-    def turns(self) -> Turns:
-        return reduce(or_, (part.turns() for part in self.made_of()))
 
     def lattice_ends(self) -> set[int] | None:
         ends = [part.lattice_ends() for part in self.made_of()]

@@ -79,11 +79,6 @@ def folder_lock(folder: Path) -> Generator[None]:
     Raises:
         CheckpointError: another trainer holds it, or the file cannot be made, locked or written.
         UnsupportedError: a system without such locks.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, folder_lock(Path(folder)):
-    ...     (Path(folder) / "lock").exists()
-    True
     """
     try:
         import fcntl
@@ -92,53 +87,44 @@ def folder_lock(folder: Path) -> Generator[None]:
             "training locks its folder with fcntl, which this system lacks; use a POSIX system (on Windows: WSL)"
         ) from error
     path = folder / "lock"
-    try:
+    with _refused(path, "opened or made", "make room there, or choose another folder"):
         # O_NONBLOCK: a pipe in its place must not make this wait for a process at its other end.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be opened or made: {error.strerror}; choose another folder, or make room there"
-        ) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise CheckpointError(f"{path} is not a plain file, so it locks nothing; remove it")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with _refused(path, "locked", "choose another folder"):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             raise CheckpointError(
                 f"{folder} is being trained by process {owner}; wait until it ends, or choose another folder"
             ) from None
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be locked: {error.strerror}; choose another folder") from error
-        try:
+        with _refused(path, "written", "make room there, or choose another folder"):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
-        except OSError as error:
-            raise CheckpointError(
-                f"{path} cannot be written: {error.strerror}; make room there, or choose another folder"
-            ) from error
         yield
     finally:
         os.close(descriptor)
 
 
-def save_checkpoint(
-    run: Path,
-    weights: dict[str, torch.Tensor],
-    moments: dict[str, torch.Tensor],
-    state: RunState,
-    identity: Identity,
-    *,
-    is_best: bool,
-) -> Path:
-    """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces.
+@contextmanager
+def _refused(path: Path, what: str, way_out: str) -> Generator[None]:
+    """Turn the system's refusal into a sentence; only a lock that another process holds is left as it is."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be {what}: {error.strerror}; {way_out}") from error
 
-    Args:
-        run: the folder.
-        weights: the model's state dict; moments: the optimiser's tensors, see `moments_of`.
-        state, identity: what is written beside them.
-        is_best: does validation find this model the best?
+
+def save_checkpoint(
+    run: Path, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor], state: RunState, identity: Identity,
+    *, is_best: bool,
+) -> Path:  # fmt: skip
+    """Write the checkpoint of `state.step`, make it the last (and the best), and delete the one it replaces.
 
     Raises:
         CheckpointError: it could not be written; the checkpoints before it are unchanged.
@@ -187,11 +173,8 @@ def read_training(folder: Path) -> dict[str, Any]:
     if state.keys() | set(LATER) != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
     prints = content["fingerprint"]
-    parts = [
-        prints.get("files"),
-        model := prints.get("model"),
-        model.get("config") if isinstance(model, dict) else None,
-    ]
+    model = prints.get("model")
+    parts = (prints.get("files"), model, model.get("config") if isinstance(model, dict) else None)
     if any(part is not None and not isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{folder / STATE_FILE} holds a fingerprint whose parts are not entries by name")
     return content
@@ -209,7 +192,13 @@ def restore_checkpoint(folder: Path, model: torch.nn.Module, optimiser: torch.op
     try:
         cuts = model.state_dict()
         model.load_state_dict({name: parted(tensor, cuts.get(name, tensor)) for name, tensor in saved.state.items()})
-        optimiser.load_state_dict(_unflatten(model, optimiser, flat))
+        places = {name: index for index, name in enumerate(_names(model, optimiser))}
+        parameters = dict(model.named_parameters())
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for path, tensor in flat.items():
+            key, _, name = path.partition("/")
+            moments.setdefault(places[name], {})[key] = parted(tensor, parameters[name])
+        optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not fit this model: {error}") from error
     return RunState(**content["state"])
@@ -221,9 +210,7 @@ def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str
     return [names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]]
 
 
-def moments_of(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, keep: bool = True
-) -> dict[str, torch.Tensor]:
+def moments_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, keep: bool) -> dict[str, torch.Tensor]:
     """The optimiser's tensors by their kind and the parameter's name, each whole, see `gathered`."""
     names = _names(model, optimiser)
     moments = {
@@ -232,18 +219,6 @@ def moments_of(
         for key, value in values.items()
     }
     return gathered(moments, keep=keep)
-
-
-def _unflatten(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, flat: dict[str, torch.Tensor]
-) -> dict[str, Any]:
-    places = {name: index for index, name in enumerate(_names(model, optimiser))}
-    parameters = dict(model.named_parameters())
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for path, tensor in flat.items():
-        key, _, name = path.partition("/")
-        state.setdefault(places[name], {})[key] = parted(tensor, parameters[name])
-    return {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
 
 
 def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
@@ -301,9 +276,7 @@ def read_run(folder: str | Path) -> RunSummary:
     regard.errors.NotFoundError: nowhere does not exist; check the path, which is relative to the current folder
     """
     folder = a_path("folder", folder)
-    checkpoints = read_checkpoints(folder)
-    if checkpoints is None:
-        raise NotFoundError(f"{folder} holds no run of training" if folder.exists() else absent(folder))
+    checkpoints = _checkpoints_of(folder)
     content = read_training(folder / checkpoints.last)
     try:
         config = TrainingConfig.from_dict(content["config"])
@@ -312,6 +285,12 @@ def read_run(folder: str | Path) -> RunSummary:
     state = RunState(**content["state"])
     data = content["fingerprint"].get("data", {})
     return RunSummary(config, data, state.step, state.tokens, state.best_step, state.best_loss)
+
+
+def _checkpoints_of(run: Path) -> Checkpoints:
+    if (checkpoints := read_checkpoints(run)) is None:
+        raise NotFoundError(f"{run} holds no run of training" if run.exists() else absent(run))
+    return checkpoints
 
 
 UNTRAINED = "step-000000"  # what every run begins with
@@ -346,9 +325,7 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
     run = a_path("run", run)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ArgumentError(f"the mean of {count!r} checkpoints was asked for; it needs a whole number of at least 1")
-    checkpoints = read_checkpoints(run)
-    if checkpoints is None:
-        raise NotFoundError(f"{run} holds no run of training" if run.exists() else absent(run))
+    checkpoints = _checkpoints_of(run)
     names = [name for name in complete_checkpoints(run, checkpoints) if name != UNTRAINED]
     if len(names) < count:
         kept = ", ".join(names) or "beside the untrained"
@@ -367,7 +344,11 @@ def _mean_of(folders: Sequence[Path]) -> tuple[SavedModel, dict[str, torch.Tenso
     sums = {name: tensor.double() for name, tensor in _floating(last).items()}
     for folder in folders[:-1]:
         saved = load_model(folder)
-        _check_alike(last, saved, folder)
+        shapes, others = ({name: (t.shape, t.dtype) for name, t in one.state.items()} for one in (last, saved))
+        if (last.kind, last.config, shapes) != (saved.kind, saved.config, others):
+            raise CheckpointError(
+                f"{folder} holds a model of another config than the last checkpoint: they have no mean"
+            )
         for name, tensor in _floating(saved).items():
             sums[name] += tensor
     means = {id(last.state[name]): (total / len(folders)).to(last.state[name].dtype) for name, total in sums.items()}
@@ -378,9 +359,3 @@ def _floating(saved: SavedModel) -> dict[str, torch.Tensor]:
     """The tensors that have a mean, those that are one under the first of their names."""
     names = {id(tensor): name for name, tensor in reversed(saved.state.items()) if tensor.is_floating_point()}
     return {name: saved.state[name] for name in names.values()}
-
-
-def _check_alike(first: SavedModel, other: SavedModel, where: Path) -> None:
-    shapes, others = ({name: (t.shape, t.dtype) for name, t in saved.state.items()} for saved in (first, other))
-    if (first.kind, first.config, shapes) != (other.kind, other.config, others):
-        raise CheckpointError(f"{where} holds a model of another config than the last checkpoint: they have no mean")

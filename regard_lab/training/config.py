@@ -7,11 +7,12 @@ every checkpoint and in the log: between two plans the training is a function of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Self, TypeGuard
+from functools import partial
+from typing import Any, Self
 
-from regard.arguments import of_kind, suggest, whole
+from regard.arguments import of_kind, one_of, real, suggest, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
 
@@ -23,30 +24,34 @@ VALIDATIONS = 10  # of a training whose config has no number of steps between th
 CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a command chooses for a new run
 
 
-def setting(
-    default: Any = MISSING,
-    *,
-    least: int | None = None,
-    metavar: str | None = None,
-    shown: str | None = None,
-    option: str | None = None,
-    listed: bool | None = None,
-) -> Any:
+def setting(default: Any = MISSING, **more: Any) -> Any:
     """A field of a Config that is also an option on the command line.
 
     Its sentence is the entry under Args in the class's docstring; it is also the option's help.
 
     Args:
         default: the one default; required without it.
-        least: the smallest number allowed.
-        metavar: what the option's value is called in the help.
-        shown: the default in words, where None stands for something that follows from other settings.
-        option: the option's names, where they do not follow from the field's.
-        listed: the option takes several values in one text with commas, such as 8,2,1.
+        more: `least`, the smallest number allowed; `metavar`, the option's value in the help; `shown`, the default in
+            words, where None stands for something that follows from other settings; `option`, its names, where they do
+            not follow from the field's; `listed` if the option takes several values in one text, such as 8,2,1.
     """
-    metadata = {"least": least, "metavar": metavar, "shown": shown, "option": option, "listed": listed}
-    given = {name: value for name, value in metadata.items() if value is not None}
-    return field(default=default, metadata={"is_option": True, **given})
+    return field(default=default, metadata={"is_option": True, **more})
+
+
+CHECKS: dict[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(
+        ("steps", "validate_every", "patience", "save_every", "accumulate", "keep", "log_every"),
+        partial(whole, least=1),
+    ),
+    **dict.fromkeys(("warmup_steps", "seed", "skip_non_finite"), partial(whole, least=0)),
+    **dict.fromkeys(("minutes", "gradient_clip", "learning_rate", "epsilon"), partial(real, above=0)),
+    "weight_decay": partial(real, least=0),
+    "cooldown": partial(real, least=0, most=1, needs="a share of the steps, from 0 to 1"),
+    "schedule": partial(one_of, names=SCHEDULES),
+    "precision": partial(one_of, names=PRECISIONS),
+    "parallel": partial(one_of, names=PARALLEL),
+}
+OFF_BY_NONE = ("steps", "minutes", "validate_every", "patience", "save_every", "gradient_clip")
 
 
 @brief
@@ -91,7 +96,7 @@ class TrainingConfig:
     3
     >>> TrainingConfig(steps=0)
     Traceback (most recent call last):
-    regard.errors.ArgumentError: steps is 0; it must be a whole number of at least 1
+    regard.errors.ArgumentError: steps is 0; it needs a whole number, 1 or more
     """
 
     steps: int | None = setting(1_000, least=1, shown=CHOSEN)
@@ -116,49 +121,26 @@ class TrainingConfig:
     parallel: str = setting("ddp", metavar="|".join(PARALLEL))
 
     def __post_init__(self) -> None:
-        for name in ("accumulate", "keep", "log_every"):
-            _check_whole(name, getattr(self, name), at_least=1)
-        for name in ("warmup_steps", "seed", "skip_non_finite"):
-            _check_whole(name, getattr(self, name), at_least=0)
-        for name in ("steps", "validate_every", "patience", "save_every"):
-            if getattr(self, name) is not None:
-                _check_whole(name, getattr(self, name), at_least=1)
-        for name in ("learning_rate", "epsilon"):
-            _check_positive(name, getattr(self, name))
-        for name in ("minutes", "gradient_clip"):
-            if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
-        if not _is_number(self.cooldown) or not 0 <= self.cooldown <= 1:
-            raise ArgumentError(f"cooldown is {self.cooldown!r}; it is a share of the steps, from 0 to 1")
-        if not _is_number(self.weight_decay) or self.weight_decay < 0:
-            raise ArgumentError(f"weight_decay is {self.weight_decay!r}; it must be a number of at least 0")
+        for name, check in CHECKS.items():
+            value = getattr(self, name)
+            if value is not None or name not in OFF_BY_NONE:
+                check(name, value)
         betas = self.betas if isinstance(self.betas, tuple | list) else ()
-        if len(betas) != 2 or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
-            raise ArgumentError(f"betas is {self.betas!r}; it must be two numbers with 0 <= beta < 1")
+        if len(betas) != 2 or any(real("betas", beta, 0) >= 1 for beta in betas):
+            raise ArgumentError(f"betas is {self.betas!r}; it needs two numbers from 0 to below 1")
         object.__setattr__(self, "betas", tuple(betas))  # a JSON list is welcome
-        for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS), ("parallel", PARALLEL)):
-            if getattr(self, name) not in choices:
-                raise ArgumentError(f"{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), choices)}")
-        self._check_end()
-
-    def _check_end(self) -> None:
-        """Refuse settings that never end the training, or whose rate needs an end that is not known."""
-        if self.steps is None and self.minutes is None and self.patience is None:
-            raise ArgumentError("nothing ends this training; give steps, minutes, or patience")
-        if self.steps is None and self.minutes is None and self.schedule == "cosine":
-            raise ArgumentError(
-                "the cosine falls to the last step, which patience does not name; give steps or minutes, or another "
-                "schedule with a cooldown"
-            )
+        if self.steps is None and self.minutes is None:
+            if self.patience is None:
+                raise ArgumentError("nothing ends this training; give steps, minutes, or patience")
+            if self.schedule == "cosine":
+                raise ArgumentError(
+                    "the cosine falls to the last step, which patience does not name; give steps or minutes, or "
+                    "another schedule with a cooldown"
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values, in the order of this class."""
         return {**asdict(self), "betas": list(self.betas)}
-
-    @property
-    def ends_at_steps(self) -> bool:
-        """Whether every learning rate depends on the number of steps, which then may not change."""
-        return self.schedule == "cosine"
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
@@ -205,10 +187,13 @@ def learning_rate_at(config: TrainingConfig, step: int, last: int | None = None)
     if whole("step", step) < 1:
         raise ArgumentError(f"step is {step}; steps are counted from 1")
     last = config.steps if last is None else whole("last", last, 1)
-    return config.learning_rate * _course(config, step, last) * _cooled(config, step, last)
+    cooled = 1.0
+    if last is not None and config.cooldown:
+        cooled = min(1.0, max(last - step, 0) / (config.cooldown * last))
+    return config.learning_rate * _share_of_peak(config, step, last) * cooled
 
 
-def _course(config: TrainingConfig, step: int, last: int | None) -> float:
+def _share_of_peak(config: TrainingConfig, step: int, last: int | None) -> float:
     """The learning rate of a step without cooldown, as a share of the peak."""
     warmup = config.warmup_steps
     if config.steps is None and last is not None:
@@ -223,25 +208,13 @@ def _course(config: TrainingConfig, step: int, last: int | None) -> float:
     return 1.0
 
 
-def _cooled(config: TrainingConfig, step: int, last: int | None) -> float:
-    """The share that the cooldown leaves of the learning rate."""
-    if last is None or not config.cooldown:
-        return 1.0
-    return min(1.0, max(last - step, 0) / (config.cooldown * last))
-
-
 def step_when_time_ends(step: int, seconds: float, budget: float) -> int:
     """The step at which the seconds are used up, if all steps take as long as those so far, validations included.
 
         last = step / share,  share = seconds / budget
 
     With each new plan the share of the steps comes closer to the share of the time, so that a cooldown is over when
-    the time is, also on a machine that becomes slower.
-
-    Args:
-        step: steps done, at least 1.
-        seconds: used so far.
-        budget: that there are, without those of the last validation.
+    the time is, also on a machine that becomes slower. `budget` is without the seconds of the last validation.
 
     >>> step_when_time_ends(30, 6.0, 60.0), step_when_time_ends(30, 70.0, 60.0)
     (300, 30)
@@ -263,13 +236,7 @@ def step_when_cooled(step: int, cooldown: float) -> int:
 
 
 def validation_is_due(step: int, validated: int, every: int | None, last: int | None) -> bool:
-    """Whether to validate after a step.
-
-    Args:
-        step: steps done.
-        validated: the step of the last validation; 0 for none.
-        every: steps between validations; None for a tenth of all steps.
-        last: the last step as planned now.
+    """Whether to validate after a step: `every` so many, or a tenth of those that are planned since `validated`.
 
     >>> validation_is_due(20, 15, 10, None), validation_is_due(29, 20, None, 100), validation_is_due(30, 20, None, 100)
     (True, False, True)
@@ -280,19 +247,3 @@ def validation_is_due(step: int, validated: int, every: int | None, last: int | 
         return False
     every = max(1, last // VALIDATIONS)
     return step - validated >= every and 2 * (last - step) >= every  # the last step is validated anyway
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
-
-
-def _check_whole(name: str, value: object, *, at_least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ArgumentError(f"{name} is {value!r}; it must be a whole number of at least {at_least}")
-    if value >= 2**63:
-        raise ArgumentError(f"{name} has {value.bit_length()} bits; it must be a whole number below 2**63")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if not _is_number(value) or value <= 0:
-        raise ArgumentError(f"{name} is {value!r}; it must be a number above 0")

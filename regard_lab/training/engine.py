@@ -1,4 +1,10 @@
-"""What is trained: the four questions that the loop asks, and nothing about models or text."""
+"""The mathematics of training, without files, clocks or signals: what a task defines, one step, and one validation.
+
+The processes that train together are an `Accelerator`'s. One process alone is the ordinary case. With FSDP2 each holds
+a part of every tensor, and a layer is whole while it computes.
+
+Source: PyTorch FSDP, Zhao et al. 2023; its second form is `torch.distributed.fsdp.fully_shard`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import copy
 import hashlib
 import math
 import random
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -14,8 +20,8 @@ import torch
 from torch import nn
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, DataError, MissingPackageError
-from regard.packages import install_line
+from regard.errors import ArgumentError, DataError
+from regard.packages import needed
 from regard_lab.training.config import TrainingConfig, learning_rate_at
 
 Batch = Any
@@ -61,18 +67,13 @@ class Workers:
         cpu: compute on the CPU even where there is an accelerator.
         parallel: what they share, see `TrainingConfig`.
 
-    Raises:
-        MissingPackageError: Accelerate is not installed.
-
     >>> Workers(cpu=True).sum(2.0, 3)
     [2.0, 3.0]
     """
 
     def __init__(self, cpu: bool = False, parallel: str = TrainingConfig.parallel) -> None:
-        try:
+        with needed("accelerate", "training"):
             from accelerate import Accelerator
-        except ImportError as error:
-            raise MissingPackageError(f"training needs the package accelerate; {install_line('lab')}") from error
         self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")  # precision is the engine's, for this run only
         self.rank: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
@@ -121,20 +122,7 @@ class Workers:
 
 
 def shard(model: nn.Module, device: torch.device, processes: int) -> nn.Module:
-    """Cut each tensor of a model into one part for each process, layer by layer, in place.
-
-    Args:
-        model: the same on every process; each module of its lists is gathered and released by itself.
-        device: where it computes.
-        processes: how many train together.
-
-    Raises:
-        ArgumentError: there is one process only.
-
-    >>> shard(nn.Linear(2, 1), torch.device("cpu"), processes=1)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    regard.errors.ArgumentError: parallel is 'fsdp', which shares weights among processes, and there is 1; ...
-    """
+    """Cut each tensor of a model into one part for each process, layer by layer, in place."""
     if processes < 2:
         raise ArgumentError(
             f"parallel is 'fsdp', which shares weights among processes, and there is {processes}; start two or more "
@@ -156,12 +144,12 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def gathered(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
     """The same tensors, each whole: what was in parts one after the other, on the CPU. Every process takes part, and
     those that do not `keep` it have nothing of it."""
-    found = {}
+    kept = {}
     for name, tensor in tensors.items():
         full = whole(tensor)
         if keep:
-            found[name] = full if full is tensor else full.cpu()
-    return found
+            kept[name] = full if full is tensor else full.cpu()
+    return kept
 
 
 def whole_state(model: nn.Module, *, keep: bool = True) -> dict[str, torch.Tensor]:
@@ -249,33 +237,39 @@ class Engine:
         destroyed = self._find_destroyed() if fault is None else None
         return StepSums(loss / tokens, tokens, rate, norm, fault, destroyed)
 
-    @torch.no_grad()
     def validate(self) -> float | None:
         """The plain cross entropy in nats per token over the validation batches; None where there are none."""
+        batches = self._task.validation_batches()
+        if self._workers.shares_weights:  # processes meet in every batch, so that none may have fewer than another
+            [total] = self._workers.sum(len(batches))
+            if self._workers.any(len(batches) * self._workers.count != total)[0]:
+                raise ArgumentError(
+                    f"this process has {count_of(len(batches), 'validation batches')} and others more or fewer; with "
+                    f"parallel='fsdp' all need the same number"
+                )
+        return self._mean_over(batches, self._task.validation_loss)
+
+    def reread(self, index: int) -> float | None:
+        """The loss of a batch of step `index` as the model is now; None where validation batches show more."""
+        if self._task.validation_batches():
+            return None
+        return self._mean_over([self._task.batch(index * self._config.accumulate)], self._task.loss)
+
+    @torch.no_grad()
+    def _mean_over(self, batches: Sequence[Batch], loss_of: Callable[..., tuple[torch.Tensor, Any]]) -> float | None:
+        """The mean loss per token over the batches of all processes; None if there is no token.
+
+        The plain model computes it: processes may hold unequal numbers of batches, and need not meet here.
+        """
         self._model.eval()
         loss, tokens = 0.0, 0
-        batches = self._task.validation_batches()
-        self._check_validation(len(batches))
         for batch in batches:
             with self._autocast():
-                # The plain model: processes may hold unequal numbers of batches, and need not meet here.
-                batch_loss, batch_tokens = self._task.validation_loss(self._model, self._workers.to_device(batch))
+                batch_loss, batch_tokens = loss_of(self._model, self._workers.to_device(batch))
             loss += float(batch_loss)
             tokens += int(batch_tokens)
         loss, all_tokens = self._workers.sum(loss, tokens)
         return loss / all_tokens if all_tokens else None
-
-    @torch.no_grad()
-    def reread(self, index: int) -> float | None:
-        """The loss of a batch of step `index` as the model is now; None where validation batches tell more."""
-        if self._task.validation_batches():
-            return None
-        self._model.eval()
-        batch = self._workers.to_device(self._task.batch(index * self._config.accumulate))
-        with self._autocast():
-            loss, tokens = self._task.loss(self._model, batch)
-        total, all_tokens = self._workers.sum(float(loss), int(tokens))
-        return total / all_tokens if all_tokens else None
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The model's tensors by name, each whole, on the main process; every process takes part."""
@@ -342,18 +336,6 @@ class Engine:
         broken = self._workers.any(bool(names))[0]  # else the norm alone left its range
         return (f"the weight {names[0]}" if names else "a weight of another process") if broken else None
 
-    def _check_validation(self, batches: int) -> None:
-        """Processes that share weights meet in every batch, so that none may have fewer than another."""
-        if not self._workers.shares_weights:
-            return
-        [total] = self._workers.sum(batches)
-        if self._workers.any(batches * self._workers.count != total)[0]:
-            raise ArgumentError(
-                f"this process has {count_of(batches, 'validation batches')} and others more or "
-                f"fewer; with parallel='fsdp' all "
-                f"need the same number"
-            )
-
     def _autocast(self) -> torch.autocast:
         wanted = self._config.precision == "bfloat16"
         return torch.autocast(self._workers.device.type, dtype=torch.bfloat16, enabled=wanted)
@@ -361,9 +343,10 @@ class Engine:
 
 def _make_optimiser(parameters: list[torch.nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
     """Adam; with weight decay its decoupled form (Loshchilov and Hutter, 2019), which without decay is Adam."""
+    matrices, vectors = ([one for one in parameters if (one.dim() > 1) == is_matrix] for is_matrix in (True, False))
     groups = [
-        {"params": [parameter for parameter in parameters if parameter.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
 

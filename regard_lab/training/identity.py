@@ -1,4 +1,4 @@
-"""What a run was made of, so that it is never continued as something else."""
+"""What a run was made of, so that it is never continued as something else; README.txt and run.json state it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,25 @@ from regard_lab.training.engine import Workers
 # How long to train, what is kept and where it is computed; everything else decides the weights.
 MAY_CHANGE = ("steps", "minutes", "patience", "keep", "skip_non_finite", "parallel")
 DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
+RUN_FILE = "run.json"
+README_FILE = "README.txt"
+KEYS = ("kind", "model", "training", "data", "sessions")  # of run.json
+PACKAGES = ("regard", "torch", "accelerate", "tokenizers", "numpy")
+FILES = {
+    "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
+    "and optimiser.safetensors the state from which training continues with identical results, bit for bit",
+    "checkpoints.json": "which checkpoint is the last, and which the best by its validation loss",
+    RUN_FILE: "marks this folder as a run: the model, the settings of the training, a fingerprint of its data, "
+    "and where each session ran",
+    "log.jsonl": "the curves: one line for every few steps and for each validation, losses in nats per target",
+    "tensorboard/": "the same numbers for TensorBoard, where that was asked for",
+    "lock": "held by a training that is running; it may stay",
+}
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint says about the model and the run beside the numbers."""
+    """What a checkpoint states about the model and the run beside the numbers."""
 
     kind: str
     model_config: dict[str, Any]
@@ -40,14 +54,9 @@ class Identity:
 
 
 def fingerprint(
-    model: torch.nn.Module,
-    kind: str,
-    model_config: dict[str, Any],
-    extra_files: dict[str, str],
-    data: dict[str, Any],
-    config: TrainingConfig,
-    processes: int,
-) -> dict[str, Any]:
+    model: torch.nn.Module, kind: str, model_config: dict[str, Any], extra_files: dict[str, str],
+    data: dict[str, Any], config: TrainingConfig, processes: int,
+) -> dict[str, Any]:  # fmt: skip
     """Everything that must be equal before and after a resume, as JSON values.
 
     Raises:
@@ -61,17 +70,16 @@ def fingerprint(
         name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
         for name, tensor in model.state_dict().items()
     }
-    free = MAY_CHANGE[1:] if config.ends_at_steps else MAY_CHANGE
-    training = {name: value for name, value in config.to_dict().items() if name not in free}
-    found = {
-        "training": training,
+    free = MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE  # each rate of a cosine depends on the steps
+    content = {
+        "training": {name: value for name, value in config.to_dict().items() if name not in free},
         "model": {"kind": kind, "config": model_config, "tensors": tensors},
         "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in extra_files.items()},
         "data": data,
         "processes": processes,
     }
     try:
-        return json.loads(json.dumps(found, allow_nan=False))
+        return json.loads(json.dumps(content, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"model_config and Task.fingerprint() must be JSON values: {error}") from error
 
@@ -85,23 +93,20 @@ def completed(before: dict[str, Any], now: dict[str, Any], model: torch.nn.Modul
     >>> completed({"files": {}}, {"files": {"words.json": "0f"}}, torch.nn.Linear(1, 1))
     {'files': {'words.json': '0f'}}
     """
+
+    def with_defaults(config: Any, written: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = {field.name: field.default for field in fields(config) if field.name in asked}
+        known = {name: value for name, value in defaults.items() if value is not MISSING}
+        return json.loads(json.dumps({**known, **written}, default=str))
+
     full = {**before, "files": {**now.get("files", {}), **before.get("files", {})}}
     if isinstance(before.get("training"), dict):
-        full["training"] = {**_defaults(now.get("training", {})), **before["training"]}
+        full["training"] = with_defaults(TrainingConfig, before["training"], now.get("training", {}))
     config = getattr(model, "config", None)
     if is_dataclass(config) and isinstance(before.get("model"), dict):
         asked = now.get("model", {}).get("config", {})
-        added = {field.name: field.default for field in fields(config) if field.name in asked}
-        known = {name: value for name, value in added.items() if value is not MISSING}
-        described = json.loads(json.dumps({**known, **before["model"].get("config", {})}, default=str))
-        full["model"] = {**before["model"], "config": described}
+        full["model"] = {**before["model"], "config": with_defaults(config, before["model"].get("config", {}), asked)}
     return full
-
-
-def _defaults(training: dict[str, Any]) -> dict[str, Any]:
-    """The defaults of these settings of a training, as JSON values; required ones have none."""
-    defaults = {field.name: field.default for field in fields(TrainingConfig) if field.default is not MISSING}
-    return json.loads(json.dumps({name: defaults[name] for name in training if name in defaults}))
 
 
 def hash_of(*parts: Sequence[Any]) -> str:
@@ -144,49 +149,15 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         ]
     if all(isinstance(value, str) and DIGEST.fullmatch(value) for value in (before, now)):
         return [f"{name} was another"]
-    return [f"{name} was {_short(before)}, now {_short(now)}"]
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-RUN_FILE = "run.json"
-README_FILE = "README.txt"
-KEYS = ("kind", "model", "training", "data", "sessions")  # of run.json
-PACKAGES = ("regard", "torch", "accelerate", "tokenizers", "numpy")
-FILES = {
-    "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
-    "and optimiser.safetensors the state from which training continues with identical results, bit for bit",
-    "checkpoints.json": "which checkpoint is the last, and which the best by its validation loss",
-    RUN_FILE: "marks this folder as a run: the model, the settings of the training, a fingerprint of its data, "
-    "and where each session ran",
-    "log.jsonl": "the curves: one line for every few steps and for each validation, losses in nats per target",
-    "tensorboard/": "the same numbers for TensorBoard, where that was asked for",
-    "lock": "held by a training that is running; it may stay",
-}
+    was, is_now = (text if len(text) <= 80 else f"{text[:77]}..." for text in map(str, (before, now)))
+    return [f"{name} was {was}, now {is_now}"]
 
 
 def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
-    """Write README.txt, unless there is one: a line or two for each file of the run.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     explain_files(Path(folder), {"log.jsonl": "the curves"})
-    ...     print((Path(folder) / "README.txt").read_text())
-    A training run of regard. What is in this folder:
-    <BLANKLINE>
-    log.jsonl
-        the curves
-    <BLANKLINE>
-    """
+    """Write README.txt, unless there is one: a line or two for each file of the run."""
     if not (folder / README_FILE).exists():
-        said = "".join(f"{name}\n    {what}\n" for name, what in files.items())
-        text = f"A training run of regard. What is in this folder:\n\n{said}"
+        lines = "".join(f"{name}\n    {what}\n" for name, what in files.items())
+        text = f"A training run of regard. What is in this folder:\n\n{lines}"
         replace_file(folder / README_FILE, text.encode(), durable=False)
 
 
@@ -194,12 +165,9 @@ def describe_session(folder: Path, identity: Identity, step: int, workers: Worke
     """Write run.json: the run as it is now, and one more session, which goes on after `step`.
 
     Returns:
-        What to say about the file that was there: nothing, or that its sessions are lost.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
+        A sentence if the sessions of an earlier file are lost.
     """
-    before, notes = _sessions(folder / RUN_FILE)
+    before, notes = read_sessions(folder / RUN_FILE)
     session = {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "after_step": step,
@@ -218,44 +186,38 @@ def describe_session(folder: Path, identity: Identity, step: int, workers: Worke
     return notes
 
 
+def read_sessions(path: Path) -> tuple[list[Any], list[str]]:
+    """The sessions of an earlier run.json, and why they are lost if it is damaged."""
+    if not os.path.lexists(path):
+        return [], []
+    try:
+        sessions = read_sealed_or_older(path, KEYS, KEYS)[0]["sessions"]
+    except CheckpointError as error:
+        return [], [f"the sessions before this one are lost: {error}"]
+    return (sessions, []) if isinstance(sessions, list) else ([], [f"{path} has no sessions before this one"])
+
+
 def machine(device: torch.device) -> dict[str, Any]:
     """Versions, processor and device; nothing that names a person or a host.
 
     >>> machine(torch.device("cpu"))["device"]
     'cpu'
     """
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    processors = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "versions": versions,
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processors[0] if processors else platform.processor() or "unknown",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
-
-
-def _sessions(path: Path) -> tuple[list[Any], list[str]]:
-    """The sessions of an earlier run.json, and why they are lost if it is damaged."""
-    if not os.path.lexists(path):
-        return [], []
-    try:
-        found, _ = read_sealed_or_older(path, KEYS, KEYS)
-    except CheckpointError as error:
-        return [], [f"the sessions before this one are lost: {error}"]
-    sessions = found["sessions"]
-    return (sessions, []) if isinstance(sessions, list) else ([], [f"{path} tells no sessions before this one"])
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

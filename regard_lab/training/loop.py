@@ -1,4 +1,7 @@
-"""What guards a session of training: the lock of its folder, and an orderly end on Ctrl-C and SIGTERM."""
+"""`train`: a model, a task and a folder in; a trained model, its checkpoints and its log out.
+
+`TrainingRun` is a training in progress: steps, validations and checkpoints in their order, and the reasons to stop.
+"""
 
 import math
 import signal
@@ -8,7 +11,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import FrameType, TracebackType
 from typing import Any, Literal, NoReturn, Self
 
 import torch
@@ -49,44 +51,8 @@ from regard_lab.training.identity import (
 )
 from regard_lab.training.record import Clock, Progress, Record, Saved, Started, StepDone, StepSkipped, Validated
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class Interruption:
-    """While entered, the first signal sets `requested`; the second raises KeyboardInterrupt at once.
-
-    Handlers belong to the main thread: in another thread nothing is installed and `requested` stays False. The
-    handlers found on entering are put back on leaving.
-
-    >>> with Interruption() as interruption:
-    ...     signal.raise_signal(signal.SIGTERM)
-    ...     interruption.requested
-    True
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            # None stands for a handler that Python did not install and cannot put back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-LEAST_IMPROVEMENT = 0.01
+SETTINGS_FILE = "settings.json"  # what the commands keep of their options
+LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
 OF_DATA = ("data.pairs ", "data.texts ", "data.ids ", "data.hash ")  # of a fingerprint, as recipes write it
 Stopped = Literal["steps", "minutes", "patience", "interrupted"]
 OnValidation = Callable[[torch.nn.Module, int, Path], None]
@@ -111,309 +77,6 @@ class TrainingResult:
     tokens: int
     skipped: int
     stopped: Stopped
-
-
-class Run:
-    """A training in progress: its state, its folder, and what there is to tell."""
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        task: Task,
-        config: TrainingConfig,
-        folder: Path,
-        identity: Identity,
-        workers: Workers,
-        interruption: Interruption,
-        record: Record,
-        on_validation: OnValidation | None,
-    ) -> None:
-        if config.patience is not None and not task.validation_batches():
-            raise ArgumentError(
-                f"patience is {config.patience}, but there are no validation batches to lose it over; give some, "
-                f"or patience=None"
-            )
-        self.model, self.config, self.folder, self.identity = model, config, folder, identity
-        self.workers, self.interruption, self.record, self.on_validation = workers, interruption, record, on_validation
-        self.engine = Engine(model, task, config, workers)
-        self.state = RunState()
-        self.unsaved = False  # something changed since the last checkpoint
-        self.is_best = False  # that something includes the best model so far
-
-    def begin(self, resume: bool, on_begin: Callable[[], None] | None = None) -> None:
-        """Find the run in the folder and go on with it, or make the first checkpoint of a new one."""
-        found = read_checkpoints(self.folder)
-        if found is not None and not resume:
-            raise OccupiedError(
-                f"{self.folder} already holds a run ({found.last}); go on with it by resume=True, or choose another "
-                f"folder"
-            )
-        notes: list[str] = []
-        if found is not None:
-            notes = self._check_identity(self.folder / found.last)
-            self.state = restore_checkpoint(
-                self.folder / found.last, self.model, self.engine.optimiser, self.identity.kind
-            )
-            notes += self._minutes_used()
-        self.workers.wait()  # until every process has looked, before one writes
-        self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
-        if self.workers.is_main:
-            notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
-            if on_begin is not None:
-                on_begin()
-            explain_files(self.folder)
-        notes += self.record.open(self.state.step)
-        if self.state.last_step is not None and self.state.step >= self.state.last_step:
-            self._plan()  # the run ended, and may have been given more minutes
-        self.record.tell(Started(self.state.step, self.last_step, tuple(notes)))
-        if found is None:
-            self._save()
-
-    def _minutes_used(self) -> list[str]:
-        """How much of the minutes earlier sessions have used: minutes are those of all sessions together."""
-        if self.config.minutes is None:
-            return []
-        used = self.state.wall_seconds / 60
-        minutes = count_of(self.config.minutes, "minutes", "g")
-        said = f"{used:.1f} of {minutes} were used before; minutes count all sessions of a run"
-        return [f"{said}, so give more to go on" if used >= self.config.minutes else said]
-
-    @property
-    def last_step(self) -> int | None:
-        """The number of the last step, as far as it is known."""
-        return self.state.last_step if self.config.steps is None else self.config.steps
-
-    def go(self) -> TrainingResult:
-        """Step until there is a reason to stop."""
-        config, state = self.config, self.state
-        while (stopped := self._reason_to_stop()) is None:
-            self._step()
-            before = self.clock.wall()
-            if is_due := validation_is_due(
-                state.step, state.validated_step or 0, config.validate_every, self.last_step
-            ):
-                self._validate(in_turn=True)
-            if self.unsaved and (is_due if config.save_every is None else state.step % config.save_every == 0):
-                self._save()
-            if is_due:
-                state.look_seconds = self.clock.wall() - before
-        if stopped == "steps":
-            self._check_last()
-        if stopped != "interrupted" and state.validated_step != state.step:
-            self._validate()
-        if self.unsaved:
-            self._save()
-        return self._result(stopped)
-
-    def _reason_to_stop(self) -> Stopped | None:
-        config, state = self.config, self.state
-        out_of_time = config.minutes is not None and self.clock.wall() >= self._budget(config.minutes)
-        interrupted, out_of_time = self.workers.any(self.interruption.requested, out_of_time)
-        if interrupted:
-            return "interrupted"
-        if config.steps is not None and state.step >= config.steps:
-            return "steps"
-        out_of_patience = config.patience is not None and state.without_improvement >= config.patience
-        if out_of_patience and config.steps is not None:
-            return "patience"
-        if out_of_patience and state.cooling_from is None:
-            cooled = step_when_cooled(state.step, config.cooldown)
-            state.cooling_from, state.last_step = (
-                state.step,
-                min(cooled, state.last_step or cooled),
-            )  # minutes end first
-        planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
-        if planned_end and state.cooling_from is not None:
-            return "patience"
-        return "minutes" if out_of_time or planned_end else None
-
-    def _budget(self, minutes: float) -> float:
-        """The seconds for steps: those of the last validation are left over, as many as the one before took."""
-        return max(60 * minutes - self.state.look_seconds, 0.0)
-
-    def _plan(self) -> None:
-        """Plan the last step from the time used so far, on all processes the same."""
-        config, state = self.config, self.state
-        if config.steps is not None or config.minutes is None or state.cooling_from is not None:
-            return
-        last = step_when_time_ends(state.step, self.clock.wall(), self._budget(config.minutes))
-        [planned] = self.workers.sum(last if self.workers.is_main else 0)
-        state.last_step = int(planned)
-
-    def _step(self) -> None:
-        state = self.state
-        self.clock.restart_step()
-        sums = self.engine.step(state.step, self.last_step)
-        self.clock.step_done(sums.tokens)
-        if sums.fault is not None and state.skipped_in_a_row >= self.config.skip_non_finite:
-            self._give_up(sums.fault)
-        if sums.destroyed is not None:
-            self._stop_destroyed(f"step {state.step + 1} made {sums.destroyed} not finite")
-        state.step += 1
-        self.unsaved = True
-        if sums.fault is None:
-            self._account(sums)
-        else:
-            self._skip()
-        if state.step % PLAN_EVERY == 0:
-            self._plan()
-        if state.step % self.config.log_every == 0:
-            self._log_step(sums)
-
-    def _account(self, sums: StepSums) -> None:
-        state, last = self.state, self.last_step
-        state.skipped_in_a_row = 0
-        state.tokens += sums.tokens
-        state.interval_tokens += sums.tokens
-        state.interval_loss += sums.loss * sums.tokens
-        self.record.tell(
-            StepDone(
-                step=state.step,
-                steps=last,
-                loss=sums.loss,
-                learning_rate=sums.learning_rate,
-                gradient_norm=sums.gradient_norm,
-                tokens_per_second=self.clock.tokens_per_second(),
-                seconds_left=self.clock.seconds_left(None if last is None else last - state.step, self.config.minutes),
-            )
-        )
-
-    def _skip(self) -> None:
-        state = self.state
-        state.skipped += 1
-        state.skipped_in_a_row += 1
-        self.record.tell(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
-
-    def _give_up(self, fault: str) -> NoReturn:
-        """Stop before a step that is not finite, with everything saved as it was."""
-        state, config = self.state, self.config
-        if self.unsaved:
-            self._save()
-        before = f" after {state.skipped_in_a_row} such steps in a row" if state.skipped_in_a_row else ""
-        raise RegardError(
-            f"step {state.step + 1} cannot be done{before}: {fault}. The run is saved as it was after step "
-            f"{state.step}. Look for what is wrong in that batch; begin another run with a lower learning rate "
-            f"({config.learning_rate:g}); or go on and pass over such steps: "
-            f"--resume --skip-non-finite {state.skipped_in_a_row + 10} (skip_non_finite in Python)"
-        )
-
-    def _stop_destroyed(self, fault: str) -> NoReturn:
-        """Stop where a step destroyed the model; what was saved before it stays the run's last checkpoint."""
-        saved = read_checkpoints(self.folder)
-        assert saved is not None, "a run begins with a checkpoint"
-        raise RegardError(
-            f"{fault}, so the model is destroyed and is not saved. The run stays as it was saved in {saved.last}. "
-            f"Begin another run with a lower learning rate ({self.config.learning_rate:g}), or with more warm-up steps "
-            f"({self.config.warmup_steps})"
-        )
-
-    def _log_step(self, sums: StepSums) -> None:
-        state = self.state
-        if state.interval_tokens:
-            state.train_loss = state.interval_loss / state.interval_tokens
-        planned = {} if self.config.steps is not None else {"last_step": state.last_step}
-        self._log(
-            "training",
-            loss=state.train_loss if state.interval_tokens else None,  # no step of the interval counted
-            learning_rate=sums.learning_rate,
-            gradient_norm=sums.gradient_norm,
-            tokens=state.tokens,
-            **planned,
-        )
-        state.interval_loss, state.interval_tokens = 0.0, 0
-
-    def _validate(self, *, in_turn: bool = False) -> None:
-        state = self.state
-        loss = self.engine.validate()
-        if loss is not None and not math.isfinite(loss):
-            self._stop_destroyed(f"after step {state.step} the validation loss is {loss}")
-        state.validated_step = state.step
-        self.unsaved = True
-        if loss is None:
-            return
-        best = math.inf if state.best_loss is None else state.best_loss
-        improved = loss < best
-        if improved:
-            state.best_step, state.best_loss = state.step, loss
-            self.is_best = True
-        if loss < best * (1 - self._least_improvement):
-            state.without_improvement = 0
-        elif in_turn:  # a last look out of turn costs no patience
-            state.without_improvement += 1
-        self._log("validation", loss=loss)
-        if improved:
-            self._save()  # before it is called the best so far: what is said must be there after a kill
-        self.record.tell(Validated(state.step, loss, improved))
-        if self.on_validation is not None:
-            with self.engine.whole_model() as model:
-                if model is not None:
-                    self.on_validation(model, state.step, self.folder)
-
-    @property
-    def _least_improvement(self) -> float:
-        """By which share a loss has to fall to keep patience; without a last step, small gains would never end."""
-        return 0.0 if self.config.steps is not None else LEAST_IMPROVEMENT
-
-    def _check_last(self) -> None:
-        """Without validation batches nothing reads the model after the last step; so it reads that batch again."""
-        state = self.state
-        if not self.unsaved or state.skipped_in_a_row:
-            return
-        loss = self.engine.reread(state.step - 1)
-        if loss is not None and not math.isfinite(loss):
-            self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
-
-    def _save(self) -> None:
-        self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
-        weights = self.engine.tensors()
-        moments = moments_of(self.model, self.engine.optimiser, keep=self.workers.is_main)
-        if self.workers.is_main:
-            self.record.sync()
-            saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
-            self.record.tell(Saved(self.state.step, saved.name, self.is_best))
-        self.workers.wait()
-        self.unsaved = self.is_best = False
-
-    def _check_identity(self, checkpoint: Path) -> list[str]:
-        """Refuse another run; return what differs harmlessly."""
-        before = read_training(checkpoint)
-        now = self.identity.fingerprint
-        if changed := differences(completed(before["fingerprint"], now, self.model), now):
-            plain = {f"{name} was another": "its texts have changed" for name in ("data.ids", "data.hash")}
-            others = [plain.get(one, one.removeprefix("data.")) for one in changed if one.startswith(OF_DATA)]
-            if others:
-                raise OccupiedError(
-                    f"{self.folder} was begun with other data ({'; '.join(others)}); name the files that it was begun "
-                    f"with, unchanged, or choose another folder"
-                )
-            raise OccupiedError(
-                f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
-                f"the cosine, not steps); take these back, or choose another folder"
-            )
-        return differences(before["environment"], self.identity.environment)
-
-    def _log(self, kind: str, **values: float | None) -> None:
-        self.record.write(self.state.step, kind, self.clock.wall(), **values)
-
-    def _result(self, stopped: Stopped) -> TrainingResult:
-        state = self.state
-        train_loss = state.train_loss
-        if train_loss is None and state.interval_tokens:
-            train_loss = state.interval_loss / state.interval_tokens
-        return TrainingResult(
-            steps=state.step,
-            train_loss=train_loss,
-            valid_loss=state.best_loss,
-            best_step=state.best_step,
-            cpu_seconds=self.clock.cpu(),
-            wall_seconds=self.clock.wall(),
-            tokens=state.tokens,
-            skipped=state.skipped,
-            stopped=stopped,
-        )
-
-
-SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 
 
 def train(
@@ -441,7 +104,7 @@ def train(
         model: trained in place; afterwards it holds the last weights, and `load_model(folder)` gives the best.
         task: the batches and the losses.
         config: how long and how fast.
-        folder: made if missing; empty, or a run of ours; README.txt in it says what each file is.
+        folder: made if missing; empty, or a run of ours; README.txt in it explains each file.
         kind: the kind of model, and
         model_config: its settings, and
         extra_files: texts such as `tokeniser.json`: all three go into every checkpoint, see `save_model`.
@@ -483,20 +146,17 @@ def train(
     workers = Workers(cpu, config.parallel)
     record = Record(folder, is_main=workers.is_main, progress=progress, tensorboard=tensorboard)
     check_run_folder(folder)
-    _make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from error
     was_training = model.training
+    model_config, extra_files = model_config or {}, extra_files or {}
     with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
-        identity = Identity(
-            kind=kind,
-            model_config=model_config or {},
-            extra_files=extra_files or {},
-            config=config,
-            fingerprint=fingerprint(
-                model, kind, model_config or {}, extra_files or {}, task.fingerprint(), config, workers.count
-            ),
-            environment=environment(workers.device, config.parallel),
-        )
-        run = Run(model, task, config, folder, identity, workers, interruption, record, on_validation)
+        marks = fingerprint(model, kind, model_config, extra_files, task.fingerprint(), config, workers.count)
+        where = environment(workers.device, config.parallel)
+        identity = Identity(kind, model_config, extra_files, config, marks, where)
+        run = TrainingRun(model, task, folder, identity, workers, interruption, record, on_validation)
         try:
             run.begin(resume, on_begin)
             return run.go()
@@ -547,13 +207,6 @@ def check_writable(folder: Path) -> None:
                 one.rmdir()
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_written(folder, error) from error
-
-
 def _not_written(folder: Path, error: OSError) -> CheckpointError:
     """The refusal of a folder for a run, with the outer folder that takes no new folders."""
     if folder.exists():
@@ -562,3 +215,298 @@ def _not_written(folder: Path, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"{folder} cannot be made, since {outer} takes no new folder ({error.strerror}); choose another folder"
     )
+
+
+class Interruption:
+    """While entered, the first SIGINT or SIGTERM sets `requested`; the second raises KeyboardInterrupt at once.
+
+    Handlers belong to the main thread: in another thread nothing is installed and `requested` stays False. The
+    handlers found on entering are put back on leaving.
+
+    >>> with Interruption() as interruption:
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     interruption.requested
+    True
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            # None stands for a handler that Python did not install and cannot put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+class TrainingRun:
+    """A training in progress: its state, its folder, and what it reports."""
+
+    def __init__(
+        self, model: torch.nn.Module, task: Task, folder: Path, identity: Identity, workers: Workers,
+        interruption: Interruption, record: Record, on_validation: OnValidation | None,
+    ) -> None:  # fmt: skip
+        config = identity.config
+        if config.patience is not None and not task.validation_batches():
+            raise ArgumentError(
+                f"patience is {config.patience}, but there are no validation batches to lose it over; give some, "
+                f"or patience=None"
+            )
+        self.model, self.config, self.folder, self.identity = model, config, folder, identity
+        self.workers, self.interruption, self.record, self.on_validation = workers, interruption, record, on_validation
+        self.engine = Engine(model, task, config, workers)
+        self.state = RunState()
+        self.unsaved = False  # something changed since the last checkpoint
+        self.is_best = False  # that something includes the best model so far
+
+    def begin(self, resume: bool, on_begin: Callable[[], None] | None = None) -> None:
+        """Find the run in the folder and go on with it, or make the first checkpoint of a new one."""
+        before = read_checkpoints(self.folder)
+        if before is not None and not resume:
+            raise OccupiedError(
+                f"{self.folder} already holds a run ({before.last}); go on with it by resume=True, or choose another "
+                f"folder"
+            )
+        notes: list[str] = []
+        if before is not None:
+            last = self.folder / before.last
+            notes = self._check_identity(last)
+            self.state = restore_checkpoint(last, self.model, self.engine.optimiser, self.identity.kind)
+            notes += self._minutes_used()
+        self.workers.wait()  # until every process has read, before one writes
+        self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
+        if self.workers.is_main:
+            notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
+            if on_begin is not None:
+                on_begin()
+            explain_files(self.folder)
+        notes += self.record.open(self.state.step)
+        if self.state.last_step is not None and self.state.step >= self.state.last_step:
+            self._plan()  # the run ended, and may have been given more minutes
+        self.record.tell(Started(self.state.step, self.last_step, tuple(notes)))
+        if before is None:
+            self._save()
+
+    def _check_identity(self, checkpoint: Path) -> list[str]:
+        """Refuse another run; return what differs harmlessly."""
+        before = read_training(checkpoint)
+        now = self.identity.fingerprint
+        if changed := differences(completed(before["fingerprint"], now, self.model), now):
+            plain = {f"{name} was another": "its texts have changed" for name in ("data.ids", "data.hash")}
+            others = [plain.get(one, one.removeprefix("data.")) for one in changed if one.startswith(OF_DATA)]
+            if others:
+                raise OccupiedError(
+                    f"{self.folder} was begun with other data ({'; '.join(others)}); name the files that it was begun "
+                    f"with, unchanged, or choose another folder"
+                )
+            raise OccupiedError(
+                f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
+                f"the cosine, not steps); take these back, or choose another folder"
+            )
+        return differences(before["environment"], self.identity.environment)
+
+    def _minutes_used(self) -> list[str]:
+        """How much of the minutes earlier sessions have used: minutes are those of all sessions together."""
+        if self.config.minutes is None:
+            return []
+        used = self.state.wall_seconds / 60
+        minutes = count_of(self.config.minutes, "minutes", "g")
+        sentence = f"{used:.1f} of {minutes} were used before; minutes count all sessions of a run"
+        return [f"{sentence}, so give more to go on" if used >= self.config.minutes else sentence]
+
+    @property
+    def last_step(self) -> int | None:
+        """The number of the last step, as far as it is known."""
+        return self.state.last_step if self.config.steps is None else self.config.steps
+
+    def go(self) -> TrainingResult:
+        """Step until there is a reason to stop."""
+        config, state = self.config, self.state
+        while (stopped := self._reason_to_stop()) is None:
+            self._step()
+            before = self.clock.wall()
+            if is_due := validation_is_due(
+                state.step, state.validated_step or 0, config.validate_every, self.last_step
+            ):
+                self._validate(in_turn=True)
+            if self.unsaved and (is_due if config.save_every is None else state.step % config.save_every == 0):
+                self._save()
+            if is_due:
+                state.look_seconds = self.clock.wall() - before
+        if stopped == "steps":
+            self._check_last()
+        if stopped != "interrupted" and state.validated_step != state.step:
+            self._validate()
+        if self.unsaved:
+            self._save()
+        train_loss = state.train_loss
+        if train_loss is None and state.interval_tokens:
+            train_loss = state.interval_loss / state.interval_tokens
+        return TrainingResult(
+            steps=state.step, train_loss=train_loss, valid_loss=state.best_loss, best_step=state.best_step,
+            cpu_seconds=self.clock.cpu(), wall_seconds=self.clock.wall(), tokens=state.tokens, skipped=state.skipped,
+            stopped=stopped,
+        )  # fmt: skip
+
+    def _reason_to_stop(self) -> Stopped | None:
+        config, state = self.config, self.state
+        out_of_time = config.minutes is not None and self.clock.wall() >= self._budget(config.minutes)
+        interrupted, out_of_time = self.workers.any(self.interruption.requested, out_of_time)
+        if interrupted:
+            return "interrupted"
+        if config.steps is not None and state.step >= config.steps:
+            return "steps"
+        out_of_patience = config.patience is not None and state.without_improvement >= config.patience
+        if out_of_patience and config.steps is not None:
+            return "patience"
+        if out_of_patience and state.cooling_from is None:
+            cooled = step_when_cooled(state.step, config.cooldown)
+            state.cooling_from, state.last_step = (
+                state.step,
+                min(cooled, state.last_step or cooled),
+            )  # minutes end first
+        planned_end = config.steps is None and state.last_step is not None and state.step >= state.last_step
+        if planned_end and state.cooling_from is not None:
+            return "patience"
+        return "minutes" if out_of_time or planned_end else None
+
+    def _budget(self, minutes: float) -> float:
+        """The seconds for steps: those of the last validation are left over, as many as the one before took."""
+        return max(60 * minutes - self.state.look_seconds, 0.0)
+
+    def _plan(self) -> None:
+        """Plan the last step from the time used so far, on all processes the same."""
+        config, state = self.config, self.state
+        if config.steps is not None or config.minutes is None or state.cooling_from is not None:
+            return
+        last = step_when_time_ends(state.step, self.clock.wall(), self._budget(config.minutes))
+        [planned] = self.workers.sum(last if self.workers.is_main else 0)
+        state.last_step = int(planned)
+
+    def _step(self) -> None:
+        state = self.state
+        self.clock.restart_step()
+        sums = self.engine.step(state.step, self.last_step)
+        self.clock.step_done(sums.tokens)
+        if sums.fault is not None and state.skipped_in_a_row >= self.config.skip_non_finite:
+            self._give_up(sums.fault)
+        if sums.destroyed is not None:
+            self._stop_destroyed(f"step {state.step + 1} made {sums.destroyed} not finite")
+        state.step += 1
+        self.unsaved = True
+        if sums.fault is None:
+            self._account(sums)
+        else:
+            state.skipped += 1
+            state.skipped_in_a_row += 1
+            self.record.tell(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
+        if state.step % PLAN_EVERY == 0:
+            self._plan()
+        if state.step % self.config.log_every == 0:
+            self._log_step(sums)
+
+    def _account(self, sums: StepSums) -> None:
+        state, last = self.state, self.last_step
+        state.skipped_in_a_row = 0
+        state.tokens += sums.tokens
+        state.interval_tokens += sums.tokens
+        state.interval_loss += sums.loss * sums.tokens
+        left = self.clock.seconds_left(None if last is None else last - state.step, self.config.minutes)
+        self.record.tell(
+            StepDone(
+                step=state.step, steps=last, loss=sums.loss, learning_rate=sums.learning_rate,
+                gradient_norm=sums.gradient_norm, tokens_per_second=self.clock.tokens_per_second(), seconds_left=left,
+            )
+        )  # fmt: skip
+
+    def _give_up(self, fault: str) -> NoReturn:
+        """Stop before a step that is not finite, with everything saved as it was."""
+        state, config = self.state, self.config
+        if self.unsaved:
+            self._save()
+        before = f" after {state.skipped_in_a_row} such steps in a row" if state.skipped_in_a_row else ""
+        raise RegardError(
+            f"step {state.step + 1} cannot be done{before}: {fault}. The run is saved as it was after step "
+            f"{state.step}. Look for what is wrong in that batch; begin another run with a lower learning rate "
+            f"({config.learning_rate:g}); or go on and pass over such steps: "
+            f"--resume --skip-non-finite {state.skipped_in_a_row + 10} (skip_non_finite in Python)"
+        )
+
+    def _stop_destroyed(self, fault: str) -> NoReturn:
+        """Stop where a step destroyed the model; what was saved before it stays the run's last checkpoint."""
+        saved = read_checkpoints(self.folder)
+        assert saved is not None, "a run begins with a checkpoint"
+        raise RegardError(
+            f"{fault}, so the model is destroyed and is not saved. The run stays as it was saved in {saved.last}. "
+            f"Begin another run with a lower learning rate ({self.config.learning_rate:g}), or with more warm-up steps "
+            f"({self.config.warmup_steps})"
+        )
+
+    def _log_step(self, sums: StepSums) -> None:
+        state = self.state
+        if state.interval_tokens:
+            state.train_loss = state.interval_loss / state.interval_tokens
+        planned = {} if self.config.steps is not None else {"last_step": state.last_step}
+        loss = state.train_loss if state.interval_tokens else None  # no step of the interval counted
+        self.record.write(
+            state.step, "training", self.clock.wall(), loss=loss, learning_rate=sums.learning_rate,
+            gradient_norm=sums.gradient_norm, tokens=state.tokens, **planned,
+        )  # fmt: skip
+        state.interval_loss, state.interval_tokens = 0.0, 0
+
+    def _validate(self, *, in_turn: bool = False) -> None:
+        state = self.state
+        loss = self.engine.validate()
+        if loss is not None and not math.isfinite(loss):
+            self._stop_destroyed(f"after step {state.step} the validation loss is {loss}")
+        state.validated_step = state.step
+        self.unsaved = True
+        if loss is None:
+            return
+        best = math.inf if state.best_loss is None else state.best_loss
+        improved = loss < best
+        if improved:
+            state.best_step, state.best_loss = state.step, loss
+            self.is_best = True
+        if loss < best * (1 - (LEAST_IMPROVEMENT if self.config.steps is None else 0.0)):
+            state.without_improvement = 0
+        elif in_turn:  # a last validation out of turn costs no patience
+            state.without_improvement += 1
+        self.record.write(state.step, "validation", self.clock.wall(), loss=loss)
+        if improved:
+            self._save()  # before it is called the best so far: what is reported must be there after a kill
+        self.record.tell(Validated(state.step, loss, improved))
+        if self.on_validation is not None:
+            with self.engine.whole_model() as model:
+                if model is not None:
+                    self.on_validation(model, state.step, self.folder)
+
+    def _check_last(self) -> None:
+        """Without validation batches nothing reads the model after the last step; so it reads that batch again."""
+        state = self.state
+        if not self.unsaved or state.skipped_in_a_row:
+            return
+        loss = self.engine.reread(state.step - 1)
+        if loss is not None and not math.isfinite(loss):
+            self._stop_destroyed(f"after the last step, {state.step}, the loss of its batch is {loss}")
+
+    def _save(self) -> None:
+        self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
+        weights = self.engine.tensors()
+        moments = moments_of(self.model, self.engine.optimiser, keep=self.workers.is_main)
+        if self.workers.is_main:
+            self.record.sync()
+            saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
+            self.record.tell(Saved(self.state.step, saved.name, self.is_best))
+        self.workers.wait()
+        self.unsaved = self.is_best = False

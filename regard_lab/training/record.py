@@ -1,4 +1,4 @@
-"""The log of a run, a checked line of JSON for every few steps, and its curves as a picture."""
+"""What a run reports: a checked line of JSON for every few steps, its curves, events, TensorBoard, and time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from regard.arguments import a_path, count_of
 from regard.errors import CheckpointError, DataError, MissingPackageError
-from regard.packages import install_line
+from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
@@ -45,6 +45,8 @@ class ReadableLog(NamedTuple):
 class Log:
     """The log of a run, opened at a step: lines of later steps, left by a killed session, are cut.
 
+    `notes` has a sentence about lines that were there and cannot be read; the others are kept.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     log = Log(Path(folder) / "log.jsonl", step=0)
@@ -55,10 +57,9 @@ class Log:
 
     def __init__(self, path: Path, step: int) -> None:
         self._path = path
-        found = read_what_is_left(path) if path.exists() else ReadableLog([], [])
-        self.notes = found.report(path)
-        """What to say about lines that were there and cannot be read; the others are kept."""
-        replace_file(path, "".join(_render(line) for line in found.lines if line["step"] <= step).encode())
+        before = read_what_is_left(path) if path.exists() else ReadableLog([], [])
+        self.notes = before.report(path)
+        replace_file(path, "".join(_render(line) for line in before.lines if line["step"] <= step).encode())
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line; a number that JSON does not have (an infinite loss) is written as null."""
@@ -72,9 +73,6 @@ class Log:
         """Wait until the lines are on the disk, so that no checkpoint is newer than its log."""
         with self._writing():
             sync(self._path)
-
-    def close(self) -> None:
-        """Nothing is held open between lines."""
 
     @contextmanager
     def _writing(self) -> Generator[None]:
@@ -97,10 +95,10 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: missing, or a line is damaged; `read_what_is_left` gives the others.
     """
-    found = read_what_is_left(path)
-    if found.lost:
-        raise CheckpointError(found.lost[0])
-    return found.lines
+    log = read_what_is_left(path)
+    if log.lost:
+        raise CheckpointError(log.lost[0])
+    return log.lines
 
 
 def read_what_is_left(path: str | Path) -> ReadableLog:
@@ -112,31 +110,19 @@ def read_what_is_left(path: str | Path) -> ReadableLog:
     path = a_path("path", path)
     with open_plain(path) as file:
         *whole, torn = file.read().split(b"\n")
-    found = ReadableLog([], [])
+    log = ReadableLog([], [])
     if b"}" in torn[:-1]:  # a kill leaves the beginning of a line, so here the line's end was changed
         whole.append(torn)
     for number, text in enumerate(whole, start=1):
         try:
-            line = _parse(text, path, number)
-            _check_place(line, found.lines, f"{path}, line {number},")
-            found.lines.append(line)
+            log.lines.append(_parse(text, log.lines, f"{path}, line {number},"))
         except CheckpointError as error:
-            found.lost.append(str(error))
-    return found
+            log.lost.append(str(error))
+    return log
 
 
-def _check_place(line: dict[str, Any], before: list[dict[str, Any]], where: str) -> None:
-    """Raise if a line repeats one of those before it, or belongs before them."""
-    step, last = line["step"], before[-1]["step"] if before else 0
-    if step < last:
-        raise CheckpointError(f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled")
-    same = takewhile(lambda one: one["step"] == step, reversed(before))
-    if any(one.get("kind") == line.get("kind") for one in same):
-        raise CheckpointError(f"{where} is a second line of step {step} and its kind, so it was doubled")
-
-
-def _parse(text: bytes, path: Path, number: int) -> dict[str, Any]:
-    where = f"{path}, line {number},"
+def _parse(text: bytes, before: list[dict[str, Any]], where: str) -> dict[str, Any]:
+    """A line of the log; one that is damaged, repeats one of those before it, or belongs before them is refused."""
     checked = _CHECKED.fullmatch(text)
     if checked and int(checked[2], 16) != zlib.crc32(checked[1]):
         raise CheckpointError(f"{where} does not match its CRC-32, so it was changed or damaged")
@@ -145,6 +131,12 @@ def _parse(text: bytes, path: Path, number: int) -> dict[str, Any]:
         raise CheckpointError(f"{where} has no step; it is not a line of a training log")
     if not checked and (strange := sorted(line.keys() - OLDER)):
         raise CheckpointError(f"{where} has no CRC-32 and the entry {strange[0][:40]!r}, so it was changed or damaged")
+    step, last = line["step"], before[-1]["step"] if before else 0
+    if step < last:
+        raise CheckpointError(f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled")
+    same = takewhile(lambda one: one["step"] == step, reversed(before))
+    if any(one.get("kind") == line.get("kind") for one in same):
+        raise CheckpointError(f"{where} is a second line of step {step} and its kind, so it was doubled")
     return line
 
 
@@ -174,21 +166,17 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     Traceback (most recent call last):
     regard.errors.CheckpointError: nowhere/log.jsonl cannot be read: No such file or directory
     """
-    found = read_what_is_left(log_path)
-    lost = found.report(Path(log_path))
+    log = read_what_is_left(log_path)
+    lost = log.report(Path(log_path))
     training, validation = (
-        [line for line in found.lines if line.get("kind") == kind and _is_number(line.get("loss"))]
+        [line for line in log.lines if line.get("kind") == kind and _is_number(line.get("loss"))]
         for kind in ("training", "validation")
     )
     if not training and not validation:
-        reason = (
-            f"{log_path} has no loss in its {count_of(len(found.lines), 'lines')}, so there is no curve to draw yet"
-        )
-        raise DataError("; ".join([reason, *lost]))
-    try:
+        lines = count_of(len(log.lines), "lines")
+        raise DataError("; ".join([f"{log_path} has no loss in its {lines}, so there is no curve to draw yet", *lost]))
+    with needed("matplotlib", "drawing"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError(f"drawing needs the package matplotlib; {install_line('lab')}") from error
     figure = Figure(figsize=(7, 5), dpi=120, layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     _draw_losses(losses, training, validation)
@@ -199,7 +187,7 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     if lost:
-        figure.suptitle(f"left out: {count_of(len(found.lost), 'damaged lines')} of the log", fontsize="small")
+        figure.suptitle(f"left out: {count_of(len(log.lost), 'damaged lines')} of the log", fontsize="small")
     picture = BytesIO()
     figure.savefig(picture, format="png")
     replace_file(Path(png_path), picture.getvalue(), durable=False)  # the log can draw it again
@@ -292,10 +280,6 @@ Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
 Progress = Callable[[Event], None]
 
 
-_MEMORY = 0.95  # weight of the past in the running average of a step's seconds
-_LONG = 0.995  # the same for the seconds left, which are read by people: over the last two hundred steps or so
-
-
 class Clock:
     """Seconds of this run on the wall and on the processor, with those of the sessions before.
 
@@ -307,8 +291,8 @@ class Clock:
         self._wall_start = monotonic() - wall_before
         self._cpu_start = process_time() - cpu_before
         self._last_tick = monotonic()
-        self._seconds = self._tokens = self._weight = 0.0
-        self._long_seconds = self._long_weight = 0.0
+        self._seconds = self._tokens = 0.0  # averaged over the last twenty steps or so
+        self._long_seconds = self._long_steps = 0.0  # over two hundred, for the seconds left, which people read
 
     def wall(self) -> float:
         """Seconds on the wall clock."""
@@ -324,13 +308,10 @@ class Clock:
 
     def step_done(self, tokens: int) -> None:
         """Note the tokens of one step for the two estimates below."""
-        now = monotonic()
-        self._seconds = _MEMORY * self._seconds + (now - self._last_tick)
-        self._tokens = _MEMORY * self._tokens + tokens
-        self._weight = _MEMORY * self._weight + 1.0
-        self._long_seconds = _LONG * self._long_seconds + (now - self._last_tick)
-        self._long_weight = _LONG * self._long_weight + 1.0
-        self._last_tick = now
+        seconds = monotonic() - self._last_tick
+        self._seconds, self._tokens = 0.95 * self._seconds + seconds, 0.95 * self._tokens + tokens
+        self._long_seconds, self._long_steps = 0.995 * self._long_seconds + seconds, 0.995 * self._long_steps + 1.0
+        self.restart_step()
 
     def tokens_per_second(self) -> float:
         """Over the last twenty steps or so."""
@@ -338,66 +319,13 @@ class Clock:
 
     def seconds_left(self, steps_left: int | None, minutes: float | None) -> float | None:
         """Until the steps or the minutes are used up, whichever comes first; None if neither is known."""
-        ends = [] if steps_left is None else [steps_left * self._long_seconds / max(self._long_weight, 1.0)]
+        ends = [] if steps_left is None else [steps_left * self._long_seconds / max(self._long_steps, 1.0)]
         ends += [] if minutes is None else [max(0.0, 60 * minutes - self.wall())]
         return min(ends, default=None)
 
-    def step_seconds(self) -> float:
-        """The seconds of a step, averaged over the last twenty or so."""
-        return self._seconds / max(self._weight, 1.0)
-
-
-class Board:
-    """Event files beside a log, with the same numbers: `training/loss`, `validation/loss` and so on over the steps.
-
-    Args:
-        folder: of the event files; earlier sessions' stay there.
-        step: where the run goes on; points of later steps, left by a killed session, are hidden.
-
-    Raises:
-        MissingPackageError: TensorBoard is not installed.
-        CheckpointError: the folder cannot be written.
-    """
-
-    def __init__(self, folder: Path, step: int) -> None:
-        check_installed()
-        from torch.utils.tensorboard import SummaryWriter
-
-        try:
-            self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
-        except OSError as error:
-            raise CheckpointError(
-                f"{folder} cannot be written for TensorBoard: {error.strerror or error}; remove what stands there, or "
-                f"leave the option out"
-            ) from error
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Add the numbers of one line of the log."""
-        for name, value in line.items():
-            if name not in ("step", "kind") and value is not None:
-                self._writer.add_scalar(f"{line['kind']}/{name}", value, line["step"])
-
-    def sync(self) -> None:
-        """Wait until what was written is in the file."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def check_installed() -> None:
-    """Raise a MissingPackageError if TensorBoard cannot be written for."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError(
-            "the option tensorboard needs the package tensorboard; pip install tensorboard, or leave the option out: "
-            "the same numbers are in log.jsonl"
-        ) from error
-
 
 class Record:
-    """Open from the step where a run goes on; on processes other than the main one it is silent.
+    """The log, its copy for TensorBoard and the events; silent on processes other than the main one.
 
     Args:
         folder: of the run.
@@ -411,33 +339,42 @@ class Record:
 
     def __init__(self, folder: Path, *, is_main: bool, progress: Progress | None, tensorboard: bool) -> None:
         if tensorboard:
-            check_installed()
+            _board_writer()
         self._folder, self._is_main, self._progress, self._tensorboard = folder, is_main, progress, tensorboard
         self._step = 0  # of the last line
         self._log: Log | None = None
-        self._board: Board | None = None
+        self._board: Any = None
 
     def open(self, step: int) -> list[str]:
         """Begin to write after a step; lines of later steps, left by a killed session, are cut.
 
         Returns:
-            What to say about lines that are lost.
+            A sentence about lines that are lost.
         """
         if not self._is_main:
             return []
         self._step = step
         self._log = Log(self._folder / "log.jsonl", step)
         if self._tensorboard:
-            self._board = Board(self._folder / "tensorboard", step)
+            folder = self._folder / "tensorboard"
+            try:
+                self._board = _board_writer()(str(folder), purge_step=step + 1)  # which hides points of later steps
+            except OSError as error:
+                raise CheckpointError(
+                    f"{folder} cannot be written for TensorBoard: {error.strerror or error}; remove what stands there, "
+                    f"or leave the option out"
+                ) from error
         return self._log.notes
 
     def write(self, step: int, kind: str, seconds: float, **values: float | None) -> None:
-        """One line of the log."""
+        """One line of the log, and the same numbers over the steps as `training/loss` and so on."""
         line = {"step": step, "kind": kind, **values, "seconds": round(seconds, 3)}
+        self._step = step
         if self._log is not None:
             self._log.write(line)
-        self._step = step
-        self._on_board(lambda board: board.write(line))
+        for name, value in line.items():
+            if name not in ("step", "kind") and value is not None:
+                self._on_board("add_scalar", f"{kind}/{name}", value, step)
 
     def tell(self, event: Event) -> None:
         """Hand an event to the progress function."""
@@ -448,21 +385,31 @@ class Record:
         """Wait until what was written is on the disk, so that no checkpoint is newer than its log."""
         if self._log is not None:
             self._log.sync()
-        self._on_board(Board.sync)
+        self._on_board("flush")
 
     def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
         if self._board is not None:
             with suppress(Exception):  # the log has every number
                 self._board.close()
 
-    def _on_board(self, act: Callable[[Board], None]) -> None:
-        """Do something with TensorBoard's copy of the log; if that fails, the copy ends and an event says so."""
+    def _on_board(self, method: str, *values: Any) -> None:
+        """Call TensorBoard's writer; if that fails, the copy of the log ends and an event says so."""
         if self._board is None:
             return
         try:
-            act(self._board)
-        except Exception as error:  # whatever its writer says: the copy stops no training, the log has every number
+            getattr(self._board, method)(*values)
+        except Exception as error:  # whatever its writer raises: the copy stops no training, the log has every number
             self._board = None
             self.tell(Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}"))
+
+
+def _board_writer() -> Any:
+    """The class that writes for TensorBoard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingPackageError(
+            "the option tensorboard needs the package tensorboard; pip install tensorboard, or leave the option out: "
+            "the same numbers are in log.jsonl"
+        ) from error
+    return SummaryWriter

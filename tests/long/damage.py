@@ -26,7 +26,7 @@ from regard_lab.decoding import Translator
 from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import read_log, read_run
 from regard_lab.training.checkpoint import read_training
-from regard_lab.training.identity import _sessions
+from regard_lab.training.identity import read_sessions
 from regard_lab.training.recipes import TranslationTraining
 from regard_lab.training.recipes.run_folder import count_trained, read_settings, read_test
 from regard_lab.training.record import Log
@@ -55,7 +55,7 @@ def read_of(run: Path, name: str) -> Any:
     if file == "log.jsonl":
         return read_log(run / file)
     if file == "run.json":
-        told = _sessions(run / file)
+        told = read_sessions(run / file)
         if told[1]:
             raise RegardError(told[1][0])
         return told, read_run(run)

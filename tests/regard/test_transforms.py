@@ -14,7 +14,7 @@ SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "k_len": 7, "head_di
 CALLS = {
     "plain": {},
     "causal": {"pattern": "causal"},
-    "tiled": {"pattern": "sliding_window(2)", "backend": "tiled"},
+    "tiled": {"pattern": "strided(2)", "backend": "tiled"},
     "streamed": {"softcap": 2.0, "backend": "streamed"},
     "alibi": {"bias": rg.bias.ALiBi(), "pattern": "causal"},
     "sink": {"sink": torch.tensor([0.4, -1.0, 2.0, 0.0], dtype=torch.float64), "pattern": "causal"},

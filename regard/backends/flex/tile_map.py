@@ -15,10 +15,8 @@ import torch.nn.functional as F
 
 from regard.backends.schedule import Schedule, joined
 from regard.patterns import Grid, Pattern
-from regard.patterns.counts import Count
 from regard.patterns.ranges import covers
 from regard.patterns.row_blocks import Answers, RowBlock
-from regard.patterns.survey import Budget, SpentError
 
 TILE = 128  # queries and keys of a tile, the size that FlexAttention's kernels use
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
@@ -103,34 +101,22 @@ _kept = lru_cache(maxsize=64)(_tile_map)
 _kept_shortly = lru_cache(maxsize=4)(_tile_map)
 
 
-def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int, looks: int | None = None) -> Count:
-    """Pairs of all tiles that may contain an allowed pair, of all batch rows and heads; no pair is evaluated.
-
-    If more than `looks` rows of tiles are needed, the number is estimated from a sample.
-    """
-    known: dict[Pattern, Count] = {}
-    plain = _plain(pattern, batch, heads)
-    for one in {one for row in plain for one in row}:
-        known[one] = _most_pairs(one, grid, Budget(looks))
-    found = [known[one] for row in plain for one in row]
-    times = batch * heads // (len(plain) * len(plain[0]))
-    return Count(times * sum(one.pairs for one in found), all(one.exact for one in found))
+def pairs_of_tiles(pattern: Pattern, grid: Grid, batch: int, heads: int) -> int:
+    """Pairs of all tiles that may contain an allowed pair, of all batch rows and heads; no pair is evaluated."""
+    plain = [one for row in _plain(pattern, batch, heads) for one in row]
+    pairs = {one: _pairs_of_one(one, grid) for one in set(plain)}
+    return batch * heads // len(plain) * sum(pairs[one] for one in plain)
 
 
-def _most_pairs(pattern: Pattern, grid: Grid, budget: Budget) -> Count:
-    schedule = schedule_of(pattern, grid)
-
+def _pairs_of_one(pattern: Pattern, grid: Grid) -> int:
     def pairs(block: RowBlock) -> int:
         columns = joined(tuple(tiles_of(run.keys, grid.keys) for run in block.runs))
         return len(block.rows) * sum(len(grid.keys[run.start * TILE : run.stop * TILE]) for run in columns)
 
-    try:
-        blocks = schedule.blocks(budget, cost=lambda block: len(block.runs))
-    except SpentError:
-        return Count(schedule.estimated(lambda block: (pairs(block),))[0], exact=False)
     # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys, which
     # may be narrower.
-    return Count(sum((one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks))
+    blocks = schedule_of(pattern, grid)
+    return sum((one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks)
 
 
 def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from regard.backends.limits import no_weights, not_empty, refused, where
 from regard.backends.linear.attend import attend, is_causal
 from regard.backends.linear.walk import BLOCK, CHUNK, longer_on
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
@@ -19,19 +20,27 @@ class Linear(Described):
     """Mechanisms with feature maps (linear attention), with log_sum_exp as the only statistic."""
 
     name = "linear"
+    limits = (
+        where(
+            lambda problem: not isinstance(problem.mechanism, Kernelised),
+            "it computes linear attention by feature maps, not {problem.mechanism}",
+        ),
+        not_empty,
+        no_weights,
+        where(
+            lambda problem: problem.q_start is PER_ROW and (bool(problem.pattern.documents) or is_causal(problem)),
+            "q_start is a tensor, and a chunk of queries needs the same positions in all batch rows",
+        ),
+        where(
+            lambda problem: bool(problem.pattern.documents) and (problem.q_start, problem.q_len) != (0, problem.k_len),
+            "it computes each document by itself, which needs a query and a key at every position",
+        ),
+    )
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if not isinstance(problem.mechanism, Kernelised):
-            return Refusal(f"it computes linear attention by feature maps, not {problem.mechanism}")
-        if problem.empty:
-            return Refusal("there is nothing to compute")
-        if names := ", ".join(str(one) for one in problem.want if one != "log_sum_exp"):
-            return Refusal(f"it does not compute the weights, which {names} needs")
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         by_document = bool(problem.pattern.documents)
-        if problem.q_start is PER_ROW and (by_document or is_causal(problem)):
-            return Refusal("q_start is a tensor, and a chunk of queries needs the same positions in all batch rows")
-        if by_document and (problem.q_start, problem.q_len) != (0, problem.k_len):
-            return Refusal("it computes each document by itself, which needs a query and a key at every position")
         return Offer(_cost(problem, by_document), partial(self.run, problem))
 
     def run(self, problem: Problem, operands: Operands) -> Result:

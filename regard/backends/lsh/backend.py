@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends import flash
+from regard.backends.limits import no_weights, refused, where
 from regard.backends.lsh.rounds import BLOCK, Layout, Rounds, meets, sort_keys
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
@@ -28,18 +29,18 @@ class Hashed(Described):
     """LSH attention, a few tiles of sorted keys at a time."""
 
     name = "lsh"
+    limits = (
+        where(lambda one: not isinstance(one.mechanism, LSH), "it computes LSH attention, not {problem.mechanism}"),
+        where(lambda one: one.empty or not reachable_keys(one), "there is nothing to compute"),
+        no_weights,
+        lambda problem: flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device),
+    )
 
     def assess(self, problem: Problem) -> Offer | Refusal:
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         mechanism = problem.mechanism
-        if not isinstance(mechanism, LSH):
-            return Refusal(f"it computes LSH attention, not {mechanism}")
-        if problem.empty or not reachable_keys(problem):
-            return Refusal("there is nothing to compute")
-        if others := [str(one) for one in problem.want if one != "log_sum_exp"]:
-            return Refusal(f"it computes no statistic but log_sum_exp, and {', '.join(others)} was requested")
-        wide = torch.promote_types(problem.dtype, torch.float32)
-        if (reason := flash.refusal(wide, problem.device)) is not None:
-            return Refusal(reason)
+        assert isinstance(mechanism, LSH)
         return Offer(_cost(problem, mechanism), partial(_run, problem, mechanism))
 
 
@@ -194,7 +195,7 @@ class Parts:
         return v.where(alone[..., None], output), ((q * k).sum(-1) * self.scale).where(alone, log_sum_exp)
 
 
-def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.Call:
+def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.FusedCall:
     """The fused call in which only these pairs are allowed."""
     mask = q.new_zeros(*seen.shape[:2], q.shape[2], keys)
-    return flash.Call(mask.masked_fill_(~seen, -math.inf), False, scale)
+    return flash.FusedCall(mask.masked_fill_(~seen, -math.inf), False, scale)

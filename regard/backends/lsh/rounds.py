@@ -118,7 +118,7 @@ class Round:
         x = x[:, : self.layout.keys]
         return x.flatten(0, 1).index_select(0, self.inverse).view(x.shape)
 
-    def call(self, run: slice, dtype: torch.dtype) -> flash.Call:
+    def call(self, run: slice, dtype: torch.dtype) -> flash.FusedCall:
         """The call of some tiles: other keys of the bucket in nearby chunks, unless an earlier round had them."""
         *earlier, now = (
             meets(q[:, run], k[:, run]) for q, k in zip(self.q_codes.unbind(1), self.k_codes.unbind(1), strict=True)
@@ -127,7 +127,9 @@ class Round:
         for before in earlier:
             seen.logical_and_(before.logical_not_())
         zero, hidden = (seen.new_full((), x, dtype=dtype) for x in (0.0, -math.inf))
-        return flash.Call(torch.where(seen, zero, hidden), False, self.layout.scale)  # (units, tiles, tile, window)
+        return flash.FusedCall(
+            torch.where(seen, zero, hidden), False, self.layout.scale
+        )  # (units, tiles, tile, window)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (units, keys, v_dim) and log-sum-exp (units, keys) of this round, by position."""

@@ -44,7 +44,7 @@ class Kernel:
         ):
             if not isinstance(k, torch.Tensor):
                 operands = operands.widened()
-            one = _Differentiated(self, asked)
+            one = Differentiated(self, asked)
             output, log_sum_exp = compose(one, operands, sums=bool(want))
             sound = one.sound
             output = output if output.dtype == q.dtype else output.to(q.dtype)
@@ -141,11 +141,11 @@ class Kernel:
 
 
 @dataclass
-class _Differentiated:
+class Differentiated:
     """The kernel in one call with gradients, whose forward pass may write statistics too."""
 
     kernel: Kernel
-    asked: Asked | None
+    asked: Asked | None = None
     sound: bool = True  # whether the output is finite
 
     @property

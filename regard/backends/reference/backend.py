@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from regard.backends.dropout import PAIR
+from regard.backends.limits import refused, where
 from regard.backends.reference.softmax import softmax_attention
 from regard.backends.scores.formulas import sums_tanh
 from regard.backends.statistics.observe import observe
@@ -41,10 +42,16 @@ class Reference(Described):
     """Computes every pair in float32, or in float64 when given float64; supports every option and statistic."""
 
     name = "reference"
+    limits = (
+        where(
+            lambda problem: not (problem.mechanism.is_softmax or has_formula(problem.mechanism)),
+            "it has no formula for {problem.mechanism}",
+        ),
+    )
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if not (problem.mechanism.is_softmax or has_formula(problem.mechanism)):
-            return Refusal(f"it has no formula for {problem.mechanism}")
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         if problem.strict and problem.q_len > 1:
             return Refusal("strict=True, and it computes a dense q_len x k_len matrix of scores")
         width = 8 if problem.dtype == torch.float64 else 4

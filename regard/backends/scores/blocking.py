@@ -14,7 +14,6 @@ import torch
 from regard.backends.schedule import Schedule
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns.row_blocks import Kind, RowBlock, Run
-from regard.patterns.survey import look_cost
 
 ROWS = 256  # of a row block, counted over all query heads of a group
 PAIRS = 1 << 17  # of a score block on CPU: 512 KiB of scores in float32, in each of two or three workspaces
@@ -165,11 +164,6 @@ class Blocking:
         def measure(block: RowBlock) -> tuple[int, int]:
             return block.pairs, sum(-(-len(run.keys) // self.keys) for run in block.runs)
 
-        if problem.outlined and count > SAMPLED and schedule.starts is not None:
-            middle = problem.q_len // 2
-            cost = look_cost(len(schedule.block_of(range(middle, middle + self.rows)).runs))
-            pairs, blocks = schedule.estimated(measure, cost)
-            return Size(pairs * heads, blocks * lots, exact=False)
         sample = range(0, count, -(-count // SAMPLED)) if count else range(0)
         found = [measure(schedule.block_at(at * self.rows)) for at in sample]
         share = count / len(sample) if sample else 1

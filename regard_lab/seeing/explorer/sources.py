@@ -14,19 +14,15 @@ from regard.patterns import Pattern
 from regard.reprs import brief
 from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing.english import relations_in
 from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
 from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
-from regard_lab.seeing.lenses.alternatives import against_alternatives, alternatives
-from regard_lab.seeing.lenses.contrast import Contrast, find_contrast
+from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alternatives, alternatives, find_contrast
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
-from regard_lab.seeing.lenses.explain import LENSES, explain
-from regard_lab.seeing.lenses.passes import Explained
+from regard_lab.seeing.lenses.explaining import LENSES, explain
 from regard_lab.seeing.lenses.record import Relevance
-from regard_lab.seeing.maps import KINDS, AttentionMaps, look
+from regard_lab.seeing.maps import KINDS, AttentionMaps, SampledMaps, TextMaps, TextModel, look, look_rows, look_text
 from regard_lab.seeing.picture import WORDING
-from regard_lab.seeing.relations import looks_of
-from regard_lab.seeing.texts import SampledMaps, TextMaps, TextModel, look_rows, look_text
+from regard_lab.seeing.relations import looks_of, relations_in
 from regard_lab.text import BEGIN, END, Tokeniser
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
@@ -288,7 +284,7 @@ def explore_pattern(
 def with_relations(one: Attention, words: Sequence[str]) -> Attention:
     """Self-attention with the mean weight that each head has on the right words, for each relation that the text has.
 
-    Relations are labelled by rules for English text (`regard_lab.seeing.english`). A few words of one text say little
+    Relations are labelled by rules for English text (`regard_lab.seeing.relations`). A few words of one text say little
     about a head in general: the lesson on relations measures heads on many texts.
     """
     measured, links = dict(one.measured), dict(one.links)

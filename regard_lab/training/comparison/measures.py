@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
@@ -135,15 +136,9 @@ class Measures:
 
 
 def measure_translator(
-    name: str,
-    translator: Translator,
-    test: Sequence[Pair],
-    spent: Spent,
-    log: Sequence[dict[str, Any]],
-    *,
-    cache_bytes: int,
-    length: int,
-) -> Measures:
+    name: str, translator: Translator, test: Sequence[Pair], spent: Spent, log: Sequence[dict[str, Any]], *,
+    cache_bytes: int, length: int,
+) -> Measures:  # fmt: skip
     """Translate the test sentences greedily, score and time that, and measure what the decoder keeps.
 
     Args:
@@ -168,7 +163,7 @@ def measure_translator(
         "perplexity": found.perplexity,
     }
     return Measures(
-        name, _numbers(translator.model), quality, spent,
+        name, numbers_of(translator.model), quality, spent,
         decoding={"ids a second": ids / seconds, "seconds": seconds},
         memory=_memory(footprint(translator.model), cache_bytes, length),
         by_length=score_by_length([one.text for one in found.translations], test),
@@ -192,7 +187,7 @@ def measure_language_model(
     seconds = time.perf_counter() - began
     memory = _memory(replace(footprint(model), read=0.0), cache_bytes, length)
     return Measures(
-        name, _numbers(model), {"validation loss": min((loss for _, _, loss in curve), default=float("nan"))}, spent,
+        name, numbers_of(model), {"validation loss": min((loss for _, _, loss in curve), default=float("nan"))}, spent,
         decoding={"ids a second": TIMED_STEPS / seconds, "seconds": seconds},
         memory={name: kept for name, kept in memory.items() if name != "bytes an id read"},
         curve=curve,
@@ -230,15 +225,12 @@ def _words(pair: Pair) -> int:
 
 
 def _memory(kept: Footprint, cache_bytes: int, length: int) -> dict[str, float]:
-    return {
-        "bytes an id read": kept.read,
-        "bytes an id written": kept.written,
-        "bytes once": kept.once,
-        "texts that fit": kept.texts_in(cache_bytes, length),
-    }
+    own = {"bytes an id read": kept.read, "bytes an id written": kept.written, "bytes once": kept.once}
+    return {**own, "texts that fit": kept.texts_in(cache_bytes, length)}
 
 
-def _numbers(model: torch.nn.Module) -> int:
+def numbers_of(model: torch.nn.Module) -> int:
+    """The parameters of a model."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -250,26 +242,23 @@ def _curve(log: Sequence[dict[str, Any]]) -> list[tuple[int, float, float]]:
     ]
 
 
+def count_numbers(config: TranslationTraining.Config, vocab_size: int) -> int:
+    """The parameters that a model of these settings has; nothing is allocated."""
+    with torch.device("meta"):
+        return numbers_of(config.new_model(vocab_size))
+
+
 def with_as_many_numbers(
     config: TranslationTraining.Config, wanted: int, vocab_size: int
 ) -> TranslationTraining.Config:
     """The settings with `hidden` such that the model has as nearly as many numbers as wanted."""
-    low, high = 1, 1 << 14  # of hidden / 2
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if _with(config, middle, vocab_size) < wanted else (low, middle)
-    best = min((low, max(1, low - 1)), key=lambda half: abs(_with(config, half, vocab_size) - wanted))
+
+    def count(half: int) -> int:
+        return count_numbers(replace(config, hidden=2 * half), vocab_size)
+
+    half = bisect_left(range(1, 1 << 14), wanted, key=count) + 1
+    best = min((half, max(1, half - 1)), key=lambda half: abs(count(half) - wanted))
     return replace(config, hidden=2 * best)
-
-
-def count_numbers(config: TranslationTraining.Config, vocab_size: int) -> int:
-    """The parameters that a model of these settings has; nothing is allocated."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in config.new_model(vocab_size).parameters())
-
-
-def _with(config: TranslationTraining.Config, half: int, vocab_size: int) -> int:
-    return count_numbers(replace(config, hidden=2 * half), vocab_size)
 
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300, "batch_tokens": 256, "steps": 2}
@@ -278,11 +267,7 @@ Showing = Callable[[], AbstractContextManager[Progress | None]]
 
 
 def warm_up(task: str) -> None:
-    """Train a small model for two steps, so that no contender's memory includes what the process loads once.
-
-    Args:
-        task: of a comparison.
-    """
+    """Train a small model for two steps, so that no contender's memory includes what the process loads once."""
     with TemporaryDirectory() as folder:
         data = Path(folder, "few.tsv")
         data.write_text("".join(f"a{number} b\tc{number} d\n" for number in range(60)))

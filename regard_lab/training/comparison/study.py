@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from regard.arguments import of_kind, suggest
+from regard.arguments import of_kind, one_of, suggest
 from regard.errors import ArgumentError, CheckpointError, OccupiedError
 from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours
@@ -33,9 +33,9 @@ from regard_lab.training.comparison.measures import (
 )
 from regard_lab.training.comparison.report import ABOUT_THE_STUDY, read_asked, read_measures, write_report
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
-from regard_lab.training.recipes.choosing import check_size
+from regard_lab.training.recipes.choosing import SIZES
 from regard_lab.training.recipes.language import LanguageModelTraining
-from regard_lab.training.recipes.recipe import Tell, Wish, share_of_work, silent
+from regard_lab.training.recipes.recipe import Requested, Tell, share_of_work, silent
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
 
@@ -142,7 +142,7 @@ class Comparison:
             if self.steps is None and self.minutes is None:
                 object.__setattr__(self, "steps", STEPS)
             if self.size is not None:
-                check_size(self.size)
+                one_of("size", self.size, SIZES)
 
         def asked(self) -> dict[str, Any]:
             """The settings that were chosen as JSON values, as `asked.json` holds them."""
@@ -229,7 +229,7 @@ class Comparison:
                 rows.append(read_measures(run / MEASURED, self.tell))
                 continue
             self.tell(f"== {contender.name}")
-            row = self._work.train_and_measure(contender, run)
+            row = self._train_and_measure(contender, run)
             if row is None:
                 return Compared(rows, interrupted=True)
             replace_file(run / MEASURED, render_sealed(row.to_dict()))
@@ -238,6 +238,20 @@ class Comparison:
                 write_report(rows, self.asked, out)
         markdown, record, _ = write_report(rows, self.asked, out)
         return Compared(rows, markdown.read_text(), record.read_text())
+
+    def _train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
+        """One row; None where it was interrupted."""
+        result, peak = train_and_watch(self._work.recipe(contender, run), run, self.showing)
+        if result.stopped == "interrupted":
+            return None
+        spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
+        cache = {"cache_bytes": int(self.config.cache_mib * 2**20), "length": self.config.length}
+        return self._work.measured(contender.name, run, spent, read_log(run / "log.jsonl"), cache)
+
+    def given_to(self, contender: Contender, *others: str) -> dict[str, Any]:
+        """The contender's own settings, and of the shared ones all but those of the study and of other models."""
+        shared = {name: value for name, value in self.asked.items() if name not in (*ABOUT_THE_STUDY, *others)}
+        return {**shared, **contender.own}
 
 
 @dataclass(frozen=True)
@@ -291,8 +305,11 @@ class Translators:
     """Translators on one split of the pairs, with one tokeniser."""
 
     def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
-        self.given = {one.name: self._given(one) for one in comparison.contenders}
+        self.comparison, self.config = comparison, comparison.config
+        self.given: dict[str, dict[str, Any]] = {}
+        for one in comparison.contenders:
+            others = OF_THE_RECURRENT if one.own["model"] == "transformer" else OF_THE_TRANSFORMER
+            self.given[one.name] = {"steps": None, **comparison.given_to(one, *others)}
         # Refused before any work; what was not given is chosen when the pairs are read.
         self.configs = {name: TranslationTraining.new_config(given) for name, given in self.given.items()}
 
@@ -313,10 +330,10 @@ class Translators:
 
     def read(self) -> None:
         """Read the pairs and choose what was not given, so that mistakes are known before a folder is made."""
-        amount, size = self.shared.amount, self.comparison.config.size
         reasons: dict[str, list[str]] = {}  # contenders by the sentence about them
         for name, config in self.configs.items():
-            choice = TranslationTraining(config).choose(amount, Wish(self.given[name], size, cpu=True))
+            requested = Requested(self.given[name], self.config.size, cpu=True)
+            choice = TranslationTraining(config).choose(self.shared.amount, requested)
             self.configs[name] = replace(config, **choice.settings)
             reasons.setdefault(choice.reason, []).append(name)
         for reason, names in reasons.items():
@@ -325,38 +342,29 @@ class Translators:
         for config in self.configs.values():
             config.model_config(self.shared.tokeniser.vocab_size)
 
-    def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
-        """One row; None where it was interrupted."""
-        asked, shared = self.comparison.config, self.shared
-        config, data = self.configs[contender.name], shared.data
-        if asked.equal_parameters:
+    def recipe(self, contender: Contender, run: Path) -> TranslationTraining:
+        """What trains a contender into its folder."""
+        config, shared = self.configs[contender.name], self.shared
+        if self.config.equal_parameters:
             config = with_as_many_numbers(config, self.numbers, shared.tokeniser.vocab_size)
-        recipe = TranslationTraining(config, self.comparison.tell, data=data, tokeniser=shared.tokeniser)
-        result, peak = train_and_watch(recipe, run, self.comparison.showing)
-        if result.stopped == "interrupted":
-            return None
-        spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
-        return measure_translator(
-            contender.name, Translator.load(run), data.test or data.valid, spent, read_log(run / "log.jsonl"),
-            cache_bytes=int(asked.cache_mib * 2**20), length=asked.length,
-        )  # fmt: skip
+        return TranslationTraining(config, self.comparison.tell, data=shared.data, tokeniser=shared.tokeniser)
 
-    def _given(self, contender: Contender) -> dict[str, Any]:
-        """The contender's own settings, and of the shared ones those that its model has."""
-        others = OF_THE_RECURRENT if contender.own["model"] == "transformer" else OF_THE_TRANSFORMER
-        asked = self.comparison.asked
-        shared = {name: value for name, value in asked.items() if name not in (*ABOUT_THE_STUDY, *others)}
-        return {"steps": None, **shared, **contender.own}
+    def measured(
+        self, name: str, run: Path, spent: Spent, log: list[dict[str, Any]], cache: dict[str, int]
+    ) -> Measures:
+        """One row."""
+        test = self.shared.data.test or self.shared.data.valid
+        return measure_translator(name, Translator.load(run), test, spent, log, **cache)
 
 
 class LanguageModels:
     """Language models on one text."""
 
     def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
-        if comparison.config.equal_parameters:
+        self.comparison, self.config = comparison, comparison.config
+        if self.config.equal_parameters:
             raise ArgumentError("--equal-parameters is for translators; leave it out")
-        if comparison.config.label_smoothing is not None:
+        if self.config.label_smoothing is not None:
             raise ArgumentError("--label-smoothing belongs to translators; leave it out")
         self._told: set[str] = set()
 
@@ -368,32 +376,24 @@ class LanguageModels:
 
     def read(self) -> None:
         """Refuse settings that cannot be, before any model is trained; each model reads the text by itself."""
-        size = self.comparison.config.size
         for contender in self.comparison.contenders:
-            given = self._given(contender)
-            LanguageModelTraining(LanguageModelTraining.new_config(given)).check_early(Wish(given, size, cpu=True))
+            given = self.comparison.given_to(contender)
+            requested = Requested(given, self.config.size, cpu=True)
+            LanguageModelTraining(LanguageModelTraining.new_config(given)).check_early(requested)
 
-    def train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
-        """One row; None where it was interrupted."""
-        asked = self.comparison.asked
+    def recipe(self, contender: Contender, run: Path) -> LanguageModelTraining:
+        """What trains a contender into its folder."""
         new = read_settings(run) is None
-        recipe = LanguageModelTraining.of(
-            run, self._given(contender), size=self.comparison.config.size if new else None, resume=not new,
-            cpu=True, tell=self._tell,
-        )  # fmt: skip
-        result, peak = train_and_watch(recipe, run, self.comparison.showing)
-        if result.stopped == "interrupted":
-            return None
-        spent = Spent(result.steps, result.tokens, result.wall_seconds, result.cpu_seconds, peak)
-        return measure_language_model(
-            contender.name, LanguageModel.load(run), spent, read_log(run / "log.jsonl"),
-            cache_bytes=int(asked["cache_mib"] * 2**20), length=asked["length"],
+        return LanguageModelTraining.of(
+            run, self.comparison.given_to(contender), size=self.config.size if new else None, resume=not new, cpu=True,
+            tell=self._tell,
         )  # fmt: skip
 
-    def _given(self, contender: Contender) -> dict[str, Any]:
-        """The contender's own settings, and those of a training that all share."""
-        shared = {name: value for name, value in self.comparison.asked.items() if name not in ABOUT_THE_STUDY}
-        return {**shared, **contender.own}
+    def measured(
+        self, name: str, run: Path, spent: Spent, log: list[dict[str, Any]], cache: dict[str, int]
+    ) -> Measures:
+        """One row."""
+        return measure_language_model(name, LanguageModel.load(run), spent, log, **cache)
 
 
 def _named(choice: Mapping[str, Any]) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from regard.arguments import count_of, suggest
-from regard.errors import ArgumentError
+from regard.arguments import count_of
 
 WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
 FEW, MANY = 4.0, 40.0  # passes over the data: no dropout below FEW, the most dropout from MANY on
@@ -26,13 +25,9 @@ VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """One size of a model.
+    """One size of a model: of its vectors, its layers (of a translator, of encoder and decoder each) and heads.
 
-    Args:
-        dim: size of the vectors.
-        layers: layers; of a translator, of encoder and decoder each.
-        heads: query heads; None for recurrent models, which have none.
-        learning_rate: peak of the learning rate; larger models need a lower one.
+    Recurrent models have no heads. The peak of the learning rate is lower for larger models.
     """
 
     dim: int
@@ -42,8 +37,7 @@ class Size:
 
     def settings(self) -> dict[str, Any]:
         """The settings of a training run that the size decides."""
-        own = {"dim": self.dim, "layers": self.layers, "heads": self.heads, "learning_rate": self.learning_rate}
-        return {name: value for name, value in own.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 TRANSFORMER = {
@@ -68,24 +62,8 @@ WORTH = {"small": (200_000, 2.0, 400), "base": (100_000_000, 240.0, 50_000)}
 ACCELERATED = 30.0  # how many minutes of a CPU one minute of an accelerator is worth, about
 
 
-def check_size(name: str) -> str:
-    """The name, if there is such a size.
-
-    Raises:
-        ArgumentError: there is none.
-    """
-    if name not in SIZES:
-        raise ArgumentError(f"size {name!r} does not exist; {suggest(name, SIZES)}")
-    return name
-
-
 def fitting_size(characters: int, minutes: float | None = None, steps: int | None = None) -> str:
-    """The largest size that both the data and the budget are worth.
-
-    Args:
-        characters: of the training text.
-        minutes: for training, on a CPU.
-        steps: of the training.
+    """The largest size that both the characters of the text and the budget (on a CPU) are worth.
 
     >>> fitting_size(1_400_000, minutes=10.0), fitting_size(1_400_000, minutes=1.0), fitting_size(20_000)
     ('small', 'tiny', 'tiny')
@@ -121,7 +99,7 @@ class Amount(NamedTuple):
         return cls(len(lengths) // sides, sum(lengths), what, sides)
 
 
-class Budget(NamedTuple):
+class TrainingBudget(NamedTuple):
     """What ends a training: steps, minutes, or with neither validation that stops improving (patience).
 
     accelerated: training runs on an accelerator. unasked: the minutes were chosen, not given.
@@ -161,8 +139,7 @@ class Budget(NamedTuple):
         return None
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """Settings of a run, and the sentence about them."""
 
     settings: dict[str, Any]
@@ -170,8 +147,8 @@ class Choice:
 
 
 def choose(
-    sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: Mapping[str, Any], *, size: str | None = None,
-    more: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Size], amount: Amount, budget: TrainingBudget, given: Mapping[str, Any], *,
+    size: str | None = None, more: Mapping[str, Any] | None = None,
 ) -> Choice:  # fmt: skip
     """Choose what was not given.
 
@@ -200,15 +177,11 @@ def choose(
     if "dim" in given and "heads" in chosen:
         chosen["heads"] = fitting_heads(given["dim"], chosen["heads"])
     chosen = {key: value for key, value in chosen.items() if key not in given}
-    return Choice(chosen, _reason(amount, budget, chosen, name, is_named=size is not None))
-
-
-def _reason(amount: Amount, budget: Budget, chosen: Mapping[str, Any], size: str, *, is_named: bool) -> str:
-    """The sentence about a choice: for what it was made, and its values."""
     data = f"{count_of(amount.texts, amount.what, ',')} ({count_of(amount.characters, 'characters', ',')})"
     until = f"{budget}{' (no budget was given: --minutes, --steps or --patience)' if budget.unasked else ''}"
-    values = ", ".join(text.format(chosen[name]) for name, text in SHOWN.items() if name in chosen)
-    return f"chosen for {data} and {until}: size {size}{', as asked' if is_named else ''} ({values}); each is an option"
+    values = ", ".join(text.format(chosen[key]) for key, text in SHOWN.items() if key in chosen)
+    asked = ", as asked" if size is not None else ""
+    return Choice(chosen, f"chosen for {data} and {until}: size {name}{asked} ({values}); each is an option")
 
 
 SHOWN = {
@@ -218,7 +191,7 @@ SHOWN = {
 }  # fmt: skip
 
 
-def _size_of(sizes: Mapping[str, Size], amount: Amount, budget: Budget, given: Mapping[str, Any]) -> str:
+def _size_of(sizes: Mapping[str, Size], amount: Amount, budget: TrainingBudget, given: Mapping[str, Any]) -> str:
     """The size that fits the data and the budget; with a given dim, the largest that is not larger than it."""
     if "dim" in given:
         fitting = [name for name, row in sizes.items() if row.dim <= given["dim"]]
@@ -249,32 +222,27 @@ def fitting_vocabulary(characters: int) -> int:
     return next((size for most, size in steps if characters < most), 8_000)
 
 
-def passes(amount: Amount, budget: Budget) -> float:
+def passes(amount: Amount, budget: TrainingBudget) -> float:
     """About how often each text is read until the end.
 
-    >>> round(passes(Amount(18_000, 1_400_000, "pairs", 2), Budget(steps=2_400)), 1)
+    >>> round(passes(Amount(18_000, 1_400_000, "pairs", 2), TrainingBudget(steps=2_400)), 1)
     10.3
     """
     return FEW if budget.ids is None else budget.ids / amount.ids
 
 
-def fitting_dropout(amount: Amount, budget: Budget) -> float:
+def fitting_dropout(amount: Amount, budget: TrainingBudget) -> float:
     """The share that is dropped: none of a text that is read a few times, which cannot be learned by heart.
 
-    >>> [fitting_dropout(Amount(1, count), Budget(minutes=10)) for count in (100_000, 1_400_000, 10_000_000)]
+    >>> [fitting_dropout(Amount(1, count), TrainingBudget(minutes=10)) for count in (100_000, 1_400_000, 10_000_000)]
     [0.3, 0.1, 0.0]
     """
     often = passes(amount, budget)
     return 0.0 if often < FEW else 0.1 if often < MANY else 0.3
 
 
-def stack_settings(budget: Budget, longest: int) -> dict[str, Any]:
-    """The settings of a language model or an encoder that the sizes do not decide: a batch of four long rows or more.
-
-    Args:
-        budget: as for `choose`.
-        longest: ids in a row at most.
-    """
+def stack_settings(budget: TrainingBudget, longest: int) -> dict[str, Any]:
+    """A setting of language models and encoders that no size decides: a batch holds four of the longest rows."""
     return {"batch_tokens": max(budget.batch_tokens, 4 * longest)}
 
 
@@ -287,7 +255,7 @@ def fitting_heads(dim: int, most: int) -> int:
     return next((heads for heads in range(most, 1, -1) if dim % (2 * heads) == 0), 1)
 
 
-def _ending(amount: Amount, budget: Budget, given: Mapping[str, Any]) -> dict[str, Any]:
+def _ending(amount: Amount, budget: TrainingBudget, given: Mapping[str, Any]) -> dict[str, Any]:
     """Warm-up, schedule, and what ends the training; a schedule that was given has no cooldown of ours."""
     ending: dict[str, Any] = {"warmup_steps": WARMUP_STEPS, "steps": None, "validate_every": None}
     if "schedule" not in given:

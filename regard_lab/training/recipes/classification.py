@@ -30,7 +30,18 @@ from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard_lab.training.recipes.masked_words import EncoderRunConfig
-from regard_lab.training.recipes.recipe import Recipe, Samples, Tell, Training, Wish, in_order, share_of_work, silent
+from regard_lab.training.recipes.recipe import (
+    Recipe,
+    Requested,
+    Samples,
+    Tell,
+    Training,
+    in_order,
+    sample_lines,
+    share_of_work,
+    shown_pairs,
+    silent,
+)
 
 CLASSES_FILE = "classes.json"
 LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
@@ -39,7 +50,6 @@ OF_THE_RUN = (
 )  # fmt: skip
 NEW_RATE = 1e-3  # of a classifier with new weights
 LEAST_TEXTS = 5  # of a label; with fewer on average there is a remark
-SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
 
 
 class ClassifierTraining(Recipe):
@@ -82,22 +92,22 @@ class ClassifierTraining(Recipe):
             )
         return config
 
-    def choose(self, amount: Amount, wish: Wish) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> Choice:
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
-        more = stack_settings(wish.budget, self.config.longest) | {"learning_rate": NEW_RATE}
+        more = stack_settings(requested.budget, self.config.longest) | {"learning_rate": NEW_RATE}
         if self.config.from_run is None:
-            return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
-        if wish.size is not None:
+            return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
+        if requested.size is not None:
             raise ArgumentError(
                 f"--from {self.config.from_run} decides the sizes; leave --size out, or leave out --from"
             )
         fixed = {name: getattr(self.config, name) for name in OF_THE_RUN}
         more["learning_rate"] = self.Config.learning_rate
-        return choose(STACK, amount, wish.budget, {**fixed, **wish.given}, size=wish.size, more=more)
+        return choose(STACK, amount, requested.budget, {**fixed, **requested.given}, size=requested.size, more=more)
 
-    def check_early(self, wish: Wish) -> None:
+    def check_early(self, requested: Requested) -> None:
         if self.config.from_run is None:
-            super().check_early(wish)
+            super().check_early(requested)
         else:
             load_with_tokeniser(self.config.from_run, TextEncoder.KIND)
 
@@ -105,7 +115,6 @@ class ClassifierTraining(Recipe):
         train, valid, test, classes = read_classes(self.config, self.tell)
         self.settle(Amount.of([pair.source for pair in train], "texts"))
         config = self.config
-        torch.manual_seed(config.seed)
         if config.from_run is None:
             self.remark_on_scripts((pair.source for pair in train), config.tokeniser)
         model, tokeniser = first_classifier(begun, config, [pair.source for pair in train], classes)
@@ -363,7 +372,7 @@ def labelled(texts: Sequence[tuple[list[int], int]]) -> LabelledTexts:
 
 def _samples(tokeniser: Tokeniser, pairs: Sequence[Pair], classes: Sequence[str], longest: int) -> Samples:
     """The first few short texts, the label of each, and the one that the model gives it."""
-    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SAMPLE][:SAMPLES]
+    shown = shown_pairs(pairs)
 
     def samples(model: torch.nn.Module, picture: Path) -> list[str]:
         assert isinstance(model, TextEncoder)
@@ -372,7 +381,7 @@ def _samples(tokeniser: Tokeniser, pairs: Sequence[Pair], classes: Sequence[str]
         for pair, row in zip(shown, rows, strict=True):
             best = max(range(len(classes)), key=row.__getitem__)
             parts = {"text": pair.source, "should be": pair.target, "is": f"{classes[best]} ({row[best]:.3f})"}
-            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
+            lines += sample_lines(parts)
         return lines
 
     return samples

@@ -31,12 +31,12 @@ from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, 
 from regard_lab.training.recipes.recipe import (
     SOME,
     Recipe,
+    Requested,
     RunConfig,
     Samples,
     StackConfig,
     Tell,
     Training,
-    Wish,
     pronoun_sentences,
     read_parts,
     share_of_work,
@@ -80,14 +80,14 @@ class LanguageModelTraining(Recipe):
                 vocab_size=vocab_size, norm=self.norm, activation=self.activation, **self.model_settings()
             )
 
-    def choose(self, amount: Amount, wish: Wish) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> Choice:
         assert isinstance(self.config, self.Config)
-        more = stack_settings(wish.budget, self.config.block)
-        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+        more = stack_settings(requested.budget, self.config.block)
+        return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
 
-    def check_early(self, wish: Wish) -> None:
-        super().check_early(wish)
-        chosen = replace(self.config, **self.choose(SOME, wish).settings)
+    def check_early(self, requested: Requested) -> None:
+        super().check_early(requested)
+        chosen = replace(self.config, **self.choose(SOME, requested).settings)
         assert isinstance(chosen, self.Config)
         _check_block(chosen)
 
@@ -97,7 +97,6 @@ class LanguageModelTraining(Recipe):
         config = self.config
         assert isinstance(config, self.Config)
         _check_block(config)
-        torch.manual_seed(config.seed)
         self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
         tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
         model = LanguageModel(config.model_config(tokeniser.vocab_size))

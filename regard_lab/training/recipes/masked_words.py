@@ -30,12 +30,12 @@ from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
 from regard_lab.training.recipes.recipe import (
     Recipe,
+    Requested,
     RunConfig,
     Samples,
     StackConfig,
     Tell,
     Training,
-    Wish,
     in_order,
     pronoun_sentences,
     read_parts,
@@ -89,16 +89,15 @@ class MaskedWordsTraining(Recipe):
             valid: validation texts; without them the last of the others are held out.
         """
 
-    def choose(self, amount: Amount, wish: Wish) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> Choice:
         assert isinstance(self.config, EncoderRunConfig)
-        more = stack_settings(wish.budget, self.config.longest)
-        return choose(STACK, amount, wish.budget, wish.given, size=wish.size, more=more)
+        more = stack_settings(requested.budget, self.config.longest)
+        return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
 
     def prepare(self, begun: Path | None = None) -> Training:
         train, valid = read_lines_of_text(self.config, self.tell)
         self.settle(Amount.of(train, "texts"))
         config = self.config
-        torch.manual_seed(config.seed)
         self.remark_on_scripts(train, config.tokeniser)
         tokeniser = config.new_tokeniser(train)
         model = TextEncoder(config.model_config(tokeniser.vocab_size))

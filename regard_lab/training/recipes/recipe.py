@@ -1,4 +1,4 @@
-"""The settings that every recipe has: each is one field with one default, and one sentence in a docstring."""
+"""The base of all recipes: decide the settings, read the data, and train a model into the folder of a training run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from regard.arguments import absent, count_of, of_kind, suggest
+from regard.arguments import absent, count_of, of_kind, one_of, suggest
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.reprs import Described, brief
 from regard_lab.decoding.loading import TOKENISER_FILE
@@ -31,7 +31,7 @@ from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.engine import Task
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
-from regard_lab.training.recipes.choosing import SIZES, Amount, Budget, Choice, check_size, remark_on_few
+from regard_lab.training.recipes.choosing import SIZES, Amount, Choice, TrainingBudget, remark_on_few
 from regard_lab.training.recipes.run_folder import (
     MAY_MOVE,
     SETTINGS_FILE,
@@ -45,6 +45,9 @@ from regard_lab.training.recipes.run_folder import (
     write_run,
 )
 from regard_lab.training.record import Progress
+
+SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
+SHOWN, LONGEST_SHOWN = 4, 120  # validation texts that samples show, and their characters at most
 
 
 @brief
@@ -98,9 +101,9 @@ class RunConfig(TrainingConfig):
 
     def training_config(self) -> TrainingConfig:
         """The part of the settings that the loop takes."""
-        names = [field.name for field in fields(TrainingConfig) if field.name != "save_every"]
-        own = {name: getattr(self, name) for name in names}
-        return TrainingConfig(**own, save_every=self.save_every or self.validate_every)
+        own = {one.name: getattr(self, one.name) for one in fields(TrainingConfig)}
+        own["save_every"] = self.save_every or self.validate_every
+        return TrainingConfig(**own)
 
 
 @brief
@@ -120,17 +123,10 @@ class StackConfig(RunConfig):
 
     def model_settings(self) -> dict[str, Any]:
         """What every such model takes; patterns and mechanisms where they were named."""
+        names = ("positions", "dim", "heads", "kv_heads", "layers", "dropout", "max_length", "gradient_checkpointing")
         named = {"pattern": self.attention, "mechanism": self.mechanism}
-        names = (
-            "positions", "dim", "heads", "kv_heads", "layers", "dropout", "max_length", "gradient_checkpointing",
-        )  # fmt: skip
-        return {
-            **{name: getattr(self, name) for name in names},
-            **{name: texts for name, texts in named.items() if texts},
-        }
-
-
-SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
+        own = {name: getattr(self, name) for name in names}
+        return own | {name: texts for name, texts in named.items() if texts}
 
 
 @brief
@@ -160,15 +156,9 @@ class Training:
     tell: Tell = silent
 
     def run(
-        self,
-        folder: Path,
-        *,
-        resume: bool = False,
-        cpu: bool = False,
-        tensorboard: bool = False,
-        samples: bool = False,
-        progress: Progress | None = None,
-    ) -> TrainingResult:
+        self, folder: Path, *, resume: bool = False, cpu: bool = False, tensorboard: bool = False,
+        samples: bool = False, progress: Progress | None = None,
+    ) -> TrainingResult:  # fmt: skip
         """Train into the folder: settings and test split are written before the first step, curves after the last.
 
         Args:
@@ -181,16 +171,17 @@ class Training:
             RegardError: as for `train`.
         """
         resumed = read_checkpoints(folder) is not None
+        settings = asdict(self.config)
         try:
             result = train(
                 self.model, self.task, self.config.training_config(), folder, kind=self.model.KIND,
                 model_config=self.model.config.to_dict(), resume=resume, progress=progress, tensorboard=tensorboard,
                 cpu=cpu, extra_files={TOKENISER_FILE: self.tokeniser.to_json(), **self.files},
-                on_begin=lambda: write_run(folder, asdict(self.config), self.test, self.learned, resumed=resumed),
+                on_begin=lambda: write_run(folder, settings, self.test, self.learned, resumed=resumed),
                 on_validation=show_each(self.samples, self.tell) if samples and self.samples else None,
             )  # fmt: skip
         except OccupiedError as error:
-            changed = changed_data(folder, asdict(self.config)) if "other data" in str(error) else None
+            changed = changed_data(folder, settings) if "other data" in str(error) else None
             if changed is None:
                 raise
             raise OccupiedError(f"{error}. {changed}") from error
@@ -200,18 +191,18 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is known of a new run before its data are read: the settings that were given, and the size, if any."""
+class Requested:
+    """The settings that the user gave, before the data are read, and the name of the size, if any."""
 
     given: Mapping[str, Any]
     size: str | None = None
     cpu: bool = False
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> TrainingBudget:
         """What ends the training, as far as it was given."""
         steps, minutes, patience = (self.given.get(name) for name in ("steps", "minutes", "patience"))
-        return Budget(steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available())
+        return TrainingBudget(steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available())
 
 
 class Recipe(Described, ABC):
@@ -226,19 +217,14 @@ class Recipe(Described, ABC):
     """
 
     COMMAND: ClassVar[str]  # the word under `regard train`
-    pieces_are_given: bool = False  # the tokeniser comes from elsewhere
     DATA: ClassVar[str]  # what `data` names, for an error
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
+    pieces_are_given: bool = False  # the tokeniser comes from elsewhere
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
         of_kind("config", config, self.Config, f"a {type(self).__name__}.Config")
         self.config, self.tell = config, tell
-        self._wish: Wish | None = None  # of a run whose settings are not all decided
-
-    def remark_on_scripts(self, lines: Iterable[str], kind: str) -> None:
-        """Tell of lines without spaces between words, where the tokeniser is of a kind that joins letters to words."""
-        if (remark := remark_on_scripts(lines, kind)) is not None:
-            self.tell(remark)
+        self._requested: Requested | None = None  # of a run whose settings are not all decided
 
     @classmethod
     def of(
@@ -262,27 +248,26 @@ class Recipe(Described, ABC):
         """
         folder = Path(folder)
         check_run_folder(folder)
-        if not resume and (found := read_checkpoints(folder)) is not None:
+        if not resume and (before := read_checkpoints(folder)) is not None:
             raise OccupiedError(
-                f"{folder} already holds a training run ({found.last}); go on with it by --resume, or choose another "
+                f"{folder} already holds a training run ({before.last}); go on with it by --resume, or choose another "
                 f"folder"
             )
         if not share_of_work()["rank"]:
             check_writable(folder)
         given = {name: value for name, value in given.items() if value is not None}
-        config = cls.decide(folder, given, resume=resume)
-        recipe = cls(config, tell)
+        recipe = cls(cls.decide(folder, given, resume=resume), tell)
         if resume and read_settings(folder) is not None:
             if size is not None:
                 raise ArgumentError(f"the sizes of the run in {folder} are decided; leave --size out")
             return recipe
         if resume:
             tell(f"there is no training run in {folder} to resume; a new one begins")
-        recipe._wish = Wish(given, None if size is None else check_size(size), cpu)
-        recipe.check_early(recipe._wish)
+        recipe._requested = Requested(given, None if size is None else one_of("size", size, SIZES), cpu)
+        recipe.check_early(recipe._requested)
         return recipe
 
-    def check_early(self, wish: Wish) -> None:
+    def check_early(self, requested: Requested) -> None:
         """Raise for settings that no size of the model allows, such as a misspelt pattern, before data are read."""
         config = self.config
         for path in {*config.data, *config.valid} - {PRONOUNS}:
@@ -290,9 +275,9 @@ class Recipe(Described, ABC):
         if config.tokeniser not in UNITS:
             raise ArgumentError(f"tokeniser {config.tokeniser!r} does not exist; {suggest(config.tokeniser, UNITS)}")
         refusals: list[RegardError] = []
-        for size in (wish.size,) if wish.size else SIZES:
+        for size in (requested.size,) if requested.size else SIZES:
             try:
-                settings = self.choose(SOME, replace(wish, size=size)).settings
+                settings = self.choose(SOME, replace(requested, size=size)).settings
                 replace(config, **settings).model_config(SOME_PIECES)
             except RegardError as refusal:
                 refusals.append(refusal)
@@ -303,14 +288,13 @@ class Recipe(Described, ABC):
     @classmethod
     def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
         """The settings for `of`."""
-        given = {name: value for name, value in given.items() if value is not None}
         kept = read_settings(folder) if resume else None
         if kept is None:
             if not given.get("data"):
                 nothing = f"there is no training run in {folder} to resume; to begin one, " if resume else ""
                 raise ArgumentError(f"{nothing}--data is missing: name {cls.DATA}")
             return cls.new_config(given)
-        known = [field.name for field in fields(cls.Config)]
+        known = [one.name for one in fields(cls.Config)]
         if strange := sorted(kept.keys() - set(known)):
             raise ArgumentError(f"{folder} holds a run of another command (it has {strange[0]!r}); take another folder")
         try:
@@ -335,19 +319,25 @@ class Recipe(Described, ABC):
         """The settings of a new run, with defaults for what was not given."""
         return cls.Config(**given)
 
-    def choose(self, amount: Amount, wish: Wish) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> Choice:
         """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
         return Choice({}, "")
 
     def settle(self, amount: Amount) -> None:
-        """Choose the settings that were not given, once the data are read; tell in one line what and why."""
+        """Choose the settings that were not given, once the data are read, and set the seed; tell what and why."""
         if remark := remark_on_few(amount):
             self.tell(remark)
-        if self._wish is not None:
-            choice = self.choose(amount, self._wish)
-            self.config, self._wish = replace(self.config, **choice.settings), None
+        if self._requested is not None:
+            choice = self.choose(amount, self._requested)
+            self.config, self._requested = replace(self.config, **choice.settings), None
             if choice.reason:
                 self.tell(choice.reason)
+        torch.manual_seed(self.config.seed)
+
+    def remark_on_scripts(self, lines: Iterable[str], kind: str) -> None:
+        """Tell of lines without spaces between words, where the tokeniser is of a kind that joins letters to words."""
+        if (remark := remark_on_scripts(lines, kind)) is not None:
+            self.tell(remark)
 
     @abstractmethod
     def prepare(self, begun: Path | None = None) -> Training:
@@ -368,17 +358,16 @@ class Recipe(Described, ABC):
     def describe(self, name: str, training: Training, steps_per_epoch: int, more: str = "") -> str:
         """`a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`."""
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
-        pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[training.tokeniser.kind]
-        config = self.config
-        found = training.tokeniser.vocab_size
-        if training.tokeniser.kind == "bpe" and found < config.vocab_size and not self.pieces_are_given:
+        config, kind, size = self.config, training.tokeniser.kind, training.tokeniser.vocab_size
+        pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[kind]
+        if kind == "bpe" and size < config.vocab_size and not self.pieces_are_given:
             dropped = getattr(config, "trim_vocabulary", False)
             reason = "those that occur only inside longer ones are dropped" if dropped else "the text has no more"
             pieces += f" (of at most {config.vocab_size:,}; {reason})"
         ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
         return (
-            f"{name} of {count_of(parameters, 'parameters', ',')}, {found:,} {pieces}{more}; "
+            f"{name} of {count_of(parameters, 'parameters', ',')}, {size:,} {pieces}{more}; "
             f"{steps} of up to {count_of(ids, 'ids', ',')}, {steps_per_epoch / config.accumulate:,.0f} an epoch"
         )
 
@@ -400,7 +389,7 @@ def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any])
 
 
 def share_of_work() -> dict[str, int]:
-    """How many processes train together and which this is, as the launcher's environment says it.
+    """How many processes train together and which this is, as the launcher's environment has it.
 
     >>> share_of_work()
     {'world': 1, 'rank': 0}
@@ -419,8 +408,7 @@ def read_parts(
     Args:
         config: names the files.
         read: of files, `read_documents` or `read_texts`.
-        share: of the characters that is held out, and
-        most: how many characters at most.
+        share, most: of the characters that are held out: which share, and how many at most.
         tell: receives remarks.
 
     Raises:
@@ -442,12 +430,12 @@ def read_parts(
 
 def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[str]]:
     """The English sentences of the embedded corpus, to learn from and to validate on."""
-    parts = [
+    train_texts, valid = (
         [sentence.source for sentence in make_split(split, PRONOUN_COUNTS[split], config.seed)]
         for split in ("train", "valid")
-    ]
-    tell(f"{count_of(sum(map(len, parts[0])), 'characters', ',')} of the embedded corpus")
-    return parts[0], parts[1]
+    )
+    tell(f"{count_of(sum(map(len, train_texts)), 'characters', ',')} of the embedded corpus")
+    return train_texts, valid
 
 
 def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
@@ -463,3 +451,13 @@ def in_order(texts: Sequence[Sequence[int]], budget: int) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
+
+
+def shown_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """The few pairs whose outputs samples show: the first that are not long."""
+    return [pair for pair in pairs if len(pair.source) <= LONGEST_SHOWN][:SHOWN]
+
+
+def sample_lines(parts: Mapping[str, str]) -> list[str]:
+    """Lines about one text of a sample, each with its name, and an empty one."""
+    return [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]

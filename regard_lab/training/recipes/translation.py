@@ -40,7 +40,18 @@ from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import FEW, RECURRENT_TRANSLATOR, TRANSFORMER, Amount, Choice, choose, passes
-from regard_lab.training.recipes.recipe import Recipe, RunConfig, Samples, Tell, Training, Wish, share_of_work, silent
+from regard_lab.training.recipes.recipe import (
+    Recipe,
+    Requested,
+    RunConfig,
+    Samples,
+    Tell,
+    Training,
+    sample_lines,
+    share_of_work,
+    shown_pairs,
+    silent,
+)
 
 RECURRENT: dict[str, Any] = {
     "dim": RecurrentConfig.dim,
@@ -193,13 +204,13 @@ class TranslationTraining(Recipe):
             raise ArgumentError(f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out")
         return cls.Config(**{**MODELS[model], **given})
 
-    def choose(self, amount: Amount, wish: Wish) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> Choice:
         is_transformer = self.config.model == "transformer"
         sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
-        often = passes(amount, wish.budget.completed(amount)) >= FEW
+        often = passes(amount, requested.budget.completed(amount)) >= FEW
         more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
         more |= {"positions": "rotary"} if is_transformer else {}
-        return choose(sizes, amount, wish.budget, wish.given, size=wish.size, more=more)
+        return choose(sizes, amount, requested.budget, requested.given, size=requested.size, more=more)
 
     @cached_property
     def data(self) -> TranslationData:
@@ -234,7 +245,6 @@ class TranslationTraining(Recipe):
         if begun is not None and self._tokeniser is None and normalises_targets(begun):
             self._tokeniser = self._learn_pieces(typographic=False)
         config, tokeniser = self.config, self.tokeniser
-        torch.manual_seed(config.seed)
         model = config.new_model(tokeniser.vocab_size)
         _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
         task = TranslationTask(
@@ -400,12 +410,9 @@ def _groups(pairs: Sequence[EncodedPair], together: Sequence[int], longest: int)
     return groups
 
 
-SAMPLES, LONGEST_SAMPLE = 4, 120  # validation texts that are shown, and their characters at most
-
-
 def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
     """The first few short pairs: source, reference, translation; and the attention of the first as a picture."""
-    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SAMPLE][:SAMPLES]
+    shown = shown_pairs(pairs)
 
     def samples(model: torch.nn.Module, picture: Path) -> list[str]:
         assert isinstance(model, TranslationTransformer | RecurrentTranslator)
@@ -414,7 +421,7 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
         lines = []
         for pair, translation in zip(shown, translations, strict=True):
             parts = {"source": pair.source, "should be": pair.target, "is": tidy_target(translation.text)}
-            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
+            lines += sample_lines(parts)
         return [*lines, *_draw(translator, translations[:1], picture)]
 
     return samples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -267,7 +268,7 @@ def _by_formula(name: str) -> Row:
 PATTERNS |= {
     name: _by_formula(name)
     for name in p.Pattern.registry.of_package("regard")
-    if name in LEAVES and not any(key.startswith(name.replace("_", " ")) for key in PATTERNS)
+    if name in LEAVES and not any(re.match(rf"{name.replace('_', ' ')}\b", key) for key in PATTERNS)
 }
 PATTERNS["per head"] = by_head(
     [PATTERNS[name] for name in ("causal", "full", "strided, causal", "bigbird", "nothing", "fixed, far part")]

@@ -1,31 +1,27 @@
-"""One cell of the grid: the same call to a backend and to the oracle, values and gradients within the budget.
-
-At the end stands what each backend refuses, in order and with its words; a backend must compute everything else.
-"""
+"""One cell of the grid: the same call to a backend and to the oracle, values and gradients within the budget."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from asking import ask
+from asking import ask, limit_of
 from cell_options import OPTIONS, bucket
 from cell_patterns import PATTERNS, Row
 from cells import BATCH, Places
 
 import regard as rg
-from regard.backends.native.library import load
 from regard.bias import Bias
+from regard.core.call import make_problem
+from regard.core.result import checked_wants
 from regard.core.tensors import Stored
 from regard.layers.caches.entries import kept
-from regard.patterns import as_pattern
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
 
 
@@ -168,17 +164,19 @@ class Cell:
         return 3.0 if self.device == "cuda" and self.dtype.itemsize == 2 else 1.0
 
     def compare(self, backend: str, tally: Tally) -> None:
-        """Raise unless the backend's result is within the error budget, or its refusal has the documented words."""
-        words = documented(backend, self) if self.device == "cpu" else None
+        """Raise unless the result is within the error budget, or the backend refuses by the limit that it declares."""
         q, k, v = (self._fresh(x) for x in self.tensors)
         options = self._options()
         want = ("log_sum_exp",) if self.seed % 2 else ()
-        call = lambda: ask(backend, q, k, v, pattern=self.row.build(self.whole), want=want, **options)  # noqa: E731
+        call = lambda: ask(backend, q, k, v, pattern=pattern, want=want, **options)  # noqa: E731
         with torch.set_grad_enabled(self.learning):
-            if words is not None:
-                with pytest.raises(rg.UnsupportedError, match=words):
+            pattern = self.row.build(self.whole)
+            given = {name: x for name, x in options.items() if name != "dropout_seed"}
+            problem = make_problem(q, k, v, pattern=pattern, want=checked_wants(want), **given)
+            if (limit := limit_of(backend, replace(problem, sink=None, want=()))) is not None:
+                with pytest.raises(rg.UnsupportedError, match=re.escape(limit)):
                     call()
-                tally.cells[f"{backend} refused: {words}"] += 1
+                tally.cells[f"{backend} refused: {limit[:20]}"] += 1
                 return
             detail = call()
         output = detail.output
@@ -231,72 +229,3 @@ def _like(x: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
     """The same numbers and strides in another dtype, on another device."""
     storage = x.new_empty(0).set_(x.untyped_storage()).to(device, dtype)
     return storage.as_strided(x.shape, x.stride(), x.storage_offset())
-
-
-NATIVE = load()  # the library, or the reason why there is none
-Rules = tuple[tuple[str, Callable[..., bool]], ...]
-
-
-def _softcap(cell: Cell) -> bool:
-    return "softcap" in cell.made
-
-
-def _dropout(cell: Cell) -> bool:
-    return "dropout" in cell.made
-
-
-def _learns(cell: Cell) -> bool:
-    return cell.learning and cell.bias_learns
-
-
-def _bias_of_pairs(cell: Cell) -> bool:
-    return "bias" in cell.made and not isinstance(cell.made["bias"], Bias)
-
-
-def _start_by_row(cell: Cell) -> bool:
-    return isinstance(cell.made.get("q_start"), torch.Tensor)
-
-
-def _nothing_to_skip(cell: Cell) -> bool:
-    """Every pair is allowed, and the structure says so: where a row is not sure that it does, it may all the same."""
-    if not cell.allowed.all():
-        return False
-    q_len, k_len = cell.lengths
-    start = cell.made.get("q_start", k_len - q_len)
-    pattern = as_pattern(cell.row.build(cell.whole)).canonical()
-    return cell.row.sure or pattern.sees_all(start, start + q_len - 1, range(k_len))
-
-
-_FUSED: Rules = (
-    ("have no softcap", _softcap),
-    ("another random number generator", _dropout),
-    ("give a bias no gradient", _learns),
-)
-DOCUMENTED: dict[str, Rules] = {
-    "decode": (
-        ("at most 16 queries", lambda cell: cell.lengths[0] > 16),
-        ("has no gradient", lambda cell: cell.learning),
-    ),
-    "fused": _FUSED,
-    "tiled": (
-        *_FUSED,
-        ("a bias tensor has no structure", _bias_of_pairs),
-        ("q_start is a tensor", _start_by_row),
-        ("only be evaluated pair by pair", lambda cell: not cell.row.structured),
-        ("every query may look at every key", _nothing_to_skip),
-        ("is open on one side", lambda cell: cell.row.open_ended and "bias" not in cell.made),
-    ),
-    "native": ((re.escape(NATIVE), lambda cell: True),) if isinstance(NATIVE, str) else (),
-    "streamed": (),
-    "reference": (),
-    "linear": (("it computes linear attention by feature maps", lambda cell: True),),
-    "linformer": (("it computes Linformer", lambda cell: True),),
-    "lsh": (("it computes LSH attention", lambda cell: True),),
-    "flex": (("is for cuda here", lambda cell: True),),
-}
-
-
-def documented(backend: str, cell: Cell) -> str | None:
-    """The words with which a backend must refuse a cell, or None if it must compute it."""
-    assert backend in DOCUMENTED, f"write down in DOCUMENTED what {backend!r} refuses"
-    return next((words for words, refuses in DOCUMENTED[backend] if refuses(cell)), None)

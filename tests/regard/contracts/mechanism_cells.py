@@ -1,4 +1,4 @@
-"""Every mechanism with calls that it must compute; a new mechanism is one line in MECHANISMS."""
+"""Every mechanism with calls that it must compute; those with a FORMULA in their test are found."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fuzz.mechanism_formulas import FOUND
+from fuzz.mechanisms import Case
 
 from regard import mechanisms as m
 from regard import patterns as p
@@ -57,6 +59,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "gated-random-feature": m.RandomFeature(features=19, gated=True, seed=1),
     "linformer": m.Linformer(length=LENGTH + 2, rank=3),
     "lsh": m.LSH(chunk=3, buckets=4, rounds=2, seed=1),
+    **{name: kernel.declare(Case(1)) for name, kernel in FOUND.items()},
 }
 
 

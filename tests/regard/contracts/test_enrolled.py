@@ -1,11 +1,16 @@
-"""Every registered pattern, mechanism, score and feature map can be read from text, is documented, tested, exported."""
+"""Every registered pattern, mechanism, score and feature map can be read from text, is exported, documented and tested.
+
+Each test names everything that is missing, and where it belongs.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import law_patterns
@@ -20,26 +25,23 @@ from mechanism_cells import MECHANISMS
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.errors import ArgumentError
-from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
-from regard.patterns.base import Compound, Pattern
-from regard.patterns.registry import Declared
+from regard.mechanisms.base import Mechanism
+from regard.patterns.base import Pattern
 
-DOCS = Path(__file__).parents[3] / "docs"
-CONVENTIONS = (DOCS / "conventions.md").read_text(encoding="utf-8")
-PAGE = (DOCS / "mechanisms.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
 
-for package in (p, m):  # a file that its package forgets to import is enrolled too
+for package in (p, m):  # a file that its package forgets to import is registered too
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 
 KINDS_OF_PATTERN = Pattern.registry.of_package("regard")
 KINDS_OF_MECHANISM = Mechanism.registry.of_package("regard")
-PARTS_OF_MECHANISMS = m.Score.registry.of_package("regard") | m.FeatureMap.registry.of_package("regard")
-INTERNAL = {"per_document"}  # attention makes it of nested tensors; tests/regard/test_jagged.py judges it
-OF_OTHERS = {"per_head"}  # the lists build it of other patterns
-PUBLIC = sorted(set(KINDS_OF_PATTERN) - INTERNAL)
-JUDGED = sorted(set(PUBLIC) - OF_OTHERS)
-PARTS = sorted(PARTS_OF_MECHANISMS)
+SCORES = m.Score.registry.of_package("regard")
+PARTS = SCORES | m.FeatureMap.registry.of_package("regard")
+PUBLIC = sorted(set(KINDS_OF_PATTERN) - {"per_document"})  # attention makes it of nested tensors; see test_jagged.py
+WRITTEN = [name for name in PUBLIC if KINDS_OF_PATTERN[name].no_text is None]
+OF_MECHANISMS = [*KINDS_OF_MECHANISM.values(), *PARTS.values()]
+JUDGED = sorted(set(PUBLIC) - {"per_head"})  # the lists build it of other patterns
 
 
 def examples(name: str) -> list[Pattern]:
@@ -47,114 +49,88 @@ def examples(name: str) -> list[Pattern]:
     return [build(plain_leaf(random.Random(seed), name, 9), at) for seed in range(20)]
 
 
-def kinds_within(pattern: Pattern) -> set[type[Pattern]]:
-    inner = pattern.made_of() if isinstance(pattern, Compound) else ()
-    return {type(pattern)}.union(*map(kinds_within, inner))
+def test_every_pattern_has_a_formula_for_the_tests():
+    missing = [f"FORMULA in tests/regard/patterns/test_{name}.py" for name in JUDGED if name not in LEAVES]
+    assert not missing, (
+        f"write how to draw, judge and build it, as in LEAVES of tests/regard/fuzz/meanings.py: {missing}"
+    )
+    wrong = [name for name in JUDGED if {type(one) for one in examples(name)} != {KINDS_OF_PATTERN[name]}]
+    assert not wrong, f"their formulas build another pattern: {wrong}"
 
 
-# --- patterns ---
-
-
-@pytest.mark.parametrize("name", JUDGED)
-def test_a_pattern_has_a_formula(name):
-    assert name in LEAVES, f"add {name!r} to LEAVES in tests/regard/fuzz/meanings.py: how to draw, judge and build it"
-    assert {type(one) for one in examples(name)} == {KINDS_OF_PATTERN[name]}
-
-
-@pytest.mark.parametrize("name", [name for name in JUDGED if KINDS_OF_PATTERN[name].no_text is None])
-def test_the_text_of_a_pattern_reads_back(name):
-    assert name in LEAVES, f"no examples of {name!r}: add it to LEAVES in tests/regard/fuzz/meanings.py"
-    for pattern in examples(name):
+def test_the_text_of_every_pattern_reads_back():
+    for pattern in [one for name in JUDGED if name in WRITTEN and name in LEAVES for one in examples(name)]:
         assert p.parse(str(pattern)) == pattern
         assert str(p.parse(str(pattern))) == str(pattern)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS_OF_PATTERN.items() if kind.no_text is not None])
-def test_a_pattern_without_a_text_says_why(name):
-    with pytest.raises(ArgumentError, match=f"'{name}' is no pattern that a text can hold: .*it|attention"):
-        p.parse(f"{name}(3)")
+def test_a_pattern_without_a_text_says_why():
+    for name in sorted(set(KINDS_OF_PATTERN) - set(WRITTEN)):
+        with pytest.raises(ArgumentError, match=f"'{name}' is no pattern that a text can hold: .*it|attention"):
+            p.parse(f"{name}(3)")
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_pattern_is_in_the_contract_grid(name):
-    at = Places.of(2, 6, 7, 11)
-    built = (p.as_pattern(row.build(at)) for row in PATTERNS.values())
-    assert KINDS_OF_PATTERN[name] in set().union(*map(kinds_within, built)), f"no row of PATTERNS holds {name!r}"
+def test_every_pattern_is_in_the_grid_and_drawn_for_the_laws():
+    built = [p.as_pattern(row.build(Places.of(2, 6, 7, 11))) for row in PATTERNS.values()]
+    held = {type(part) for pattern in built for part in pattern.walk()}
+    assert not [name for name in PUBLIC if KINDS_OF_PATTERN[name] not in held], "no row of PATTERNS holds these"
+    assert not [name for name in WRITTEN if name not in law_patterns.DRAWN], "the laws draw none of these"
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if KINDS_OF_PATTERN[name].no_text is None])
-def test_a_pattern_is_drawn_for_the_laws(name):
-    assert name in law_patterns.DRAWN, f"the laws draw no {name!r}; give it a formula in tests/regard/fuzz/meanings.py"
+def test_everything_is_exported():
+    for package, kinds in ((p, [KINDS_OF_PATTERN[name] for name in PUBLIC]), (m, OF_MECHANISMS)):
+        missing = [kind.__name__ for kind in kinds if kind.__name__ not in package.__all__]
+        assert not missing, f"import and export in {package.__name__}: {missing}"
+        assert all(getattr(package, kind.__name__) is kind for kind in kinds)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_pattern_has_its_line_in_the_conventions(name):
-    kind = KINDS_OF_PATTERN[name]
-    line = re.search(rf"^\|[^|]*`{kind.__name__}\(", CONVENTIONS, re.M)
-    assert line, f"docs/conventions.md has no line `{kind.__name__}(`"
+def test_everything_is_documented():
+    """On the page that says what it computes, or on the page that `make figures` writes from docstrings."""
+    public = [KINDS_OF_PATTERN[name] for name in PUBLIC]
+    for package, kinds, page in ((p, public, "conventions.md"), (m, OF_MECHANISMS, "mechanisms.md")):
+        made = f"reference/{package.__name__}.md"
+        text = "".join((ROOT / "docs" / name).read_text("utf-8") for name in (page, made))
+        shown = set(re.findall(r"^\| `(\w+)", text, re.M)) | set(
+            re.findall(rf"^::: {package.__name__}\.(\w+)$", text, re.M)
+        )
+        missing = [kind.__name__ for kind in kinds if kind.__name__ not in shown]
+        assert not missing, f"run `make figures`, which writes docs/{made}: {missing}"
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_pattern_is_exported(name):
-    assert KINDS_OF_PATTERN[name].__name__ in p.__all__, f"export {KINDS_OF_PATTERN[name].__name__} in regard.patterns"
-    assert getattr(p, KINDS_OF_PATTERN[name].__name__) is KINDS_OF_PATTERN[name]
-
-
-# --- mechanisms ---
-
-
-@pytest.mark.parametrize("name", KINDS_OF_MECHANISM)
-def test_a_mechanism_is_in_the_contract_grid(name):
-    of_kind = [one for one in MECHANISMS.values() if type(one) is KINDS_OF_MECHANISM[name]]
-    assert of_kind, f"tests/regard/contracts/mechanism_cells.py has no {name!r}"
-
-
-@pytest.mark.parametrize("name", KINDS_OF_MECHANISM)
-def test_the_text_of_a_mechanism_reads_back(name):
-    of_kind = [one for one in MECHANISMS.values() if type(one) is KINDS_OF_MECHANISM[name]]
-    assert of_kind, f"no example of {name!r}: add it to tests/regard/contracts/mechanism_cells.py"
-    for mechanism in of_kind:
-        assert m.parse(str(mechanism)) == mechanism
-
-
-@pytest.mark.parametrize("name", [name for name in KINDS_OF_MECHANISM if name != "softmax"])
-def test_a_mechanism_has_a_formula(name):
-    made = {type(Made(Case(0, kind)).mechanism) for kind in KINDS}
-    assert KINDS_OF_MECHANISM[name] in made, f"tests/regard/fuzz/mechanisms.py has no formula for {name!r}"
-
-
-@pytest.mark.parametrize("name", KINDS_OF_MECHANISM)
-def test_a_mechanism_has_its_row_in_the_docs(name):
-    row = docs_row(KINDS_OF_MECHANISM[name])
-    assert row in PAGE, f"write this into the table of docs/mechanisms.md:\n{row}"
-
-
-@pytest.mark.parametrize("name", [*KINDS_OF_MECHANISM, *PARTS])
-def test_a_mechanism_or_a_part_of_one_is_exported(name):
-    kind = (KINDS_OF_MECHANISM | PARTS_OF_MECHANISMS)[name]
-    assert kind.__name__ in m.__all__, f"export {kind.__name__} in regard.mechanisms"
-    assert getattr(m, kind.__name__) is kind
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_a_score_or_feature_map_has_its_row_in_the_docs(name):
-    kind = PARTS_OF_MECHANISMS[name]
-    assert re.search(rf"^\| `{kind.__name__}\(", PAGE, re.M), f"docs/mechanisms.md has no row `{kind.__name__}(`"
-
-
-@pytest.mark.parametrize("name", sorted(m.Score.registry.of_package("regard")))
-def test_a_score_is_in_the_contract_grid(name):
+def test_every_mechanism_has_a_formula_an_example_and_a_text_that_reads_back():
+    made = {type(Made(Case(0, kind)).mechanism) for kind in KINDS} | {m.Softmax}
+    shown = {type(one) for one in MECHANISMS.values()}
+    missing = [
+        f"FORMULA in tests/regard/mechanisms/test_{name}.py"
+        for name, kind in KINDS_OF_MECHANISM.items() if kind not in made or kind not in shown
+    ]  # fmt: skip
+    assert not missing, f"write how to declare it, as in KERNELS of tests/regard/fuzz/mechanism_formulas.py: {missing}"
+    assert not [one for one in MECHANISMS.values() if m.parse(str(one)) != one]
     scores = {type(one.score) for one in MECHANISMS.values() if isinstance(one, m.Softmax)}
-    assert PARTS_OF_MECHANISMS[name] in scores, f"tests/regard/contracts/mechanism_cells.py has no Softmax of {name!r}"
+    assert not [name for name, kind in SCORES.items() if kind not in scores], "no Softmax of these in MECHANISMS"
 
 
-def docs_row(kind: type[Declared]) -> str:
-    """The row of a mechanism in docs/mechanisms.md, as its declaration says."""
-    assert issubclass(kind, Mechanism)
-    patterns = "every pattern" if kind.patterns is None else ", ".join(one.__name__ for one in kind.patterns)
-    options = ", ".join(one for one in OPTIONS if one in kind.options) or "none"
-    supported = [one for one in STATISTICS if one in kind.statistics]
-    missing = [one for one in STATISTICS if one not in kind.statistics]
-    every = {(): "all", ("sink",): "all but sink"}.get(tuple(missing))
-    statistics = every or ", ".join(supported) or "none"
-    return f"| `{kind.__name__}` | {patterns} | {options} | {statistics} | {'yes' if kind.has_state else 'no'} |"
+# --- patterns answer for themselves ---
+
+# A mask of transformers is taken apart in a graph, where a key mask is replaced by one that is checked when it runs.
+ASKING = {"regard/integrations/transformers/substitutes.py": ["KeyMask"]}
+
+
+def asked(source: str) -> Iterator[str]:
+    """The pattern classes that a file asks for by `isinstance`."""
+    names = {"Both", "Either", "Many", "Not", "Compound", "Held"} | {
+        kind.__name__ for kind in KINDS_OF_PATTERN.values()
+    }
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            used = {getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(node.args[1])}
+            yield from sorted(used & names)
+
+
+def test_no_file_outside_patterns_asks_for_the_class_of_a_pattern():
+    found = {}
+    for path in [*(ROOT / "regard").rglob("*.py"), *(ROOT / "regard_lab").rglob("*.py")]:
+        if "patterns" not in path.parts and (kinds := [*asked(path.read_text("utf-8"))]):
+            found[path.relative_to(ROOT).as_posix()] = kinds
+    assert found == ASKING, "make the question a method of Pattern"
+    assert [*asked("isinstance(x, p.Causal | Prefix) or isinstance(y, (int, Both))")] == ["Causal", "Prefix", "Both"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from asking import HERE, OTHERS, ask, computes
+from asking import ask, computes
 from mechanism_cells import LENGTH, MECHANISMS, make_call, patterns_of
 
 import regard as rg
 from regard import patterns as p
+from regard.backends import BACKENDS
 from regard.mechanisms.base import OPTIONS, STATISTICS, takes
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
@@ -23,7 +24,7 @@ def answer(call, **options) -> torch.Tensor:
 
 def fast(call, **options) -> list[str]:
     """The backends beside the reference that offer to compute a call."""
-    named = [name for name in (*HERE, *OTHERS) if name != "reference"]
+    named = [name for name in BACKENDS if name != "reference"]
     return [name for name in named if computes(name, *call.tensors, **call.options, **options)]
 
 

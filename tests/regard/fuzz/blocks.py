@@ -6,19 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from regard.backends import dropout, fused
-from regard.backends.decode import fold, weigh
+from regard.backends import composed, decode, dropout
 from regard.backends.scores import blocking
-from regard.backends.tiled import backend, execution, grouping
 
 SMALL: tuple[tuple[Any, str, Any], ...] = (
-    (backend, "ROW_PATTERNS", 0), (backend, "FORWARD_ROWS", {2: 1.0}), (backend, "BACKWARD_ROWS", {3: 1.0}),
-    (grouping, "APART_ROWS", 2), (execution, "COPIED", 64), (blocking, "ROWS", 6),
-    (blocking, "PAIRS", 96), (blocking, "ALIGNED", 4), (fused, "ROWS", 3), (fused, "MASK_LIMIT", 64),
-    (dropout, "_CHUNK", 24), (weigh, "WORKSPACE", 16), (weigh, "FEWEST", 3), (fold, "SPLIT", 2), (fold, "ROWS", 1),
+    (composed, "ROWS", {3: (1.0, 1.0)}), (composed, "MASK_LIMIT", 64), (blocking, "ROWS", 6), (blocking, "PAIRS", 96),
+    (blocking, "ALIGNED", 4), (dropout, "_CHUNK", 24), (decode, "WORKSPACE", 16), (decode, "FEWEST", 3),
+    (decode, "SPLIT", 2), (decode, "PART_ROWS", 1),
 )  # fmt: skip
-NESTED = (*SMALL, (grouping, "RESIDUE_PAIRS", 0))  # and residues of a stride in programs of their own
-SIZES = {"shipped": (), "small": SMALL, "nested": NESTED}
+SIZES = {"shipped": (), "small": SMALL}
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Case:
     pulled: tuple[str, ...] = ()  # the statistics that a gradient comes in by, besides the output
     grad_layout: str = "contiguous"
     hidden: str = ""  # what stands in keys and values that no query may see: "", "nan" or "inf"
-    blocks: str = "shipped"  # or "small", "nested"
+    blocks: str = "shipped"  # or "small"
     second: bool = False  # second derivatives too
     sink: str = ""  # "number", "heads" (heads,), "rows" (batch, heads) or "one" (batch, 1): logits of sinks
 
@@ -113,7 +113,7 @@ def draw_case(seed: int) -> Case:
         pulled=tuple(one for one in map(_name, want) if r.random() < 0.6),
         grad_layout=r.choice(("contiguous", "contiguous", "transposed", "one number")),
         hidden=r.choice(("", "nan", "inf")),
-        blocks=r.choice(("shipped", "shipped", "small", "nested")) if q_len * k_len < 400 else "shipped",
+        blocks=r.choice(("shipped", "shipped", "small", "small")) if q_len * k_len < 400 else "shipped",
         second=r.random() < 0.4 and q_len * k_len < 2000,
         sink=r.choice(("", "", "", "number", "heads", "rows", "one")),
     )  # fmt: skip

@@ -20,6 +20,7 @@ import torch
 from regard import patterns as p
 
 from .counting import distinct
+from .found import formulas
 
 
 @dataclass(frozen=True)
@@ -277,6 +278,7 @@ LEAVES: dict[str, Leaf] = {
     "summary": Leaf(_block, lambda at, s, c: at.j % s >= s - c, p.Summary),
     "key_set": Leaf(_runs, lambda at, *runs: _within(at.j, runs), lambda *runs: p.KeySet(_ranges(runs))),
     "query_set": Leaf(_runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))),
+    **{name: Leaf(**formula) for name, formula in formulas("patterns").items()},
 }
 TENSORS = {
     "documents_by_row", "same_document", "spans_by_row", "blocks_by_row", "key_mask", "masks_by_row", "explicit",

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
+from regard import mechanisms as m
 from regard.mechanisms.draws import directions
 
+from .found import formulas
 from .judging import gradients
 
 if TYPE_CHECKING:
@@ -24,8 +26,54 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, torch.Tensor]
 TRIALS = 3
-
 Moved = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A mechanism of features: how a case declares it, φ of vectors in float64, and the least weight there can be."""
+
+    declare: Callable[[Any], Any]
+    features: Callable[[Any, torch.Tensor, Moved], torch.Tensor]  # a case, vectors, and what marks rounded numbers
+    least: float = 0.0
+
+
+def _elu(case: Any, x: torch.Tensor, moved: Moved) -> torch.Tensor:
+    return moved(torch.where(x > 0, x + 1, x.clamp_max(0).exp()))
+
+
+def _positive(case: Any, x: torch.Tensor, moved: Moved) -> torch.Tensor:
+    like = torch.empty(0, dtype=torch.float64)
+    omega = directions(case.seed % 5, case.features, case.head_dim, case.seed % 2 == 0, like)
+    x = x * (case.head_dim**-0.5 if case.scale is None else case.scale) ** 0.5
+    return moved((moved(x @ omega.T) - moved(x.square().sum(-1, keepdim=True) / 2)).exp() / case.features**0.5)
+
+
+def _waves(case: Any, x: torch.Tensor, moved: Moved) -> torch.Tensor:
+    like = torch.empty(0, dtype=torch.float64)
+    w = directions(case.seed % 5, 4 * case.features, case.head_dim, False, like) / SIGMA
+    nothing = (x == 0).all(-1, keepdim=True)  # has no direction, and stays 0
+    length = moved(moved(x.square()).sum(-1, keepdim=True).masked_fill(nothing, 1).sqrt())
+    angles = moved(moved(x / length) @ w.T)
+    return moved(torch.cat([angles.sin(), angles.cos()], -1) / (4 * case.features) ** 0.5)
+
+
+def _random(case: Any, gated: bool) -> m.RandomFeature:
+    return m.RandomFeature(4 * case.features, gated=gated, seed=case.seed % 5, sigma=SIGMA)
+
+
+SIGMA = 1.5
+KERNELS: dict[str, Kernel] = {
+    "linear": Kernel(lambda case: m.LinearTransformer(), _elu),
+    "relu": Kernel(lambda case: m.LinearTransformer(m.Relu(0.1)), lambda case, x, moved: moved(x.clamp_min(0) + 0.1)),
+    "performer": Kernel(
+        lambda case: m.Performer(case.features, seed=case.seed % 5, orthogonal=case.seed % 2 == 0), _positive
+    ),
+    "features": Kernel(lambda case: _random(case, gated=False), _waves, math.exp(-2 / SIGMA**2)),
+    "gated": Kernel(lambda case: _random(case, gated=True), _waves, math.exp(-2 / SIGMA**2)),
+}
+FOUND = {name: Kernel(**formula) for name, formula in formulas("mechanisms").items()}
+KERNELS |= FOUND
 
 
 def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
@@ -45,7 +93,8 @@ def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
         k, v = (moved(one @ leaves[name].masked_fill(~live, 0)) for one, name in ((E, "k"), (F, "v")))
         scores = moved(leaves["q"] @ each(k).mT) * made.scale
         return _softmax(scores, mask.any(-1, keepdim=True).expand(scores.shape), moved) @ each(v)
-    of_q, of_k = (_features(made, leaves[name], moved) for name in ("q", "k"))
+    kernel = KERNELS[case.kind]
+    of_q, of_k = (kernel.features(case, leaves[name], moved) for name in ("q", "k"))
     alike = moved(of_q @ each(of_k).mT)
     share = mask.double()
     if case.kind == "gated":
@@ -55,8 +104,8 @@ def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
         later = torch.cat([later[..., 1:], torch.ones_like(later[..., :1])], -1)
         share = moved(share * later * (1 - each(leaves["gate"])[:, :, None]))
     total = moved((alike * share).sum(-1, keepdim=True))
-    if case.kind in ("features", "gated"):
-        total = torch.maximum(total, np.exp(-2 / 1.5**2) * share.sum(-1, keepdim=True))
+    if kernel.least:
+        total = torch.maximum(total, kernel.least * share.sum(-1, keepdim=True))
     blind = ~mask.any(-1, keepdim=True)
     return moved((alike * share / total.masked_fill(blind, 1)).masked_fill(blind, 0)) @ v
 
@@ -65,24 +114,6 @@ def _softmax(scores: torch.Tensor, seen: torch.Tensor, moved: Moved) -> torch.Te
     blind = ~seen.any(-1, keepdim=True)
     scores = moved(scores)
     return moved(scores.masked_fill(~seen, -torch.inf).masked_fill(blind, 0).softmax(-1).masked_fill(blind, 0))
-
-
-def _features(made: Made, x: torch.Tensor, moved: Moved) -> torch.Tensor:
-    """φ of each paper; see docs/mechanisms.md."""
-    case, like = made.case, torch.empty(0, dtype=torch.float64)
-    if case.kind == "linear":
-        return moved(torch.where(x > 0, x + 1, x.clamp_max(0).exp()))
-    if case.kind == "relu":
-        return moved(x.clamp_min(0) + 0.1)
-    if case.kind == "performer":
-        omega = directions(case.seed % 5, case.features, case.head_dim, case.seed % 2 == 0, like)
-        x = x * made.scale**0.5
-        return moved((moved(x @ omega.T) - moved(x.square().sum(-1, keepdim=True) / 2)).exp() / case.features**0.5)
-    w = directions(case.seed % 5, 4 * case.features, case.head_dim, False, like) / 1.5
-    nothing = (x == 0).all(-1, keepdim=True)  # has no direction, and stays 0
-    length = moved(moved(x.square()).sum(-1, keepdim=True).masked_fill(nothing, 1).sqrt())
-    angles = moved(moved(x / length) @ w.T)
-    return moved(torch.cat([angles.sin(), angles.cos()], -1) / (4 * case.features) ** 0.5)
 
 
 def _told(made: Made, second: bool, moved: Moved) -> Tensors:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import random
 import traceback
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,13 @@ from regard.layers.caches import RecurrentState
 from regard.mechanisms.draws import directions
 
 from .cases import DTYPES
+from .found import TESTS, module_of
 from .judging import SECOND, Verdict, gradients, share_of
 from .meanings import FULL, Node, Places, build, mask_of, plain_leaf
-from .mechanism_formulas import Tensors, expected
+from .mechanism_formulas import FOUND, KERNELS, Tensors, expected
 
-KINDS = ("linear", "linear", "relu", "performer", "performer", "features", "gated", "linformer", "lsh")
+KINDS = ("linear", "linear", "relu", "performer", "performer", "features", "gated", "linformer", "lsh", *FOUND)
+LOOPS = module_of(TESTS / "mechanisms" / "lsh_by_loops.py")
 FAST = {"linformer": "linformer", "lsh": "lsh"}  # the backend beside the reference; "linear" for the others
 
 
@@ -137,15 +136,12 @@ class Made:
         self.learners = tuple(x for x in case.learners if x in self.given)
         self.grad_output = normal(case.batch, case.heads, case.q_len, case.v_dim).to(self.dtype)
         self.directions = {name: normal(*x.shape).to(self.dtype) for name, x in self.given.items()}
-        self.mechanism: Any = {
-            "linear": lambda: m.LinearTransformer(),
-            "relu": lambda: m.LinearTransformer(m.Relu(0.1)),
-            "performer": lambda: m.Performer(case.features, seed=case.seed % 5, orthogonal=case.seed % 2 == 0),
-            "features": lambda: m.RandomFeature(4 * case.features, seed=case.seed % 5, sigma=1.5),
-            "gated": lambda: m.RandomFeature(4 * case.features, gated=True, seed=case.seed % 5, sigma=1.5),
-            "linformer": lambda: m.Linformer(case.k_len + 2, 3),
-            "lsh": lambda: m.LSH(chunk=3, buckets=4, rounds=2, seed=case.seed % 5),
-        }[case.kind]()
+        if case.kind == "linformer":
+            self.mechanism: Any = m.Linformer(case.k_len + 2, 3)
+        elif case.kind == "lsh":
+            self.mechanism = m.LSH(chunk=3, buckets=4, rounds=2, seed=case.seed % 5)
+        else:
+            self.mechanism = KERNELS[case.kind].declare(case)
         self.scale = case.head_dim**-0.5 if case.scale is None else case.scale
         if case.kind == "lsh":
             self.seen = self._seen()
@@ -162,7 +158,7 @@ class Made:
         found = torch.zeros(case.batch, case.heads, case.k_len, case.k_len, dtype=torch.bool)
         causal = "causal" in case.pattern.leaves()
         for b, h in np.ndindex(case.batch, case.heads):
-            sees = _loops().seen(self.given["k"][b, h].double().numpy(), rotations, 3, causal, alive[b, h].tolist())
+            sees = LOOPS.seen(self.given["k"][b, h].double().numpy(), rotations, 3, causal, alive[b, h].tolist())
             for i, js in enumerate(sees):
                 found[b, h, i, sorted(js)] = True
         return found[:, :, case.k_len - case.q_len :]
@@ -186,18 +182,6 @@ class Made:
 
     def pattern(self) -> Any:
         return build(self.case.pattern, self.at)
-
-
-@cache
-def _loops() -> Any:
-    """tests/regard/mechanisms/lsh_by_loops.py, wherever the tests are run from."""
-    path = Path(__file__).parents[1] / "mechanisms" / "lsh_by_loops.py"
-    spec = spec_from_file_location("lsh_by_loops", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def judge_mechanism(case: Case) -> list[Verdict]:

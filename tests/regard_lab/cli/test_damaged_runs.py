@@ -13,7 +13,7 @@ from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.models.storage import load_model
 from regard_lab.training import draw_curves, read_log, read_run
 from regard_lab.training.comparison.study import read_asked, read_measures
-from regard_lab.training.identity import _sessions
+from regard_lab.training.identity import read_sessions
 from regard_lab.training.recipes.run_folder import draw_run, read_settings, read_test, write_samples
 from regard_lab.training.record import Log
 
@@ -41,7 +41,7 @@ def run(pairs, tmp_path_factory):
 
 def read_everything(run):
     saved = load_model(run)
-    told = _sessions(run / "run.json")
+    told = read_sessions(run / "run.json")
     if told[1]:
         raise RegardError(told[1][0])
     return (

@@ -1,12 +1,15 @@
 """Prompts in, texts out: stops, streams, batches and saved models."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, CheckpointError
-from regard_lab.decoding import Generator, Sampling
+from regard_lab.decoding import Generator, Sampling, TextStream
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
@@ -58,15 +61,15 @@ def test_each_prompt_is_continued_in_its_place_whatever_stands_beside_it(generat
 
 @pytest.mark.parametrize("options", [{}, {"sampling": DRAWN, "count": 2}, {"beam": 2}])
 @pytest.mark.parametrize("stop", [[], ["e"]])
-def test_what_was_told_piece_by_piece_is_the_text(generator, options, stop):
-    told = {}
+def test_what_was_passed_on_piece_by_piece_is_the_text(generator, options, stop):
+    parts = {}
 
-    def tell(prompt, number, more):
-        told[prompt, number] = told.get((prompt, number), "") + more
+    def keep(prompt, number, more):
+        parts[prompt, number] = parts.get((prompt, number), "") + more
 
-    found = generator.generate(PROMPTS, max_tokens=15, stop=stop, on_text=tell, **options)
+    found = generator.generate(PROMPTS, max_tokens=15, stop=stop, on_text=keep, **options)
     texts = {(row, number): one.text for row, many in enumerate(found) for number, one in enumerate(many)}
-    assert told == {place: text for place, text in texts.items() if text}
+    assert parts == {place: text for place, text in texts.items() if text}
 
 
 def test_a_stop_that_begins_and_ends_inside_sub_words_ends_the_text(generator):
@@ -85,9 +88,9 @@ def test_a_stop_that_begins_and_ends_inside_sub_words_ends_the_text(generator):
 
 def test_a_stream_never_holds_half_a_character_and_nothing_that_is_taken_back(generator):
     ids = [generator.tokeniser.vocabulary.raw_pieces.index(bytes([byte])) for byte in "é🦊!".encode()]
-    told = []
-    writing(generator, ids).generate(["a"], stop=["!?"], on_text=lambda *more: told.append(more))
-    assert told == [(0, 0, "é"), (0, 0, "🦊"), (0, 0, "!")]
+    parts = []
+    writing(generator, ids).generate(["a"], stop=["!?"], on_text=lambda *more: parts.append(more))
+    assert parts == [(0, 0, "é"), (0, 0, "🦊"), (0, 0, "!")]
 
 
 def test_an_empty_prompt_begins_a_text_without_the_tokenisers_space(generator):
@@ -113,7 +116,7 @@ def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(gener
     assert read == [[[BEGIN] + [PAD] * len(ids), [BEGIN, *ids]]]
 
 
-def test_the_end_of_a_text_is_said(generator):
+def test_how_a_text_ended_is_stated(generator):
     found = [row[0] for row in generator.generate(PROMPTS, max_tokens=30, sampling=DRAWN)]
     assert {one.ended for one in found} <= {"end", "length"}
     assert all(len(one.ids) == 30 for one in found if one.ended == "length")
@@ -154,3 +157,64 @@ def test_calls_that_cannot_be_are_refused(generator):
         generator.generate(PROMPTS, stop=[""])
     with pytest.raises(ArgumentError, match="limit is 0 ids"):
         generator.generate(PROMPTS, max_tokens=0)
+
+
+LETTERS = st.text(st.sampled_from("abé🦊 "), max_size=12)
+STOPS = st.lists(st.text(st.sampled_from("abé🦊"), min_size=1, max_size=4), max_size=3)
+
+
+def pieces(raw, cuts):
+    edges = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
+    return [raw[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def up_to_the_first_stop(text, stops):
+    """Letter by letter: the text before the stop that is complete first."""
+    for end in range(1, len(text) + 1):
+        met = [stop for stop in stops if text[:end].endswith(stop)]
+        if met:
+            return text[: end - max(map(len, met))], True
+    return text, False
+
+
+@given(LETTERS, STOPS, st.lists(st.integers(0, 99), max_size=6))
+def test_a_text_ends_before_the_stop_that_is_complete_first_however_it_is_cut(text, stops, cuts):
+    stream = TextStream(stops)
+    shown = "".join(stream.feed(piece) for piece in pieces(text.encode(), cuts)) + stream.close()
+    assert (shown, stream.stopped) == up_to_the_first_stop(text, stops)
+
+
+@given(LETTERS, STOPS)
+def test_nothing_is_shown_that_must_be_taken_back_and_nothing_held_without_need(text, stops):
+    stream, shown = TextStream(stops), ""
+    whole, _ = up_to_the_first_stop(text, stops)
+    for end, letter in enumerate(text, start=1):
+        shown += stream.feed(letter.encode())
+        assert whole.startswith(shown)
+        if not stream.stopped:
+            held = text[len(shown) : end]
+            assert held == "" or any(stop.startswith(held) for stop in stops)
+
+
+def test_half_a_character_waits_for_its_other_half_and_is_marked_if_it_never_comes():
+    stream = TextStream()
+    assert [stream.feed(bytes([byte])) for byte in "🦊".encode()] == ["", "", "", "🦊"]
+    assert stream.feed(b"\xf0\x9f") == ""
+    assert stream.close() == "\ufffd"
+
+
+def test_what_may_be_a_stop_is_held_until_it_is_none():
+    stream = TextStream(["###"])
+    assert [stream.feed(part) for part in (b"a#", b"#", b"b")] == ["a", "", "##b"]
+    assert not stream.stopped
+
+
+def test_the_space_before_the_first_word_of_a_text_goes():
+    stream = TextStream(begins=True)
+    assert [stream.feed(b" a"), stream.feed(b" b")] == ["a", " b"]
+
+
+@pytest.mark.parametrize("stops", ["end", [""], ["a", 3]])
+def test_stops_that_cannot_be_are_refused(stops):
+    with pytest.raises(ArgumentError, match="stops"):
+        TextStream(stops)

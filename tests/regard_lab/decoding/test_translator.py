@@ -33,26 +33,23 @@ def test_each_line_has_one_translation_in_its_place(translator, beam):
     assert [one.ids for one in found] == alone
 
 
-def test_small_batches_change_nothing(translator):
-    many = translator.translate(LINES, max_length=10, batch_tokens=4)
+def test_small_batches_change_nothing_and_every_line_is_counted(translator):
+    counted = []
+    many = translator.translate(LINES, max_length=10, batch_tokens=4, progress=counted.append)
     assert [one.ids for one in many] == [one.ids for one in translator.translate(LINES, max_length=10)]
+    assert sum(counted) == len(LINES)
 
 
-def test_a_saved_translator_translates_the_same(translator, tmp_path):
-    translator.model.save(tmp_path / "run", {TOKENISER_FILE: translator.tokeniser.to_json()})
-    loaded = Translator.load(tmp_path / "run")
-    assert loaded.translate(LINES, max_length=9) == translator.translate(LINES, max_length=9)
-
-
-def test_a_saved_recurrent_translator_is_loaded_and_translates_the_same(translator, tmp_path):
+def test_a_saved_translator_of_either_kind_translates_the_same(translator, tmp_path):
     torch.manual_seed(1)
     config = RecurrentTranslator.Config(vocab_size=translator.tokeniser.vocab_size, dim=12, hidden=14)
     recurrent = Translator(RecurrentTranslator(config), translator.tokeniser)
-    recurrent.model.save(tmp_path / "run", {TOKENISER_FILE: translator.tokeniser.to_json()})
-    loaded = Translator.load(tmp_path / "run")
-    assert isinstance(loaded.model, RecurrentTranslator)
-    for beam in (1, 3):
-        assert loaded.translate(LINES, beam=beam, max_length=9) == recurrent.translate(LINES, beam=beam, max_length=9)
+    for number, one in enumerate((translator, recurrent)):
+        one.model.save(tmp_path / f"run{number}", {TOKENISER_FILE: translator.tokeniser.to_json()})
+        loaded = Translator.load(tmp_path / f"run{number}")
+        assert type(loaded.model) is type(one.model)
+        for beam in (1, 3):
+            assert loaded.translate(LINES, beam=beam, max_length=9) == one.translate(LINES, beam=beam, max_length=9)
 
 
 def test_a_model_without_its_tokeniser_is_refused(translator, tmp_path):
@@ -61,12 +58,6 @@ def test_a_model_without_its_tokeniser_is_refused(translator, tmp_path):
         Translator.load(tmp_path / "run")
     with pytest.raises(ArgumentError, match="were not trained together"):
         Translator(translator.model, Tokeniser.train(["other words entirely"], 290))
-
-
-def test_progress_counts_every_line(translator):
-    counted = []
-    translator.translate(LINES, max_length=5, batch_tokens=8, progress=counted.append)
-    assert sum(counted) == len(LINES)
 
 
 def test_perplexity_is_the_exponent_of_the_mean_cross_entropy(translator):

@@ -11,8 +11,8 @@ from regard_lab.seeing.explorer import compared, explore_text, to_page
 from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_REREAD
+from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import text_with_word, text_without_each
-from regard_lab.seeing.lenses.passes import baseline
 from regard_lab.text import BEGIN
 
 from .browsing import Opened

@@ -9,7 +9,7 @@ from matplotlib import colormaps
 
 import regard_lab.seeing.explorer as explorer
 from regard_lab.seeing.canvas import COLOURS
-from regard_lab.seeing.lenses.picture import SIGNED
+from regard_lab.seeing.lenses.record import SIGNED
 
 SOURCE = (Path(explorer.__file__).parent / "source" / "palettes.js").read_text("utf-8")
 

@@ -11,16 +11,16 @@ from regard.errors import ArgumentError
 from regard_lab.lessons.walkthrough import shown_walk, walk_whole
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.seeing import look_text, visible
-from regard_lab.seeing.english import relations_in
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation, show, to_page
 from regard_lab.seeing.explorer import sources as sources_module
 from regard_lab.seeing.explorer.comparing import heads_apart
 from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
 from regard_lab.seeing.explorer.records import ShownWalk
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import Changed, with_word, without_each
-from regard_lab.seeing.lenses.passes import baseline
-from regard_lab.seeing.texts import look_rows
+from regard_lab.seeing.maps import look_rows
+from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
 
 from .browsing import Opened

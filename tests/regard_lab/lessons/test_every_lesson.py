@@ -113,15 +113,12 @@ def test_the_code_that_is_shown_runs(name, run_folder):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_nothing_of_a_figure_is_outside_and_no_legend_lies_on_data(name, run_folder, tmp_path, monkeypatch):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     figures = []
     monkeypatch.setattr("regard_lab.seeing.canvas.save", lambda figure, path: figures.append(figure))
     chosen(name, run_folder).draw(tmp_path / "lesson.png")
     (figure,) = figures
-    drawn = FigureCanvasAgg(figure)
-    drawn.draw()
-    inked, (width, height) = figure.get_tightbbox(drawn.get_renderer()), figure.get_size_inches()
+    figure.draw_without_rendering()
+    inked, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert min(inked.x0, inked.y0, width - inked.x1, height - inked.y1) > -0.01
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend() is not None]
     assert not any(legend.get_window_extent().overlaps(axes.bbox) for legend in legends for axes in figure.axes)

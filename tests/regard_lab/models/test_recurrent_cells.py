@@ -1,16 +1,24 @@
-"""Bahdanau's and Luong's cells against loops written from the papers."""
+"""Bahdanau's and Luong's cells and the LSTMN against loops written from the papers."""
 
 import numpy as np
 import pytest
 import torch
-from recurrent_by_loops import Cell, additive, concat, context, dot, general, numbers
+from recurrent_by_loops import Cell, additive, concat, context, dot, general, numbers, sigmoid, softmax
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from regard.errors import ArgumentError, ShapeError
 from regard.layers import record_attention
 from regard.mechanisms import Additive, Concat, Dot, General, LocalPredictive
-from regard_lab.models.recurrent import BahdanauCell, CellState, FixedVectorCell, LuongCell, MemoryAttention, Tapes
+from regard_lab.models.recurrent import (
+    BahdanauCell,
+    CellState,
+    FixedVectorCell,
+    LongShortTermMemoryNetwork,
+    LuongCell,
+    MemoryAttention,
+    Tapes,
+)
 from regard_lab.models.recurrent.memory import Memory
 
 X, H, M, OUT, LENGTH = 5, 7, 3, 11, 13  # sizes of x, state, memory and h~; words of the source
@@ -61,20 +69,16 @@ def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found(kind):
     assert end.place == 6
 
 
-@pytest.mark.parametrize("feeding", [False, True], ids=["", "input feeding"])
-@pytest.mark.parametrize("name", SCORES)
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize(
+    ("kind", "name", "feeding"),  # pairs of each: every kind with and without feeding, every score likewise
+    [(kind, name, (at + other) % 2 == 0) for at, kind in enumerate(CELLS) for other, name in enumerate(SCORES)],
+)
 def test_luong_moves_on_and_then_attends(kind, name, feeding):
     score, by_loop = SCORES[name]
     memory_dim = H if name == "dot" else M
     attention = MemoryAttention(score).double()
-    cell = LuongCell(
-        new_cell(kind, X + OUT if feeding else X),
-        attention,
-        memory_dim=memory_dim,
-        output_dim=OUT,
-        input_feeding=feeding,
-    ).double()
+    options = {"memory_dim": memory_dim, "output_dim": OUT, "input_feeding": feeding}
+    cell = LuongCell(new_cell(kind, X + OUT if feeding else X), attention, **options).double()
     xs, states = given(memory_dim)
     start, at = first_state(kind)
     found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
@@ -91,8 +95,7 @@ def luong_by_loop(cell, xs, at, attend):
         yield fed
 
 
-@pytest.mark.parametrize("feeding", [False, True], ids=["", "input feeding"])
-@pytest.mark.parametrize("D", [1, 2])
+@pytest.mark.parametrize(("D", "feeding"), [(1, True), (2, False)])
 def test_local_m_looks_around_the_place_of_the_step_and_beyond_the_source_at_nothing(D, feeding):
     attention = MemoryAttention(Dot(), window=D)
     cell = LuongCell(
@@ -172,12 +175,6 @@ def test_an_input_of_another_size_is_refused_with_the_size_to_give():
     cell = BahdanauCell(nn.GRUCell(X, H), attention)
     with pytest.raises(ShapeError, match=f"{X + M} numbers, and GRUCell.* takes {X}; make it with input_size={X + M}"):
         cell(torch.zeros(2, X), cell.begin(torch.zeros(2, H)), attention.remember(torch.zeros(2, 4, M)))
-
-
-@pytest.mark.parametrize("options", [{"batch_first": False}, {"batch_first": True, "bidirectional": True}])
-def test_layers_that_cannot_go_step_by_step_are_refused(options):
-    with pytest.raises(ArgumentError, match="step by step"):
-        FixedVectorCell(nn.GRU(X, H, **options))
 
 
 class Minimal(nn.Module):
@@ -296,3 +293,74 @@ def test_a_state_on_a_gpu_is_reordered_by_an_index_on_the_cpu(make):
         moved = make(torch.empty(3, 4, device="cuda")).reorder(torch.empty(5, dtype=torch.int64))
     held = moved.fed if isinstance(moved, CellState) else moved.values if isinstance(moved, Memory) else moved.summary
     assert (held.device.type, len(held)) == ("cuda", 5)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return LongShortTermMemoryNetwork(dim=5, hidden=7).double()
+
+
+def test_it_is_the_equations_of_the_paper(network):
+    xs = torch.randn(2, 11, 5, dtype=torch.float64)
+    outputs, tapes = network(xs)
+    weights, score = numbers(network.gates), numbers(network.attention.learned)
+    W_x, W_summary = score["query_weight"][0][:, :5], score["query_weight"][0][:, 5:]
+    W_h, v = score["key_weight"][0], score["energy"][0]
+    for row, text in enumerate(xs.numpy()):
+        hs, cs, summary = [], [], np.zeros(7)
+        for x in text:
+            past = np.zeros(7)
+            if hs:
+                s = softmax(np.array([v @ np.tanh(W_h @ h + W_x @ x + W_summary @ summary) for h in hs]))
+                summary, past = s @ np.array(hs), s @ np.array(cs)
+            i, f, o, new = np.split(weights["weight"] @ np.concatenate([summary, x]) + weights["bias"], 4)
+            cs.append(sigmoid(f) * past + sigmoid(i) * np.tanh(new))
+            hs.append(sigmoid(o) * np.tanh(cs[-1]))
+        np.testing.assert_allclose(outputs[row].detach(), hs, atol=1e-12)
+        np.testing.assert_allclose(tapes.hidden[row].detach(), hs, atol=1e-12)
+        np.testing.assert_allclose(tapes.memories[row].detach(), cs, atol=1e-12)
+        np.testing.assert_allclose(tapes.summary[row].detach(), summary, atol=1e-12)
+
+
+def test_a_text_in_pieces_equals_the_whole(network):
+    x = torch.randn(3, 7, 5, dtype=torch.float64)
+    whole, end = network(x)
+    tapes, pieces = None, []
+    for piece in x.split([1, 4, 2], 1):
+        found, tapes = network(piece, tapes)
+        pieces.append(found)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-12, rtol=0)
+    assert tapes.length == end.length == 7
+    assert tapes.nbytes == 8 * 3 * (7 * (7 + 2 * 7) + 7)  # keys, both tapes, and the summary
+
+
+def test_reordered_tapes_go_on_from_the_chosen_rows(network):
+    x, index = torch.randn(3, 6, 5, dtype=torch.float64), torch.tensor([2, 0, 2, 1])
+    _, tapes = network(x[:, :4])
+    found, _ = network(x[index, 4:], tapes.reorder(index))
+    torch.testing.assert_close(found, network(x[index])[0][:, 4:], atol=1e-12, rtol=0)
+
+
+def test_no_step_sees_what_comes_later_and_each_learns_from_what_came_before(network):
+    x = torch.randn(1, 6, 5, dtype=torch.float64, requires_grad=True)
+    network(x)[0][0, 3].sum().backward()
+    reached = x.grad[0].abs().amax(-1) > 0
+    assert reached.tolist() == [True] * 4 + [False] * 2
+    assert all(parameter.grad.abs().max() > 0 for parameter in network.parameters())
+
+
+def test_a_recording_hears_how_it_attends_to_its_past(network):
+    with record_attention(network) as recording:
+        network(torch.randn(1, 5, 5, dtype=torch.float64))
+    assert [detail.weights.shape[-1] for detail in recording["attention"]] == [0, 1, 2, 3, 4]
+    for detail in recording["attention"][1:]:
+        torch.testing.assert_close(detail.weights.sum(-1), torch.ones(1, 1, 1).double())
+
+
+def test_vectors_of_another_size_are_refused_and_a_text_without_words_is_none(network):
+    with pytest.raises(ShapeError, match=r"\(2, 3, 4\); give \(batch, length, 5\)"):
+        network(torch.zeros(2, 3, 4))
+    outputs, tapes = network(torch.zeros(2, 0, 5).double())
+    assert outputs.shape == (2, 0, 7)
+    assert tapes.length == 0

@@ -12,6 +12,7 @@ import torch
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.models import storage
 from regard_lab.models.storage import (
     Checkpoints,
     load_model,
@@ -42,14 +43,6 @@ def edit(path: Path, **changes: object) -> None:
     path.write_bytes(render_sealed(read_sealed(path) | changes))
 
 
-def test_a_model_comes_back(tmp_path):
-    found = load_model(save(tmp_path / "m"), kind="toy")
-    assert found.config == {"dim": 3, "value": 1.0}
-    assert found.kind == "toy"
-    assert found.extra_files == {"tokeniser.json": TOKENISER}
-    assert found.state.keys() == {"weight", "bias"}
-
-
 def test_tied_weights_load_strictly_into_the_module(tmp_path):
     class Tied(torch.nn.Module):
         def __init__(self):
@@ -63,15 +56,20 @@ def test_tied_weights_load_strictly_into_the_module(tmp_path):
     assert torch.equal(first.output.weight, second.embedding.weight)
 
 
-def test_a_saved_model_replaces_a_saved_model(tmp_path):
-    save(tmp_path / "m", 1.0)
+def test_a_saved_model_comes_back_and_replaces_a_saved_model(tmp_path):
+    found = load_model(save(tmp_path / "m"), kind="toy")
+    assert (found.config, found.kind) == ({"dim": 3, "value": 1.0}, "toy")
+    assert found.state.keys() == {"weight", "bias"}
     save(tmp_path / "m", 2.0)
     assert value_of(tmp_path / "m") == 2.0
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    with pytest.raises(CheckpointError, match="kind 'toy', and this call needs 'translator'"):
+        load_model(tmp_path / "m", kind="translator")
 
 
-def test_a_folder_with_anything_else_in_it_is_never_replaced(tmp_path):
-    save(tmp_path / "m")
+def test_an_empty_folder_is_filled_and_one_with_anything_else_is_never_replaced(tmp_path):
+    (tmp_path / "m").mkdir()
+    assert value_of(save(tmp_path / "m")) == 1.0
     (tmp_path / "m" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match=r"notes\.txt"):
         save(tmp_path / "m", 2.0)
@@ -86,15 +84,11 @@ def test_a_folder_with_anything_else_in_it_is_never_replaced(tmp_path):
     assert (tmp_path / "m" / "notes.txt").read_text() == "mine"
 
 
-def test_an_empty_folder_is_filled(tmp_path):
-    assert value_of(save(tmp_path)) == 1.0
-
-
 @pytest.mark.parametrize("name", ["config.json", "weights.safetensors", "tokeniser.json"])
 def test_every_damage_to_any_file_is_refused(tmp_path, name):
     path = save(tmp_path / "m") / name
     whole = path.read_bytes()
-    flips = [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(0, len(whole), 3)]
+    flips = [whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :] for i in range(0, len(whole), 5)]
     for data in [*flips, b"", whole[:-1], whole + b" "]:
         path.write_bytes(data)
         with pytest.raises(CheckpointError, match="m"):
@@ -112,15 +106,10 @@ def test_weights_of_another_model_are_refused_though_whole(tmp_path):
         load_model(tmp_path / "a")
 
 
-def test_another_kind_is_refused_by_name(tmp_path):
-    save(tmp_path / "m")
-    with pytest.raises(CheckpointError, match="kind 'toy', and this call needs 'translator'"):
-        load_model(tmp_path / "m", kind="translator")
-
-
-def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
-    edit(save(tmp_path / "m") / "config.json", format=2)
-    with pytest.raises(CheckpointError, match="format 2; this version reads format 1"):
+@pytest.mark.parametrize("found", [2, True, 1.0, "1"])
+def test_a_newer_format_or_one_that_only_equals_the_number_is_refused(tmp_path, found):
+    edit(save(tmp_path / "m") / "config.json", format=found)
+    with pytest.raises(CheckpointError, match=f"format {found}; this version reads format 1"):
         load_model(tmp_path / "m")
 
 
@@ -148,19 +137,15 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path, name):
     "changes",
     [{"kind": 7}, {"config": []}, {"files": None}, {"files": {}}, {"files": {"weights.safetensors": None}}],
 )
-def test_a_config_of_another_shape_is_refused(tmp_path, changes):
-    edit(save(tmp_path / "m") / "config.json", **changes)
+def test_a_config_of_another_shape_and_an_extra_file_that_is_no_text_are_refused(tmp_path, changes):
+    files = read_sealed(save(tmp_path / "m") / "config.json")["files"]
+    edit(tmp_path / "m" / "config.json", **changes)
     with pytest.raises(CheckpointError):
         load_model(tmp_path / "m")
-
-
-def test_an_extra_file_that_is_no_text_is_refused(tmp_path):
-    save(tmp_path / "m")
-    (tmp_path / "m" / "tokeniser.json").write_bytes(b"\xff")
-    files = read_sealed(tmp_path / "m" / "config.json")["files"]
-    edit(tmp_path / "m" / "config.json", files=files | {"tokeniser.json": hashlib.sha256(b"\xff").hexdigest()})
+    edit(save(tmp_path / "n") / "config.json", files=files | {"tokeniser.json": hashlib.sha256(b"\xff").hexdigest()})
+    (tmp_path / "n" / "tokeniser.json").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match="UTF-8"):
-        load_model(tmp_path / "m")
+        load_model(tmp_path / "n")
 
 
 def test_a_config_that_json_cannot_hold_leaves_the_old_model(tmp_path):
@@ -169,6 +154,11 @@ def test_a_config_that_json_cannot_hold_leaves_the_old_model(tmp_path):
         save_model(tmp_path / "m", {"rate": float("nan")}, {}, "toy")
     with pytest.raises(ArgumentError, match="reserved"):
         save_model(tmp_path / "m", {}, {}, "toy", {"config.json": ""})
+    deep: dict = {}
+    for _ in range(100_000):
+        deep = {"x": deep}
+    with pytest.raises(ArgumentError, match="JSON"):
+        save_model(tmp_path / "m", deep, {}, "toy")
     assert value_of(tmp_path / "m") == 1.0
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
@@ -180,22 +170,13 @@ def test_a_folder_that_is_none_of_ours_is_refused(tmp_path, monkeypatch, path):
         load_model(path)
 
 
-def test_a_config_too_deep_for_json_is_not_written(tmp_path):
-    deep: dict = {}
-    for _ in range(100_000):
-        deep = {"x": deep}
-    with pytest.raises(ArgumentError, match="JSON"):
-        save_model(tmp_path / "m", deep, {}, "toy")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_write_that_fails_at_any_byte_leaves_the_old_model(tmp_path):
     """The system itself refuses to let files grow over each limit in turn."""
     save(tmp_path / "m", 1.0)
     largest = max(path.stat().st_size for path in (tmp_path / "m").iterdir())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     refused = 0
-    for limit in range(0, largest, 7):
+    for limit in range(0, largest, 17):
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
             with pytest.raises(CheckpointError) as caught:
@@ -206,7 +187,7 @@ def test_a_write_that_fails_at_any_byte_leaves_the_old_model(tmp_path):
         assert caught.value.__cause__.errno == errno.EFBIG
         assert value_of(tmp_path / "m") == 1.0
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
-    assert refused >= 50
+    assert refused >= 20
 
 
 def test_a_full_disk_is_told_with_the_bytes_needed(tmp_path, monkeypatch):
@@ -229,8 +210,6 @@ def test_a_run_is_read_as_its_best_model_and_without_one_as_its_last(tmp_path):
 
 
 def test_a_run_that_moves_on_while_it_is_read_gives_its_newer_model(tmp_path, monkeypatch):
-    import regard_lab.models.storage as storage
-
     save(tmp_path / "step-000002", 2.0)
     write_checkpoints(tmp_path, Checkpoints(last="step-000001"))
     real = storage._load
@@ -268,11 +247,4 @@ def test_no_pickle_is_opened_whatever_the_files_hold(tmp_path):
         load_model(tmp_path / "m")
     (tmp_path / "m" / "config.json").write_text(json.dumps({"format": 1}))
     with pytest.raises(CheckpointError, match="not written by regard"):
-        load_model(tmp_path / "m")
-
-
-@pytest.mark.parametrize("found", [True, 1.0, "1"])
-def test_a_format_that_only_equals_the_number_is_refused(tmp_path, found):
-    edit(save(tmp_path / "m") / "config.json", format=found)
-    with pytest.raises(CheckpointError, match="this version reads format 1"):
         load_model(tmp_path / "m")

@@ -1,151 +1,34 @@
-"""What a translation Transformer promises: padding, batches and caches change nothing; a saved one is the same."""
+"""The translation Transformer: its layers, its configs, and sources held once for all rows that read them."""
 
-import copy
-from functools import cache
+from itertools import chain
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from translators import TRANSFORMER, texts, translator
 
-from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard_lab.models import TranslationTransformer
+from regard_lab.models.layers import DecoderLayer, EncoderLayer
 from regard_lab.text import BEGIN, PAD
 from regard_lab.text.batches import pad
 
-TINY = {"vocab_size": 41, "dim": 24, "heads": 4, "hidden_dim": 36, "encoder_layers": 2, "decoder_layers": 3}
-KINDS = [
-    {},
-    {"norm": "post"},
-    {"tied": False},
-    {"positions": "learned", "max_length": 64},
-    {"positions": "rotary"},
-    {"encoder_kv_heads": 2, "decoder_kv_heads": 1, "cross_kv_heads": 2},
-    {"encoder_pattern": "sliding_window(4)", "decoder_pattern": "causal_window(3)"},
-    {"positions": "rotary", "cross_pattern": "sliding_window(6)"},
-    {"decoder_pattern": "full | key_span(0, 2)", "cross_pattern": "causal | key_span(0, 3)"},
-    {"encoder_mechanism": "performer(8)", "positions": "rotary"},
-    {"encoder_mechanism": "lsh(4, 4)"},
-    {"encoder_mechanism": "linformer(16, 4)"},
-]
-
-
-def make(**changes):
-    return copy.deepcopy(_made(tuple(changes.items())))
-
-
-@cache
-def _made(changes):
-    torch.manual_seed(0)
-    changes = dict(changes)
-    model = TranslationTransformer(TranslationTransformer.Config(**{**TINY, **changes})).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # far from flat, so that a wrong path shows
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
-texts = st.lists(st.integers(4, 40), min_size=1, max_size=9)
-
-
-@pytest.mark.parametrize("changes", KINDS, ids=str)
-@settings(max_examples=8, deadline=None)
-@given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=4), side=st.sampled_from(["left", "right"]))
-def test_a_padded_batch_equals_each_sentence_alone(changes, rows, side):
-    model = make(**changes)
-    source = pad([[*source, 3] for source, _ in rows], side)
-    target = pad([[BEGIN, *target] for _, target in rows], side)
-    together = model(source, target)
-    for row, (alone_source, alone_target) in enumerate(rows):
-        alone = model(torch.tensor([[*alone_source, 3]]), torch.tensor([[BEGIN, *alone_target]]))
-        living = together[row][target[row] != PAD]
-        torch.testing.assert_close(living, alone[0], atol=1e-11, rtol=0)
-
-
-@pytest.mark.parametrize("changes", KINDS, ids=str)
-@settings(max_examples=5, deadline=None)
-@given(rows=st.lists(texts, min_size=1, max_size=3), target=texts, side=st.sampled_from(["left", "right"]))
-def test_step_by_step_equals_all_at_once(changes, rows, target, side):
-    model = make(**changes)
-    source = pad([[*row, 3] for row in rows], side)
-    ids = torch.tensor([[BEGIN, *target]] * len(rows))
-    whole = model(source, ids)
-    state = model.start(source)
-    for place in range(ids.shape[1]):
-        assert state.length == place
-        torch.testing.assert_close(model.step(ids[:, place], state), whole[:, place], atol=1e-11, rtol=0)
-
-
-def test_a_reordered_state_goes_on_from_the_chosen_rows():
-    model = make()
-    source = pad([[5, 6, 3], [7, 3], [8, 9, 10, 3]])
-    ids = torch.tensor([[BEGIN, 11, 12], [BEGIN, 13, 14], [BEGIN, 15, 16]])
-    index = torch.tensor([2, 0, 2, 1])
-    state = model.start(source)
-    model.step(ids[:, 0], state)
-    model.step(ids[:, 1], state)
-    state.reorder(index)
-    found = model.step(ids[index, 2], state)
-    torch.testing.assert_close(found, model(source[index], ids[index])[:, 2], atol=1e-11, rtol=0)
-
 
 def test_the_future_of_the_target_changes_nothing_before_it():
-    model = make(decoder_pattern="full")
+    model = translator(decoder_pattern="full")
     source = torch.tensor([[5, 6, 3]])
     one, other = torch.tensor([[BEGIN, 7, 8, 9]]), torch.tensor([[BEGIN, 7, 8, 30]])
     assert torch.equal(model(source, one)[:, :3], model(source, other)[:, :3])
 
 
-def test_every_parameter_learns():
-    for changes in KINDS:
-        model = make(**changes)
-        model(torch.tensor([[5, 6, 7, 3]]), torch.tensor([[BEGIN, 8, 9]])).logsumexp(-1).sum().backward()
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None, name
-            # A key's bias adds the same number to all scores of a query, which softmax does not see.
-            if not name.endswith("to_k.bias"):
-                assert parameter.grad.abs().max() > 0, f"{name} in {changes}"
-
-
 def test_post_norm_is_the_papers_order():
-    model = make(norm="post", encoder_layers=1)
+    model = translator(norm="post", encoder_layers=1)
     layer = model.encoder[0]
     x = torch.randn(1, 5, 24, dtype=torch.float64)
     after_attention = layer.around_attention.norm(x + layer.attention(x))
     expected = layer.around_feed_forward.norm(after_attention + layer.feed_forward(after_attention))
     torch.testing.assert_close(layer(x, None), expected)
-
-
-@pytest.mark.parametrize("changes", KINDS, ids=str)
-def test_a_saved_model_is_the_same(tmp_path, changes):
-    model = make(**changes).float()
-    model.save(tmp_path / "model")
-    loaded = TranslationTransformer.load(tmp_path / "model")
-    source, target = torch.tensor([[5, 6, 3]]), torch.tensor([[BEGIN, 7]])
-    assert loaded.config == model.config
-    assert torch.equal(loaded(source, target), model(source, target))
-    assert all(parameter.requires_grad for parameter in loaded.parameters())
-
-
-def test_weights_of_another_config_are_refused(tmp_path):
-    from regard_lab.models.storage import save_model
-    from regard_lab.models.translation_transformer import KIND
-
-    model = make()
-    for config in ({**model.config.to_dict(), "dim": 48}, {**model.config.to_dict(), "colour": 1}, {"dim": 24}):
-        save_model(tmp_path / "model", config, model.state_dict(), KIND)
-        with pytest.raises(CheckpointError, match="config"):
-            TranslationTransformer.load(tmp_path / "model")
-
-
-def test_a_giant_config_takes_no_memory_before_it_is_refused(tmp_path):
-    from regard_lab.models.storage import save_model
-    from regard_lab.models.translation_transformer import KIND
-
-    model = make()
-    save_model(tmp_path / "model", {**model.config.to_dict(), "vocab_size": 10**12}, model.state_dict(), KIND)
-    with pytest.raises(CheckpointError):
-        TranslationTransformer.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -157,32 +40,13 @@ def test_a_giant_config_takes_no_memory_before_it_is_refused(tmp_path):
         ({"norm": "middle"}, "pre, post"),
         ({"positions": "none"}, "sinusoidal, learned, rotary"),
         ({"encoder_pattern": "cuasal"}, "there is no pattern 'cuasal'"),
-        (
-            {"encoder_pattern": "random_blocks(1, block=2)"},
-            "encoder_pattern .* depends on the number of keys, .* past=true",
-        ),
-        (
-            {"decoder_pattern": "full & ~random_blocks(1)"},
-            "decoder_pattern .* depends on the number of keys, .* past=true",
-        ),
-        (
-            {"cross_pattern": "random_blocks(1, block=2)"},
-            "cross_pattern .* depends on the number of keys, .* past=true",
-        ),
+        ({"encoder_pattern": "random_blocks(1, block=2)"}, "encoder_pattern .* the number of keys, .* past=true"),
+        ({"decoder_pattern": "full & ~random_blocks(1)"}, "decoder_pattern .* the number of keys, .* past=true"),
+        ({"cross_pattern": "random_blocks(1, block=2)"}, "cross_pattern .* the number of keys, .* past=true"),
         ({"dropout": 1.5}, "dropout is 1.5"),
         ({"vocab_size": True}, "vocab_size is True"),
         ({"dim": 12, "positions": "rotary"}, "must be even"),
         ({"tied": "yes"}, "tied is 'yes'"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused_with_its_numbers(changes, words):
-    with pytest.raises(ArgumentError, match=words):
-        TranslationTransformer.Config(**{**TINY, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
         ({"encoder_mechanism": "linear", "encoder_pattern": "sliding_window(4)"}, "not sliding_window"),
         ({"encoder_mechanism": "random_feature(8, gated)"}, "its gates forget what came before"),
         ({"encoder_mechanism": "lsh(4, 4)", "encoder_kv_heads": 2}, "encoder_kv_heads, 2, must be heads, 4"),
@@ -191,29 +55,172 @@ def test_a_config_that_cannot_be_is_refused_with_its_numbers(changes, words):
         ({"encoder_mechanism": None}, "encoder_mechanism is None"),
     ],
 )
-def test_a_mechanism_that_the_encoder_cannot_have_is_refused_by_the_config(changes, words):
+def test_a_config_that_cannot_be_is_refused_with_its_numbers(changes, words):
     with pytest.raises((ArgumentError, UnsupportedError), match=words):
-        TranslationTransformer.Config(**{**TINY, **changes})
+        TranslationTransformer.Config(**{**TRANSFORMER, **changes})
 
 
-def test_a_config_of_an_older_version_has_softmax():
-    older = make().config.to_dict()
-    del older["encoder_mechanism"]
-    assert TranslationTransformer.Config.from_dict(older) == make().config
-
-
-def test_wrong_ids_are_refused_with_their_numbers():
-    model = make(positions="learned", max_length=4)
-    good = torch.tensor([[5, 6]])
-    with pytest.raises(ArgumentError, match="5 to 41"):
-        model(torch.tensor([[5, 41]]), good)
-    with pytest.raises(ShapeError, match="int64"):
-        model(good.float(), good)
+def test_a_config_of_an_older_version_lacks_later_settings():
+    older = translator().config.to_dict()
+    del older["encoder_mechanism"], older["gradient_checkpointing"]
+    assert TranslationTransformer.Config.from_dict(older) == translator().config
     with pytest.raises(ShapeError, match="0 to 3"):
-        model(good, torch.tensor([[5, 6, 7, 8, 9]]))
+        translator(positions="learned", max_length=4)(torch.tensor([[5, 6]]), torch.tensor([[5, 6, 7, 8, 9]]))
 
 
-def test_a_source_of_nothing_but_padding_is_finite():
-    model = make()
-    scores = model(torch.tensor([[PAD, PAD], [5, 3]]), torch.tensor([[BEGIN, 6], [BEGIN, 6]]))
-    assert bool(scores.isfinite().all())
+# Steps: sources are held once for all that read them, and a step equals the whole, however the rows were moved
+
+KINDS = [
+    {},
+    {"norm": "post", "tied": False, "vocab_size": 131},
+    {"positions": "rotary", "decoder_kv_heads": 2, "cross_kv_heads": 1},
+    {"decoder_pattern": "causal_window(3)", "cross_pattern": "key_span(1) | prefix(1)"},
+    {"cross_pattern": "sliding_window(4)", "cross_kv_heads": 2},
+    {"cross_pattern": "global_tokens(0) | causal", "positions": "learned", "max_length": 32},
+]
+
+
+def close(found, expected):
+    assert (found - expected).abs().max() <= 1e-12 * expected.abs().max().clamp(min=1)
+
+
+def beams(rows, readers):
+    """Every group of neighbours goes on from some of its own, as in a beam search."""
+    groups = [rows[at : at + readers] for at in range(0, len(rows), readers)]
+    return st.tuples(*(st.lists(st.sampled_from(group), min_size=3, max_size=3) for group in groups)).map(
+        lambda found: [*chain(*found)]
+    )
+
+
+@pytest.mark.parametrize("changes", KINDS, ids=str)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data(), sources=st.lists(texts, min_size=1, max_size=4), side=st.sampled_from(["left", "right"]))
+def test_a_step_equals_the_whole_after_any_reordering(changes, data, sources, side):
+    model, source = translator(**changes), pad([[*text, 3] for text in sources], side)
+    state, readers = model.start(source), 1
+    reads, written = list(range(len(sources))), [[BEGIN] for _ in sources]  # what each row reads and has written
+    for _ in range(4):
+        with torch.no_grad():
+            found = model.step(torch.tensor([ids[-1] for ids in written]), state)
+            close(found, model(source[reads], torch.tensor(written))[:, -1])
+        places = list(range(len(reads)))
+        how = data.draw(st.sampled_from(["beam", "beam", "leave", "any"]))
+        if how == "beam":
+            index, readers = data.draw(beams(places, readers)), 3
+        elif how == "leave" and len(places) > readers:
+            leaving = data.draw(st.sampled_from([at // readers for at in places]))
+            index = [at for at in places if at // readers != leaving]
+        else:
+            index, readers = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6)), 1
+        state.reorder(torch.tensor(index))
+        reads = [reads[at] for at in index]
+        written = [[*written[at], data.draw(st.integers(4, 40))] for at in index]
+
+
+def test_a_beam_holds_its_source_once():
+    model, source = translator(), pad([[5, 6, 3], [7, 3]])
+    with torch.inference_mode():
+        state = model.start(source)
+        held = state.sources.nbytes
+        state.reorder(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
+        before = state.contexts[0].keys
+        state.reorder(torch.tensor([3, 1, 0, 0, 4, 7, 5, 5]))
+    assert state.sources.readers == 4
+    assert state.sources.nbytes == held
+    assert state.contexts[0].keys is before  # nothing was copied
+
+
+def test_rows_that_are_no_equal_groups_of_neighbours_get_a_source_each():
+    model = translator()
+    with torch.inference_mode():
+        state = model.start(pad([[5, 6, 3], [7, 3]]))
+        state.reorder(torch.tensor([0, 0, 1]))
+    assert state.sources.readers == 1
+    assert [len(context.keys) for context in state.contexts] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("index", [[0], [1], [0, 1, 0, 1], [1, 1, 0]])
+def test_rows_that_stay_go_on_as_they_were(index):
+    model, source, ids = translator(), pad([[5, 6, 8, 3], [7, 3]]), torch.tensor([[BEGIN, 9], [BEGIN, 10]])
+    with torch.no_grad():
+        state = model.start(source)
+        model.step(ids[:, 0], state)
+        state.reorder(torch.tensor(index))
+        close(model.step(ids[index, 1], state), model(source[index], ids[index])[:, 1])
+
+
+def test_where_places_are_compared_every_row_reads_for_itself():
+    model = translator(cross_pattern="sliding_window(4)")
+    with torch.inference_mode():
+        state = model.start(pad([[5, 6, 3], [7, 3]]))
+        state.reorder(torch.tensor([0, 0, 1, 1]))
+    assert state.sources.readers == 1
+
+
+def test_padding_shows_nowhere_whatever_its_vector_is():
+    model = translator(tied=False)
+    with torch.no_grad():
+        model.embedding.weight[PAD] = torch.nan
+        alone, beside = model.start(torch.tensor([[7, 3]])), model.start(pad([[7, 3], [5, 6, 8, 3]]))
+        found = model.step(torch.tensor([BEGIN, BEGIN]), beside)
+        close(found[:1], model.step(torch.tensor([BEGIN]), alone))
+    assert bool(found.isfinite().all())
+
+
+def test_rows_that_cannot_be_leave_the_state_as_it_was():
+    model = translator()
+    with torch.no_grad():
+        state, other = (model.start(pad([[5, 6, 3], [7, 3]])) for _ in range(2))
+        with pytest.raises(ValueError, match="rows 0 to 1"):
+            state.reorder(torch.tensor([0, 2]))
+        ids = torch.tensor([BEGIN, BEGIN])
+        assert torch.equal(model.step(ids, state), model.step(ids, other))
+
+
+def test_weights_that_learned_on_are_used_by_the_next_step():
+    model, ids = translator(), torch.tensor([BEGIN])
+    with torch.no_grad():
+        state = model.start(torch.tensor([[5, 6, 3]]))
+        for weight in (model.decoder[0].self_attention.to_q.weight, model.decoder[0].cross_attention.to_q.weight):
+            weight.mul_(1.5)
+        fresh = model(torch.tensor([[5, 6, 3]]), ids[:, None])[:, 0]
+        close(model.step(ids, state), fresh)
+
+
+def test_in_bfloat16_a_step_is_near_the_whole():
+    model = translator(vocab_size=131).bfloat16()
+    source, ids = pad([[5, 6, 8, 3], [7, 3]]), torch.tensor([[BEGIN, 9], [BEGIN, 10]])
+    exact = translator(vocab_size=131)(source, ids)[:, 1]
+    with torch.no_grad():
+        state, alone = model.start(source), model.start(source[:1])
+        for place in (0, 1):
+            found, one = model.step(ids[:, place], state), model.step(ids[:1, place], alone)
+    for scores, expected in ((found, exact), (one, exact[:1])):
+        assert scores.dtype == torch.bfloat16
+        assert (scores.double() - expected).abs().max() <= 0.1 * expected.abs().max()
+
+
+@pytest.mark.parametrize("changes", KINDS[:3], ids=str)
+def test_gradient_checkpointing_changes_no_gradient(changes):
+    source, target = pad([[5, 6, 3], [7, 3]]), pad([[BEGIN, 8, 9], [BEGIN, 10]])
+    grads = []
+    for checkpointing in (False, True):
+        model = translator(**changes, gradient_checkpointing=checkpointing).train()
+        torch.manual_seed(7)  # dropout
+        model(source, target).logsumexp(-1).sum().backward()
+        grads.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(plain, again) for plain, again in zip(*grads, strict=True))
+
+
+def test_checkpointing_computes_each_layer_again(monkeypatch):
+    runs = []
+    for kind in (EncoderLayer, DecoderLayer):
+        plain = kind.forward
+        monkeypatch.setattr(
+            kind, "forward", lambda *given, plain=plain, **more: runs.append(1) or plain(*given, **more)
+        )
+    for checkpointing, expected in ((False, 5), (True, 10)):
+        model = translator(gradient_checkpointing=checkpointing).train()
+        runs.clear()
+        model(torch.tensor([[5, 3]]), torch.tensor([[BEGIN, 6]])).sum().backward()
+        assert len(runs) == expected

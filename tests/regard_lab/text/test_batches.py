@@ -43,7 +43,7 @@ def test_only_one_step_shares_out_empty_batches_and_only_among_single_sentences(
         assert any(lacking[0])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=8)
 @given(st.permutations(range(60)), st.integers(0, 5))
 def test_a_batch_is_a_function_of_its_step_alone(asked, seed):
     fresh = [TokenBatches(MIXED, 300, seed, 2, 1).at(step) for step in range(60)]

@@ -1,13 +1,18 @@
 """Files as people have them: what is kept, what is dropped and counted, what is refused by name and line."""
 
+from __future__ import annotations
+
+import csv
 import io
 import json
 import time
 
 import pytest
 
-from regard.errors import ArgumentError, DataError
+from regard.errors import ArgumentError, DataError, NotFoundError
 from regard_lab.text import Pair, read_lines, read_pairs
+from regard_lab.text.documents import read_labelled
+from regard_lab.text.tables import HALF_QUOTED
 
 HELLO = Pair("hello", "hallo")
 
@@ -114,20 +119,9 @@ def test_a_nul_past_the_start_drops_one_line(write):
     assert read_pairs(path).first_lines == {"with a NUL character": (str(path), 1001)}
 
 
-def test_longest_side_that_is_kept_has_exactly_max_words(write):
-    path = write("x.tsv", "a b c\tx\na b c d\ty\n")
-    assert read_pairs(path, max_words=3).pairs == [Pair("a b c", "x")]
-
-
-def test_first_line_of_a_reason_is_its_first(write):
-    path = write("x.tsv", "a\tb\n\nno\n\nno\n")
-    read = read_pairs(path)
-    assert read.dropped == {"empty line": 2, "not exactly two columns": 2}
-    assert read.first_lines == {"empty line": (str(path), 2), "not exactly two columns": (str(path), 3)}
-
-
-def test_same_source_with_another_target_is_no_duplicate(write):
-    assert read_pairs(write("x.tsv", "a\tb\na\tc\n")).kept == 2
+def test_the_longest_side_has_exactly_max_words_and_another_target_is_no_duplicate(write):
+    path = write("x.tsv", "a b c\tx\na b c d\ty\na b c\ty\n")
+    assert read_pairs(path, max_words=3).pairs == [Pair("a b c", "x"), Pair("a b c", "y")]
 
 
 # --- two parallel files
@@ -145,7 +139,10 @@ def test_a_fault_in_the_second_file_names_the_second_file(write):
     assert read.first_lines == {"not valid UTF-8": (str(target), 2), "empty side": (str(target), 3)}
 
 
-@pytest.mark.parametrize(("left", "right", "counts"), [("a\nb\nc\n", "A\nB\n", (3, 2)), ("a\n", "A\nB\n\n", (1, 3))])
+@pytest.mark.parametrize(
+    ("left", "right", "counts"),
+    [("a\nb\nc\n", "A\nB\n", (3, 2)), ("a\n", "A\nB\n\n", (1, 3)), ("a\nb\nc\n", "A\n\nB\nC\n", (3, 4))],
+)
 def test_parallel_files_of_different_length_are_refused_with_both_counts(write, left, right, counts):
     with pytest.raises(DataError, match=rf"x\.en has {counts[0]} lines? but \S*x\.de has {counts[1]}"):
         read_pairs(write("x.en", left), write("x.de", right))
@@ -187,13 +184,10 @@ def test_one_damaged_line_never_refuses_a_file_and_a_fifth_does_not_either(write
         read_pairs(write("more.tsv", b"".join([*lines, b"\xff\n"])))
 
 
-@pytest.mark.parametrize("name", ["missing.tsv", "no\0name.tsv", "x" * 300 + ".tsv"])
-def test_a_file_that_cannot_be_opened_is_refused(tmp_path, name):
-    with pytest.raises(DataError, match=r"does not exist|cannot be opened"):
-        read_pairs(tmp_path / name)
-
-
-def test_a_folder_is_refused(tmp_path):
+def test_a_file_that_cannot_be_opened_and_a_folder_are_refused(tmp_path):
+    for name in ("missing.tsv", "no\0name.tsv", "x" * 300 + ".tsv"):
+        with pytest.raises(DataError, match=r"does not exist|cannot be opened"):
+            read_pairs(tmp_path / name)
     for name in ("folder.tsv", "folder"):
         (tmp_path / name).mkdir()
         with pytest.raises(DataError, match="is a folder"):
@@ -212,7 +206,7 @@ def test_wrong_arguments_are_refused(write):
         read_pairs(path, path)
 
 
-def test_report_says_everything_in_one_sentence(write):
+def test_the_report_is_one_sentence_with_the_first_line_of_each_reason(write):
     path = write("x.tsv", "a\tb\nno\n\nno\n")
     assert read_pairs(path).report() == (
         f"{path}: kept 1 of 4 lines; dropped 3 (2 not exactly two columns, first at {path} line 2; "
@@ -242,12 +236,10 @@ def test_line_i_comes_from_line_i(write, end):
     assert list(read_lines(io.TextIOWrapper(io.BytesIO(content.encode()), encoding="ascii"))) == lines
 
 
-def test_an_empty_input_has_no_lines_and_a_bare_line_end_has_one():
+def test_lines_are_given_out_as_they_arrive():
     assert list(read_lines(io.BytesIO(b""))) == []
     assert list(read_lines(io.BytesIO(b"\n"))) == [""]
 
-
-def test_lines_are_given_out_as_they_arrive():
     def typed():
         yield b"first\n"
         raise AssertionError("the second line was asked for before the first was given out")
@@ -262,8 +254,265 @@ def test_a_line_that_is_not_text_is_refused_by_name_and_number(write, bad):
         list(read_lines(path))
     with pytest.raises(DataError, match="the input, line 2"):
         list(read_lines(io.BytesIO(path.read_bytes())))
-
-
-def test_missing_sentences_are_refused(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
-        list(read_lines(tmp_path / "missing.txt"))
+        list(read_lines(path.with_name("missing.txt")))
+
+
+# Tables with a header: columns are read by their names, and a column that nobody named is never guessed
+
+PAIRS = [Pair("A bird sang.", "Ein Vogel sang."), Pair("Yes, it did", 'Ja, "wirklich"')]
+CSV = 'A bird sang.,Ein Vogel sang.\n"Yes, it did","Ja, ""wirklich"""\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", f"source,target\n{CSV}"),
+        ("a.csv", f"\ufeffSource , Target\r\n{CSV}".replace("\n", "\r\n").replace("\r\r", "\r")),
+        ("a.CSV", f"src,translation\n{CSV}"),
+        ("a.csv", f"source;target\n{CSV}".replace(",E", ";E").replace('","', '";"')),
+        ("a.csv", "source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\t\"Ja, \"\"wirklich\"\"\"\n"),
+        ("a.tsv", 'source\ttarget\nA bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'),
+        ("a.tsv", 'A bird sang.\tEin Vogel sang.\nYes, it did\tJa, "wirklich"\n'),
+        ("a.tsv", 'target\tid\tsource\nEin Vogel sang.\t1\tA bird sang.\nJa, "wirklich"\t2\tYes, it did\n'),
+    ],
+)  # fmt: skip
+def test_a_header_names_the_columns_in_any_order(write, name, content):
+    read = read_pairs(write(name, content))
+    assert (read.pairs, read.dropped) == (PAIRS, {})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_path_names_the_columns(write, suffix):
+    lines = ["n,German,English", "1,Ein Vogel sang.,A bird sang."]
+    path = write(f"a.{suffix}", "\n".join(lines).replace(",", "," if suffix == "csv" else "\t"))
+    assert read_pairs(f"{path}:english,german").pairs == PAIRS[:1]
+    assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_path_names_the_keys_of_json_objects(write, nested):
+    pair = {"German": "Ein Vogel sang.", "English": "A bird sang."}
+    lines = [{"id": 1, **({"translation": pair} if nested else pair)}, {"English": 7, "German": "x"}]
+    path = write("a.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
+    read = read_pairs(f"{path}:english,german")
+    assert (read.pairs, read.dropped) == (PAIRS[:1], {"without strings 'english' and 'german'": 1})
+    assert read_pairs(f"{path}:german,english").pairs == [Pair("Ein Vogel sang.", "A bird sang.")]
+    with pytest.raises(NotFoundError, match="none of 2 lines gives a pair: the strings of its first object are") as no:
+        read_pairs(path)
+    assert str(no.value).endswith(f"'German', 'English'; name the keys after the file, as in {path}:German,English")
+    with pytest.raises(NotFoundError, match=r"name the keys after the file, as in .*a\.jsonl:English,German"):
+        read_pairs(f"{path}:english,germn")
+    assert read_pairs(write("b.jsonl", '{"src": "a", "tgt": "b"}\n')).pairs == [Pair("a", "b")]
+
+
+def test_a_file_with_such_a_name_is_that_file(write):
+    path = write("a.tsv:x,y.tsv", "a\tb\n")
+    assert read_pairs(path).pairs == [Pair("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "asked", "words"),
+    [
+        (
+            "a.csv",
+            "en,de\nHello,Hallo\n",
+            "",
+            "a.csv begins with 'en', 'de'; a .csv begins with a header. Put the line",
+        ),
+        ("a.csv", "en,de\nHello,Hallo\n", "", "as in {path}:en,de"),
+        ("a.csv", "Hello,Hallo\nYes,Ja\n", "", "Put the line source,target before it"),
+        ("a.csv", "", "", "begins with an empty line"),
+        ("a.tsv", "en\tde\nHello\tHallo\n", "", "the first line 'en', 'de' may be a header or a row"),
+        ("a.csv", "source,target,source\na,b,c\n", "", "names a column twice"),
+        ("a.csv", "english,german\na,b\n", ":english,french", "has no column 'french': its first line is"),
+        ("a.tsv", "a\tb\n", ":english,german", "its first line is 'a', 'b'"),
+        ("a.csv", 'source,target\na,b\n"open,c\nd,e\n', "", "line 3: the quotes do not close"),
+    ],
+)
+def test_what_is_not_certain_is_refused_with_a_way_out(write, name, content, asked, words):
+    path = write(name, content)
+    with pytest.raises(DataError) as refused:
+        read_pairs(f"{path}{asked}")
+    assert words.format(path=path) in str(refused.value)
+
+
+def test_lines_that_give_no_pair_are_counted_with_their_numbers(write):
+    content = b'source,target\na,b\nonly one\n\n"two\nlines",c\n\xff,d\na,b\n,e\n'
+    path = write("a.csv", content)
+    read = read_pairs(path)
+    assert read.pairs == [Pair("a", "b"), Pair("two lines", "c")]
+    assert {reason: line for reason, (_, line) in read.first_lines.items()} == {
+        "not as many columns as the header": 3, "empty line": 4, "not valid UTF-8": 7, "duplicate": 8, "empty side": 9,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "asked"),
+    [
+        ("a.csv", "text,label\nA bird sang.,good\nIt rained.,bad\n", ""),
+        ("a.csv", "id,stars,review\n1,good,A bird sang.\n2,bad,It rained.\n", ":stars,review"),
+        ("a.tsv", "label\ttext\ngood\tA bird sang.\nbad\tIt rained.\n", ""),
+    ],
+)
+def test_labels_are_read_by_their_names_too(write, name, content, asked):
+    read = read_labelled(f"{write(name, content)}{asked}")
+    assert read.labels == ("bad", "good")
+    assert read.pairs[0] == Pair("A bird sang.", "good")
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "hint"),
+    [
+        ("a.csv", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:englisch,german", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:text,german", "id,english,german", "as in {path}:english,german"),
+        ("a.csv:text,reply", "id,date,question,answer", "as in {path}:SOURCE,TARGET"),
+        ("a.csv", "question,answer", "as in {path}:question,answer"),
+        ("a.csv", "id,date,question,answer", "as in {path}:SOURCE,TARGET"),
+    ],
+)
+def test_the_way_out_names_columns_that_can_be_meant(tmp_path, name, first, hint):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{first}\n{','.join('x' * len(first.split(',')))}\n")
+    with pytest.raises(NotFoundError) as refused:
+        read_pairs(tmp_path / name)
+    assert str(refused.value).endswith(hint.format(path=path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "a.tsv",
+            "source\ttarget\nA bird.\tEin Vogel.\n",
+            "kept 1 of 1 line; the first line, 'source', 'target', is a header",
+        ),
+        ("a.csv", "src;tgt\nA bird.;Ein Vogel.\n", "kept 1 of 1 line; the first line, 'src', 'tgt', is a header"),
+        (
+            "a.tsv",
+            "english\tsovari\nA bird.\tEin Vogel.\n",
+            "kept 2 of 2 lines; the first line, 'english', 'sovari', was read as a row like the others; if it is a "
+            "header, name the columns after the file, as in {path}:english,sovari",
+        ),
+        ("a.tsv", "A bird.\tEin Vogel.\n", "kept 1 of 1 line"),
+    ],
+)
+def test_the_report_says_what_was_done_with_a_first_line_that_may_be_a_header(write, name, content, words):
+    path = write(name, content)
+    assert read_pairs(path).report() == f"{path}: {words.format(path=path)}"
+
+
+# No pair is made from halves of two, and nothing is unquoted silently
+
+ROWS = [
+    ("a plain row", "eine Zeile"),
+    ('He said "no".', 'Er sagte "nein".'),
+    ("a line\nbreak", "Zeile 0\r\nZeile 1"),
+    ("one\nmore", "kein Umbruch"),
+    ("none", "noch\nein Umbruch"),
+    ("last", "letzte"),
+]
+TIDY = [Pair(" ".join(source.split()), " ".join(target.split())) for source, target in ROWS]
+
+
+def write_table(path, quoting=csv.QUOTE_MINIMAL, header=None):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter="\t", quoting=quoting).writerows([header, *ROWS] if header else ROWS)
+    return path
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("header", [None, ("source", "target")])
+def test_no_pair_is_made_from_halves_of_a_quoted_row(tmp_path, quoting, header):
+    path = write_table(tmp_path / "x.tsv", quoting, header)
+    if header and quoting == csv.QUOTE_ALL:
+        with pytest.raises(DataError, match=r"the header .* is quoted, .* rename it to x\.csv, whose quotes are read$"):
+            read_pairs(path)
+        return
+    read = read_pairs(path)
+    mark = '"' if quoting == csv.QUOTE_ALL else ""
+    assert read.pairs == [
+        Pair(f"{mark}a plain row{mark}", f"{mark}eine Zeile{mark}"),
+        Pair('"He said ""no""."', '"Er sagte ""nein""."'),
+        Pair(f"{mark}last{mark}", f"{mark}letzte{mark}"),
+    ]
+    assert read.dropped[HALF_QUOTED] == 3  # the lines that had two columns
+    assert "look quoted, as csv and pandas write rows (see line " in read.report()
+    assert "rename it to x.csv, whose quotes are read" in read.report()
+    assert ("with the header source TAB target as its first line" in read.report()) == (header is None)
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_the_way_out_of_a_quoted_tsv_reads_every_row(tmp_path, quoting):
+    read = read_pairs(write_table(tmp_path / "x.csv", quoting, ("source", "target")))
+    assert (read.pairs, read.dropped, read.quoted) == (TIDY, {}, None)
+
+
+def test_a_quoted_header_that_the_path_names_is_refused(tmp_path):
+    write_table(tmp_path / "x.tsv", csv.QUOTE_ALL, ("English", "German"))
+    with pytest.raises(DataError, match=r"is quoted, and quotes in a \.tsv are read as letters; rename it to x\.csv"):
+        read_pairs(f"{tmp_path / 'x.tsv'}:english,german")
+
+
+def test_stray_quotes_of_an_unquoted_table_are_letters(tmp_path):
+    rows = [
+        ('He said "no"', 'Er sagte "nein"'), ('"No," he said.', '"Nein", sagte er.'), ('"Yes."', '"Ja."'),
+        ('the "a" and the "b"', 'das "a" und das "b"'), ("plain", "einfach"), ("more", "mehr"),
+    ]  # fmt: skip
+    path = tmp_path / "tatoeba.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows), encoding="utf-8")
+    read = read_pairs(path)
+    assert read.pairs == [Pair(*row) for row in rows]
+    assert (read.dropped, read.quoted) == ({}, None)
+
+
+def test_a_row_with_an_unpaired_quote_at_an_edge_is_dropped_and_counted(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text('good\tgut\nbreak"\t"Zeile 0\nfine\tgut\nlast"\tletzte\n', encoding="utf-8")
+    read = read_pairs(path)
+    assert read.pairs == [Pair("good", "gut"), Pair("fine", "gut")]
+    assert read.dropped == {HALF_QUOTED: 2}
+    assert read.first_lines == {HALF_QUOTED: (str(path), 2)}
+    assert "2 of 4 rows look quoted" in read.report()
+
+
+def test_a_file_of_halves_alone_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text('"a\nb"\t"c\nd"\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"none of 3 lines gives a pair .* rename it to x\.csv"):
+        read_pairs(path)
+
+
+def test_halves_are_no_labelled_texts(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text('good\tA bird.\nbad\t"It\nrained"\nbad\tIt snowed.\n', encoding="utf-8")
+    labelled = read_labelled(path)
+    assert [pair.source for pair in labelled.pairs] == ["A bird.", "It snowed."]
+    assert "label TAB text" in labelled.report
+
+
+@pytest.mark.parametrize("names", [("x.tsv",), ("x.csv",), ("x.en", "x.de"), ("x.jsonl",)])
+def test_lines_that_end_with_a_carriage_return_alone_are_refused(tmp_path, names):
+    content = {".tsv": "a\tb\rc\td\r", ".csv": "source,target\ra,b\rc,d", ".jsonl": '{"source": "a"}\r{"source": "b"}'}
+    for name in names:
+        (tmp_path / name).write_text(content.get(name[1:], "a b\rc d\r"), encoding="utf-8", newline="")
+    with pytest.raises(DataError, match=r"carriage return alone; convert it with `tr '\\r' '\\n' < .*lines\."):
+        read_pairs(*(tmp_path / name for name in names))
+
+
+def test_a_carriage_return_inside_a_line_is_white_space_in_every_table(tmp_path):
+    for name, header, mark in (("x.tsv", "", "\t"), ("x.csv", "source,target\n", ",")):
+        path = tmp_path / name
+        path.write_text(f"{header}a\rb{mark}c\n", encoding="utf-8", newline="")
+        assert read_pairs(path).pairs == [Pair("a b", "c")]
+
+
+def test_files_that_were_joined_without_a_line_end_give_no_joined_pair(tmp_path):
+    for name in ("x.en", "x.de"):
+        (tmp_path / name).write_text("\ufefffirst\nlast\ufeffnew first\n\ufeffmore\n", encoding="utf-8")
+    read = read_pairs(tmp_path / "x.en", tmp_path / "x.de")
+    assert read.pairs == [Pair("first", "first"), Pair("more", "more")]
+    assert read.dropped == {"with a byte order mark inside": 1}
+    (tmp_path / "x.tsv").write_text("a\tb\ufeffc\td\ne\tf\n", encoding="utf-8")
+    assert read_pairs(tmp_path / "x.tsv").pairs == [Pair("e", "f")]

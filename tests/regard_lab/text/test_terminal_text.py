@@ -6,7 +6,8 @@ import unicodedata
 
 import pytest
 
-from regard_lab.text.terminal import one_line, printable, printable_json, printable_lines
+from regard.patterns.drawing import PLAIN, SIGNS
+from regard_lab.text.terminal import one_line, printable, printable_json, printable_lines, stand_in
 
 EVERY = [chr(number) for number in range(sys.maxunicode + 1)]
 
@@ -43,3 +44,7 @@ def test_json_has_the_same_values():
 def test_one_line_of_data_is_one_line(end):
     assert len(one_line(f"a{end}b\x1b[0m").splitlines()) == 1
     assert "\x1b[0m" in one_line(f"a{end}b\x1b[0m")
+
+
+def test_plain_signs_are_those_of_the_command_line():
+    assert "".join(map(stand_in, SIGNS)) == PLAIN

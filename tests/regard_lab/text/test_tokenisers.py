@@ -1,4 +1,4 @@
-"""Nothing is lost between text and ids, and words cover every id once."""
+"""Nothing is lost between text and ids, words cover every id once, and a trimmed vocabulary has no unused piece."""
 
 import ctypes
 import gc
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from regard.errors import ArgumentError, CheckpointError, DataError, MissingPackageError
 from regard.packages import install_line
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN, Tokeniser, normalise
-from regard_lab.text.vocabularies import Vocabulary
+from regard_lab.text.vocabularies import BYTE_OF, SPECIALS, Vocabulary
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",
@@ -47,16 +47,10 @@ def tokeniser(request):
 def test_every_text_comes_back_normalised(kind, text):
     tokeniser = TRAINED[kind]
     ids = tokeniser.encode(text)
-    assert tokeniser.decode(ids) == normalise(text)
-    assert all(END < i < tokeniser.vocab_size for i in ids)
-
-
-@settings(deadline=None, max_examples=200)
-@given(texts)
-def test_normalising_follows_its_definition_and_again_changes_nothing(text):
     once = normalise(text)
-    assert normalise(once) == once
-    assert once == " ".join(once.split())
+    assert tokeniser.decode(ids) == once
+    assert all(END < i < tokeniser.vocab_size for i in ids)
+    assert normalise(once) == once == " ".join(once.split())
     assert unicodedata.is_normalized("NFC", once)
     assert not set(once) & set("’‘ʼ\u00a0\t\n")
     once.encode("utf-8")
@@ -68,21 +62,16 @@ def test_a_text_of_nothing_has_no_ids(tokeniser):
     assert tokeniser.words([]) == []
 
 
-@pytest.mark.parametrize("name", ["<pad>", "<unknown>", "<begin>", "<end>"])
-def test_text_that_spells_a_special_is_ordinary_text(tokeniser, name):
-    for text in (name, f"a {name} b", name * 3):
-        ids = tokeniser.encode(text)
-        assert not {PAD, UNKNOWN, BEGIN, END} & set(ids)
-        assert tokeniser.decode(ids) == text
-
-
-def test_a_vocabulary_with_a_merge_that_spells_a_special_still_never_encodes_it():
+def test_text_that_spells_a_special_is_ordinary_text_even_to_a_merge_of_its_letters(tokeniser):
     letters = "<end>"
     merges = [[letters[:i], letters[i]] for i in range(1, len(letters))]
-    saved = json.loads(TRAINED["bpe"].to_json()) | {"merges": merges}
-    tokeniser = Tokeniser.from_json(json.dumps(saved))
-    assert END not in tokeniser.encode("<end>")
-    assert tokeniser.decode(tokeniser.encode("<end>")) == "<end>"
+    merged = Tokeniser.from_json(json.dumps(json.loads(TRAINED["bpe"].to_json()) | {"merges": merges}))
+    for name in ("<pad>", "<unknown>", "<begin>", "<end>"):
+        for text in (name, f"a {name} b", name * 3):
+            for each in (tokeniser, merged):
+                ids = each.encode(text)
+                assert not {PAD, UNKNOWN, BEGIN, END} & set(ids)
+                assert each.decode(ids) == text
 
 
 def test_decoding_leaves_specials_out_and_replaces_broken_bytes(tokeniser):
@@ -92,33 +81,20 @@ def test_decoding_leaves_specials_out_and_replaces_broken_bytes(tokeniser):
     assert TRAINED["character"].decode(whole[:2]) == "\ufffd"
 
 
-def test_the_first_word_is_the_same_piece_as_any_later_one():
-    tokeniser = TRAINED["bpe"]
-    (the,) = tokeniser.encode("the")
-    assert tokeniser.encode("the street") == [the, *tokeniser.encode("street")]
-
-
-def test_a_word_learned_at_the_start_of_lines_is_one_piece_with_its_space():
+def test_a_word_is_the_same_piece_with_its_space_wherever_it_stands():
+    (the,) = TRAINED["bpe"].encode("the")
+    assert TRAINED["bpe"].encode("the street") == [the, *TRAINED["bpe"].encode("street")]
     tokeniser = Tokeniser.train(["street"] * 2, vocab_size=300)
     assert len(tokeniser.encode("street")) == 1
     assert len(tokeniser.encode("street street")) == 2
 
 
-def test_characters_are_one_piece_each():
-    tokeniser = TRAINED["character"]
-    assert tokeniser.pieces(tokeniser.encode("Straße 😀")) == ["␣", *"Straße", "␣", "😀"]
-
-
-@pytest.mark.parametrize("bad", [-1, 10**6, 420])
-def test_an_unknown_id_is_refused(tokeniser, bad):
-    for ask in (tokeniser.decode, tokeniser.pieces, tokeniser.words):
-        with pytest.raises(
-            ArgumentError, match=f"id {bad} is outside this tokeniser's vocabulary, 0 to {tokeniser.vocab_size - 1}"
-        ):
-            ask([5, bad])
-
-
-def test_only_one_string_is_encoded(tokeniser):
+def test_an_unknown_id_and_a_list_of_texts_are_refused(tokeniser):
+    last = tokeniser.vocab_size - 1
+    for bad in (-1, last + 1):
+        for method in (tokeniser.decode, tokeniser.pieces, tokeniser.words):
+            with pytest.raises(ArgumentError, match=f"id {bad} is outside this tokeniser's vocabulary, 0 to {last}"):
+                method([5, bad])
     with pytest.raises(ArgumentError, match="not a list"):
         tokeniser.encode(["a"])
 
@@ -173,26 +149,18 @@ def test_words_cover_every_position_once_whatever_the_ids(kind, data):
 @settings(deadline=None)
 @given(texts)
 def test_words_together_spell_the_text(text):
-    tokeniser = TRAINED["bpe"]
-    words = tokeniser.words(tokeniser.encode(text))
+    words = TRAINED["bpe"].words(TRAINED["bpe"].encode(text))
     assert "".join(word for word, _ in words) == normalise(text).replace(" ", "")
 
 
 def test_pieces_are_readable():
+    assert TRAINED["character"].pieces(TRAINED["character"].encode("Straße 😀")) == ["␣", *"Straße", "␣", "😀"]
     tokeniser = TRAINED["bpe"]
     assert tokeniser.pieces([*tokeniser.encode("the street."), END]) == ["the", "street", ".", "<end>"]
     assert tokeniser.pieces(tokeniser.encode("🦄"))[-1] == "\\x84"
 
 
 # --- learning
-
-
-@pytest.mark.parametrize("kind", TRAINED)
-def test_the_same_lines_give_the_same_json(kind):
-    again = Tokeniser.train(iter(LINES), vocab_size=420, kind=kind)
-    assert again.to_json() == TRAINED[kind].to_json()
-    assert again == TRAINED[kind]
-    assert hash(again) == hash(TRAINED[kind])
 
 
 def test_another_process_learns_the_same_vocabulary():
@@ -257,13 +225,14 @@ def test_extras_are_installed_from_where_regard_came_from(recorded, origin, tmp_
 # --- saving
 
 
-def test_json_gives_the_same_tokeniser(tokeniser):
+def test_json_and_the_same_lines_give_the_same_tokeniser(tokeniser):
     text = tokeniser.to_json()
     text.encode("ascii")
-    again = Tokeniser.from_json(text)
-    assert again == tokeniser
-    assert again.to_json() == text
-    assert [again.encode(line) for line in LINES] == [tokeniser.encode(line) for line in LINES]
+    for again in (Tokeniser.from_json(text), Tokeniser.train(iter(LINES), vocab_size=420, kind=tokeniser.kind)):
+        assert again == tokeniser
+        assert hash(again) == hash(tokeniser)
+        assert again.to_json() == text
+        assert [again.encode(line) for line in LINES] == [tokeniser.encode(line) for line in LINES]
 
 
 def test_tokenisers_differ_by_kind_and_by_merges():
@@ -276,38 +245,19 @@ def changed(**change):
     return json.dumps(json.loads(TRAINED["bpe"].to_json()) | change)
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        "",
-        "{",
-        "null",
-        "[]",
-        "[" * 100_000,
-        TRAINED["bpe"].to_json()[:-1],
-        TRAINED["bpe"].to_json() + "x",
-        "{}",
-        changed(format="regard tokeniser 2"),
-        changed(format=None),
-        changed(kind="unigram"),
-        changed(kind=["bpe"]),
-        changed(specials=["<end>", "<unknown>", "<begin>", "<pad>"]),
-        changed(specials=["<pad>", "<unknown>", "<begin>"]),
-        changed(merges=None),
-        changed(merges={}),
-        changed(merges=[["a"]]),
-        changed(merges=[["a", 3]]),
-        changed(merges=["ab"]),
-        changed(merges=[["a", ""]]),
-        changed(merges=[["a", " "]]),
-        changed(merges=[["a", "b"], ["a", "b"]]),
-        changed(merges=[["e", "r"], ["ab", "c"], ["a", "b"]]),
-        changed(merges=[["<pad>", "a"]]),
-        changed(extra=1),
-        None,
-        b"\xff",
-    ],
-)
+MERGES = (
+    None, {}, [["a"]], [["a", 3]], ["ab"], [["a", ""]], [["a", " "]], [["a", "b"], ["a", "b"]],
+    [["e", "r"], ["ab", "c"], ["a", "b"]], [["<pad>", "a"]],
+)  # fmt: skip
+DAMAGED = (
+    "", "{", "null", "[]", "[" * 100_000, TRAINED["bpe"].to_json()[:-1], TRAINED["bpe"].to_json() + "x", "{}",
+    changed(format="regard tokeniser 2"), changed(format=None), changed(kind="unigram"), changed(kind=["bpe"]),
+    changed(specials=["<end>", "<unknown>", "<begin>", "<pad>"]), changed(specials=["<pad>", "<unknown>", "<begin>"]),
+    *(changed(merges=merges) for merges in MERGES), changed(extra=1), None, b"\xff",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_tokeniser_is_refused(damaged):
     with pytest.raises(CheckpointError, match=r"tokeniser is (not valid JSON|damaged or not one of regard's)"):
         Tokeniser.from_json(damaged)
@@ -360,3 +310,104 @@ def test_engines_that_are_thrown_away_leave_no_memory():
         before = used(5)
         grown.append((used(40) - before) / 40)
     assert min(grown) < 4096
+
+
+WHOLE = Tokeniser.train(LINES, vocab_size=420)
+TRIMMED = Tokeniser.train(LINES, vocab_size=420, trim=True)
+
+
+def test_only_pieces_that_no_training_line_uses_are_dropped():
+    used = {piece for line in LINES for piece in WHOLE.pieces(WHOLE.encode(line))}
+    learned = TRIMMED.vocabulary.pieces[len(SPECIALS) + len(BYTE_OF) :]
+    assert 0 < len(learned) < len(WHOLE.vocabulary.pieces) - len(SPECIALS) - len(BYTE_OF)
+    assert {TRIMMED.pieces([i])[0] for i in range(260, TRIMMED.vocab_size)} <= used
+    for line in LINES:
+        assert TRIMMED.pieces(TRIMMED.encode(line)) == WHOLE.pieces(WHOLE.encode(line))
+
+
+@settings(deadline=None, max_examples=200)
+@given(texts)
+def test_every_text_comes_back_and_uses_kept_pieces_alone(text):
+    ids = TRIMMED.encode(text)
+    assert TRIMMED.decode(ids) == normalise(text)
+    assert all(len(SPECIALS) <= i < TRIMMED.vocab_size for i in ids)
+
+
+def test_a_dropped_piece_is_spelled_by_its_parts():
+    tokeniser = Tokeniser.train(["streets"] * 3, vocab_size=300, trim=True)
+    assert tokeniser.pieces(tokeniser.encode("streets")) == ["streets"]
+    assert tokeniser.vocab_size == 261
+    assert tokeniser.decode(tokeniser.encode("stree")) == "stree"
+    assert len(tokeniser.encode("stree")) > len(Tokeniser.train(["streets"] * 3, vocab_size=300).encode("stree"))
+
+
+def test_json_keeps_what_is_dropped():
+    again = Tokeniser.from_json(TRIMMED.to_json())
+    assert again == TRIMMED
+    assert again != WHOLE
+    assert again.encode(LINES[0]) == TRIMMED.encode(LINES[0])
+    assert "dropped" not in json.loads(WHOLE.to_json())
+
+
+@pytest.mark.parametrize("dropped", ["the", ["not a piece"], [7], {"a": 1}, ["a"], None])
+def test_a_damaged_list_of_dropped_pieces_is_refused(dropped):
+    content = json.loads(TRIMMED.to_json()) | {"dropped": dropped}
+    with pytest.raises(CheckpointError, match="damaged"):
+        Tokeniser.from_json(json.dumps(content))
+
+
+TEXT = "A bird  sang.\n\n\tIt was   happy,\nand so \u00e9\u00e8 was the bird.\n" * 3
+KINDS = ("bpe", "character", "byte")
+TOKENISERS = {kind: Tokeniser.train([TEXT], 320, kind, verbatim=True) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_every_text_comes_back_as_it_stands(kind, text):
+    tokeniser = TOKENISERS[kind]
+    assert tokeniser.decode(tokeniser.encode(text)) == text
+    assert tokeniser.decode(tokeniser.encode(text + TEXT)) == text + TEXT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ends_of_lines_stay_and_lines_encoded_apart_are_the_text_encoded_at_once(kind):
+    tokeniser = TOKENISERS[kind]
+    assert tokeniser.decode(tokeniser.encode("a\r\n\r\n b\u2028c")) == "a\r\n\r\n b\u2028c"
+    apart = [i for line in TEXT.splitlines(keepends=True) for i in tokeniser.encode(line)]
+    assert apart == tokeniser.encode(TEXT)
+
+
+def test_bytes_are_the_bytes_of_the_text_in_order():
+    tokeniser = TOKENISERS["byte"]
+    assert tokeniser.vocab_size == 260
+    ids = tokeniser.encode(TEXT)
+    assert len(ids) == len(TEXT.encode())
+    assert len(set(zip(ids, TEXT.encode(), strict=True))) == len(set(ids)) == len(set(TEXT.encode()))
+
+
+def test_sub_words_and_characters_need_fewer_ids_than_bytes():
+    lengths = {kind: len(tokeniser.encode(TEXT)) for kind, tokeniser in TOKENISERS.items()}
+    assert lengths["character"] == len(TEXT)
+    assert lengths["bpe"] < lengths["character"] < lengths["byte"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_survives_its_file_and_differs_from_a_tokeniser_of_sentences(kind):
+    tokeniser = TOKENISERS[kind]
+    again = Tokeniser.from_json(tokeniser.to_json())
+    assert again == tokeniser
+    assert again.verbatim
+    sentences = Tokeniser.train(TEXT.splitlines(), 320, kind)
+    assert '"verbatim"' not in sentences.to_json()
+    assert again != sentences
+    assert not Tokeniser.from_json(sentences.to_json()).verbatim
+
+
+def test_what_no_tokeniser_wrote_is_refused():
+    text = TOKENISERS["bpe"].to_json()
+    with pytest.raises(CheckpointError, match="its keys are not"):
+        Tokeniser.from_json(text.replace('"verbatim":true', '"verbatim":1'))
+    with pytest.raises(CheckpointError, match="its kind is 'byte' and it has merges"):
+        Tokeniser.from_json(text.replace('"bpe"', '"byte"'))
+    with pytest.raises(ArgumentError, match="kind is 'word'"):
+        Tokeniser.train([TEXT], 320, "word", verbatim=True)

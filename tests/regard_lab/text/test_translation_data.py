@@ -1,10 +1,84 @@
-"""Where a translator's sentences come from."""
+"""The parts of a file or of the embedded corpus: every pair once, no source on two sides, the same on every run."""
+
+import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, DataError
+from regard_lab.text import Pair, split_by_hash, translation_data
 from regard_lab.text.pronouns import make_split
 from regard_lab.text.translation_data import load_translation_data
+
+PAIRS = [Pair(f"source {i % 700}", f"target {i}") for i in range(1000)]
+sources = st.lists(st.integers(0, 30), min_size=1, max_size=60)
+
+
+@settings(deadline=None)
+@given(sources)
+def test_every_pair_is_in_one_part_and_no_source_in_two(numbers):
+    pairs = [Pair(f"s{n}", f"t{i}") for i, n in enumerate(numbers)]
+    if len(set(numbers)) < 3:
+        with pytest.raises(DataError, match=f"with {len(set(numbers))} distinct"):
+            split_by_hash(pairs)
+        return
+    splits = split_by_hash(pairs)
+    parts = [splits.train, splits.valid, splits.test]
+    assert all(parts)
+    assert sorted((pair for part in parts for pair in part), key=pairs.index) == pairs
+    for part in parts:
+        assert part == sorted(part, key=pairs.index), "the order of the file is kept"
+    seen = [{pair.source for pair in part} for part in parts]
+    assert sum(map(len, seen)) == len(set().union(*seen))
+
+
+def test_parts_do_not_depend_on_the_order_of_the_file_and_new_pairs_do_not_move_old_ones():
+    fewer, parts = split_by_hash(PAIRS[:500]), split_by_hash(PAIRS)
+    shuffled = split_by_hash(random.Random(0).sample(PAIRS, len(PAIRS)))
+    for name in ("test", "valid"):
+        few, first, second = (set(getattr(one, name)) for one in (fewer, parts, shuffled))
+        assert few <= first == second
+
+
+def test_the_split_is_the_one_of_every_other_machine():
+    splits = split_by_hash([Pair(f"sentence {i}", "") for i in range(100)])
+    assert [pair.source for pair in splits.valid] == ["sentence 54", "sentence 69"]
+
+
+def test_shares_are_about_what_was_asked_for():
+    splits = split_by_hash([Pair(str(i), "") for i in range(4000)], valid=0.1, test=0.2)
+    assert 340 < len(splits.valid) < 460
+    assert 720 < len(splits.test) < 880
+
+
+def test_typographic_variants_of_a_source_stay_together():
+    pairs = [Pair(f"didn{mark}t {i}", mark) for i in range(200) for mark in "'’"]
+    for part in vars(split_by_hash(pairs)).values():
+        assert len(part) % 2 == 0
+
+
+def test_a_share_of_zero_leaves_a_part_empty():
+    splits = split_by_hash(PAIRS, valid=0)
+    assert splits.valid == []
+    assert splits.test
+    assert split_by_hash([Pair("only", "one")], valid=0, test=0).train == [Pair("only", "one")]
+
+
+@pytest.mark.parametrize("shares", [(-0.1, 0.1), (0.1, -0.1), (0.5, 0.5), (float("nan"), 0.1)])
+def test_shares_that_leave_nothing_are_refused(shares):
+    with pytest.raises(ArgumentError, match="shares are valid="):
+        split_by_hash(PAIRS, *shares)
+
+
+def test_large_shares_still_leave_something_to_train_on():
+    splits = split_by_hash([Pair(str(i), "") for i in range(3)], valid=0.49, test=0.49)
+    assert [len(part) for part in vars(splits).values()] == [1, 1, 1]
+
+
+def test_a_file_with_too_few_sources_is_refused_in_words_that_fit_one():
+    with pytest.raises(DataError, match=r"^1 pair with 1 distinct source sentence cannot be split into 3 parts"):
+        split_by_hash([Pair("a", "b")])
 
 
 def write(path, count, word="word"):
@@ -12,7 +86,8 @@ def write(path, count, word="word"):
     return str(path)
 
 
-def test_the_embedded_corpus_has_its_three_parts():
+def test_the_embedded_corpus_has_its_three_parts(monkeypatch):
+    monkeypatch.setitem(translation_data.PRONOUN_COUNTS, "train", 6_000)
     data = load_translation_data(["pronouns"], seed=0)
     sources = [{pair.source for pair in part} for part in (data.train, data.valid, data.test)]
     assert not sources[0] & (sources[1] | sources[2])

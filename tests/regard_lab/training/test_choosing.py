@@ -19,22 +19,22 @@ from regard_lab.training.recipes.choosing import (
     STACK,
     TRANSFORMER,
     Amount,
-    Budget,
+    TrainingBudget,
     choose,
     fitting_heads,
     fitting_size,
     fitting_vocabulary,
 )
-from regard_lab.training.recipes.recipe import Wish
+from regard_lab.training.recipes.recipe import Requested
 
 PAIRS = Amount(18_000, 1_400_000, "pairs", sides=2)
-TEN_MINUTES = Budget(minutes=10.0)
+TEN_MINUTES = TrainingBudget(minutes=10.0)
 RECIPES = (TranslationTraining, LanguageModelTraining, MaskedWordsTraining, ClassifierTraining)
 
 
 def chosen_by(recipe, given=None, amount=PAIRS, size=None):
     given = {"data": ("data.tsv",), **(given or {})}
-    return recipe(recipe.new_config(given)).choose(amount, Wish(given, size, cpu=True))
+    return recipe(recipe.new_config(given)).choose(amount, Requested(given, size, cpu=True))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -64,7 +64,7 @@ def test_the_same_counts_give_the_same_settings_and_the_sentence_names_them():
 @pytest.mark.parametrize("sizes", [TRANSFORMER, RECURRENT_TRANSLATOR, STACK])
 def test_a_named_size_gives_its_row_whatever_the_data(sizes):
     for name, row in sizes.items():
-        choice = choose(sizes, Amount(9, 500), Budget(steps=10), {}, size=name)
+        choice = choose(sizes, Amount(9, 500), TrainingBudget(steps=10), {}, size=name)
         assert choice.settings["dim"] == row.dim
         assert f"size {name}, as asked" in choice.reason
 
@@ -85,15 +85,15 @@ def test_sizes_and_vocabularies_grow_with_the_data_and_sizes_with_the_budget():
 
 
 def test_each_budget_has_its_end():
-    by_steps = choose(TRANSFORMER, PAIRS, Budget(steps=900), {"steps": 900}).settings
+    by_steps = choose(TRANSFORMER, PAIRS, TrainingBudget(steps=900), {"steps": 900}).settings
     assert (by_steps["warmup_steps"], by_steps["cooldown"]) == (90, pytest.approx(0.6))
     by_minutes = choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"minutes": 10.0}).settings
     assert by_minutes["steps"] is None
     assert "validate_every" in by_minutes
-    unasked = choose(TRANSFORMER, PAIRS, Budget(), {})
+    unasked = choose(TRANSFORMER, PAIRS, TrainingBudget(), {})
     assert (unasked.settings["steps"], unasked.settings["minutes"]) == (None, 10.0)
     assert "10 minutes (no budget was given: --minutes, --steps or --patience)" in unasked.reason
-    by_itself = choose(TRANSFORMER, PAIRS, Budget(patience=3), {"patience": 3})
+    by_itself = choose(TRANSFORMER, PAIRS, TrainingBudget(patience=3), {"patience": 3})
     assert by_itself.settings["steps"] is None
     assert "minutes" not in by_itself.settings
     assert (
@@ -170,7 +170,7 @@ def test_a_config_of_its_own_is_trained_as_it_stands(text):
 
 
 def test_a_size_that_does_not_exist_is_refused_before_the_data_are_read(tmp_path):
-    with pytest.raises(ArgumentError, match=r"size 'smal' does not exist; .*small"):
+    with pytest.raises(ArgumentError, match=r"size is 'smal'; .*small"):
         TranslationTraining.of(tmp_path / "run", {"data": ("nowhere.tsv",)}, size="smal")
 
 

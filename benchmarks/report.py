@@ -1,0 +1,77 @@
+"""What the measurements of this folder share: their options, a training, and results as JSON and as a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard_lab.bench.results import environment
+from regard_lab.training import TrainingConfig, TrainingResult, train
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def options(
+    about: str | None, *, out: Path | None = None, seeds: Sequence[int] | None = None
+) -> argparse.ArgumentParser:
+    """The options that most measurements have; a script adds its own."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if out is not None:
+        parser.add_argument("--out", type=Path, default=out, help="the folder of the results (default: %(default)s)")
+        parser.add_argument("--quick", action="store_true", help="small sizes, only to check that it runs")
+    if seeds is not None:
+        parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    return parser
+
+
+def command() -> str:
+    """The command that is running, as it is typed."""
+    return " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def heading(title: str, about: str = "", given: str = "") -> list[str]:
+    """The first lines of a page: its title, the command, the day and PyTorch's version, and what follows these."""
+    return [f"# {title}", "", f"`{given or command()}`, {date.today()}, torch {torch.__version__}{about}.", ""]
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A table in Markdown.
+
+    >>> table(("a", "b"), [(1, 2)])
+    ['| a | b |', '|---|---|', '| 1 | 2 |']
+    """
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (head, *rows)]
+    return [lines[0], "|---" * len(head) + "|", *lines[1:]]
+
+
+def write(folder: Path, name: str, content: dict[str, Any], page: Iterable[str]) -> Path:
+    """Write NAME.json, with command and environment, and NAME.md; the path of the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = {"command": command(), "environment": environment(), **content}
+    (folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    path = folder / f"{name}.md"
+    path.write_text("\n".join(page) + "\n", encoding="utf-8")
+    return path
+
+
+def trained(
+    model: torch.nn.Module, task: Any, steps: int, rate: float, seed: int, warmup: int | None = None
+) -> TrainingResult:
+    """Train in place, down to a learning rate of zero."""
+    config = TrainingConfig(
+        steps=steps, learning_rate=rate, warmup_steps=steps // 10 if warmup is None else warmup, schedule="cosine",
+        weight_decay=0.01, validate_every=steps, save_every=steps, seed=seed,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(model, task, config, folder, cpu=True)
+    if result.stopped == "interrupted":
+        raise SystemExit("interrupted before the training was complete")
+    return result

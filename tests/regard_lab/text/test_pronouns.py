@@ -1,0 +1,464 @@
+"""The embedded corpus: nothing but the referent gives the pronoun away, the German is right, splits share no nouns."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+import pytest
+
+from regard.errors import ArgumentError
+from regard_lab.text.pronouns import (
+    ARTICLE_SENTENCES,
+    ATTRIBUTES,
+    DRAWBACKS,
+    FRAMES,
+    GENDERS,
+    LARGEST_COUNT,
+    LINKS,
+    NOUN_BY_ENGLISH,
+    NOUNS,
+    SENSES,
+    SPLITS,
+    TIMES,
+    WEIGHTS,
+    Degree,
+    Derivation,
+    PronounSentence,
+    Weights,
+    contrast_accuracy,
+    majority_baseline,
+    make_contrast_pairs,
+    make_split,
+    pronoun_accuracy,
+    pronoun_of,
+    split_of_pair,
+    swap_referent,
+    telling_drawbacks,
+    write,
+)  # fmt: skip
+
+# Lexicon
+
+
+def test_the_lexicon_has_at_least_300_nouns_of_one_unique_word_in_both_languages():
+    assert len(NOUNS) >= 300
+    assert len({noun.english for noun in NOUNS}) == len({noun.german for noun in NOUNS}) == len(NOUNS)
+    assert all(len(noun.english.split()) == len(noun.german.split()) == 1 for noun in NOUNS)
+    assert all(noun.english.islower() and noun.german[0].isupper() for noun in NOUNS)
+
+
+def test_every_gender_holds_a_third_of_every_class():
+    counts = Counter((noun.sense, noun.gender) for noun in NOUNS)
+    for sense in SENSES:
+        assert len({counts[sense, gender] for gender in GENDERS}) == 1, sense
+
+
+def test_only_the_weak_masculine_nouns_change_outside_the_nominative():
+    changing = {noun.german: noun.oblique for noun in NOUNS if noun.oblique != noun.german}
+    weak = ("Bär", "Löwe", "Affe", "Elefant", "Rabe")
+    assert changing == {noun: f"{noun.removesuffix('e')}en" for noun in weak}
+    assert {noun.gender for noun in NOUNS if noun.german in changing} == {"masculine"}
+
+
+def test_german_endings_that_fix_the_gender_agree_with_the_lexicon():
+    endings = {"ung": "feminine", "erei": "feminine", "maschine": "feminine", "hörnchen": "neuter", "zeug": "neuter"}
+    for ending, gender in endings.items():
+        assert {noun.gender for noun in NOUNS if noun.german.endswith(ending)} == {gender}
+
+
+def test_no_other_word_of_a_sentence_is_a_noun_of_the_lexicon():
+    frames = [words for frame in FRAMES for words in (frame.plain, frame.negated)]
+    others = [word.english for words in (DRAWBACKS, ATTRIBUTES, LINKS, TIMES) for word in words]
+    spoken = {word for words in frames + others for word in words.split()}
+    assert spoken.isdisjoint(NOUN_BY_ENGLISH)
+
+
+def test_drawbacks_have_unique_words_and_at_least_five_for_every_class():
+    for words in ({drawback.english for drawback in DRAWBACKS}, {drawback.german for drawback in DRAWBACKS}):
+        assert len(words) == len(DRAWBACKS)
+    counts = Counter(drawback.sense for drawback in DRAWBACKS)
+    assert min(counts[sense] for sense in SENSES) >= 5
+    assert {drawback.english for drawback in DRAWBACKS}.isdisjoint(attribute.english for attribute in ATTRIBUTES)
+
+
+def test_both_nouns_of_every_frame_can_be_meant_in_at_least_two_ways():
+    for frame in FRAMES:
+        for first, second in frame.class_pairs:
+            assert first != second
+            assert min(len(telling_drawbacks(*pair)) for pair in ((first, second), (second, first))) >= 2, frame.name
+
+
+def test_telling_drawbacks_can_be_said_of_the_referent_alone():
+    for referent in SENSES:
+        for other in SENSES:
+            for drawback in telling_drawbacks(referent, other):
+                assert drawback.sense == referent
+                assert other not in drawback.also
+
+
+def test_there_are_at_least_ten_frames_with_unique_names():
+    assert len({frame.name for frame in FRAMES}) == len(FRAMES) >= 10
+
+
+# German agreement, sentence by sentence: every frame with nouns of every gender, read and corrected by hand
+
+# Each line: the choices, the English, the German. The choices read
+# subject / frame / object / link / degree and drawback [/ "no", "short" for n't, "link first", a time]
+GOLDENS = [
+    line.split("\t")
+    for line in Path(__file__).with_name("test_pronouns_goldens.tsv").read_text(encoding="utf-8").splitlines()
+]
+DEGREES: dict[str, Degree] = {"": "", "too": "too", "very": "very", "still": "still"}
+
+
+def derive(choices: str) -> Derivation:
+    """Read the choices of a golden sentence."""
+    subject, frame, object_, link, quality, *extras = choices.split(" / ")
+    wanted = set(extras[0].split(", ")) if extras else set()
+    times = {time.english: time for time in TIMES}
+    attributes = {attribute.english: attribute for attribute in ATTRIBUTES}
+    subject_attribute, _, subject_noun = subject.rpartition(" ")
+    object_attribute, _, object_noun = object_.rpartition(" ")
+    degree, _, drawback_word = quality.rpartition(" ")
+    drawback = next(drawback for drawback in DRAWBACKS if drawback.english == drawback_word)
+    return Derivation(
+        frame=next(known for known in FRAMES if known.name == frame),
+        subject=NOUN_BY_ENGLISH[subject_noun],
+        object=NOUN_BY_ENGLISH[object_noun],
+        refers_to_subject=NOUN_BY_ENGLISH[subject_noun].sense == drawback.sense,
+        drawback=drawback,
+        degree=DEGREES[degree],
+        link=next(known for known in LINKS if known.english == link),
+        link_first="link first" in wanted,
+        time=next((times[word] for word in wanted if word in times), None),
+        subject_attribute=attributes.get(subject_attribute),
+        object_attribute=attributes.get(object_attribute),
+        subject_has_no="no" in wanted,
+        apostrophe="'" if "short" in wanted else "",
+    )
+
+
+def test_every_golden_sentence_is_written_exactly():
+    for choices, source, target in GOLDENS:
+        sentence = write(derive(choices))
+        assert (sentence.source, sentence.target) == (source, target), choices
+
+
+def test_the_goldens_show_every_frame_with_objects_and_subjects_of_every_gender():
+    shown = [derive(choices) for choices, *_ in GOLDENS]
+    every = {(frame.name, gender) for frame in FRAMES for gender in GENDERS}
+    assert {(derivation.frame.name, derivation.object.gender) for derivation in shown} == every
+    assert {(derivation.frame.name, derivation.subject.gender) for derivation in shown} == every
+
+
+def test_the_goldens_show_an_attribute_in_every_case_and_gender():
+    shown = [derive(choices) for choices, *_ in GOLDENS]
+    nominative = {("nominative", d.subject.gender) for d in shown if d.subject_attribute and not d.subject_has_no}
+    after_no = {("no", d.subject.gender) for d in shown if d.subject_attribute and d.subject_has_no}
+    oblique = {(d.frame.case, d.object.gender) for d in shown if d.object_attribute}
+    cases = ("nominative", "no", "accusative", "dative")
+    missing = {(case, gender) for case in cases for gender in GENDERS} - nominative - after_no - oblique
+    assert not missing
+
+
+# Splits: a pair of nouns lives in one of them, positions point at the right words, and nothing cheap predicts
+
+TRAIN = make_split("train", 8_000)
+VALID = make_split("valid", 2_000)
+TEST = make_split("test", 4_000)
+CONTRAST = make_contrast_pairs(400)
+EVERYTHING = [*TRAIN, *VALID, *TEST, *(sentence for pair in CONTRAST for sentence in pair), *ARTICLE_SENTENCES]
+
+
+def noun_pairs(sentences: list[PronounSentence]) -> set[frozenset[str]]:
+    return {frozenset((sentence.referent, sentence.other)) for sentence in sentences}
+
+
+def bare(word: str) -> str:
+    return word.strip(".,").lower()
+
+
+def test_every_pair_of_nouns_is_one_of_its_split():
+    contrast = [sentence for pair in CONTRAST for sentence in pair]
+    for name, sentences in (("train", TRAIN), ("valid", VALID), ("test", TEST), ("test", contrast)):
+        pairs = noun_pairs(sentences)
+        assert {split_of_pair(*(NOUN_BY_ENGLISH[noun] for noun in pair)) for pair in pairs} == {name}
+
+
+def test_the_splits_hold_about_90_4_and_6_percent_of_all_pairs():
+    pairs = [(first, second) for first in NOUNS for second in NOUNS if first.english < second.english]
+    shares = Counter(split_of_pair(first, second) for first, second in pairs)
+    for split, share in (("train", 0.90), ("valid", 0.04), ("test", 0.06)):
+        assert shares[split] / len(pairs) == pytest.approx(share, abs=0.01)
+
+
+def test_every_noun_and_every_drawback_occurs_in_training():
+    assert {sentence.referent for sentence in TRAIN} == {noun.english for noun in NOUNS}
+    assert {sentence.other for sentence in TRAIN} == {noun.english for noun in NOUNS}
+    assert {sentence.derivation.drawback for sentence in TRAIN} == set(DRAWBACKS)
+
+
+@pytest.mark.parametrize("sentences", [TRAIN, VALID, TEST], ids=SPLITS)
+def test_no_sentence_occurs_twice_and_roles_and_pronouns_are_balanced(sentences):
+    assert len({sentence.source for sentence in sentences}) == len(sentences)
+    assert 0.4 < sum(sentence.derivation.refers_to_subject for sentence in sentences) / len(sentences) < 0.6
+    counts = Counter(sentence.pronoun for sentence in sentences)
+    assert all(count / len(sentences) == pytest.approx(1 / 3, abs=0.03) for count in counts.values())
+    assert len(counts) == 3
+
+
+def test_one_source_has_one_translation():
+    targets = defaultdict(set)
+    for sentence in EVERYTHING:
+        targets[sentence.source].add(sentence.target)
+    assert {len(found) for found in targets.values()} == {1}
+
+
+def test_the_two_nouns_share_a_gender_in_few_sentences_of_training_alone():
+    share = [
+        sum(sentence.derivation.referent.gender == sentence.derivation.other.gender for sentence in part) / len(part)
+        for part in (TRAIN, VALID, TEST)
+    ]
+    assert share == [pytest.approx(WEIGHTS.same_gender, abs=0.02), 0, 0]
+
+
+def test_the_drawback_can_be_said_of_exactly_one_of_the_two_nouns():
+    for sentence in EVERYTHING:
+        drawback = sentence.derivation.drawback
+        could_be_said_of = (drawback.sense, *drawback.also)
+        assert NOUN_BY_ENGLISH[sentence.referent].sense in could_be_said_of, sentence.source
+        assert NOUN_BY_ENGLISH[sentence.other].sense not in could_be_said_of, sentence.source
+
+
+def test_the_indices_point_at_the_right_words():
+    for sentence in EVERYTHING:
+        words, german = sentence.source.split(), sentence.target.split()
+        assert bare(words[sentence.it_index]) == "it"
+        assert bare(words[sentence.referent_index]) == sentence.referent
+        assert bare(words[sentence.other_index]) == sentence.other
+        assert german[sentence.target_pronoun_index] == sentence.pronoun
+
+
+def test_it_both_nouns_and_the_pronoun_occur_once_each():
+    for sentence in EVERYTHING:
+        words = Counter(bare(word) for word in sentence.source.split())
+        assert [words["it"], words[sentence.referent], words[sentence.other]] == [1, 1, 1], sentence.source
+        german = Counter(bare(word) for word in sentence.target.split())
+        assert german["es"] + german["er"] + german["sie"] == german[sentence.pronoun] == 1, sentence.target
+
+
+def test_a_span_of_time_goes_with_negated_clauses_only():
+    spans = [sentence for sentence in EVERYTHING if sentence.derivation.time and sentence.derivation.time.is_span]
+    assert spans
+    assert all({"nicht", "kein", "keine"} & set(map(bare, sentence.target.split())) for sentence in spans)
+
+
+def test_degrees_fit_the_drawback_and_the_link():
+    conceded = [sentence.source for sentence in EVERYTHING if "although" in sentence.source.lower()]
+    assert conceded
+    assert not [source for source in conceded if " too " in source]
+    for sentence in EVERYTHING:
+        derivation = sentence.derivation
+        allowed = ("", "too", "very") if derivation.drawback.gradable else ("", "still")
+        assert derivation.degree in allowed, sentence.source
+
+
+def test_contrast_pairs_differ_in_one_word_and_the_pronoun_changes():
+    assert len({sentence.source for pair in CONTRAST for sentence in pair}) == 2 * len(CONTRAST)
+    for first, second in CONTRAST:
+        changed = [
+            (before, after)
+            for before, after in zip(first.source.split(), second.source.split(), strict=True)
+            if before != after
+        ]
+        drawbacks = (first.derivation.drawback.english, second.derivation.drawback.english)
+        assert [(bare(before), bare(after)) for before, after in changed] == [drawbacks]
+        assert first.pronoun != second.pronoun
+        assert (first.referent, first.other) == (second.other, second.referent)
+
+
+def test_the_articles_sentences_are_translated_word_for_word():
+    translations = {sentence.source: sentence.target for sentence in ARTICLE_SENTENCES}
+    straight = {
+        "The animal didn't cross the street because it was too tired.": (
+            "Das Tier überquerte die Straße nicht, weil es zu müde war."
+        ),
+        "The animal didn't cross the street because it was too wide.": (
+            "Das Tier überquerte die Straße nicht, weil sie zu breit war."
+        ),
+        "The animal didn't cross the street because it was congested.": (
+            "Das Tier überquerte die Straße nicht, weil sie verstopft war."
+        ),
+    }
+    typographic = {source.replace("'", "’"): target for source, target in straight.items()}
+    assert translations == straight | typographic
+
+
+def test_the_articles_nouns_are_never_trained_on_together():
+    assert split_of_pair(NOUN_BY_ENGLISH["animal"], NOUN_BY_ENGLISH["street"]) == "test"
+    assert frozenset(("animal", "street")) not in noun_pairs(TRAIN) | noun_pairs(VALID)
+
+
+def share_guessed_by(clue: Callable[[PronounSentence], Hashable]) -> float:
+    """The best pronoun accuracy on TEST of any rule that sees the clue alone."""
+    pronouns: defaultdict[Hashable, Counter[str]] = defaultdict(Counter)
+    for sentence in TEST:
+        pronouns[clue(sentence)][sentence.pronoun] += 1
+    return sum(max(counts.values()) for counts in pronouns.values()) / len(TEST)
+
+
+@pytest.mark.parametrize(
+    "clue",
+    [
+        lambda s: s.referent_index < s.other_index,
+        lambda s: s.derivation.subject.gender,
+        lambda s: s.derivation.object.gender,
+        lambda s: (s.derivation.subject.gender, s.derivation.object.gender),
+        lambda s: (s.frame, s.derivation.subject.gender, s.derivation.object.gender),
+        lambda s: s.derivation.drawback,
+        lambda s: (s.derivation.link, s.derivation.link_first, s.derivation.subject_has_no),
+    ],
+    ids=["order", "first gender", "second gender", "both genders", "frame and genders", "drawback", "link"],
+)
+def test_no_cheap_clue_predicts_the_pronoun(clue):
+    assert share_guessed_by(clue) < 0.65
+    assert share_guessed_by(lambda s: s.derivation.referent.gender) == 1.0
+
+
+def test_sentences_stay_short():
+    lengths = [len(sentence.source.split()) for sentence in TRAIN]
+    assert 11 <= sum(lengths) / len(lengths) <= 14
+    assert max(lengths) <= 21
+
+
+def test_every_noun_is_met_often_enough_to_be_learned():
+    met = Counter(noun for sentence in TRAIN for noun in (sentence.referent, sentence.other))
+    mean = 2 * len(TRAIN) / len(NOUNS)
+    assert min(met.values()) > mean / 2
+    assert max(met.values()) < mean * 2
+
+
+def test_the_training_split_is_the_same_on_every_machine():
+    lines = "\n".join(f"{sentence.source}\t{sentence.target}" for sentence in make_split("train", 1000))
+    assert hashlib.sha256(lines.encode()).hexdigest() == (
+        "407edbe43cdd3e04cc902882b41e512d055dee637404517e3b42e6b0d42911ce"
+    )
+
+
+def test_a_longer_split_begins_with_the_shorter_one_and_another_seed_gives_others():
+    assert make_split("valid", 300) == VALID[:300]
+    assert make_split("valid", 0) == make_contrast_pairs(0) == []
+    assert not {s.source for s in make_split("test", 100, seed=1)} & {s.source for s in TEST[:100]}
+
+
+def test_weights_decide_how_often_a_choice_is_made():
+    plain = Weights(same_gender=0, attribute=0, time=0, link_first=0, no_subject=0, contracted=0)
+    for sentence in make_split("train", 500, weights=plain):
+        assert sentence == write(sentence.derivation)
+        words = sentence.source.split()
+        assert words[0] == "The"
+        assert not any("'" in word for word in words)
+        assert sentence.derivation.referent.gender != sentence.derivation.other.gender
+
+
+def test_impossible_requests_are_refused_with_the_numbers():
+    with pytest.raises(ArgumentError, match=f"20001 sentences of 'test'.*0 to {LARGEST_COUNT['test']}"):
+        make_split("test", 20_001)
+    with pytest.raises(ArgumentError, match="-1 sentences of 'train'"):
+        make_split("train", -1)
+    with pytest.raises(ArgumentError, match=r"no split 'dev'.*train, valid, test"):
+        make_split("dev", 1)  # ty: ignore[invalid-argument-type]
+    with pytest.raises(ArgumentError, match="1000000 contrast pairs"):
+        make_contrast_pairs(1_000_000)
+    with pytest.raises(ArgumentError, match=r"'attribute' is 1\.5"):
+        Weights(attribute=1.5)
+
+
+# Swapping the referent: another noun of its class, a third gender, and right German again
+
+
+def test_swapping_the_referent_changes_its_noun_and_what_agrees_with_it():
+    for sentence in [*TEST[:500], *ARTICLE_SENTENCES]:
+        swapped = swap_referent(sentence)
+        old, new = NOUN_BY_ENGLISH[sentence.referent], NOUN_BY_ENGLISH[swapped.referent]
+        assert old.sense == new.sense
+        assert swapped.other == sentence.other
+        assert len({old.gender, new.gender, NOUN_BY_ENGLISH[sentence.other].gender}) == 3
+        changed = [
+            (bare(before), bare(after))
+            for before, after in zip(sentence.source.split(), swapped.source.split(), strict=True)
+            if before != after
+        ]
+        assert changed == [(old.english, new.english)]
+
+
+def test_a_swapped_article_sentence_is_right_german():
+    tired, wide, *_ = ARTICLE_SENTENCES
+    for sentence, seed in ((tired, 0), (tired, 1), (wide, 0)):
+        swapped = swap_referent(sentence, seed)
+        noun = NOUN_BY_ENGLISH[swapped.referent]
+        expected = {
+            "tired": f"Der {noun.german} überquerte die Straße nicht, weil er zu müde war.",
+            "wide": f"Das Tier überquerte den {noun.oblique} nicht, weil er zu breit war.",
+        }
+        assert swapped.target == expected[sentence.derivation.drawback.english]
+
+
+def test_swapping_is_a_function_of_sentence_and_seed():
+    assert swap_referent(TEST[0], seed=3) == swap_referent(TEST[0], seed=3)
+    assert len({swap_referent(TEST[0], seed).referent for seed in range(20)}) > 3
+
+
+# Measures: what counts as the right pronoun in a translator's output, whole or damaged
+
+
+@pytest.mark.parametrize(
+    ("output", "pronoun"),
+    [
+        ("Das Tier überquerte die Straße nicht, weil es zu müde war.", "es"),
+        ("Weil sie zu breit war, überquerte das Tier die Straße nicht.", "sie"),
+        ("Der Hund wollte die Straße überqueren, aber er war müde.", "er"),
+        ("Obwohl er alt war, hielt der Bus vor dem Haus.", "er"),
+        ("das tier überquerte die straße nicht , weil es zu müde war .", "es"),
+        ("Das Tier mied das Sofa, DA SIE", "sie"),
+        ("Das Tier, weil zu müde es war", "es"),
+        ("Es überquerte sie nicht, weil er zu müde war.", "er"),
+        ("weil es weil sie", None),
+        ("Es sah sie.", None),
+        ("Das Tier überquerte die Straße nicht.", None),
+        ("weil essen erst siegt", None),
+        ("", None),
+    ],
+)
+def test_the_pronoun_of_the_subordinate_clause_is_found(output, pronoun):
+    assert pronoun_of(output) == pronoun
+
+
+def test_accuracy_is_one_for_references_and_zero_for_silence():
+    assert pronoun_accuracy(TEST[:300], [sentence.target for sentence in TEST[:300]]) == 1.0
+    assert pronoun_accuracy(TEST[:300], [""] * len(TEST[:300])) == 0.0
+
+
+def test_always_writing_one_pronoun_earns_the_baseline_at_most():
+    earned = {
+        word: pronoun_accuracy(TEST[:300], [f"Weil {word} es sagt"] * len(TEST[:300])) for word in ("er", "sie", "es")
+    }
+    assert max(earned.values()) == majority_baseline(TEST[:300])
+    assert majority_baseline(TEST[:300]) < 0.4
+
+
+def test_one_answer_for_both_sentences_of_a_contrast_pair_earns_nothing():
+    assert contrast_accuracy(CONTRAST, [(first.target, first.target) for first, _ in CONTRAST]) == 0.0
+    assert contrast_accuracy(CONTRAST, [(second.target, first.target) for first, second in CONTRAST]) == 0.0
+    assert contrast_accuracy(CONTRAST, [(first.target, second.target) for first, second in CONTRAST]) == 1.0
+
+
+def test_measures_refuse_outputs_that_do_not_match():
+    with pytest.raises(ArgumentError, match="300 sentences came with 1 outputs"):
+        pronoun_accuracy(TEST[:300], [""])
+    with pytest.raises(ArgumentError, match="400 sentence pairs came with 0 outputs"):
+        contrast_accuracy(CONTRAST, [])
+    for nothing in (lambda: majority_baseline([]), lambda: pronoun_accuracy([], []), lambda: contrast_accuracy([], [])):
+        with pytest.raises(ArgumentError, match=r"0 sentence.* to measure"):
+            nothing()
