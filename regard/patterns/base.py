@@ -5,9 +5,9 @@ A new pattern defines `allows` and one of `form` and `segments`; all else follow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import lcm
 from typing import Any, ClassVar
 
@@ -543,6 +543,9 @@ class Compound(Pattern, enrol=False):
         following = iter(parts)
         return self.mapped(lambda part: next(following))
 
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        return next((part for one in self.made_of() if (part := one.misplaced(first, last)) is not None), None)
+
     def lattice_ends(self) -> set[int] | None:
         ends = [part.lattice_ends() for part in self.made_of()]
         known = [one for one in ends if one is not None]
@@ -553,12 +556,22 @@ class Compound(Pattern, enrol=False):
             part.check(batch, heads, q_len, k_len)
 
 
-def most_kept(parts: Iterable[Pattern]) -> tuple[int, int] | None:
-    """The first and last keys that a causal query may look at by any of the parts; None for all."""
-    kept = [part.kept_keys() for part in parts]
-    bounded = [one for one in kept if one is not None]
-    firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
-    return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
+class AnyOf(Compound, enrol=False):
+    """A pattern in which a query may look at a key if any part allows it, for its head."""
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        ranges = [keys for part in self.made_of() if (keys := part.keys(first, last, k_len))]
+        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges)) if ranges else range(0)
+
+    def reach(self, layers: int = 1) -> Reach:
+        """The parts of one layer feed all of the next, so the farthest one decides."""
+        return reduce(Reach.farther, (part.reach() for part in self.made_of())).stacked(whole("layers", layers, 1))
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        kept = [part.kept_keys() for part in self.made_of()]
+        bounded = [one for one in kept if one is not None]
+        firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
+        return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
 
 
 def _together(periods: list[int | None]) -> int | None:

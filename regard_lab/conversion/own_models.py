@@ -148,12 +148,7 @@ def load_converted(
 
 
 def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
-    """The saved model of a folder, and the model itself.
-
-    Raises:
-        CheckpointError: missing or damaged files.
-        UnsupportedError: a kind of model without key/value heads.
-    """
+    """The saved model of a folder, and the model itself."""
     saved = load_model(folder)
     if saved.kind not in KINDS:
         raise UnsupportedError(
@@ -164,11 +159,7 @@ def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
 
 
 def checked_calibration(calibration: object) -> Calibration | None:
-    """A calibration, or None.
-
-    Raises:
-        ArgumentError: something that cannot be called.
-    """
+    """A calibration, or None."""
     if calibration is not None and not callable(calibration):
         raise ArgumentError(f"calibration is {shown(calibration)}; it needs a function that runs the model on a text")
     return calibration
@@ -266,10 +257,6 @@ def turned(
         kv_heads: the number of key/value heads after the conversion.
         calibration: runs the model on a text; None for closeness without a text.
         regroup: whether heads may be grouped anew, where query heads differ in their projections only.
-
-    Raises:
-        UnsupportedError: a mechanism whose results change with the basis of the keys.
-        ArgumentError: a calibration that does not run some layer.
     """
     after = attention_layers(_unfilled(model, kv_heads))
     groups = {name: after[name].kv_heads for name, layer in attention_layers(model).items()

@@ -16,8 +16,7 @@ from torch import nn
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
 from regard.packages import needed
 from regard.reprs import Described
-from regard_lab.conversion.calibration import row_ids
-from regard_lab.conversion.folder_conversion import check_convertible
+from regard_lab.conversion.folder_conversion import check_convertible, row_ids
 from regard_lab.conversion.folders import (
     check_apart,
     check_out,
@@ -26,8 +25,13 @@ from regard_lab.conversion.folders import (
     is_hugging_face,
     method_of,
 )
-from regard_lab.conversion.measures import (
+from regard_lab.conversion.model_folders import ModelFolder
+from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
+from regard_lab.conversion.report import (
+    ConversionReport,
     Speed,
+    TrainingBudget,
+    Uptrained,
     Watched,
     agreement_of_folders,
     agreement_on_task,
@@ -38,9 +42,6 @@ from regard_lab.conversion.measures import (
     divergence,
     speed_of_folders,
 )
-from regard_lab.conversion.model_folders import ModelFolder
-from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
-from regard_lab.conversion.report import ConversionReport, TrainingBudget, Uptrained
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import Tokeniser
@@ -247,12 +248,7 @@ def trained_tokens(folder: Path) -> int | None:
 def held_out_task(
     model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
 ) -> LanguageTask | TranslationTask | MaskedWordTask:
-    """The task that a model was trained for, on the texts of the settings; their last part is held out.
-
-    Raises:
-        UnsupportedError: a model for which there is none.
-        CheckpointError: a model without a tokeniser.
-    """
+    """The task that a model was trained for, on the texts of the settings; their last part is held out."""
     if TOKENISER_FILE not in files:
         raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
     tokeniser = Tokeniser.from_json(files[TOKENISER_FILE])

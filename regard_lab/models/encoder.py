@@ -15,9 +15,9 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns import KeySpan, Pattern, parse
 from regard.positions import Learned
 from regard.reprs import brief
+from regard_lab.models.base import Aligned, align
 from regard_lab.models.language import EACH, LanguageConfig, Stack, in_turn
 from regard_lab.models.layers import new_norm
-from regard_lab.models.padding import Aligned, align
 
 __all__ = ["TextEncoder", "EncoderConfig"]
 

@@ -46,12 +46,7 @@ class TokenBatches(Described):
     """
 
     def __init__(
-        self,
-        lengths: Sequence[int] | Sequence[tuple[int, int]],
-        budget: int,
-        seed: int,
-        world: int = 1,
-        rank: int = 0,
+        self, lengths: Sequence[int] | Sequence[tuple[int, int]], budget: int, seed: int, world: int = 1, rank: int = 0
     ) -> None:
         budget, world, rank = whole("budget", budget), whole("world", world), whole("rank", rank)
         seed = of_kind("seed", seed, int, "an integer")

@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 from regard.arguments import a_list, a_path, absent, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
@@ -14,12 +13,14 @@ from regard.reprs import brief
 from regard_lab.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy, tidy_target
 from regard_lab.text.tables import (
     DELIMITERS,
-    HALF_QUOTED,
+    EMPTY_LINE,
+    NOT_UTF8,
     SOURCE_AND_TARGET,
     Columns,
-    Header,
+    Fault,
     PairTable,
     Quotes,
+    TextRow,
     find_header,
     first_line,
     name_the_keys,
@@ -43,9 +44,6 @@ class Pair:
     target: str
 
 
-EMPTY_LINE = "empty line"
-NOT_UTF8 = "not valid UTF-8"
-NOT_TWO_COLUMNS = "not exactly two columns"
 BROKEN_JSON = "broken JSON"
 WRONG_KEYS = "without source and target strings"
 NOT_UNICODE = "not valid Unicode"
@@ -56,22 +54,6 @@ FORMATS = (
 )
 
 
-class TextRow(NamedTuple):
-    """The two sides of a line as they are in the file or files."""
-
-    number: int  # line number, from 1
-    files: tuple[str, str]
-    sides: tuple[str, str]
-
-
-class Fault(NamedTuple):
-    """The reason why a line gives no pair."""
-
-    reason: str
-    file: str
-    number: int
-
-
 def rows(
     paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET
 ) -> tuple[Iterator[TextRow | Fault], str | None, Quotes | None]:
@@ -79,11 +61,6 @@ def rows(
 
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
     rows that look quoted.
-
-    Raises:
-        ArgumentError: neither one path nor two.
-        NotFoundError: no such file.
-        DataError: an unknown suffix, or a file that cannot be read.
     """
     tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl")]
     if len(paths) not in (1, 2):
@@ -104,47 +81,17 @@ def rows(
     first = first_line(table.path)
     header = find_header(table, first, columns)
     quotes = Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
-    read = _plain_rows(table.path, quotes) if header is None else _named_rows(table, header, quotes)
-    return read, on_first_line(table, first, header, columns), quotes
-
-
-def _named_rows(table: PairTable, header: Header, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
-    file = str(table.path)
-    for number, found in table_rows(table, header, quotes):
-        if not found:
-            yield Fault(NOT_UTF8 if found is None else EMPTY_LINE, file, number)
-        elif isinstance(found, str):
-            yield Fault(found, file, number)
-        else:
-            yield TextRow(number, (file, file), found)
-
-
-def _plain_rows(path: Path, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
-    for row in _parsed_rows(path, _columns):
-        half = isinstance(row, TextRow) and quotes is not None and quotes.has_half(row.number, row.sides)
-        yield Fault(HALF_QUOTED, str(path), row.number) if half else row
+    return table_rows(table, header, quotes), on_first_line(table, first, header, columns), quotes
 
 
 def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
-    wanted = wanted_columns(table, columns)
-    return _parsed_rows(table.path, lambda text: _json_object(text, wanted))
-
-
-def _parsed_rows(path: Path, parse: Callable[[str], tuple[str, str] | str]) -> Iterator[TextRow | Fault]:
-    file = str(path)
-    for number, text in numbered_lines(path):
-        if text is None:
-            yield Fault(NOT_UTF8, file, number)
-        elif not text.strip():
-            yield Fault(EMPTY_LINE, file, number)
-        else:
-            parsed = parse(text)
-            yield Fault(parsed, file, number) if isinstance(parsed, str) else TextRow(number, (file, file), parsed)
-
-
-def _columns(text: str) -> tuple[str, str] | str:
-    source, tab, target = text.partition("\t")
-    return (source, target) if tab and "\t" not in target else NOT_TWO_COLUMNS
+    file, wanted = str(table.path), wanted_columns(table, columns)
+    for number, text in numbered_lines(table.path):
+        if text is None or not text.strip():
+            yield Fault(NOT_UTF8 if text is None else EMPTY_LINE, file, number)
+            continue
+        found = _json_object(text, wanted)
+        yield Fault(found, file, number) if isinstance(found, str) else TextRow(number, (file, file), found)
 
 
 def _json_object(text: str, wanted: Columns) -> tuple[str, str] | str:

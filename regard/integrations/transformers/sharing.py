@@ -304,7 +304,7 @@ def _checked(model: nn.Module, given: Mapping[str, Any], processes: int) -> torc
     mask = given.get("attention_mask")
     if mask is not None and (not isinstance(mask, torch.Tensor) or mask.dim() != 2):
         raise UnsupportedError(
-            f"attention_mask is {shown(mask)}; over several processes it says which keys are padding, (batch, length)"
+            f"attention_mask is {shown(mask)}; over several processes it marks the live keys, (batch, length)"
         )
     if mask is not None and processes > 1 and mask.shape[1] <= x.shape[1]:
         raise ShapeError(

@@ -112,7 +112,7 @@ class WindowLayer(DynamicLayer):
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Append entries, and return the kept ones with the new ones; the keys say which are left out."""
+        """Append entries, and return the kept ones with the new ones; the keys hold which are left out."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None

@@ -311,11 +311,7 @@ def with_referent_moved(derivation: Derivation, random: Random) -> Derivation | 
     ]
     if not drawbacks:
         return None
-    return replace(
-        derivation,
-        drawback=random.choice(drawbacks),
-        refers_to_subject=not derivation.refers_to_subject,
-    )
+    return replace(derivation, drawback=random.choice(drawbacks), refers_to_subject=not derivation.refers_to_subject)
 
 
 def _check_count(what: str, count: int, largest: int) -> None:

@@ -1,10 +1,24 @@
+"""What a stack of layers learns from, and patterns drawn with characters."""
+
 from __future__ import annotations
+
+import io
 
 import pytest
 import torch
 
 from regard.errors import ArgumentError
-from regard.patterns import Causal, CausalWindow, DilatedWindow, Full, PerHead, Prefix, SameBlock, SlidingWindow
+from regard.patterns import (
+    Causal,
+    CausalWindow,
+    DilatedWindow,
+    Full,
+    KeySpan,
+    PerHead,
+    Prefix,
+    SameBlock,
+    SlidingWindow,
+)
 from regard.patterns.band import Reach
 from regard.patterns.drawing import draw, learned
 
@@ -60,3 +74,37 @@ def test_a_stack_never_reaches_less_than_a_querys_own_position():
     """Every layer hands on a query's own position, so that a stack reaches it however many layers look away from it."""
     assert Reach(back=3, ahead=-2).stacked(2) == Reach(back=6, ahead=0)
     assert Reach(back=None, ahead=1).stacked(3) == Reach(back=None, ahead=3)
+
+
+def test_patterns_are_immutable_and_usable_as_keys():
+    found = {Causal(): 1, SlidingWindow(4): 2, Causal() & SlidingWindow(4): 3, KeySpan(0, 3): 4}
+    assert found[SlidingWindow(4) & Causal()] == 3
+    with pytest.raises(AttributeError):
+        SlidingWindow(4).size = 5  # type: ignore[misc]
+
+
+def test_a_drawing_shows_the_pairs_and_their_positions():
+    lines = CausalWindow(2).draw(2, 4).splitlines()
+    assert lines == [
+        "causal_window(2): 4 of 8 pairs",
+        "queries at positions 2 to 3",
+        "    0 1 2 3",
+        "  2 · ■ ■ ·",
+        "  3 · · ■ ■",
+    ]
+    assert KeySpan(0, torch.tensor([1, 2])).draw(2).splitlines()[0].endswith("first batch row")
+    with pytest.raises(ArgumentError, match="201 x 5"):
+        Causal().draw(201, 5)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "row"), [("ascii", "# # ."), ("cp1252", "# # ·"), ("utf-8", "■ ■ ·"), (None, "■ ■ ·")]
+)
+def test_a_drawing_can_be_printed_on_every_stream(monkeypatch, encoding, row):
+    stream = io.StringIO() if encoding is None else io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stream)
+    drawn = Causal().draw(3)
+    print(drawn, flush=True)
+    assert drawn.splitlines()[3] == f"  1 {row}"
+    assert Causal().draw(3, plain=True).splitlines()[3] == "  1 # # ."
+    assert Causal().draw(3, plain=False).splitlines()[3] == "  1 ■ ■ ·"

@@ -1,6 +1,8 @@
-"""Key padding with holes: the mask's arguments, its rows, and what it costs."""
+"""Key padding: masks with holes, masks in the shapes of other libraries, and blocks by row."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 import torch
@@ -9,6 +11,12 @@ import regard as rg
 from regard import patterns as p
 
 MASK = torch.tensor([[True, False, True, True, False], [False, False, True, True, True]])
+LENGTHS = torch.tensor([3, 9])
+LIVE = torch.arange(9) < LENGTHS[:, None]  # (batch, k_len)
+
+
+def tensors(q_len: int) -> list[torch.Tensor]:
+    return [torch.randn(2, 4, length, 8) for length in (q_len, 9, 9)]
 
 
 def test_every_row_has_its_own_keys():
@@ -17,10 +25,9 @@ def test_every_row_has_its_own_keys():
 
 
 def test_a_span_is_a_mask_without_holes():
-    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
-    lengths = torch.tensor([3, 9])
-    found = rg.attention(q, k, v, pattern=p.Causal() & p.KeyMask(torch.arange(9) < lengths[:, None]))
-    torch.testing.assert_close(found, rg.attention(q, k, v, pattern=p.Causal() & p.KeySpan(0, lengths)))
+    q, k, v = tensors(5)
+    found = rg.attention(q, k, v, pattern=p.Causal() & p.KeyMask(LIVE))
+    torch.testing.assert_close(found, rg.attention(q, k, v, pattern=p.Causal() & p.KeySpan(0, LENGTHS)))
 
 
 def test_a_longer_mask_serves_a_growing_cache():
@@ -82,3 +89,26 @@ def test_positions_at_a_stride_are_masked_by_every_so_many_keys():
             assert torch.equal(found.expand(len(mask), 1, 3, -1), expected.expand(-1, 1, 3, -1))
     varying = p.KeyMask(MASK)
     assert varying.on_lattice(2, 1) is varying.on_lattice(2, 1)  # two would be no equal values
+
+
+@pytest.mark.parametrize("mask", [LIVE, LIVE[:, None, None, :]], ids=["(B, M)", "(B, 1, 1, M)"])
+def test_a_key_padding_mask_is_refused_with_two_ways_out_that_agree(mask):
+    q, k, v = tensors(5)
+    with pytest.raises(rg.ShapeError, match=r"key padding of 2 rows and 9 keys.*KeySpan\(0, lengths\)") as refusal:
+        rg.attention(q, k, v, pattern=p.Explicit(mask))
+    way = re.search(r"KeyMask\((mask[^)]*)\)", str(refusal.value))
+    assert way is not None
+    named = rg.attention(q, k, v, pattern=p.KeyMask(eval(way.group(1), {"mask": mask})))
+    torch.testing.assert_close(named, rg.attention(q, k, v, pattern=p.KeySpan(0, LENGTHS)))
+
+
+def test_a_single_query_takes_the_mask_with_four_axes_as_it_is():
+    q, k, v = tensors(1)
+    found = rg.attention(q, k, v, pattern=p.Explicit(LIVE[:, None, None, :]))
+    torch.testing.assert_close(found, rg.attention(q, k, v, pattern=p.KeySpan(0, LENGTHS)))
+
+
+def test_a_mask_of_another_size_is_refused_with_both_sizes():
+    q, k, v = tensors(5)
+    with pytest.raises(rg.ShapeError, match=r"is for \(3, 9\) queries and keys; this call has \(5, 9\)"):
+        rg.attention(q, k, v, pattern=p.Explicit(torch.ones(3, 9, dtype=torch.bool)))

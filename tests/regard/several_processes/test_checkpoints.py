@@ -1,10 +1,14 @@
-"""Models divided by FSDP2 and by tensor parallelism, and checkpoints that other numbers of processes load."""
+"""Checkpoints of divided models: other numbers of processes load them, damage changes nothing, optimisers keep all."""
 
 from __future__ import annotations
 
 import json
+import pickle
+import shutil
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,27 +18,39 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from regard.distributed import load_checkpoint, save_checkpoint, shard_model, tensor_parallel_plan
-from regard.errors import ArgumentError, CheckpointError, RegardError
-from regard_lab.decoding import greedy_search
-from regard_lab.models import LanguageConfig, LanguageModel, TranslationTransformer
+from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+from regard.layers import FeedForward, MultiHeadAttention
+from regard.storage.sealed_json import render_sealed
 
 IDS = torch.randint(4, 50, (8, 9), generator=torch.Generator().manual_seed(2))
-STEPS, SAVED = 6, 3
+STEPS, SAVED, LATE = 6, 3, 3
 
 
-def model() -> LanguageModel:
-    torch.manual_seed(6)
-    config = LanguageConfig(vocab_size=50, dim=16, heads=4, kv_heads=2, layers=2, hidden_dim=22)
-    return LanguageModel(config).double()
+class Small(nn.Module):
+    """A language model of one layer; `kv_heads` changes the shape of its keys."""
+
+    def __init__(self, kv_heads: int = 2) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.embedding, self.norm, self.head = nn.Embedding(50, 16), nn.LayerNorm(16), nn.Linear(16, 50, bias=False)
+        attention = MultiHeadAttention(dim=16, heads=4, kv_heads=kv_heads, pattern="causal", positions="rotary")
+        self.layers = nn.ModuleList([attention, FeedForward(16, 22, "swiglu")])
+        self.double()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(self.norm(x))
 
 
 def divided(how: str, count: int) -> tuple[nn.Module, torch.Tensor]:
     """The model as `count` processes hold it, and the rows that this process reads."""
-    made = model()
+    made = Small()
     if how == "one":
         return made, IDS
     if how == "tensor":
@@ -95,7 +111,7 @@ def alone(tmp_path_factory) -> tuple[Path, list[float]]:
 @pytest.mark.parametrize(("how", "count"), [("sharded", 4), ("tensor", 2), ("both", 4)])
 def test_saved_by_several_and_resumed_by_two_and_one_the_losses_are_those_of_one(how, count, alone, pools, tmp_path):
     folder = str(tmp_path / "checkpoint")
-    whole = sum(one.numel() for one in model().parameters())
+    whole = sum(one.numel() for one in Small().parameters())
     for losses, held in pools(count).run(begin, folder, how, count):
         assert losses == pytest.approx(alone[1], abs=1e-10)
         assert held < 0.8 * whole
@@ -112,31 +128,15 @@ def test_saved_by_one_and_resumed_by_four(alone, pools):
         assert losses == pytest.approx(alone[1][SAVED:], abs=1e-10)
 
 
-SOURCES = torch.randint(4, 50, (2, 6), generator=torch.Generator().manual_seed(3))
-
-
-def writers() -> list[nn.Module]:
-    torch.manual_seed(6)
-    config = TranslationTransformer.Config(vocab_size=50, dim=16, heads=4, encoder_layers=1, decoder_layers=2)
-    return [one.eval() for one in (model(), TranslationTransformer(config).double())]
-
-
-def sharded_writing(count: int) -> list[list[tuple[int, ...]]]:
-    mesh = init_device_mesh("cpu", (count,))
-    return [written(shard_model(one, mesh)) for one in writers()]
-
-
-def written(module: nn.Module) -> list[tuple[int, ...]]:
-    return [tuple(one.ids) for one in greedy_search(module, SOURCES, max_length=8)]
-
-
-def test_a_sharded_model_writes_the_same_texts(pools):
-    expected = [written(one) for one in writers()]
-    for found in pools(2).run(sharded_writing, 2):
-        assert found == expected
-
-
 # Damage: what is read is verified before it is loaded
+
+
+@pytest.fixture(scope="module")
+def whole(pools, tmp_path_factory) -> str:
+    """A checkpoint of two processes."""
+    folder = str(tmp_path_factory.mktemp("whole"))
+    pools(2).run(begin, folder, "sharded", 2)
+    return folder
 
 
 def spoil(folder: str, fault: str) -> None:
@@ -160,8 +160,6 @@ def spoil(folder: str, fault: str) -> None:
 
 def resealed(manifest: Path, fault: str) -> None:
     """A manifest with a valid seal and a wrong claim."""
-    from regard.storage.sealed_json import render_sealed
-
     content = json.loads(manifest.read_text())
     del content["sha256"]
     name, (_, _, places) = next((name, one) for name, one in content["tensors"].items() if len(one[2]) > 1)
@@ -227,9 +225,9 @@ def refused(folder: str, count: int) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_damaged_checkpoint_changes_no_weight_and_no_optimiser_of_any_process(fault, pools, tmp_path):
-    folder = str(tmp_path)
-    pools(2).run(begin, folder, "sharded", 2)
+def test_a_damaged_checkpoint_changes_no_weight_and_no_optimiser_of_any_process(fault, whole, pools, tmp_path):
+    folder = str(tmp_path / "spoilt")
+    shutil.copytree(whole, folder)
     spoil(folder, fault)
     refusals = pools(2).run(refused, folder, 2)
     assert any(FAULTS[fault] in message for message, _ in refusals), refusals
@@ -307,8 +305,6 @@ def test_a_part_that_process_0_does_not_see_is_refused_and_the_checkpoint_is_kep
 
 
 def test_nothing_is_unpickled(alone, monkeypatch):
-    import pickle
-
     def caught(*_: Any, **__: Any) -> None:
         raise AssertionError("unpickled")
 
@@ -318,24 +314,21 @@ def test_nothing_is_unpickled(alone, monkeypatch):
 
 
 def test_another_model_or_optimiser_is_refused_with_the_differences(alone):
-    other = LanguageModel(LanguageConfig(vocab_size=50, dim=16, heads=4, kv_heads=4, layers=2, hidden_dim=22)).double()
-    with pytest.raises(
-        CheckpointError, match=r"to_k.weight is torch.float64 \(8, 16\) and here torch.float64 \(16, 16\)"
+    for other, optimiser, words in (
+        (Small(kv_heads=4), optimiser_of, r"to_k.weight is torch.float64 \(8, 16\) and here torch.float64 \(16, 16\)"),
+        (Small(), lambda _: None, "optimiser: it was saved with an optimiser; give one to load_checkpoint; load"),
+        (Small(), lambda made: torch.optim.SGD(made.parameters(), momentum=0.9), r"momentum.* is missing"),
     ):
-        load_checkpoint(alone[0], other, optimiser := optimiser_of(other))
-    assert not optimiser.state
-    with pytest.raises(
-        CheckpointError, match=r"optimiser: it was saved with an optimiser; give one to load_checkpoint; load"
-    ):
-        load_checkpoint(alone[0], model())
-    with pytest.raises(CheckpointError, match=r"momentum.* is missing"):
-        load_checkpoint(alone[0], made := model(), torch.optim.SGD(made.parameters(), momentum=0.9))
+        given = optimiser(other)
+        with pytest.raises(CheckpointError, match=words):
+            load_checkpoint(alone[0], other, given)
+        assert not (given and given.state)
     with pytest.raises(ArgumentError, match="a parameter that is not one of the model's"):
-        load_checkpoint(alone[0], made, optimiser_of(model()))
+        load_checkpoint(alone[0], Small(), optimiser_of(Small()))
 
 
-def test_a_save_that_fails_leaves_the_checkpoint_before_it(alone, tmp_path, monkeypatch):
-    made = model()
+def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatch):
+    made = Small()
     save_checkpoint(tmp_path, made, values={"step": 1})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with torch.no_grad():
@@ -347,7 +340,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(alone, tmp_path, monk
         save_checkpoint(tmp_path, made, values={"step": 2})
     monkeypatch.undo()
     assert before.items() <= {path.name: path.read_bytes() for path in tmp_path.iterdir()}.items()
-    assert load_checkpoint(tmp_path, model()) == {"step": 1}
+    assert load_checkpoint(tmp_path, Small()) == {"step": 1}
     save_checkpoint(tmp_path, made, values={"step": 3})
     assert len(list(tmp_path.iterdir())) == 2  # what the failed save left is gone
 
@@ -369,3 +362,154 @@ def test_values_that_json_would_change_are_refused(tmp_path):
         with pytest.raises(ArgumentError, match="JSON"):
             save_checkpoint(tmp_path, nn.Linear(2, 2), values=values)
     assert not list(tmp_path.iterdir())
+
+
+# Optimisers: saving changes nothing of them, and parameters without state have none after loading
+
+
+class Partly(nn.Module):
+    """`late` is used from the fourth step on, `never` never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.late, self.never = nn.Linear(5, 7), nn.Linear(7, 7), nn.Linear(3, 11)
+
+    def forward(self, x: torch.Tensor, late: bool) -> torch.Tensor:
+        x = self.first(x).tanh()
+        return self.late(x) if late else x
+
+
+OPTIMISERS = {
+    "AdamW": partial(torch.optim.AdamW, lr=1e-2),
+    "AMSGrad": partial(torch.optim.Adam, lr=1e-2, amsgrad=True),
+    "SGD": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
+    "RAdam": partial(torch.optim.RAdam, lr=1e-2),
+    "ASGD": partial(torch.optim.ASGD, lr=1e-2),
+    "Adafactor": partial(torch.optim.Adafactor, lr=1e-2),
+}
+
+
+def partly(how: str, count: int, name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    made = Partly().double()
+    if how == "sharded":
+        shard_model(made, init_device_mesh("cpu", (count,)))
+    elif how == "tensor":
+        plan = {"first": ColwiseParallel(output_layouts=Replicate()), "never": ColwiseParallel()}
+        parallelize_module(made, init_device_mesh("cpu", (count,)), plan)
+    return made, OPTIMISERS[name](made.parameters())
+
+
+def advance(made: nn.Module, optimiser: torch.optim.Optimizer, first: int, last: int) -> list[torch.Tensor]:
+    """The weights after these steps, of which each halves the learning rate."""
+    x = torch.randn(11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for step in range(first, last):
+        made(x, step >= LATE).square().mean().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        optimiser.param_groups[0]["lr"] /= 2
+    return whole_of(made.state_dict().values())
+
+
+def whole_of(tensors: Iterable[Any]) -> list[torch.Tensor]:
+    return [(one.full_tensor() if isinstance(one, DTensor) else one).detach().clone() for one in tensors]
+
+
+def everything(optimiser: torch.optim.Optimizer) -> str:
+    """All that an optimiser holds, as text, with its gradients."""
+    kept = [[(key, repr(one)) for key, one in state.items()] for state in optimiser.state.values()]
+    grads = [repr(one.grad) for group in optimiser.param_groups for one in group["params"]]
+    return repr((kept, optimiser.param_groups, grads))
+
+
+def begin_partly(folder: str, how: str, count: int, name: str, saved: int) -> bool:
+    """Whether saving changed nothing."""
+    made, optimiser = partly(how, count, name)
+    advance(made, optimiser, 0, saved)
+    before = everything(optimiser)
+    save_checkpoint(folder, made, optimiser, values={"step": saved})
+    return everything(optimiser) == before
+
+
+def resume_partly(folder: str, how: str, count: int, name: str) -> tuple[int, list[torch.Tensor]]:
+    """How many parameters have state after loading, and the weights after all steps."""
+    made, optimiser = partly(how, count, name)
+    step = load_checkpoint(folder, made, optimiser)["step"]
+    return len(optimiser.state), advance(made, optimiser, step, STEPS)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_optimiser_is_not_changed_by_saving_and_continues_to_the_same_bits(name, tmp_path):
+    expected = advance(*partly("one", 1, name), 0, STEPS)
+    for saved, states in ((0, 0), (2, 2), (LATE + 1, 4)):  # weight and bias of `first`, then of `late` too
+        assert begin_partly(str(tmp_path), "one", 1, name, saved)
+        held, found = resume_partly(str(tmp_path), "one", 1, name)
+        assert held == states
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("how", "count", "name", "saved"),
+    [("sharded", 4, "AdamW", 2), ("sharded", 4, "SGD", 0), ("tensor", 2, "SGD", 2), ("tensor", 2, "AdamW", 0),
+     ("one", 1, "AdamW", 2)],
+)  # fmt: skip
+def test_parameters_without_state_are_loaded_by_other_numbers_of_processes(how, count, name, saved, pools, tmp_path):
+    expected = advance(*partly("one", 1, name), 0, STEPS)
+    given = (str(tmp_path), how, count, name)
+    assert begin_partly(*given, saved) if how == "one" else all(pools(count).run(begin_partly, *given, saved))
+    for again, others in (("sharded", 2), ("tensor", 2), ("sharded", 4), ("one", 1)):
+        given = (str(tmp_path), again, others, name)
+        for held, found in [resume_partly(*given)] if again == "one" else pools(others).run(resume_partly, *given):
+            assert held == saved
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_an_optimiser_with_gradients_and_without_state_keeps_both_when_it_is_saved(tmp_path):
+    made, optimiser = partly("one", 1, "AdamW")
+    made(torch.ones(3, 5, dtype=torch.float64), True).sum().backward()
+    before = everything(optimiser)
+    save_checkpoint(tmp_path, made, optimiser)
+    assert everything(optimiser) == before
+    assert not optimiser.state
+
+
+def test_what_is_loaded_replaces_state_that_was_not_saved(tmp_path):
+    begin_partly(str(tmp_path), "one", 1, "AdamW", 0)
+    made, optimiser = partly("one", 1, "AdamW")
+    advance(made, optimiser, 0, STEPS)
+    load_checkpoint(tmp_path, made, optimiser)
+    assert not optimiser.state
+    expected = advance(*partly("one", 1, "AdamW"), 0, STEPS)
+    assert all(torch.equal(*pair) for pair in zip(advance(made, optimiser, 0, STEPS), expected, strict=True))
+
+
+def test_parameters_that_were_saved_in_other_groups_are_refused(tmp_path):
+    made = Partly()
+    groups = [{"params": one.parameters(), "lr": lr} for one, lr in ((made.first, 0.1), (made.late, 0.2))]
+    save_checkpoint(tmp_path, made, torch.optim.SGD(groups))
+    optimiser = torch.optim.SGD([*made.first.parameters(), *made.late.parameters()], lr=0.3)
+    with pytest.raises(CheckpointError, match=r"saved with lr=0.1 and with lr=0.2; divide the parameters into groups"):
+        load_checkpoint(tmp_path, made, optimiser)
+    assert optimiser.param_groups[0]["lr"] == 0.3
+
+
+def test_state_that_is_no_number_is_refused_with_its_name(tmp_path):
+    made = nn.Linear(2, 3)
+    optimiser = torch.optim.SGD(made.parameters(), momentum=0.9)
+    optimiser.state[made.bias]["momentum_buffer"] = None
+    with pytest.raises(UnsupportedError, match=r"optimiser.state.bias.momentum_buffer is NoneType"):
+        save_checkpoint(tmp_path, made, optimiser)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nested_state_is_saved_and_loaded(tmp_path):
+    made = nn.Linear(2, 3)
+    optimisers = [torch.optim.SGD(made.parameters()) for _ in range(2)]
+    optimisers[0].state[made.bias].update(outer={"inner": torch.arange(7.0)}, count=5)
+    save_checkpoint(tmp_path, made, optimisers[0])
+    load_checkpoint(tmp_path, made, optimisers[1])
+    assert list(optimisers[1].state) == [made.bias]
+    loaded = optimisers[1].state[made.bias]
+    assert loaded["count"] == 5
+    assert torch.equal(loaded["outer"]["inner"], torch.arange(7.0))
