@@ -21,11 +21,27 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard.core.plan import Plan as Plan
     from regard.core.result import top_keys as top_keys
     from regard.core.result import weights_of as weights_of
-    from regard.errors import *  # noqa: F403
-    from regard.functional import *  # noqa: F403
+    from regard.errors import ArgumentError as ArgumentError
+    from regard.errors import CheckpointError as CheckpointError
+    from regard.errors import DataError as DataError
+    from regard.errors import KeywordError as KeywordError
+    from regard.errors import MissingPackageError as MissingPackageError
+    from regard.errors import NotFoundError as NotFoundError
+    from regard.errors import OccupiedError as OccupiedError
+    from regard.errors import RegardError as RegardError
+    from regard.errors import ShapeError as ShapeError
+    from regard.errors import UnsupportedError as UnsupportedError
+    from regard.functional import attention as attention
+    from regard.functional import attention_detail as attention_detail
+    from regard.functional import merge_attention as merge_attention
+    from regard.functional import plan_attention as plan_attention
     from regard.layers import MultiHeadAttention as MultiHeadAttention
     from regard.layers import record_attention as record_attention
-    from regard.layers.caches import *  # noqa: F403
+    from regard.layers.caches import GrowingCache as GrowingCache
+    from regard.layers.caches import RecurrentState as RecurrentState
+    from regard.layers.caches import RingCache as RingCache
+    from regard.layers.caches import StaticCache as StaticCache
+    from regard.layers.caches import load_cache as load_cache
 
 __version__ = "0.1.0"
 
