@@ -23,9 +23,8 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, check_step, new_positions
+from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORMS, Block, new_norm
-from regard_lab.models.padding import align
 from regard_lab.models.state import LayerCaches, frugal_kind
 from regard_lab.text.vocabularies import PAD
 
@@ -258,10 +257,6 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     """Align prompts at their ends: ids (batch, longest) padded on the left, and the start (batch,) of each batch row.
 
     The start is None if all begin at 0.
-
-    Raises:
-        ShapeError: prompts of another rank or dtype.
-        ArgumentError: a prompt without ids.
 
     >>> end_together(torch.tensor([[5, 6, 7, 0], [0, 8, 9, 0]]))
     (tensor([[5, 6, 7],

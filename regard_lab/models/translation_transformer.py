@@ -24,9 +24,8 @@ from regard.mechanisms.base import Sizes
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, check_step, new_positions
+from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
-from regard_lab.models.padding import align
 from regard_lab.models.state import Sources
 
 POSITIONS = ("sinusoidal", "learned", "rotary")

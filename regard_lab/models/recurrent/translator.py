@@ -17,17 +17,17 @@ from regard.layers.caches.base import check_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
 from regard.patterns import KeySpan
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, check_step
-from regard_lab.models.padding import align
+from regard_lab.models.base import Settings, TextModel, align, check_step
 from regard_lab.models.recurrent.cells import (
     AttentionCell,
     BahdanauCell,
     CellState,
     FixedVectorCell,
     LuongCell,
+    Memory,
+    MemoryAttention,
     Recurrent,
 )
-from regard_lab.models.recurrent.memory import Memory, MemoryAttention
 
 CELLS = ("gru", "lstm")
 ATTENTIONS = ("bahdanau", "luong-dot", "luong-general", "luong-concat", "none")

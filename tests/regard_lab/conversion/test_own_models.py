@@ -1,16 +1,63 @@
-"""Our own models: the new one says what the old one says with its pooled heads repeated, and keeps less."""
+"""What a group of heads becomes; a converted model of regard is the old one with its pooled heads repeated."""
 
 from copy import deepcopy
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import regard_lab.conversion.own_models as own_models
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.layers import MultiHeadAttention
-from regard_lab.conversion import convert_kv_heads, load_converted, with_kv_heads
+from regard_lab.conversion import convert_kv_heads, load_converted, resized, with_kv_heads
 from regard_lab.conversion.own_models import PROVENANCE_FILE
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer, load_model
+
+SIZE = 3
+
+
+def by_loops(tensor, before, after, method):
+    """New head by new head, from the heads that its query heads used to read."""
+    heads = [tensor[SIZE * j : SIZE * (j + 1)] for j in range(before)]
+    queries = max(before, after)  # as many query heads show every group
+    new = []
+    for j in range(after):
+        readers = [h for h in range(queries) if h // (queries // after) == j]
+        read = list(dict.fromkeys(h // (queries // before) for h in readers))
+        group = torch.stack([heads[one].double() for one in read])
+        new.append(group[0] if method == "first" else group.sum(0) / len(read))
+    return torch.cat(new).to(tensor.dtype)
+
+
+@given(
+    after=st.integers(1, 5),
+    times=st.integers(1, 5),
+    more=st.booleans(),
+    method=st.sampled_from(["mean", "first"]),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+    axes=st.sampled_from([(), (7,), (2, 5)]),
+)
+def test_each_new_head_is_what_its_query_heads_read_before(after, times, more, method, dtype, axes):
+    before, after = (after, after * times) if more else (after * times, after)
+    tensor = torch.randn(before * SIZE, *axes, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = resized(tensor, before, after, method)
+    assert (found.dtype, found.shape) == (dtype, (after * SIZE, *axes))
+    torch.testing.assert_close(found, by_loops(tensor, before, after, method), rtol=2**-52, atol=2**-52)
+
+
+def test_a_mean_is_rounded_once():
+    tensor = torch.tensor([1.0, 2**-8, 2**-8, 0.0], dtype=torch.bfloat16)  # rounded on the way, the small ones vanish
+    assert resized(tensor, 4, 1).item() == (1 + 2 * 2**-8) / 4
+
+
+def test_heads_that_do_not_divide_and_other_methods_are_refused():
+    for before, after in ((8, 3), (3, 8), (8, 0), (8, -2), (8, 2.0), (8, True)):
+        with pytest.raises(ArgumentError, match=f"{before} key/value heads cannot become"):
+            resized(torch.zeros(before * SIZE), before, after)
+    with pytest.raises(ArgumentError, match="method is 'median'; there are mean, first, random"):
+        resized(torch.zeros(4), 4, 2, "median")
+
 
 SIZES = {"vocab_size": 23, "dim": 24, "heads": 4}
 KINDS = {
@@ -36,7 +83,7 @@ def new_model(kind):
     return model
 
 
-def says(model):
+def outputs(model):
     ids = torch.randint(4, 23, (2, 2, 11), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         return model(*ids) if isinstance(model, TranslationTransformer) else model(ids[0])
@@ -60,36 +107,32 @@ def pooled_in_place(model, groups, method):
     return model
 
 
-@pytest.mark.parametrize("method", ["mean", "first"])
-@pytest.mark.parametrize(
-    ("kind", "groups"), [*((kind, 1) for kind in KINDS), *((kind, 2) for kind in KINDS if kind != "grouped already")]
-)
-def test_the_new_model_says_what_the_old_one_says_with_pooled_heads_repeated(kind, groups, method):
+@pytest.mark.parametrize(("kind", "method"), [(kind, ("mean", "first")[at % 2]) for at, kind in enumerate(KINDS)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_new_model_computes_what_the_old_one_does_with_pooled_heads_repeated(kind, groups, method):
+    if kind == "grouped already":
+        groups = 1
     model = new_model(kind)
     converted = with_kv_heads(model, groups, method)
-    expected = says(pooled_in_place(model, groups, method))
-    torch.testing.assert_close(says(converted), expected, rtol=1e-10, atol=1e-10)
-    assert (says(model) - expected).abs().max() > 1e-3  # the two are far from the first, or nothing was tested
+    expected = outputs(pooled_in_place(model, groups, method))
+    torch.testing.assert_close(outputs(converted), expected, rtol=1e-10, atol=1e-10)
+    assert (outputs(model) - expected).abs().max() > 1e-3  # the two are far from the first, or nothing was tested
 
 
 @pytest.mark.parametrize("kind", ["grouped already", "translator"])
 def test_more_heads_change_nothing(kind):
     model = new_model(kind)
     repeated = with_kv_heads(model, 4)
-    torch.testing.assert_close(says(repeated), says(model), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(outputs(repeated), outputs(model), rtol=1e-12, atol=1e-12)
 
 
-def test_the_two_models_share_no_weight():
+def test_the_two_models_share_no_weight_and_the_encoder_of_a_translator_keeps_its_heads():
     model = new_model("language")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    converted = with_kv_heads(model, 2)
     with torch.no_grad():
-        for parameter in converted.parameters():
+        for parameter in with_kv_heads(model, 2).parameters():
             parameter.zero_()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_the_encoder_of_a_translator_keeps_its_heads():
     config = with_kv_heads(new_model("translator"), 1).config
     assert (config.encoder_kv_heads, config.decoder_kv_heads, config.cross_kv_heads) == (None, 1, 1)
 
@@ -112,14 +155,6 @@ def test_eight_heads_made_fewer_keep_exactly_so_many_times_fewer_bytes(tmp_path,
     assert after * fewer == before == 64 * report.kv_bytes["token"].before
     assert report.measured
     assert report.difference <= 1e-6
-
-
-def test_heads_that_were_pooled_wrongly_are_noticed_at_conversion(tmp_path, monkeypatch):
-    eight_heads(tmp_path / "eight")
-    pooled = own_models.resized
-    monkeypatch.setattr(own_models, "resized", lambda *heads: pooled(*heads) * 0)
-    with pytest.raises(RegardError, match="differ by"):
-        load_converted(tmp_path / "eight", 2)
 
 
 def test_what_each_kind_of_model_keeps_is_told_apart():
@@ -167,9 +202,10 @@ def test_only_an_earlier_conversion_is_replaced(tmp_path):
 def test_a_model_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
     eight_heads(tmp_path / "eight")
     honest = own_models.resized
-    monkeypatch.setattr(own_models, "resized", lambda t, *heads: honest(t, *heads).roll(1, 0))
-    with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
-        convert_kv_heads(tmp_path / "eight", tmp_path / "two", 2)
+    for wrong in (lambda heads: heads.roll(1, 0), lambda heads: heads * 0):
+        monkeypatch.setattr(own_models, "resized", lambda *given, wrong=wrong: wrong(honest(*given)))
+        with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
+            convert_kv_heads(tmp_path / "eight", tmp_path / "two", 2)
     assert not (tmp_path / "two").exists()
 
 
