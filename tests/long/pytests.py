@@ -46,7 +46,7 @@ PROPERTIES = (
 )
 # What is run in random order: folders that take seconds, and do not start processes.
 SHUFFLED = (
-    *_of("regard", "patterns bias positions caches storage mechanisms test_call.py test_planned.py test_numbers.py"),
+    *_of("regard", "patterns bias positions caches storage mechanisms test_call.py test_numbers.py"),
     *_of("regard_lab", "decoding text"),
 )
 # Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
