@@ -25,7 +25,7 @@ from regard_lab.lessons.figures import (
 )
 from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, normal, rounded
-from regard_lab.seeing.quality.candidates import AttentionCall, Candidate, Exact, exact_answers, exact_of
+from regard_lab.seeing.quality.candidates import AttentionCall, Candidate, Exact, exact_of, exact_results
 
 WORDS, DIM, TOPICS = 256, 16, 16  # words, size of a head, groups of similar words
 SPREAD = 0.1  # standard deviation of a word's numbers around its topic's, which has length 1
@@ -147,7 +147,7 @@ def _compared(call: AttentionCall, mechanism: Mechanism) -> tuple[AttentionCall,
     if not mechanism.shares_keys:
         return call, exact_of(call)
     call = call.but(options={"scale": float(call.q[0, 0, 0].norm())})
-    return call, exact_answers(call, mechanism, {})["keys that are the queries"]
+    return call, exact_results(call, mechanism, {})["keys that are the queries"]
 
 
 def hashed(rounds: int) -> LSH:

@@ -25,7 +25,7 @@ from regard_lab.lessons.figures import (
 )
 from regard_lab.lessons.report import Report, read_report
 from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
-from regard_lab.lessons.words import ROUNDING, largest, milliseconds, normal, seeded, words_of
+from regard_lab.lessons.words import ROUNDING, largest, milliseconds, normal, seeded, watch, words_of
 from regard_lab.models import LanguageConfig, LanguageModel
 
 TEXT = "the animal did not cross the street"
@@ -97,7 +97,7 @@ def _both_ways(words: tuple[str, ...], kv_heads: int, seed: int) -> dict[str, An
     config = LanguageConfig(vocab_size=len(vocabulary) + 24, dim=DIM, heads=HEADS, kv_heads=kv_heads, layers=LAYERS)
     model = seeded(seed, LanguageModel, config).eval()
     prompt = torch.tensor([[8 + vocabulary.index(word) for word in words]])
-    projected = {way: _counting(model, write, model, prompt) for way, write in WAYS.items()}
+    projected = {way: _counting(model, write, prompt) for way, write in WAYS.items()}
     cached, recomputed = (projected[way][0] for way in WAYS)
     return {
         "apart": largest(cached[1] - recomputed[1]),
@@ -132,22 +132,15 @@ def without_cache(model: LanguageModel, text: torch.Tensor) -> Written:
 WAYS: dict[str, Callable[[LanguageModel, torch.Tensor], Written]] = {"cached": with_cache, "recomputed": without_cache}
 
 
-def _counting(model: LanguageModel, write: Callable[..., Written], *given: Any) -> tuple[Written, list[int]]:
+def _counting(model: LanguageModel, write: Callable[..., Written], prompt: torch.Tensor) -> tuple[Written, list[int]]:
     """What `write` returns, and how many words the first layer projected to keys and values in each step."""
-    counts: dict[str, list[int]] = {"to_k": [], "to_v": []}
     layer = next(module for module in model.modules() if isinstance(module, MultiHeadAttention))
-    hooks = [
-        getattr(layer, name).register_forward_hook(lambda _, inputs, __, kept=kept: kept.append(inputs[0].shape[1]))
-        for name, kept in counts.items()
-    ]
-    try:
-        with torch.no_grad():
-            result = write(*given)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    assert counts["to_k"] == counts["to_v"]
-    return result, counts["to_k"]
+    written: list[Written] = []
+    parts = {name: layer.get_submodule(name) for name in ("to_k", "to_v")}
+    keys, values = watch(parts, lambda: written.append(write(model, prompt))).values()
+    counts = [x.shape[1] for x in keys.inputs]
+    assert counts == [x.shape[1] for x in values.inputs]
+    return written[0], counts
 
 
 def _nbytes(kv_heads: int, count: int) -> int:

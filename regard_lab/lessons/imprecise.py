@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from functools import cmp_to_key
 from typing import Any
 
 import torch
@@ -93,26 +94,13 @@ def _planned(mechanism: Mechanism, length: int, what: str) -> int:
     return round(json.loads(plan.to_json())["cost"][what])
 
 
-class _Bucket:
-    """A number of a bucket that counts how often it is compared."""
-
-    compared = 0
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __lt__(self, other: _Bucket) -> bool:
-        _Bucket.compared += 1
-        return self.number < other.number
-
-
 def comparisons(length: int, seed: int) -> int:
     """Comparisons of a sort of `length` words by their buckets, drawn from a seed."""
     generator = torch.Generator().manual_seed(seed)
     buckets = torch.randint(max(2, length // CHUNK), (length,), generator=generator).tolist()
-    _Bucket.compared = 0
-    sorted(map(_Bucket, buckets))
-    return _Bucket.compared
+    compared = []
+    sorted(buckets, key=cmp_to_key(lambda one, other: compared.append(one) or one - other))
+    return len(compared)
 
 
 def recurrent(seed: int) -> dict[str, Any]:

@@ -114,27 +114,18 @@ def _first_layer(stages: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _layers(pattern: Pattern, length: int) -> int | None:
-    """Layers until each word depends on every other, or every earlier one if causal; None if it never does.
-
-    The number is found by doubling: products of 1, 2, 4, ... layers, then the largest sum of these that is too few.
-    """
+    """Layers until each word depends on every other, or every earlier one if causal; None if it never does."""
     wanted = torch.ones(length, length, dtype=torch.bool)
     if pattern.reach().ahead == 0:
         wanted = wanted.tril()
-    steps = [(pattern.dense(length, length) | torch.eye(length, dtype=torch.bool)).float()]
-    while not bool((steps[-1] > 0)[wanted].all()):
-        further = (steps[-1] @ steps[-1] > 0).float()
-        if torch.equal(further, steps[-1]):
+    step = (pattern.dense(length, length) | torch.eye(length, dtype=torch.bool)).float()
+    reached, layers = step, 1
+    while not bool((reached > 0)[wanted].all()):
+        further = (reached @ step > 0).float()
+        if torch.equal(further, reached):
             return None
-        steps.append(further)
-    if len(steps) == 1:
-        return 1
-    few, count = steps[-2], 2 ** (len(steps) - 2)
-    for power in range(len(steps) - 3, -1, -1):
-        more = (few @ steps[power] > 0).float()
-        if not bool((more > 0)[wanted].all()):
-            few, count = more, count + 2**power
-    return count + 1
+        reached, layers = further, layers + 1
+    return layers
 
 
 def _undrawn(pattern: Pattern, length: int) -> int:

@@ -46,7 +46,7 @@ PROPERTIES = (
 )
 # What is run in random order: folders that take seconds, and do not start processes.
 SHUFFLED = (
-    *_of("regard", "patterns bias positions caches storage mechanisms test_call.py test_planned.py test_numbers.py"),
+    *_of("regard", "patterns bias positions caches storage mechanisms test_call.py test_numbers.py"),
     *_of("regard_lab", "decoding text"),
 )
 # Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
@@ -61,7 +61,7 @@ FOLDERS = (
 SLOW = (
     *_of("regard", "backends/test_flex.py backends/test_second_pass.py contracts/test_fixed_laws.py"),
     *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh_fast.py"),
-    *_of("regard", "mechanisms/test_performer.py mechanisms/test_random_feature.py"),
+    *_of("regard", "mechanisms/test_random_features.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
     *_of("regard", "native/test_shipping.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),

@@ -119,7 +119,7 @@ THIS_CALL = "the call"
 ITSELF = Diagonals(0, 0)
 
 
-def exact_answers(call: AttentionCall, what: Pattern | Mechanism, known: dict[str, Exact]) -> dict[str, Exact]:
+def exact_results(call: AttentionCall, what: Pattern | Mechanism, known: dict[str, Exact]) -> dict[str, Exact]:
     """Exact results by their name in the column "against"; those missing in `known` are computed and added to it."""
     if isinstance(what, LSH):
         names = ["keys that are the queries"]

@@ -31,8 +31,8 @@ from regard_lab.seeing.quality.candidates import (
     Exact,
     Given,
     as_candidate,
-    exact_answers,
     exact_of,
+    exact_results,
     sweep,
 )
 
@@ -388,11 +388,11 @@ class Comparison:
     ) -> list[CandidateRow]:
         """A row for each exact result that the candidate is compared with; `known` caches exact results."""
         plan, held = self.timed.plan(), _held(self.timed)
-        answers = [self._answer(seed) for seed in self.seeds]
+        results = [self._result(seed) for seed in self.seeds]
         rows = []
-        for against, exact in exact_answers(self.exact, self.candidate.what, known).items():
-            errors, worst = zip(*(exact.errors(output) for output, _ in answers), strict=True)
-            kept = [exact.mass(log_sum_exp) for _, log_sum_exp in answers if log_sum_exp is not None]
+        for against, exact in exact_results(self.exact, self.candidate.what, known).items():
+            errors, worst = zip(*(exact.errors(output) for output, _ in results), strict=True)
+            kept = [exact.mass(log_sum_exp) for _, log_sum_exp in results if log_sum_exp is not None]
             rows.append(
                 CandidateRow(
                     name=self.candidate.name,
@@ -413,7 +413,7 @@ class Comparison:
             )
         return rows
 
-    def _answer(self, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _result(self, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output of the candidate, and the log-sum-exp of its kept pairs if it masks pairs, else None."""
         call, what = self.candidate.call(self.exact, seed), self.candidate.what
         keeps = isinstance(what, Pattern) or what.shares_keys

@@ -92,10 +92,6 @@ def test_the_weights_are_those_of_the_report(monkeypatch):
         load_denoiser()
 
 
-def test_every_claim_holds():
-    assert failing("caption") == failing("caption", text=OTHER, seed=3) == []
-
-
 def test_words_in_another_order_are_seen(monkeypatch):
     def mixed(captions):
         words, counts = word_numbers(captions)

@@ -2,15 +2,13 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from teaching import failing, run_folder, starting, with_few_sentences
+from teaching import failing, starting, with_few_sentences
 
 from regard.errors import DataError
 from regard_lab.lessons import Settings, find_lesson, heads, referent
 from regard_lab.lessons.heads import links_of
 from regard_lab.seeing import AttentionMaps
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, Weights, make_split
-
-__all__ = ["run_folder"]
 
 SENTENCES = make_split("test", 60, weights=Weights(attribute=0.6))
 

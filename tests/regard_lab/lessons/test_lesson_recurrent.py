@@ -49,10 +49,6 @@ def test_one_layer_less_does_not_connect_the_words():
                 assert (float(stepping._gradient(outputs, words[0])) > 0) is connected
 
 
-def test_every_claim_holds():
-    assert failing("recurrent") == []
-
-
 def test_a_network_that_forgets_its_state_is_seen(monkeypatch):
     def without_state(self, words):
         return [self.cell(word, word * 0) for word in words]
