@@ -47,7 +47,7 @@ PROPERTIES = (
 # What is run in random order: folders that take seconds, and do not start processes.
 SHUFFLED = (
     *_of("regard", "patterns caches storage mechanisms test_bias.py test_positions.py test_call.py"),
-    *_of("regard", "test_planned.py test_numbers.py"),
+    *_of("regard", "test_numbers.py"),
     *_of("regard_lab", "decoding text"),
 )
 # Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.

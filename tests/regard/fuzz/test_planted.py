@@ -12,7 +12,7 @@ import torch
 from regard import bias
 from regard.backends import dropout
 from regard.backends import streamed as streamed
-from regard.backends.statistics import observe
+from regard.backends.statistics import second_pass as observe
 from regard.core import call, plan
 from regard.functional.kept import PLANS
 from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
