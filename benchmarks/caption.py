@@ -20,14 +20,16 @@ from regard.storage.tensors import save_tensors
 from regard_lab.lessons.captions import (
     PARTS,
     Caption,
+    Denoiser,
     changed,
     draw_batch,
     held_out_scenes,
+    noisy,
+    sample,
     shown,
     trained_scenes,
     word_numbers,
 )
-from regard_lab.lessons.denoiser import Denoiser, noisy, sample
 from regard_lab.lessons.report import REPORTS, write_report
 from regard_lab.training import TrainingConfig, train
 

@@ -14,7 +14,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -26,9 +25,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.report import RESULTS, heading, table
 from regard_lab.cli.demo import SETTINGS
 
-RESULTS = Path(__file__).parent / "results"
 PROCESSORS = ("avx2", "default")  # values of ATEN_CPU_CAPABILITY; default: no vector instructions
 LATER = ("tokeniser",)  # settings that are younger than the first records; at their defaults they change no training
 Record = dict[str, Any]
@@ -123,41 +122,27 @@ def report(records: Sequence[Record]) -> str:
     """The report in Markdown."""
     if not records:
         raise SystemExit("there is no record of a run yet")
-    lowest = worst(records)
-    first = records[0]
-    broken = missed(records)
-    rows = [_row([r["processor"], str(r["seed"]), *(_cell(r[name]) for name in lowest)]) for r in records]
-    return "\n".join(
-        [
-            "# The demo with several seeds",
-            "",
-            f"`python benchmarks/demo_seeds.py`, {date.today()}: {len(records)} runs of {first['steps']:,} steps each, "
-            f"torch {torch.__version__}, Python {platform.python_version()}, one thread each.",
-            "",
-            "A seed changes the weights, the order of the data and the drawn sentences; the noun pairs held out of",
-            "training are the same. A processor setting (ATEN_CPU_CAPABILITY) changes the last digits of every sum:",
-            "`avx2` has vector instructions, `default` has none. Rates are shares from 0 to 1; BLEU is 0 to 100.",
-            "",
-            _row(["processor", "seed", *(SHOWN[name] for name in lowest)]),
-            "|---" * (len(lowest) + 2) + "|",
-            *rows,
-            _row(["**worst**", "", *(f"**{_cell(value)}**" for value in lowest.values())]),
-            "",
-            "Bounds for every run: exact at least 0.98, pronouns 0.985, contrast 0.97, at most 350 CPU seconds of "
-            "training.",
-            f"Broken by the worst: {'; '.join(broken)}." if broken else "The worst keeps all of them.",
-            "",
-            f"The most frequent pronoun alone would get {_cell(max(r['majority_baseline'] for r in records))} of the "
-            f"pronouns; *agreement* by random choice would be {_cell(first['referent_chance'])}.",
-            "",
-            f"BLEU: `{first['bleu_signature']}`.",
-            "",
-        ]
-    )
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    lowest, broken, first = worst(records), missed(records), records[0]
+    rows = [(r["processor"], r["seed"], *(_cell(r[name]) for name in lowest)) for r in records]
+    rows.append(("**worst**", "", *(f"**{_cell(value)}**" for value in lowest.values())))
+    lines = [
+        *heading("The demo with several seeds", f": {len(records)} runs of {first['steps']:,} steps, one thread each"),
+        "A seed changes the weights, the order of the data and the drawn sentences; the noun pairs held out of",
+        "training are the same. A processor setting (ATEN_CPU_CAPABILITY) changes the last digits of every sum:",
+        "`avx2` has vector instructions, `default` has none. Rates are shares from 0 to 1; BLEU is 0 to 100.",
+        "",
+        *table(("processor", "seed", *(SHOWN[name] for name in lowest)), rows),
+        "",
+        f"Bounds for every run: {', '.join(f'{SHOWN[name]} {bound}' for name, bound in BOUNDS.items())}.",
+        f"Broken by the worst: {'; '.join(broken)}." if broken else "The worst keeps all of them.",
+        "",
+        f"The most frequent pronoun alone would get {_cell(max(r['majority_baseline'] for r in records))} of the "
+        f"pronouns; *agreement* by random choice would be {_cell(first['referent_chance'])}.",
+        "",
+        f"BLEU: `{first['bleu_signature']}`.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _cell(value: float) -> str:

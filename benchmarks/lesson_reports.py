@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from datetime import date
@@ -61,6 +62,19 @@ def of_one_head() -> Report:
     )
 
 
+def of_generation() -> Report:
+    """The conversions by the mean of the heads; their page has the day."""
+    measured, _ = _read("kv_heads_cpu/kv_heads.json")
+    day = re.search(r"`, (\d{4}-\d{2}-\d{2}), torch", (RESULTS / "kv_heads_cpu" / "kv_heads.md").read_text("utf-8"))
+    assert day is not None, "the third line of kv_heads.md has the day"
+    kept = ("seed", "kv_heads", "kv_bytes", "kv_bytes_before", "before", "converted", "uptrained", "control")
+    figures: dict[str, Any] = {
+        name: measured["recipe"][name] for name in ("heads", "layers", "dim", "steps", "uptrain_steps", "held_out")
+    }
+    figures["rows"] = [{name: row[name] for name in kept} for row in measured["rows"] if row["method"] == "mean"]
+    return _report(measured, day[1], figures)
+
+
 def of_answer_head() -> Report:
     measured, day = _read("atom_maps_cpu/atom_maps.json")
     kept = ("layer", "head", "head_share", "mean_share", "by_place", "shares", "shown", "distances", "replaced")
@@ -71,6 +85,7 @@ def of_answer_head() -> Report:
 
 REPORTS: dict[str, Callable[[], Report]] = {
     "answer_head": of_answer_head,
+    "generation": of_generation,
     "transfer": of_transfer,
     "complexity": of_complexity,
     "one_head": of_one_head,

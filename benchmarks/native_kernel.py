@@ -12,7 +12,6 @@ import argparse
 import math
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import regard as rg
 from regard import patterns as p
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
+from regard_lab.bench.measuring import Pace, take_turns
 
 REPORT = Path(__file__).parent / "results" / "native_cpu.md"
 NOTES = REPORT.with_name("native_cpu_notes.md")  # written by hand: goals that were missed, and what was tried
@@ -221,21 +221,9 @@ def check() -> None:
 
 def measured(row: Row, rounds: int = 9) -> tuple[float, float]:
     """Median CPU seconds of both, in turns."""
-    repeats, times = {}, {True: [], False: []}
-    for ours, run in ((True, row.ours), (False, row.other)):
-        run()
-        began = time.process_time()
-        run()
-        repeats[ours] = max(1, min(2000, int(0.02 / max(1e-7, time.process_time() - began))))
-    with torch.set_grad_enabled(torch.is_grad_enabled()):
-        for number in range(rounds):
-            for ours in (number % 2 == 0, number % 2 == 1):
-                run = row.ours if ours else row.other
-                began = time.process_time()
-                for _ in range(repeats[ours]):
-                    run()
-                times[ours].append((time.process_time() - began) / repeats[ours])
-    return statistics.median(times[True]), statistics.median(times[False])
+    pace = Pace(rounds=rounds, slow_rounds=rounds, shortest=0.02)
+    times = take_turns({"ours": row.ours, "other": row.other}, time.process_time, pace)
+    return times["ours"].median, times["other"].median
 
 
 def busy() -> float:

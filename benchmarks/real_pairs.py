@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.report import RESULTS, heading, table, write
 from regard_lab.decoding import Translator, evaluate
 from regard_lab.text import read_pairs, score
 from regard_lab.training.recipes import TranslationTraining
 
-RESULTS = Path(__file__).parent / "results" / "real_pairs_cpu"
 # What the defaults are compared with: settings that were found by hand for 20,000 pairs, before there was a choice.
 FIXED = {
     "dim": 128, "layers": 2, "heads": 4, "vocab_size": 4_000, "batch_tokens": 1_500, "learning_rate": 2e-3,
@@ -41,6 +39,7 @@ RUNS = {
     "random-hidden": ("random", FIXED),
 }
 SPLITS = {"programs": "programs that were never seen", "random": "messages of the same programs"}
+FORMS = "{:.2f}", "{:+.2f}", "{:.2f}", "{:.2f}", "{:.3f}"
 SETTINGS = {"defaults": "defaults", "hidden": "fixed by hand"}
 
 
@@ -62,10 +61,8 @@ def main() -> None:
     records = {name: json.loads((asked.runs / f"{name}.json").read_text()) for name in RUNS
                if (asked.runs / f"{name}.json").exists()}  # fmt: skip
     copied = {split: copying(pairs / split / "test.tsv") for split in SPLITS}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "real_pairs.json").write_text(json.dumps({"runs": records, "copying": copied}, indent=1) + "\n")
-    (RESULTS / "real_pairs.md").write_text(report(records, copied, json.loads((pairs / "about.json").read_text())))
-    print(RESULTS / "real_pairs.md")
+    page = report(records, copied, json.loads((pairs / "about.json").read_text()))
+    print(write(RESULTS / "real_pairs_cpu", "real_pairs", {"runs": records, "copying": copied}, page))
 
 
 def trained(folder: Path, given: dict[str, Any], test: Path | None = None) -> dict[str, Any]:
@@ -94,48 +91,37 @@ def copying(test: Path) -> dict[str, Any]:
     return score([pair.source for pair in pairs], [pair.target for pair in pairs]).to_dict()
 
 
-def report(records: dict[str, Any], copied: dict[str, Any], about: dict[str, Any]) -> str:
+def report(records: dict[str, Any], copied: dict[str, Any], about: dict[str, Any]) -> list[str]:
     """The report in Markdown."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for split, what in SPLITS.items():
         for kind, words in SETTINGS.items():
             if record := records.get(f"{split}-{kind}"):
                 one, four = record["beam 1"], record["beam 4"]
-                above = one["bleu"] - copied[split]["bleu"]
-                rows.append(
-                    f"| {what} | {words} | {one['bleu']:.2f} | {above:+.2f} | {four['bleu']:.2f} | {one['chrf']:.2f} | "
-                    f"{one['exact_match']:.3f} | {record['steps']:,} | {record['cpu_seconds']:.0f} |"
-                )
+                scores = one["bleu"], one["bleu"] - copied[split]["bleu"], four["bleu"], one["chrf"], one["exact_match"]
+                shown = (form.format(x) for form, x in zip(FORMS, scores, strict=True))
+                rows.append((what, words, *shown, f"{record['steps']:,}", f"{record['cpu_seconds']:.0f}"))
         base = copied[split]
-        rows.append(
-            f"| {what} | copying the source | {base['bleu']:.2f} | | | {base['chrf']:.2f} | {base['exact_match']:.3f} "
-            f"| | |"
-        )
+        scores = f"{base['bleu']:.2f}", "", "", f"{base['chrf']:.2f}", f"{base['exact_match']:.3f}"
+        rows.append((what, "copying the source", *scores, "", ""))
     sizes = {
         split: f"{about[f'{split} train']:,} to learn from, {about[f'{split} test']:,} to test" for split in SPLITS
     }
-    return "\n".join(
-        [
-            "# Real sentence pairs: defaults, settings fixed by hand, and copying",
-            "",
-            f"`python benchmarks/real_pairs.py`, {date.today()}, torch {torch.__version__}, Python "
-            f"{platform.python_version()}, one thread of a shared machine, therefore in CPU seconds.",
-            "",
-            f"The data are {about['pairs']:,} short English messages of {about['programs']} programs with their German "
-            f"translations, from the message catalogues of the machine. By program: {sizes['programs']}, all of "
-            f"programs that the training has no message of. At random: {sizes['random']}.",
-            "",
-            "| test messages | settings | BLEU | above copying | beam 4 | chrF | exact match | steps | CPU seconds |",
-            "|---|---|---|---|---|---|---|---|---|",
-            *rows,
-            "",
-            f"Settings fixed by hand: {', '.join(f'{name} {value}' for name, value in FIXED.items())}.",
-            "",
-            "BLEU and chrF go from 0 to 100, exact match from 0 to 1. *Beam 4* is BLEU with that beam, other scores "
-            f"are of greedy search. BLEU: `{copied['random']['bleu_signature']}`.",
-            "",
-        ]
-    )
+    title = "Real sentence pairs: defaults, settings fixed by hand, and copying"
+    return [
+        *heading(title, ", one thread of a shared machine, therefore in CPU seconds"),
+        f"The data are {about['pairs']:,} short English messages of {about['programs']} programs with their German "
+        f"translations, from the message catalogues of the machine. By program: {sizes['programs']}, all of "
+        f"programs that the training has no message of. At random: {sizes['random']}.",
+        "",
+        *table(("test messages", "settings", "BLEU", "above copying", "beam 4", "chrF", "exact match", "steps",
+                "CPU seconds"), rows),
+        "",
+        f"Settings fixed by hand: {', '.join(f'{name} {value}' for name, value in FIXED.items())}.",
+        "",
+        "BLEU and chrF go from 0 to 100, exact match from 0 to 1. *Beam 4* is BLEU with that beam, other scores "
+        f"are of greedy search. BLEU: `{copied['random']['bleu_signature']}`.",
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -8,19 +8,24 @@ from typing import Any
 import torch
 
 from benchmarks.library_text import Document
-from regard_lab.seeing.english import ALL, BACK, PIECES, SPECIAL, piece_links, relations_in
+from regard_lab.seeing.maps import TextMaps, TextModel, look_text
 from regard_lab.seeing.relations import (
+    ALL,
+    BACK,
+    PIECES,
+    SPECIAL,
     Link,
     Looks,
+    MeanShare,
     RelationScore,
-    Share,
     from_neighbours,
     join,
     looks_of,
+    piece_links,
     random_labels,
+    relations_in,
     score_relation,
 )
-from regard_lab.seeing.texts import TextMaps, TextModel, look_text
 from regard_lab.seeing.watching import merge
 from regard_lab.text import Tokeniser
 
@@ -132,7 +137,7 @@ def score_figures(scored: RelationScore) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def share_figures(one: Share, name: str) -> dict[str, float]:
+def share_figures(one: MeanShare, name: str) -> dict[str, float]:
     return {name: round(one.mean, 4), "error": round(one.error, 4)}
 
 

@@ -25,6 +25,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "regard_lab" / "decoding"))
 from hugging_face_models import marian  # noqa: E402
 
 from regard.layers import project  # noqa: E402
+from regard_lab.bench.measuring import Pace, take_turns  # noqa: E402
 from regard_lab.decoding import SpecialIds, beam_search, greedy_search  # noqa: E402
 from regard_lab.text import PAD  # noqa: E402
 
@@ -81,7 +82,9 @@ def line_of(theirs, ours, batch: int, beam: int, goal: float, *, words: int, rou
     sources = texts(batch, ours.config.vocab_size)
     runs = [searcher(theirs, sources, beam, words), our_searcher(ours, sources, beam, words)]
     same = sum(a == b for a, b in zip(runs[0](), runs[1](), strict=True))
-    their_time, our_time, alone = interleaved([*runs, products(ours, sources, beam, words)], rounds)
+    calls = dict(zip(("theirs", "ours", "products"), [*runs, products(ours, sources, beam, words)], strict=True))
+    times = take_turns(calls, time.process_time, Pace(rounds=rounds, slow_rounds=rounds, shortest=0))
+    their_time, our_time, alone = (min(one.samples) for one in times.values())
     ratio = their_time / our_time
     verdict = f"{goal} {'kept' if ratio >= goal else 'missed'}"
     return (
@@ -152,17 +155,6 @@ def our_searcher(model, sources: torch.Tensor, beam: int, words: int) -> Callabl
         return [list(row[0].ids) for row in rows]
 
     return run
-
-
-def interleaved(runs: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The least CPU seconds of each call, measured in turns."""
-    best = [float("inf")] * len(runs)
-    for _ in range(rounds):
-        for at, run in enumerate(runs):
-            begun = time.process_time()
-            run()
-            best[at] = min(best[at], time.process_time() - begun)
-    return best
 
 
 def where_time_goes(run: Callable[[], object]) -> str:

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ os.environ["REGARD_NATIVE"] = "off"  # read when the first plan is made
 import torch
 
 import regard as rg
+from benchmarks.report import heading, table
 from regard.errors import RegardError
+from regard_lab.bench.measuring import Pace, take_turns
 
 REPORT = Path(__file__).parent / "results" / "without_kernel_cpu.md"
 BIG_BIRD = "sliding_window(192) | global_tokens(0..63) | random_blocks(3, 64, 0)"
@@ -109,12 +110,8 @@ def measured(row: Row) -> tuple[float, str, float]:
             continue
         check(row, backend, tensors)
         calls[backend] = call
-    least = dict.fromkeys(calls, float("inf"))
-    for _ in range(ROUNDS):
-        for backend, call in calls.items():
-            began = time.process_time()
-            call()
-            least[backend] = min(least[backend], time.process_time() - began)
+    times = take_turns(calls, time.process_time, Pace(rounds=ROUNDS, slow_rounds=ROUNDS))
+    least = {backend: min(one.samples) for backend, one in times.items()}
     ours = least.pop(row.backend)
     other = min(least, key=lambda name: least[name])
     return ours, other, least[other]
@@ -126,25 +123,16 @@ def main() -> None:
     lines = []
     for row in rows():
         ours, other, theirs = measured(row)
-        times = f"{ours * 1e3:.2f} | {other} | {theirs * 1e3:.2f} | {theirs / ours:.2f}"
-        lines.append(f"| {row.backend}: {row.part} | {row.words} | {times} |")
+        times = f"{ours * 1e3:.2f}", other, f"{theirs * 1e3:.2f}", f"{theirs / ours:.2f}"
+        lines.append((f"{row.backend}: {row.part}", row.words, *times))
         print(lines[-1], flush=True)
-    REPORT.write_text(
-        "\n".join(
-            [
-                "# The backends in pure PyTorch, where the native kernel is missing",
-                "",
-                f"`python benchmarks/without_kernel.py`, {date.today():%Y-%m-%d}, PyTorch {torch.__version__}, "
-                "head_dim 64. Shortest CPU time on one thread, in turns. The ratio is the time of the fastest other "
-                "backend over that of the row's: below 1, the backend does not earn its lines there.",
-                "",
-                "| backend and its part | call | ms | fastest other | ms | ratio |",
-                "|---|---|---|---|---|---|",
-                *lines,
-                "",
-            ]
-        )
+    about = (
+        ", head_dim 64. Shortest CPU time on one thread, in turns. The ratio is the time of the fastest other "
+        "backend over that of the row's: below 1, the backend does not earn its lines there"
     )
+    head = heading("The backends in pure PyTorch, where the native kernel is missing", about)
+    measured_rows = table(("backend and its part", "call", "ms", "fastest other", "ms", "ratio"), lines)
+    REPORT.write_text("\n".join([*head, *measured_rows, ""]))
 
 
 if __name__ == "__main__":

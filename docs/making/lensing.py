@@ -7,7 +7,7 @@ from functools import cache
 
 from docs.making.measured import RESULTS
 from regard_lab.seeing.lens_study import LensReport
-from regard_lab.seeing.lens_study.report import lens_table, routes_table
+from regard_lab.seeing.lens_study.study import lens_table, routes_table
 
 
 @cache

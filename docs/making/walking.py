@@ -33,7 +33,7 @@ def steps_table() -> str:
 
 
 def in_latex(formula: str) -> str:
-    """A formula in the notation of `regard_lab.lessons.walkthrough.formula` as LaTeX.
+    """A formula in the notation of `regard_lab.lessons.walkthrough.tables` as LaTeX.
 
     >>> in_latex("α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}")
     'α_{ij} = \\\\frac{\\\\exp(s_{ij})}{\\\\sum_l \\\\exp(s_{il})}'

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from regard.backends.limits import on_dot_products, where
 from regard.backends.second_order import Piece, direct_apply, gradients
 from regard.core.problem import Problem
 
@@ -29,7 +30,7 @@ LARGEST = 256  # numbers of a vector that FlashAttention takes
 _BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
-class Call(NamedTuple):
+class FusedCall(NamedTuple):
     """The options of a fused call. `causal` allows key j for query i if j <= i, both counted from 0.
 
     `sums` is False if the log-sum-exp is not used; an empty tensor may then be returned in its place.
@@ -63,19 +64,22 @@ def refusal(dtype: torch.dtype, device: str) -> str | None:
     return f"no fused operation is known on {device}"
 
 
-def reason_against(problem: Problem) -> str | None:
-    """Why no fused operation computes this problem, or None."""
-    if (reason := problem.not_dot_product) is not None:
-        return reason
-    if problem.empty:
-        return "there is nothing to compute, and the fused operations fail on sizes of 0"
-    if problem.softcap is not None:
-        return "the fused operations have no softcap"
-    if problem.dropout > 0:
-        return "the fused operations drop weights by another random number generator than dropout_seed's"
-    if problem.bias_learns:
-        return "the fused operations give a bias no gradient"
+def takes_dtype(problem: Problem) -> str | None:
+    """A limit: the dtypes that a fused operation takes on the device of a problem."""
     return refusal(problem.dtype, problem.device)
+
+
+LIMITS = (
+    on_dot_products,
+    where(lambda problem: problem.empty, "there is nothing to compute, and the fused operations fail on sizes of 0"),
+    where(lambda problem: problem.softcap is not None, "the fused operations have no softcap"),
+    where(
+        lambda problem: problem.dropout > 0,
+        "the fused operations drop weights by another random number generator than dropout_seed's",
+    ),
+    where(lambda problem: problem.bias_learns, "the fused operations give a bias no gradient"),
+    takes_dtype,
+)  # of backends that compute softmax by these operations alone
 
 
 def computing(dtype: torch.dtype, device: str) -> torch.dtype:
@@ -106,7 +110,7 @@ def _is_recent() -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), both differentiable."""
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         return forward(q, k, v, call)
@@ -115,7 +119,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tup
     return result if call.sums else (result, result.new_empty(0))
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp, with -inf for empty rows and NaN for rows whose query or keys are not finite."""
     v_dim = v.shape[-1]
     if call.scale <= 0:  # the operation multiplies masked scores too, and -inf · scale would not be -inf
@@ -138,7 +142,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tu
     return _repaired(q, k, output, log_sum_exp, call)
 
 
-def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v, given those of the output and, if it was used, of the log-sum-exp.
 
     With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation computes the first two
@@ -170,7 +174,7 @@ def backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torc
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Any:
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> Any:
         output, log_sum_exp = forward(q, k, v, call._replace(sums=True))
         ctx.save_for_backward(q, k, v, output, log_sum_exp)
         ctx.call = call
@@ -206,7 +210,7 @@ def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, tor
     return (shares / total).masked_fill(empty, 0), log_sum_exp
 
 
-def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> Iterator[Piece]:
+def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> Iterator[Piece]:
     """The same call by plain differentiable operations, in blocks of rows, for second derivatives."""
     step = max(1, _PIECE // (q.shape[0] * q.shape[1] * k.shape[2]))
     for at in range(0, q.shape[2], step):
@@ -231,14 +235,16 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> It
         yield Piece(compute, (here, there, there), (here, here))
 
 
-def _backward_cpu(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward_cpu(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
         saved.grad, saved.q, saved.k, saved.v, saved.output, saved.log_sum_exp, 0.0, call.causal,
         attn_mask=call.mask, scale=call.scale,
     )  # fmt: skip
 
 
-def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def _forward_cuda(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall
+) -> tuple[torch.Tensor, torch.Tensor]:
     flashes = call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda")
     if not flashes:
         k, v = _repeated(q, k), _repeated(q, v)
@@ -258,7 +264,7 @@ def _forward_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: Call)
     return output, log_sum_exp[..., : q.shape[2]]  # the operation pads the rows
 
 
-def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward_cuda(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, kv_heads = _aligned(saved.q), saved.k.shape[1]
     if call.mask is None and has_flash_attention(q.dtype, q.shape[-1], "cuda"):
         return _flash_backward(saved, call)
@@ -275,7 +281,7 @@ def _backward_cuda(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor
     return dq, dk.unflatten(1, (kv_heads, -1)).sum(2), dv.unflatten(1, (kv_heads, -1)).sum(2)
 
 
-def _flash_backward(saved: Saved, call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _flash_backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k, v, output, grad = (_aligned(x) for x in (saved.q, saved.k, saved.v, saved.output, saved.grad))
     state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is not used
     return _aten._scaled_dot_product_flash_attention_backward.default(
@@ -305,7 +311,7 @@ def _aligned_mask(mask: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -
     return padded.expand(q.shape[0], q.shape[1], q.shape[2], k_len)
 
 
-def _sign(call: Call) -> int:
+def _sign(call: FusedCall) -> int:
     return 0 if call.scale == 0 else -1
 
 
@@ -328,7 +334,7 @@ def _widened(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _repaired(
-    q: torch.Tensor, k: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: Call
+    q: torch.Tensor, k: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor, call: FusedCall
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Correct the result of empty rows and of rows with NaN.
 
@@ -355,7 +361,7 @@ def _repaired(
     return output.masked_fill(broken[..., None], math.nan), log_sum_exp
 
 
-def _may_overflow(q: torch.Tensor, k: torch.Tensor, call: Call) -> torch.Tensor:
+def _may_overflow(q: torch.Tensor, k: torch.Tensor, call: FusedCall) -> torch.Tensor:
     """Whether scores of a row may be too large for the dtype in which they are computed, (batch, heads, q_len)."""
     wide = torch.promote_types(q.dtype, torch.float32)
     largest = q.abs().sum(-1, dtype=torch.float64) * k.abs().amax().double() * abs(call.scale)

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from regard.backends import flash
+from regard.backends.limits import not_empty, refused, where
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
@@ -24,14 +25,19 @@ class Projected(Described):
     """Linformer for any length, padding and sharing of projections; half types are computed in float32."""
 
     name = "linformer"
+    limits = (
+        where(
+            lambda problem: not isinstance(problem.mechanism, Linformer),
+            "it computes Linformer's attention, not {problem.mechanism}",
+        ),
+        not_empty,
+        flash.takes_dtype,
+    )
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if not isinstance(problem.mechanism, Linformer):
-            return Refusal(f"it computes Linformer's attention, not {problem.mechanism}")
-        if problem.empty:
-            return Refusal("there is nothing to compute, and the fused operations fail on sizes of 0")
-        if (reason := flash.refusal(problem.dtype, problem.device)) is not None:
-            return Refusal(reason)
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
+        assert isinstance(problem.mechanism, Linformer)
         return Offer(_cost(problem, problem.mechanism.rank), partial(_run, problem))
 
 
@@ -42,7 +48,7 @@ def _run(problem: Problem, operands: Operands) -> Result:
     k = _mixed(E, operands.k.to(wide))  # (batch, kv_heads, rank, head_dim)
     v = _mixed(F, operands.v.to(wide))  # (batch, kv_heads, rank, v_dim)
     q, empty_rows = operands.q.to(wide), _empty_rows(problem, operands)
-    call = flash.Call(mask=None, causal=False, scale=problem.scale)
+    call = flash.FusedCall(mask=None, causal=False, scale=problem.scale)
     output, log_sum_exp = flash.attend(q if empty_rows is None else q.masked_fill(empty_rows, 0), k, v, call)
     if empty_rows is not None:
         output, log_sum_exp = output.masked_fill(empty_rows, 0), log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)

@@ -7,14 +7,14 @@
 
 The runs of a row block are disjoint and ascending, and together they contain every allowed pair of its rows. A schedule
 is made without reading a tensor. It is iterated, not stored. Equal consecutive blocks are one block with a number of
-`times`, so a window over a million rows has only a few row blocks. `flat` writes a schedule as int32 arrays, as a
+`times`, so a window over a million rows has only a few row blocks. `arrays` writes a schedule as int32 arrays, as a
 native kernel reads it. Fused, tiled, streamed, decode and flex compute schedules or views of them; `strict_refusal` is
 the one check behind `strict=True`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -22,16 +22,13 @@ import torch
 
 from regard.arguments import count_of
 from regard.core.backend import Refusal, reachable_keys
-from regard.core.problem import PER_ROW, Problem
+from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
-from regard.patterns.counts import counted
 from regard.patterns.ranges import Ranges, without
 from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run, ascending, row_block
-from regard.patterns.survey import LOOKS, Budget, estimated, look_cost, turning_rows
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
-SHOWN = 12  # row blocks in the text of a schedule
 
 
 @dataclass(frozen=True)
@@ -49,15 +46,6 @@ class Schedule:
         align: WHOLE runs begin and end at multiples of it if another run follows, and narrower gaps are closed.
         most: limit to the pairs between the first and the last key of a row block; above it a block gets fewer rows,
             but at least 16.
-
-    >>> from regard.patterns import CausalWindow
-    >>> print(Schedule.of(CausalWindow(100), 1000, 1000, rows=64))
-    schedule of causal_window(100): 1000 rows by 1000 keys, 16 row blocks
-      rows 0-63: keys 0-0 whole, 1-63 bounded
-      rows 64-127: keys 0-27 bounded, 28-64 whole, 65-127 bounded
-      rows 128-191 and 12 more, each 64 further: keys 29-91 bounded, 92-128 whole, 129-191 bounded
-      rows 960-999: keys 861-899 bounded, 900-960 whole, 961-999 bounded
-      153464 pairs computed, 95050 kept
     """
 
     pattern: Pattern
@@ -116,47 +104,9 @@ class Schedule:
         """Pairs in the runs of all row blocks, allowed or not."""
         return sum(block.pairs for block in self)
 
-    @property
-    def kept(self) -> int:
-        """Pairs that the pattern allows, from its structure; an estimate if the schedule is too long to count."""
-        assert self.starts is not None
-        return counted(self.pattern, self.q_len, self.k_len, self.starts[0], LOOKS).pairs
-
-    def blocks(self, budget: Budget | None = None, cost: Callable[[RowBlock], int] = lambda _: 1) -> list[RowBlock]:
-        """All row blocks.
-
-        Args:
-            budget: how many row blocks may be evaluated; None for any number.
-            cost: for how many evaluations a row block counts.
-
-        Raises:
-            SpentError: they need more evaluations than the budget has.
-        """
-        found = []
-        for block in self:
-            if budget is not None:
-                budget.spend(cost(block))
-            found.append(block)
-        return found
-
-    def estimated(self, measure: Callable[[RowBlock], tuple[float, ...]], cost: int | None = None) -> tuple[int, ...]:
-        """An estimate of the sum of `measure` over all row blocks, for each of its numbers, from a sample of blocks.
-
-        Args:
-            measure: the numbers that one row block adds.
-            cost: for how many evaluations a block counts; by default those of the middle block.
-        """
-        assert self.starts is not None
-        turns = turning_rows(self.pattern, self.starts[0], self.q_len, self.k_len)
-        cost = look_cost(len(self.block_at(self.q_len // 2).runs)) if cost is None else cost
-        count = -(-self.q_len // self.rows)
-        return estimated(
-            count, lambda at: measure(self.block_at(at * self.rows)), (t // self.rows for t in turns), cost
-        )
-
-    def flat(self) -> Flat:
+    def arrays(self) -> Arrays:
         """The schedule as int32 arrays."""
-        return _Flattening(self).result()
+        return _Writing(self).result()
 
     def _times(self, block: RowBlock) -> int:
         """How often a row block repeats, itself included, as far as the pattern's structure shows it."""
@@ -205,48 +155,42 @@ class Schedule:
             (run.keys.start, run.keys.stop, run.kind) for run in here.runs
         ]
 
-    def __str__(self) -> str:
-        blocks = list(self)
-        number = sum(block.times for block in blocks)
-        lines = [
-            f"schedule of {self.pattern}: {count_of(self.q_len, 'rows')} by "
-            f"{count_of(self.k_len, 'keys')}, {count_of(number, 'row blocks')}"
-        ]
-        for block in blocks[:SHOWN]:
-            runs = ", ".join(f"{run.keys.start}-{run.keys.stop - 1} {run.kind.name.lower()}" for run in block.runs)
-            more = f" and {block.times - 1} more, each {len(block.rows)} further" if block.times > 1 else ""
-            keys = f"keys {runs}" if runs else "no key"
-            lines.append(f"  rows {block.rows.start}-{block.rows.stop - 1}{more}: {keys}")
-        if len(blocks) > SHOWN:
-            lines.append(f"  and row blocks from row {blocks[SHOWN].rows.start} on")
-        lines.append(
-            f"  {count_of(self.pairs, 'pairs')} computed" + ("" if self.starts is None else f", {self.kept} kept")
-        )
-        return "\n".join(lines)
 
-
-def strict_refusal(problem: Problem, pairs: int, kept: int | None = None) -> Refusal | None:
-    """Why computing this many pairs is more than `strict=True` allows, or None.
-
-    Args:
-        problem: the call.
-        pairs: those computed, of all batch rows and heads.
-        kept: those allowed, if the backend knows them; by default as counted by the pattern's structure.
-    """
+def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
+    """Why computing this many pairs, of all batch rows and heads, is more than `strict=True` allows, or None."""
     if not problem.strict:
         return None
-    if kept is None:
-        if problem.counted is None:
-            return Refusal(
-                f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
-                "is unknown without evaluating them"
-            )
-        kept = problem.counted.pairs
+    if (kept := _kept(problem)) is None:
+        return Refusal(
+            f"strict=True, and how many of its {count_of(pairs, 'pairs')} {problem.pattern} keeps "
+            "is unknown without evaluating them"
+        )
     if pairs <= 2 * kept:
         return None
     return Refusal(
         f"strict=True, and it computes {count_of(pairs, 'pairs')} where {kept} are kept, more than twice as many"
     )
+
+
+def _kept(problem: Problem) -> int | None:
+    """The allowed pairs of all batch rows and heads, as far as the structure of the pattern gives them."""
+    pattern = problem.pattern
+    if not pattern.varies_by_row:
+        return problem.counted
+    counts = [replace(problem, batch=1, pattern=pattern.for_row(row)).counted for row in range(problem.batch)]
+    return None if None in counts else sum(one for one in counts if one is not None)
+
+
+def pairs_of_long_band(problem: Problem, rows: int, width: int) -> int | None:
+    """About how many pairs of one head lie in the blocks of `rows` by `width` that a band reaches; no block is made.
+
+    None for other patterns, for calls that are run, and for rows that are few enough to divide them into blocks.
+    """
+    band, q_len = problem.pattern.band(), problem.q_len
+    if not problem.outlined or q_len <= MOST_DIVIDED or band is None or problem.q_start is PER_ROW:
+        return None
+    edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
+    return min(q_len * len(reachable_keys(problem)), band.count(problem.q_start, q_len, problem.k_len) + edges)
 
 
 def aligned(block: RowBlock, align: int) -> RowBlock:
@@ -285,7 +229,7 @@ def joined(ranges: Ranges, gap: int = 1) -> Ranges:
 
 
 @dataclass(frozen=True, eq=False)
-class Flat:
+class Arrays:
     """A schedule as int32 arrays, the form for native kernels.
 
     blocks: (row blocks, 4): first row, end of rows, first run, end of runs.
@@ -305,7 +249,7 @@ class Flat:
 
 
 @dataclass
-class _Flattening:
+class _Writing:
     """Writes row blocks one after the other into lists of numbers and tensors."""
 
     schedule: Schedule
@@ -325,14 +269,14 @@ class _Flattening:
         grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
         self.answers = Answers(schedule.pattern, grid)
 
-    def result(self) -> Flat:
+    def result(self) -> Arrays:
         for block in self.schedule:
             first = [(run, *self._read(block.rows, run)) for run in block.runs]
             for at in range(block.times):
                 self._write(block, first, at * len(block.rows))
         none = torch.zeros(2, 0, dtype=torch.int64, device="cpu")
         lo, hi = torch.cat([none, *self.bounds], 1).int()
-        return Flat(_table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words]))
+        return Arrays(_table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words]))
 
     def _read(self, rows: range, run: Run) -> tuple[Kind, torch.Tensor | None]:
         """The kind of a run by evaluating its pairs, with its bounds (2, rows) or words."""

@@ -15,9 +15,10 @@ import torch
 
 from regard.backends import dropout, flash
 from regard.backends.dropout import row_states, write_kept
+from regard.backends.limits import not_empty, on_softmax, refused
 from regard.backends.merging import Merging
 from regard.backends.schedule import strict_refusal
-from regard.backends.scores.blocking import Blocking, RowBlock, Size, Workspace, blocking_of
+from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
 from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Scores, score_inputs
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.backends.scores.plain import softmax_pieces
@@ -41,12 +42,11 @@ class Streamed(Described):
     """Softmax over every score with every option."""
 
     name = "streamed"
+    limits = (on_softmax, not_empty)
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if not problem.mechanism.is_softmax:
-            return Refusal(f"it computes softmax attention, not {problem.mechanism}")
-        if problem.empty:
-            return Refusal("there is nothing to compute")
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         blocking = blocking_of(problem)
         size = blocking.size()
         if (refusal := strict_refusal(problem, size.pairs)) is not None:
@@ -60,7 +60,7 @@ class Streamed(Described):
         return Result(output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **statistics)
 
 
-def _cost(blocking: Blocking, size: Size) -> Cost:
+def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
     problem, pairs = blocking.problem, size.pairs
     learning = problem.needs_grad or problem.bias_learns
     width = torch.promote_types(problem.dtype, torch.float32).itemsize
@@ -185,7 +185,7 @@ def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, 
     for row_block in scores.row_blocks():
         for block in scores.blocks(row_block):
             keys = block.lot.batch, block.lot.kv_heads, block.columns
-            call = flash.Call(_mask(scores, block), False, problem.scale)
+            call = flash.FusedCall(_mask(scores, block), False, problem.scale)
             first = block.keys.start == row_block.runs[0].keys.start
             merging.add(block.lines, *flash.forward(q[block.lines], scores.k[keys], v[keys], call), first)
     return merging.merged()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -150,11 +150,13 @@ class Offer:
 class Backend(Protocol):
     """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason.
 
-    A backend may have a method `least_work(problem)`: a number that its `Cost.work_on` is never below, in place of that
-    of `regard.core.plan`. A backend that cannot be cheaper than another one is assessed only for a printed plan.
+    It refuses what exceeds its `limits`, functions from a problem to a reason or None, and what `strict` forbids.
     """
 
     name: str
+
+    @property
+    def limits(self) -> Iterable[Callable[[Problem], str | None]]: ...
 
     def assess(self, problem: Problem) -> Offer | Refusal: ...
 

@@ -16,6 +16,7 @@ from regard.core.problem import (
     Problem,
     carries_tangent,
     check_combination,
+    check_planned_sizes,
     checked_bias,
     checked_dropout,
     checked_mechanism,
@@ -198,6 +199,8 @@ class Call(NamedTuple):
         pattern.check(batch, heads, q_len, k_len)
         mechanism.check_dims(head_dim, key_dim)
         parameters = named_parameters(self.parameters)
+        if isinstance(self.q, Outline):
+            check_planned_sizes(pattern, q_len, k_len)
         learning = (x for x in (*self[:3], *parameters.values()) if isinstance(x, torch.Tensor | Stored | Outline))
         problem = Problem(
             **of_tensors,

@@ -153,7 +153,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text: backend, costs, reasons and the share of pairs computed; what is estimated says so."""
-        kept = self.problem.kept
+        kept = self.problem.kept_pairs
         return json.dumps(
             {
                 "problem": str(self.problem),
@@ -162,8 +162,7 @@ class Plan:
                 "cost": _cost_record(self.cost),
                 "widened_to_float32": self._adds_gradients,
                 "share_of_pairs_computed": self.share_of_pairs_computed,
-                "pairs_kept": None if kept is None else kept.pairs,
-                "pairs_kept_estimated": kept is not None and not kept.exact,
+                "pairs_kept": kept,
                 "others": {
                     name: {"refused": verdict.reason}
                     if isinstance(verdict, Refusal)
@@ -179,11 +178,11 @@ class Plan:
         return self.cost.pairs / self.problem.pairs if self.problem.pairs else 0.0
 
     def __str__(self) -> str:
-        kept = self.problem.kept
+        kept = self.problem.kept_pairs
         about = "about " if self.cost.estimated else ""
         share = f"{about}{_percent(self.share_of_pairs_computed)} of pairs computed"
         if kept is not None and self.problem.pairs:
-            share += f", {'' if kept.exact else 'about '}{_percent(kept.pairs / self.problem.pairs)} kept"
+            share += f", {_percent(kept / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
         if self._adds_gradients:
             lines.append(
@@ -197,9 +196,7 @@ class Plan:
                 else f"  {name}, {self._times(verdict):.3g}x the estimated time: {verdict}"
             )
         if any("about " in line for line in lines[1:]):
-            lines.append(
-                "  about: an estimate from a sample of the row blocks, since there are too many to count them all"
-            )
+            lines.append("  about: an estimate, since there are too many row blocks to count them all")
         return "\n".join(lines)
 
     def _times(self, cost: Cost) -> float:
@@ -326,18 +323,17 @@ def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most:
     """The verdict of each backend; a function that returns it for those that cannot be chosen."""
     verdicts: dict[str, Any] = {}
     cheapest, least = math.inf, least_work(problem) if chosen == "auto" else 0.0
-    # those with a bound of their own come last, when the cheapest is known
-    for name in sorted(backends, key=lambda one: hasattr(backends[one], "least_work")):
+    for name in backends:
         assess = partial(_verdict, name, backends[name], problem)
         if chosen != "auto":
             verdicts[name] = assess() if name == chosen else assess
-        elif getattr(backends[name], "least_work", lambda problem: least)(problem) > cheapest:
+        elif least > cheapest:
             verdicts[name] = assess
         else:
             verdicts[name] = verdict = assess()
             if isinstance(verdict, Offer) and verdict.cost.peak_bytes <= most:
                 cheapest = min(cheapest, verdict.cost.work_on(problem.device))
-    return {name: verdicts[name] for name in backends}
+    return verdicts
 
 
 def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:

@@ -19,13 +19,13 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.mechanisms.base import OPTIONS, STATISTICS, Sizes
 from regard.patterns import Full, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.base import MOST_LOOKS
-from regard.patterns.counts import Count, counted
-from regard.patterns.survey import LOOKS
+from regard.patterns.counts import counted
 
 RELATIVE = ()  # the bias shape of a call whose bias depends on head and distance alone
 PER_ROW = None  # the q_start of a call whose batch rows start at different positions
 _SOFTMAX = Softmax()
+MOST_PLANNED = 10**9  # positions of a call that is planned from its sizes alone
+MOST_DIVIDED = 1 << 20  # queries of such a call whose pattern is no band
 FARTHEST = 2**62  # positions beyond it could overflow int64
 
 
@@ -37,8 +37,8 @@ class Problem:
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
     `bias_learns`: the bias needs a gradient. `sink` is the shape (batch or 1, heads or 1) of the logits of the sinks,
     `sink_learns`: they need a gradient. `storage` is the dtype in which a cache holds keys and values.
-    `outlined`: there are no tensors and nothing is run, so costs may be estimates. `forward_mode`: a tensor has a
-    tangent (forward-mode automatic differentiation).
+    `outlined`: there are no tensors and nothing is run. `forward_mode`: a tensor has a tangent (forward-mode automatic
+    differentiation).
     """
 
     batch: int
@@ -124,29 +124,18 @@ class Problem:
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize
 
     @property
-    def looks(self) -> int | None:
-        """How many row blocks may be evaluated to estimate a cost; None for all of them."""
-        return LOOKS if self.outlined else None
-
-    @property
-    def kept(self) -> Count | None:
+    def kept_pairs(self) -> int | None:
         """Kept pairs of all batch rows and heads, like `counted`, if the heads are alike, else None."""
         return None if self.pattern.varies_by_head else self.counted
 
     @property
-    def counted(self) -> Count | None:
+    def counted(self) -> int | None:
         """Kept pairs of all batch rows and heads if the structure of the pattern gives them, else None."""
         pattern = self.pattern
         if self.q_start is PER_ROW or not pattern.structured or pattern.varies_by_row:
             return None
-        count = counted(pattern, self.q_len, self.k_len, self.q_start, MOST_LOOKS if self.looks is None else self.looks)
-        times = self.batch if pattern.varies_by_head else self.batch * self.heads
-        return Count(times * count.pairs, count.exact)
-
-    @property
-    def kept_pairs(self) -> int | None:
-        """The number in `kept`."""
-        return None if self.kept is None else self.kept.pairs
+        count = counted(pattern, self.q_len, self.k_len, self.q_start)
+        return None if count is None else count * (self.batch if pattern.varies_by_head else self.batch * self.heads)
 
     def __str__(self) -> str:
         heads = f"{count_of(self.heads, 'heads')}" + (f" over {self.kv_heads}" if self.kv_heads != self.heads else "")
@@ -171,6 +160,24 @@ def checked_mechanism(mechanism: Mechanism | str | None) -> Mechanism:
             f"None for softmax"
         )
     return mechanism
+
+
+def check_planned_sizes(pattern: Pattern, q_len: int, k_len: int) -> None:
+    """Refuse sizes without tensors for which a plan would take longer than a short while.
+
+    Raises:
+        ArgumentError: more than 10^9 positions, or more queries than a pattern that is no band is divided into blocks.
+    """
+    if max(q_len, k_len) > MOST_PLANNED:
+        raise ArgumentError(
+            f"{count_of(q_len, 'queries')} and {count_of(k_len, 'keys')} are too many to plan; a plan from sizes alone "
+            f"is for at most {MOST_PLANNED} positions: plan a shorter call, and multiply its cost"
+        )
+    if q_len > MOST_DIVIDED and pattern.band() is None:
+        raise ArgumentError(
+            f"{count_of(q_len, 'queries')} are too many to plan with {pattern}, which is no band and is divided block "
+            f"by block; plan at most {MOST_DIVIDED} queries, and multiply the cost"
+        )
 
 
 def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tensor:

@@ -98,13 +98,13 @@ def attention(
     >>> dist.destroy_process_group()
     """
     agreed = _agreed("regard.distributed.attention", q, k, v, mesh, layout, form, options)
-    tensors = _cast(q, k, v)
+    tensors = agreed.tensors
     if form == "state":
         parameters = agreed.call.parameters or {}
         return attend_by_state(
             Chain(agreed.group, agreed.k_layout, agreed.problem, tuple(parameters)), *tensors, parameters
         )
-    return attend(_run(agreed, form, tensors, ()), *tensors)[0]
+    return attend(_run(agreed, form, ()), *tensors)[0]
 
 
 @uncompiled
@@ -147,22 +147,14 @@ def attention_detail(
     if form == "state":
         raise UnsupportedError("form='state' keeps sums and gives no statistics; use form='auto' for those")
     agreed = _agreed("regard.distributed.attention_detail", q, k, v, mesh, layout, form, options, wants)
-    tensors = _cast(q, k, v)
-    run = _run(agreed, form, tensors, wants)
+    tensors = agreed.tensors
+    run = _run(agreed, form, wants)
     output, log_sum_exp = attend(run, *tensors)
-    found = statistics(run, q.detach(), k.detach(), v.detach(), log_sum_exp.detach(), wants)
+    found = statistics(run, *(x.detach() for x in tensors), log_sum_exp.detach(), wants)
     found = refusing_gradients(found, output)
     if "log_sum_exp" in wants:
         found["log_sum_exp"] = log_sum_exp
     return SharedDetail(Result(output, **found), wants)
-
-
-def _cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The tensors in autocast's dtype, if autocast is on."""
-    cast = Call(q, k, v).cast()
-    if isinstance(cast.k, Stored) or isinstance(cast.v, Stored):
-        raise UnsupportedError("attention over several processes takes k and v as tensors, not as a cache stores them")
-    return cast.q, cast.k, cast.v
 
 
 class Agreed(NamedTuple):
@@ -170,6 +162,7 @@ class Agreed(NamedTuple):
 
     group: Group
     call: Call
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v in autocast's dtype
     problem: Problem
     q_layout: Layout
     k_layout: Layout
@@ -186,12 +179,15 @@ def _agreed(
     device = group.device_for(q)
     with refusing_together(group, device):
         refuse_keywords(name, options, ("mesh", "layout", "form", *OPTIONS), OF_CALLS)
-        call = Call(q, k, v, **options).in_numbers()
-        cast = _cast(q, k, v)
-        call = call._replace(q=cast[0], k=cast[1], v=cast[2])
+        call = Call(q, k, v, **options).in_numbers().cast()
+        if isinstance(call.k, Stored) or isinstance(call.v, Stored):
+            raise UnsupportedError(
+                "attention over several processes takes k and v as tensors, not as a cache stores them"
+            )
+        tensors = call.q, call.k, call.v
         problem = _checked(call, want, form)
         group.check_device(call.q.device)
-        bias_keys, of_bias = _keys_of_bias(call, problem), _about_bias(call, problem)
+        bias_keys, of_bias = _about_bias(call, problem)
         if call.dropout_seed is not None:
             call = call._replace(dropout_seed=checked_seed(call.dropout_seed))
         words = _words(problem, call, layout, form, want)
@@ -208,25 +204,24 @@ def _agreed(
     q_layout, k_layout = Layout(layout, agreed.q_lengths), Layout(layout, agreed.k_lengths)
     problem.pattern.check(problem.batch, problem.heads, q_layout.length, k_layout.length)
     seed = (agreed.seed if call.dropout_seed is None else call.dropout_seed) if problem.dropout else None
-    return Agreed(group, call, problem, q_layout, k_layout, seed)
+    return Agreed(group, call, tensors, problem, q_layout, k_layout, seed)
 
 
-def _run(agreed: Agreed, form: str, tensors: tuple[torch.Tensor, ...], want: tuple[Want, ...]) -> SharedRun:
+def _run(agreed: Agreed, form: str, want: tuple[Want, ...]) -> SharedRun:
     """The call as this process runs it, by an exchange of keys.
 
     A named backend and `strict` may refuse a piece that only some processes have. So with them all pieces are planned
     before any key is sent, and the processes agree that all of them can compute theirs.
     """
     call, problem, q, k = agreed.call, agreed.problem, agreed.q_layout, agreed.k_layout
-    start = k.length - q.length if call.q_start is None else call.q_start
-    needs = needs_of(problem.pattern, q, k, start)
+    needs = needs_of(problem.pattern, q, k, k.length - q.length if call.q_start is None else call.q_start)
     others = {one: getattr(call, one) for one in OTHERS}
     shared = Options(problem.pattern, call.bias, call.sink, call.parameters, agreed.dropout_seed, others)
     run = SharedRun(agreed.group, needs, needs.form(form), shared)
     if problem.strict or call.backend != "auto":
         device = run.group.device_for(call.q)
         with refusing_together(run.group, device):
-            check_pieces(run, *tensors, want)
+            check_pieces(run, *agreed.tensors, want)
         agree(run.group, device, [])
     return run
 
@@ -272,16 +267,10 @@ def _words(problem: Problem, call: Call, layout: str, form: str, want: tuple[Wan
     return [f"{name} {value}" for name, value in options.items()]
 
 
-def _about_bias(call: Call, problem: Problem) -> str | None:
-    """A text about a bias that is a tensor alike for all queries; None where it may differ between processes."""
-    bias = call.bias
-    if not isinstance(bias, torch.Tensor) or problem.q_len == 1 or (bias.dim() > 1 and bias.shape[-2] > 1):
-        return None
-    return f"bias {contents(bias[(None,) * (4 - bias.dim())])}"
+def _about_bias(call: Call, problem: Problem) -> tuple[int | None, str | None]:
+    """The number of keys of a bias that is a tensor, and a text about it if it is alike for all queries.
 
-
-def _keys_of_bias(call: Call, problem: Problem) -> int | None:
-    """The number of keys of a bias that is a tensor; None where it is the same for every key.
+    None where it is the same for every key, and where it may differ between processes.
 
     Raises:
         ShapeError, ArgumentError: it is no bias for this process's queries; its keys are compared with those of all
@@ -289,7 +278,7 @@ def _keys_of_bias(call: Call, problem: Problem) -> int | None:
     """
     bias = call.bias
     if bias is None or isinstance(bias, Bias):
-        return None
+        return None, None
     keys = bias.shape[-1] if isinstance(bias, torch.Tensor) and bias.dim() else 1
     rows = bias.shape[-2] if isinstance(bias, torch.Tensor) and bias.dim() > 1 else 1
     if rows not in (1, problem.q_len):
@@ -297,9 +286,10 @@ def _keys_of_bias(call: Call, problem: Problem) -> int | None:
             f"bias has shape {tuple(bias.shape)}; over several processes it needs the queries of this one and the keys "
             f"of all: (..., {problem.q_len} or 1, keys or 1)"
         )
-    sizes = {"batch": problem.batch, "heads": problem.heads, "q_len": problem.q_len, "k_len": keys}
-    checked_bias(bias, call.q, sizes)
-    return None if keys == 1 else keys
+    checked_bias(bias, call.q, {name: getattr(problem, name) for name in ("batch", "heads", "q_len")} | {"k_len": keys})
+    alike = rows == 1 and problem.q_len != 1
+    text = f"bias {contents(bias[(None,) * (4 - bias.dim())])}" if alike else None
+    return None if keys == 1 else keys, text
 
 
 class ContextParallel(ParallelStyle):

@@ -12,15 +12,14 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._shard.sharded_tensor import ShardedTensor
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_model_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.parallel import DistributedDataParallel
 
 from regard.arguments import a_path, of_kind
 from regard.distributed.group import Group
@@ -55,7 +54,7 @@ def save_checkpoint(
 
     Raises:
         ArgumentError: values that are not JSON, tensors that the format does not store, or an optimiser of others.
-        UnsupportedError: an optimiser whose state is not tensors and numbers, or one of a model that FSDP1 divided.
+        UnsupportedError: an optimiser whose state is not tensors and numbers, or a model that FSDP1 divided.
         CheckpointError: a process could not write its part, or another one refused.
 
     >>> import tempfile
@@ -200,8 +199,6 @@ def _parts(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[Part, torch.Tenso
     for name, x in tensors.items():
         if isinstance(x, DTensor):
             held = [(chunk.offsets, x.to_local()) for chunk in x.__create_chunk_list__()]
-        elif isinstance(x, ShardedTensor):  # of FSDP1
-            held = [(one.metadata.shard_offsets, one.tensor) for one in x.local_shards()]
         else:
             held = [((0,) * x.ndim, x)]
         for offsets, numbers in held:
@@ -268,13 +265,11 @@ def _common(part: Part, shard: Shard) -> tuple[tuple[slice, ...], tuple[slice, .
     return tuple(here), tuple(there)
 
 
-# The state of a model and of its optimiser by name, without a step of the optimiser: `get_state_dict` of torch lets an
-# optimiser without state make a step with zero gradients, and `set_state_dict` does the same before it loads, so that
-# Adam counts one step more. Here an optimiser is only read, until all of it is known to fit.
-
-
 class HeldState:
     """What a model and its optimiser hold: `tensors` and `settings` by name, which share their memory.
+
+    They are read here and not by `get_state_dict` of torch, which lets an optimiser without state make a step, so that
+    Adam counts one step more. Until all of the saved state is known to fit, an optimiser is only read.
 
     Args:
         model: on one process or divided among several.
@@ -283,17 +278,31 @@ class HeldState:
 
     def __init__(self, model: Any, optimiser: Any) -> None:
         of_kind("model", model, nn.Module, "a module")
-        self.model, self.optimiser = model, optimiser
+        if FullyShardedDataParallel.fsdp_modules(model):
+            raise UnsupportedError(
+                "the model is divided by FullyShardedDataParallel (FSDP1), and checkpoints hold models that FSDP2 "
+                "divided; divide it by shard_model or fully_shard"
+            )
+        self.model = model.module if isinstance(model, DistributedDataParallel) else model
+        self.optimiser, self.names = optimiser, {_unwrapped(name): name for name in self.model.state_dict()}
+        state = {f"model.{_unwrapped(name)}": one for name, one in self.model.state_dict().items()}
         self.groups: list[list[str]] = []  # names of the parameters of each group of the optimiser
-        own, of_optimiser = _of_torch(model, optimiser)
-        state = {f"model.{name}": one for name, one in own.items()}
+        self.parameters: dict[str, torch.Tensor] = {}  # all of them
         if optimiser is not None:
-            self.groups = [group["params"] for group in of_optimiser["param_groups"]]
-            for name, kept in of_optimiser["state"].items():
-                state |= _flat(f"{STATE}{name}", kept)
-            for group in of_optimiser["param_groups"]:
+            of_kind("optimiser", optimiser, torch.optim.Optimizer, "an optimiser of torch.optim")
+            names = {one: _unwrapped(name) for name, one in self.model.named_parameters()}
+            if any(one not in names for group in optimiser.param_groups for one in group["params"]):
+                raise ArgumentError(
+                    "the optimiser has a parameter that is not one of the model's; give the optimiser that was made "
+                    "of this model's parameters, after the model was divided"
+                )
+            for group in optimiser.param_groups:
+                self.groups.append([names[one] for one in group["params"]])
+                self.parameters |= {names[one]: one for one in group["params"]}
                 options = {key: one for key, one in group.items() if key != "params"}
-                state |= {f"{GROUPS}{name}.{key}": one for name in group["params"] for key, one in options.items()}
+                state |= {f"{GROUPS}{name}.{key}": one for name in self.groups[-1] for key, one in options.items()}
+            for parameter, kept in optimiser.state.items():
+                state |= _flat(f"{STATE}{names[parameter]}", kept)
         self._divide(state)
 
     def _divide(self, state: dict[str, Any]) -> None:
@@ -309,28 +318,22 @@ class HeldState:
         A parameter has state after its first gradient. New tensors are divided among processes as their parameter is.
         """
         tensors, settings = manifest.tensors, manifest.settings
-        names = [name for group in self.groups for name in group]
-        parameters = [one for group in self.optimiser.param_groups for one in group["params"]] if names else []
-        by_name = dict(zip(names, parameters, strict=True))
-        here = {self._owner(name, by_name) for name in (*self.tensors, *self.settings)}
-        saved = {name: self._owner(name, by_name) for name in (*tensors, *settings)}
-        there = set(saved.values())
-        state = {
-            name: one
-            for name, one in (self.tensors | self.settings).items()
-            if (owner := self._owner(name, by_name)) is None or owner in there
-        }
+        here = {name: self._owner(name) for name in (*self.tensors, *self.settings)}
+        saved = {name: self._owner(name) for name in (*tensors, *settings)}
+        kept = {None, *saved.values()}
+        state = {name: one for name, one in (self.tensors | self.settings).items() if here[name] in kept}
         for name, owner in saved.items():
-            if owner is not None and owner not in here:
-                state[name] = _room(name, by_name[owner], tensors[name]) if name in tensors else settings[name]
+            if owner is not None and owner not in here.values():
+                room = self.parameters[owner]
+                state[name] = _room(name, room, tensors[name]) if name in tensors else settings[name]
         self._divide(state)
 
-    def _owner(self, name: str, parameters: dict[str, Any]) -> str | None:
+    def _owner(self, name: str) -> str | None:
         """The parameter whose state a name belongs to; None for other names."""
         if not name.startswith(STATE):
             return None
-        parts = name[len(STATE) :].split(".")
-        return next((one for at in range(1, len(parts)) if (one := ".".join(parts[:at])) in parameters), None)
+        parts = name.removeprefix(STATE).split(".")
+        return next((one for at in range(1, len(parts)) if (one := ".".join(parts[:at])) in self.parameters), None)
 
     def check_groups(self, settings: dict[str, Any]) -> None:
         """Raise a CheckpointError unless the parameters of each group have the same saved settings."""
@@ -345,12 +348,14 @@ class HeldState:
 
     def install(self, settings: dict[str, Any]) -> None:
         """Give model and optimiser the tensors, which hold the saved numbers now, and the saved settings."""
-        state = {**self.tensors, **{name: _like(settings[name], one) for name, one in self.settings.items()}}
-        own = {name.removeprefix("model."): one for name, one in state.items() if name.startswith("model.")}
-        set_model_state_dict(self.model, own)
+        state = {**self.tensors, **{name: settings[name] for name in self.settings}}
+        for name, one in self.settings.items():
+            if isinstance(one, tuple):  # JSON has none
+                state[name] = tuple(state[name])
+        self.model.load_state_dict({raw: state[f"model.{name}"] for name, raw in self.names.items()})
         if self.optimiser is None:
             return
-        numbers = {name: at for at, name in enumerate(name for group in self.groups for name in group)}
+        numbers = {name: at for at, name in enumerate(self.parameters)}
         groups = []
         for names, group in zip(self.groups, self.optimiser.param_groups, strict=True):
             options = {key: one for key, one in group.items() if key != "params"}
@@ -358,43 +363,18 @@ class HeldState:
             groups.append({**options, "params": [numbers[name] for name in names]})
         kept: dict[int, dict[str, Any]] = {}
         for name, one in state.items():
-            if (owner := self._owner(name, numbers)) is not None:
-                _put(kept.setdefault(numbers[owner], {}), name[len(f"{STATE}{owner}.") :], one)
+            if (owner := self._owner(name)) is not None:
+                *outer, last = name.removeprefix(f"{STATE}{owner}.").split(".")
+                inner = kept.setdefault(numbers[owner], {})
+                for key in outer:
+                    inner = inner.setdefault(key, {})
+                inner[last] = one
         self.optimiser.load_state_dict({"state": kept, "param_groups": groups})
 
 
-def _of_torch(model: nn.Module, optimiser: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two dictionaries of `get_state_dict`."""
-    if optimiser is None:
-        return cast(tuple[dict[str, Any], dict[str, Any]], get_state_dict(model, []))
-    of_kind("optimiser", optimiser, torch.optim.Optimizer, "an optimiser of torch.optim")
-    if FullyShardedDataParallel.fsdp_modules(model):
-        raise UnsupportedError(
-            "the model is divided by FullyShardedDataParallel (FSDP1), and checkpoints hold optimisers of models that "
-            "FSDP2 divided; divide it by shard_model or fully_shard"
-        )
-    try:
-        with _as_it_is(optimiser):
-            return cast(tuple[dict[str, Any], dict[str, Any]], get_state_dict(model, optimiser))
-    except KeyError as error:  # torch finds no name for one of its parameters
-        raise ArgumentError(
-            "the optimiser has a parameter that is not one of the model's; give the optimiser that was made of this "
-            "model's parameters, after the model was divided"
-        ) from error
-
-
-@contextmanager
-def _as_it_is(optimiser: torch.optim.Optimizer) -> Generator[None]:
-    """Within it, an optimiser without state has an empty one, with which torch asks it for no step."""
-    first = next((one for group in optimiser.param_groups for one in group["params"]), None)
-    if optimiser.state or first is None:
-        yield
-        return
-    optimiser.state[first] = {}
-    try:
-        yield
-    finally:
-        del optimiser.state[first]
+def _unwrapped(name: str) -> str:
+    """The name of a parameter without the marks of torch.compile and of activation checkpoints."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
 def _flat(name: str, kept: dict[Any, Any]) -> dict[str, Any]:
@@ -413,14 +393,6 @@ def _flat(name: str, kept: dict[Any, Any]) -> dict[str, Any]:
     return flat
 
 
-def _put(kept: dict[str, Any], name: str, one: Any) -> None:
-    """The inverse of `_flat` for one name."""
-    *outer, last = name.split(".")
-    for key in outer:
-        kept = kept.setdefault(key, {})
-    kept[last] = one
-
-
 def _room(name: str, parameter: torch.Tensor, saved: Sharded) -> torch.Tensor:
     """A tensor for the saved state of a parameter, divided among processes as the parameter is if it has its shape."""
     dtype, shape = saved.dtype, saved.shape
@@ -436,8 +408,3 @@ def _room(name: str, parameter: torch.Tensor, saved: Sharded) -> torch.Tensor:
         mesh = parameter.device_mesh
         return DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return whole
-
-
-def _like(value: Any, here: Any) -> Any:
-    """A setting as JSON holds it, of the type that it has here."""
-    return tuple(value) if isinstance(here, tuple) else value

@@ -127,7 +127,7 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             self.called = True
-            return self.attend(*args, **kwargs).output
+            return self.attend(*args, **kwargs)[0]
         if func is F.multi_head_attention_forward:
             self.called = True
             return self.multi_head(func, inspect.signature(func).bind(*args, **kwargs))
@@ -144,7 +144,8 @@ class _Mode(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
         want: Any = (),
-    ) -> _Answer:
+    ) -> tuple[torch.Tensor, AttentionDetail]:
+        """The function of `F`; `want` has further statistics of this call alone."""
         if is_causal and attn_mask is not None:
             raise ArgumentError("attn_mask is given beside is_causal=True; PyTorch takes one of them, and so do we")
         q, k, v, axes = as_four_axes(query, key, value, enable_gqa)
@@ -165,7 +166,7 @@ class _Mode(TorchFunctionMode):
         self.seen.calls += 1
         if self.want:
             self.seen.details.append(detail)
-        return _Answer(detail.output.reshape(*axes, *detail.output.shape[2:]), detail)
+        return detail.output.reshape(*axes, *detail.output.shape[2:]), detail
 
     def multi_head(self, func: Any, bound: inspect.BoundArguments) -> Any:
         """The function of nn.MultiheadAttention, which calls the other one, if it is not asked for weights."""
@@ -176,27 +177,20 @@ class _Mode(TorchFunctionMode):
         if given["need_weights"] and given["training"] and given["dropout_p"] > 0:
             self.seen.left.append("the weights of a multi-head attention are wanted after dropout")
             return func(*bound.args, **bound.kwargs)
-        weights: list[torch.Tensor] = []
-        needs, averages = given["need_weights"], given["average_attn_weights"]
+        needs, details = given["need_weights"], []
 
         def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
-            answer = self.attend(*args, **kwargs, want=("weights",) if needs else ())
-            if needs:
-                weights.append(answer.detail.weights)
-            return answer.output
+            output, detail = self.attend(*args, **kwargs, want=("weights",) if needs else ())
+            details.append(detail)
+            return output
 
         given["need_weights"] = False
         output, _ = _finding(attend, inspect.unwrap(func))(*bound.args, **bound.kwargs)
         if not needs:
             return output, None
-        shown_weights = weights[0].mean(1) if averages else weights[0]  # (batch, heads or none, q_len, k_len)
-        return output, shown_weights if given["query"].dim() == 3 else shown_weights[0]
-
-
-@dataclass(frozen=True)
-class _Answer:
-    output: torch.Tensor
-    detail: AttentionDetail
+        weights = details[0].weights  # (batch, heads, q_len, k_len)
+        weights = weights.mean(1) if given["average_attn_weights"] else weights
+        return output, weights if given["query"].dim() == 3 else weights[0]
 
 
 def meaning(mask: torch.Tensor | None, q_len: int, k_len: int) -> tuple[Pattern, torch.Tensor | None]:

@@ -8,9 +8,8 @@ from functools import reduce
 
 import torch
 
-from regard.arguments import whole
 from regard.patterns.band import Band, Reach
-from regard.patterns.base import Compound, Pattern, most_kept
+from regard.patterns.base import AnyOf, Compound, Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, outside, union
 
@@ -66,9 +65,6 @@ class Many(Compound, enrol=False):
             return super().without_numbers()
         parts = [part.without_numbers() for part in self.parts]
         return None if None in parts else (self.sign, *parts)
-
-    def misplaced(self, first: int, last: int) -> Pattern | None:
-        return next((part for one in self.parts if (part := one.misplaced(first, last)) is not None), None)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and frozenset(self.parts) == frozenset(other.parts)
@@ -133,7 +129,7 @@ class Both(Many, enrol=False):
         return reduce(lambda a, b: b if a is None else a if b is None else a & b, visible)
 
 
-class Either(Many, enrol=False):
+class Either(AnyOf, Many, enrol=False):
     """A pair is allowed where at least one part allows it.
 
     >>> from regard.patterns import Causal, KeySpan
@@ -153,23 +149,11 @@ class Either(Many, enrol=False):
     def evaluate(self, grid: Grid) -> torch.Tensor:
         return reduce(torch.logical_or, (part.evaluate(grid) for part in self.parts))
 
-    def keys(self, first: int, last: int, k_len: int) -> range:
-        ranges = [keys for part in self.parts if (keys := part.keys(first, last, k_len))]
-        if not ranges:
-            return range(0)
-        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
-
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         parts = [part.segments(first, last, k_len) for part in self.parts]
         return Segments(
             union(keys for one in parts for keys in one.full), union(keys for one in parts for keys in one.some)
         )
-
-    def kept_keys(self) -> tuple[int, int] | None:
-        return most_kept(self.parts)
-
-    def reach(self, layers: int = 1) -> Reach:
-        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(whole("layers", layers, 1))
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return any(part.sees_all(first, last, keys) for part in self.parts)
@@ -195,6 +179,9 @@ class Not(Compound, enrol=False):
 
     def mapped(self, change: Callable[[Pattern], Pattern]) -> Pattern:
         return negate(change(self.part))
+
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        return Pattern.misplaced(self, first, last)
 
     def form(self) -> Pattern | None:
         simpler = self.part.structure()

@@ -5,11 +5,10 @@ A new pattern defines `allows` and one of `form` and `segments`; all else follow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import lcm
-from operator import or_
 from typing import Any, ClassVar
 
 import torch
@@ -46,21 +45,6 @@ class Machinery:
     seen_keys: Callable[[Pattern, Grid], Ranges]
     counted: Callable[..., Any]
     draw: Callable[..., str]
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Where the keys that queries look at may begin to change in another way, for an estimate from a sample.
-
-    queries: at these positions of queries. keys: as queries reach these positions of keys. away: at these distances.
-    """
-
-    queries: set[int] = field(default_factory=set)
-    keys: set[int] = field(default_factory=set)
-    away: set[int] = field(default_factory=set)
-
-    def __or__(self, other: Turns) -> Turns:
-        return Turns(self.queries | other.queries, self.keys | other.keys, self.away | other.away)
 
 
 class Pattern(Declared, enrol=False):
@@ -337,15 +321,6 @@ class Pattern(Declared, enrol=False):
             return self
         return None if band.left is None or band.left < last else self
 
-    def turns(self) -> Turns:
-        """Where the keys that queries look at may begin to change in another way."""
-        band, simpler = self.band(), self.structure()
-        if band is None:
-            return Turns() if simpler is self else simpler.turns()
-        keys = {end for end in (band.start, band.stop) if end is not None}
-        far = (band.left, None if band.right is None else -band.right - 1)
-        return Turns(keys=keys, away={distance for distance in far if distance is not None})
-
     def lattice_ends(self) -> set[int] | None:
         """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
         band = self.band()
@@ -438,12 +413,12 @@ class Pattern(Declared, enrol=False):
             return band.count(grid.q_start, q_len, k_len)
         if alike and self.structured:
             assert isinstance(grid.q_start, int)
-            counted = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start, MOST_LOOKS)
-            if counted.exact:
-                return counted.pairs
+            counted = self.machinery.counted(self, grid.q_len, grid.k_len, grid.q_start)
+            if counted is not None:
+                return counted
             raise ArgumentError(
                 f"{self} has no closed count, and {q_len} x {k_len} pairs need more than {MOST_LOOKS} looks; count "
-                f"fewer queries at a time, or let `regard plan` estimate them"
+                f"fewer queries at a time"
             )
         if grid.q_len * grid.k_len > MOST_ASKED:
             raise ArgumentError(
@@ -568,8 +543,8 @@ class Compound(Pattern, enrol=False):
         following = iter(parts)
         return self.mapped(lambda part: next(following))
 
-    def turns(self) -> Turns:
-        return reduce(or_, (part.turns() for part in self.made_of()))
+    def misplaced(self, first: int, last: int) -> Pattern | None:
+        return next((part for one in self.made_of() if (part := one.misplaced(first, last)) is not None), None)
 
     def lattice_ends(self) -> set[int] | None:
         ends = [part.lattice_ends() for part in self.made_of()]
@@ -581,12 +556,22 @@ class Compound(Pattern, enrol=False):
             part.check(batch, heads, q_len, k_len)
 
 
-def most_kept(parts: Iterable[Pattern]) -> tuple[int, int] | None:
-    """The first and last keys that a causal query may look at by any of the parts; None for all."""
-    kept = [part.kept_keys() for part in parts]
-    bounded = [one for one in kept if one is not None]
-    firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
-    return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
+class AnyOf(Compound, enrol=False):
+    """A pattern in which a query may look at a key if any part allows it, for its head."""
+
+    def keys(self, first: int, last: int, k_len: int) -> range:
+        ranges = [keys for part in self.made_of() if (keys := part.keys(first, last, k_len))]
+        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges)) if ranges else range(0)
+
+    def reach(self, layers: int = 1) -> Reach:
+        """The parts of one layer feed all of the next, so the farthest one decides."""
+        return reduce(Reach.farther, (part.reach() for part in self.made_of())).stacked(whole("layers", layers, 1))
+
+    def kept_keys(self) -> tuple[int, int] | None:
+        kept = [part.kept_keys() for part in self.made_of()]
+        bounded = [one for one in kept if one is not None]
+        firsts, lasts = zip(*bounded, strict=True) if bounded else ((), ())
+        return (max(firsts), max(lasts)) if len(bounded) == len(kept) else None
 
 
 def _together(periods: list[int | None]) -> int | None:

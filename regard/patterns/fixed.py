@@ -14,7 +14,7 @@ from regard.patterns.algebra import NOTHING, Full
 from regard.patterns.arguments import ByRow, at_least_one, number_by_row, on_rows
 from regard.patterns.band import Band, Reach
 from regard.patterns.bands import SlidingWindow
-from regard.patterns.base import Origins, Pattern, Turns
+from regard.patterns.base import Origins, Pattern
 from regard.patterns.grid import common_shape
 from regard.patterns.held import Held, new_serial
 from regard.patterns.ranges import Ranges, Segments, everything, over_rows, union
@@ -91,9 +91,6 @@ class SameBlock(Held):
         if self.serial or isinstance(origins, torch.Tensor) or len(set(origins)) > 1:
             return None
         return SameBlock(self.size, self.offset + origins[0])
-
-    def turns(self) -> Turns:
-        return Turns(away={self.size, -self.size})
 
     def lattice_ends(self) -> set[int] | None:
         """From the residue of the offset on, blocks begin one position later on a lattice."""

@@ -8,17 +8,16 @@ from functools import cached_property, reduce
 
 import torch
 
-from regard.arguments import count_of, whole
+from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns.band import Reach
-from regard.patterns.base import Compound, Pattern, most_kept, shallow
+from regard.patterns.base import AnyOf, Pattern, shallow
 from regard.patterns.grid import Grid, common_shape, side_by_side
 from regard.patterns.ranges import Segments, common, union
 from regard.patterns.reader import Reader
 
 
 @dataclass(frozen=True)
-class PerHead(Compound):
+class PerHead(AnyOf):
     """Query head h has the h-th pattern.
 
     Args:
@@ -107,24 +106,8 @@ class PerHead(Compound):
         heads = [part.segments(first, last, k_len) for part in self.parts]
         return Segments(reduce(common, (one.full for one in heads)), union(keys for one in heads for keys in one.some))
 
-    def keys(self, first: int, last: int, k_len: int) -> range:
-        ranges = [keys for part in self.parts if (keys := part.keys(first, last, k_len))]
-        if not ranges:
-            return range(0)
-        return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges))
-
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return all(part.sees_all(first, last, keys) for part in self.parts)
-
-    def kept_keys(self) -> tuple[int, int] | None:
-        return most_kept(self.parts)
-
-    def misplaced(self, first: int, last: int) -> Pattern | None:
-        return next((part for one in self.parts if (part := one.misplaced(first, last)) is not None), None)
-
-    def reach(self, layers: int = 1) -> Reach:
-        """Heads of one layer feed all heads of the next, so the farthest one decides."""
-        return reduce(Reach.farther, (part.reach() for part in self.parts)).stacked(whole("layers", layers, 1))
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
         return side_by_side([part.visible_keys(grid) for part in self._heads], grid, dim=1)

@@ -11,7 +11,7 @@ from regard.arguments import is_whole, number_in
 from regard.patterns.algebra import NOTHING
 from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
-from regard.patterns.base import Origins, Pattern, Turns
+from regard.patterns.base import Origins, Pattern
 from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
 from regard.patterns.reader import Reader
@@ -49,9 +49,6 @@ class KeySet(Pattern):
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         keys = common(self.runs, everything(k_len))
         return Segments(keys, keys)
-
-    def turns(self) -> Turns:
-        return Turns(keys=_ends(self.runs))
 
     def lattice_ends(self) -> set[int]:
         return _ends(self.runs)
@@ -91,9 +88,6 @@ class QuerySet(Pattern):
     @property
     def named_queries(self) -> Ranges:
         return self.runs
-
-    def turns(self) -> Turns:
-        return Turns(queries=_ends(self.runs))
 
     def lattice_ends(self) -> set[int]:
         return _ends(self.runs)

@@ -10,7 +10,7 @@ import torch
 from regard.arguments import whole, yes_or_no
 from regard.errors import ArgumentError
 from regard.patterns.band import Reach
-from regard.patterns.base import Pattern, Turns
+from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.hashing import draw
 from regard.patterns.ranges import Ranges, Segments, common, everything, union
@@ -73,9 +73,6 @@ class RandomBlocks(Pattern):
     @property
     def by_length(self) -> bool:  # type: ignore[override]
         return not self.past
-
-    def turns(self) -> Turns:
-        return Turns(queries={self.drawn * self.block})
 
     def redrawn(self, seed: int) -> Pattern:
         return RandomBlocks(self.drawn, self.block, seed, self.past)

@@ -18,8 +18,8 @@ from regard_lab.decoding import Translator, sharing
 from regard_lab.models import LanguageModel
 from regard_lab.models.storage import kind_of_model
 from regard_lab.seeing.lens_study import LensReport, study_lenses
-from regard_lab.seeing.lens_study.report import COLUMNS, JSON, LENS_ROWS
-from regard_lab.seeing.lens_study.routes import SWAPS
+from regard_lab.seeing.lens_study.known import SWAPS
+from regard_lab.seeing.lens_study.study import COLUMNS, JSON, LENS_ROWS
 from regard_lab.training.recipes.evaluation import RunScores, TextScores, evaluate_run, evaluate_text, uncounted
 from regard_lab.training.recipes.run_folder import silent
 

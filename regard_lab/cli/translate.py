@@ -53,7 +53,7 @@ from regard_lab.cli.running import (
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.translator import Ends
 from regard_lab.seeing import LENSES, Relevance, draw_maps, draw_relevance, look, relevance, terminal_map, visible
-from regard_lab.seeing.lenses.explain import check_options
+from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.lenses.record import LEAST_WIDTH
 from regard_lab.seeing.maps import KINDS, check_attends
 from regard_lab.seeing.picture import WORDING

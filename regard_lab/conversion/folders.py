@@ -77,11 +77,7 @@ def method_of(method: str | None, text: object) -> str:
 
 
 def is_hugging_face(folder: Path) -> bool:
-    """Whether the folder has a config with a `model_type`, as Hugging Face's do.
-
-    Raises:
-        CheckpointError: the config is damaged.
-    """
+    """Whether the folder has a config with a `model_type`, as Hugging Face's do."""
     path = folder / CONFIG_FILE
     return path.exists() and "model_type" in read_json(path)
 

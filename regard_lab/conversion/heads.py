@@ -172,11 +172,7 @@ def largest_difference(output: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def within_rounding(largest: float, fault: str) -> float:
-    """The largest difference, if it is one of rounding.
-
-    Raises:
-        RegardError: it is larger; `fault` is the beginning of the sentence.
-    """
+    """The largest difference, if it is one of rounding."""
     if not largest <= TOLERANCE:
         raise RegardError(
             f"{fault} by {largest:.1e} (at most {TOLERANCE:.0e}); nothing was written. This is a bug of regard; please "

@@ -36,12 +36,7 @@ def blank(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 class ModelFolder:
-    """A checked folder of a family in the table of layouts; `entries` are `blank`, `read` gives the values of one.
-
-    Raises:
-        CheckpointError: missing or damaged files, or inconsistent sizes.
-        UnsupportedError: another family of models, pickled weights, or an unknown tensor.
-    """
+    """A checked folder of a family in the table of layouts; `entries` are `blank`, `read` gives the values of one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,11 +105,7 @@ class ModelFolder:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file that another program wrote.
-
-    Raises:
-        CheckpointError: the file is missing, too large, or not a JSON object.
-    """
+    """Read a JSON object from a file that another program wrote."""
     try:
         if path.stat().st_size > TEXT_LIMIT:
             raise CheckpointError(
@@ -195,9 +186,6 @@ class TensorFile:
     """A safetensors file of another program: `entries` lists its tensors, `read` loads one.
 
     It has no checksums, unlike the files of `regard.storage.tensors`, so only its structure can be checked.
-
-    Raises:
-        CheckpointError: the file is missing, truncated or inconsistent.
     """
 
     def __init__(self, path: Path) -> None:

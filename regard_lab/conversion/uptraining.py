@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from torch import nn
 from regard.errors import ArgumentError, NotFoundError, UnsupportedError
 from regard.packages import needed
 from regard.reprs import Described
-from regard_lab.conversion.calibration import row_ids
-from regard_lab.conversion.folder_conversion import check_convertible
+from regard_lab.conversion.folder_conversion import check_convertible, row_ids
 from regard_lab.conversion.folders import (
     check_apart,
     check_out,
@@ -26,8 +24,13 @@ from regard_lab.conversion.folders import (
     is_hugging_face,
     method_of,
 )
-from regard_lab.conversion.measures import (
+from regard_lab.conversion.model_folders import ModelFolder
+from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
+from regard_lab.conversion.report import (
+    ConversionReport,
     Speed,
+    TrainingBudget,
+    Uptrained,
     Watched,
     agreement_of_folders,
     agreement_on_task,
@@ -38,9 +41,6 @@ from regard_lab.conversion.measures import (
     divergence,
     speed_of_folders,
 )
-from regard_lab.conversion.model_folders import ModelFolder
-from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
-from regard_lab.conversion.report import ConversionReport, TrainingBudget, Uptrained
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import Tokeniser
@@ -140,11 +140,16 @@ class Uptraining:
         if is_hugging_face(folder):
             return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
-        config = replace(config, block=config.block or trained_block(folder))
+        trained = (read_settings(folder) or {}).get("block")  # ids in a row, if the folder is a run of ours
+        config = replace(config, block=config.block or (trained if isinstance(trained, int) else None))
         task = held_out_task(model, saved.extra_files, config, self.tell)
-        converted = load_converted(
-            folder, kv_heads, method, calibration=None if method != "align" else partial(read_batches, task)
-        )
+
+        def read_batches(model: Any) -> None:
+            for index in range(CALIBRATION_BATCHES):
+                task.loss(model, task.batch(index))
+
+        calibration = None if method != "align" else read_batches
+        converted = load_converted(folder, kv_heads, method, calibration=calibration)
         measured = agreement_on_task(converted.before, converted.after, task)
         if not measured.ids:
             raise ArgumentError("--text is too short: none of it is left to measure on")
@@ -216,24 +221,12 @@ class Uptraining:
             )  # fmt: skip
 
 
-def read_batches(task: Task, model: Any) -> None:
-    """Run a model on the first batches of a task."""
-    for index in range(CALIBRATION_BATCHES):
-        task.loss(model, task.batch(index))
-
-
 def speeds_of(before: Model, after: Model) -> list[Speed]:
     """How fast two language models decode; nothing for other models."""
     if not isinstance(before, LanguageModel) or not isinstance(after, LanguageModel):
         return []
     longest = before.config.max_length if before.config.positions == "learned" else None
     return decoding_speed(decoder_of_ours(before), decoder_of_ours(after), contexts_of(longest))
-
-
-def trained_block(folder: Path) -> int | None:
-    """The ids in a row that a language model was trained and validated with, if the folder is a run of ours."""
-    given = (read_settings(folder) or {}).get("block")
-    return given if isinstance(given, int) else None
 
 
 def trained_tokens(folder: Path) -> int | None:
@@ -244,15 +237,8 @@ def trained_tokens(folder: Path) -> int | None:
         return None
 
 
-def held_out_task(
-    model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
-) -> LanguageTask | TranslationTask | MaskedWordTask:
-    """The task that a model was trained for, on the texts of the settings; their last part is held out.
-
-    Raises:
-        UnsupportedError: a model for which there is none.
-        CheckpointError: a model without a tokeniser.
-    """
+def held_out_task(model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent) -> Task:
+    """The task that a model was trained for, on the texts of the settings; their last part is held out."""
     if TOKENISER_FILE not in files:
         raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")
     tokeniser = Tokeniser.from_json(files[TOKENISER_FILE])

@@ -16,11 +16,7 @@ TOKENISER_FILE = "tokeniser.json"
 
 
 def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[SavedModel, Tokeniser]:
-    """The saved model in a folder, optionally of one kind only, and its tokeniser.
-
-    Raises:
-        CheckpointError: the folder is missing, damaged, of another kind, or has no tokeniser.
-    """
+    """The saved model in a folder, optionally of one kind only, and its tokeniser."""
     saved = load_model(folder, kind)
     if TOKENISER_FILE not in saved.extra_files:
         raise NotFoundError(f"{folder} holds a model without {TOKENISER_FILE}, so its ids cannot be read")
@@ -42,11 +38,7 @@ def normalises_targets(run: Path) -> bool:
 
 
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:
-    """The words of the training texts of a saved model; None where a version before that wrote none.
-
-    Raises:
-        CheckpointError: they are damaged.
-    """
+    """The words of the training texts of a saved model; None where a version before that wrote none."""
     if WORDS_FILE not in saved.extra_files:
         return None
     try:

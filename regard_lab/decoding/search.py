@@ -112,11 +112,7 @@ class Keeping:
     dtype: torch.dtype | str | None = None
 
     def start(self, model: Writer[Any], texts: torch.Tensor, most: int) -> Any:
-        """The state of a model for texts that get `most` new ids.
-
-        Raises:
-            UnsupportedError: the model takes no such options, or has no cache of this kind.
-        """
+        """The state of a model for texts that get `most` new ids."""
         if self.cache is None and self.dtype is None:
             return model.start(texts)
         start: Any = model.start
@@ -156,9 +152,6 @@ def admitted(scores: torch.Tensor, special: SpecialIds) -> tuple[torch.Tensor, t
 
     The difference of the two gives log-probabilities. Logits of float32 or float64 are changed in place, since they may
     be large.
-
-    Raises:
-        RegardError: logits that are not finite.
     """
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()

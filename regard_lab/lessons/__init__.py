@@ -2,9 +2,13 @@
 
 A lesson computes one record (`Taught`), from which terminal output, JSON, a picture and a page of the docs are made.
 Everything is seeded, so that every machine prints the same results, except for times, whose tables are marked as
-measured.
+measured. The walkthrough is the first lesson: `walk` computes attention for one sentence, step by step.
 """
 
 from regard_lab.lessons.taught import LESSONS, Claim, Lesson, Settings, Table, Taught, find_lesson, to_markdown
+from regard_lab.lessons.walkthrough import read_weights, walk, walk_run, walk_whole, walk_whole_run
 
-__all__ = ["LESSONS", "Claim", "Lesson", "Settings", "Table", "Taught", "find_lesson", "to_markdown"]
+__all__ = [
+    "LESSONS", "Claim", "Lesson", "Settings", "Table", "Taught", "find_lesson", "to_markdown",
+    "walk", "walk_run", "walk_whole", "walk_whole_run", "read_weights",
+]  # fmt: skip

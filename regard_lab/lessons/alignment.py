@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from regard.layers import record_attention
 from regard.mechanisms import Additive, General
-from regard_lab.lessons.figures import begin, draw_map, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import Figure, begin, draw_map, scale_beside
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, embedded, largest, normal, rounded, seeded, words_of
 from regard_lab.models.recurrent import AttentionCell, BahdanauCell, LuongCell, MemoryAttention
 from regard_lab.models.recurrent.cells import top
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEXT = "the animal did not cross the street"
 WRITTEN = ("das", "Tier", "überquerte", "die", "Straße", "nicht")
@@ -41,7 +38,7 @@ luong = LuongCell(torch.nn.GRUCell(12, 16), attention, memory_dim=16, output_dim
 output, state = luong(torch.randn(1, 12), luong.begin(torch.zeros(1, 16)), attention.remember(read))"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Run two decoders on the same target words, replace one word, and compare when the weights change."""
     words = words_of(settings.text, TEXT)
     seed = settings.seed
@@ -67,29 +64,19 @@ def teach(settings: Settings) -> Taught:
         name: largest(formula(decoders[name], written, read) - steps(decoders[name], written, read)[0]) < EXACT
         for name, formula in (("bahdanau", bahdanau_by_hand), ("luong", luong_by_hand))
     }
-    return Taught(
-        lesson=LESSONS["alignment"],
-        paragraphs=(
-            "Both decoders compute attention weights over the source words for each target word. Bahdanau's decoder "
-            "attends with its previous state s_{t-1} and then updates the state with the context: s_t = f(s_{t-1}, "
-            "[y_{t-1}; c_t]). Luong's decoder first updates its state, h_t = f(h_{t-1}, y_{t-1}), and then attends "
-            "with the new state.",
-            "The scores differ too: Bahdanau's is additive, v · tanh(W s + U h_j); Luong's is multiplicative, hᵀ W "
-            "h_j, which is a single matrix product for all words.",
-            "Luong's paper adds input feeding: the vector that a step computes from its state and its context is also "
-            "an input of the next step, beside the next word. So the decoder knows what it has attended to, but one "
-            "step later "
-            "than Bahdanau's.",
-            f"To observe the order, one target word is replaced: “{WRITTEN[EDITED]}”, the input of step {EDITED}. "
-            f"The decoders are not trained, so only the step at which the weights change is meaningful, not the words "
-            f"that they attend to. Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 "
-            f"and 3.3.",
-        ),
-        tables=(_table(numbers),),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "Both decoders compute attention weights over the source words for each target word. Bahdanau's decoder "
+        "attends with its previous state s_{t-1} and then updates the state with the context: s_t = f(s_{t-1}, "
+        "[y_{t-1}; c_t]). Luong's decoder first updates its state, h_t = f(h_{t-1}, y_{t-1}), and then attends "
+        "with the new state.",
+        "The scores differ too: Bahdanau's is additive, v · tanh(W s + U h_j); Luong's is multiplicative, hᵀ W "
+        "h_j, which is a single matrix product for all words.",
+        "Luong's paper adds input feeding: the vector that a step computes from its state and its context is also an "
+        "input of the next step, beside the next word. So the decoder knows what it has attended to, but one step "
+        "later than Bahdanau's.",
+        f"To observe the order, one target word is replaced: “{WRITTEN[EDITED]}”, the input of step {EDITED}. The "
+        "decoders are not trained, so only the step at which the weights change is meaningful, not the words that "
+        "they attend to. Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 and 3.3.",
     )
 
 
@@ -164,49 +151,47 @@ def _sharper(attention: MemoryAttention) -> MemoryAttention:
     return attention
 
 
-def _table(numbers: dict[str, Any]) -> Table:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     moved = [numbers["decoders"][name]["edit_moves_weights"] for name in ("bahdanau", "luong", "luong, fed")]
     rows = tuple(
         (str(step), word, "replaced" if step == EDITED else "", *(f"{value:.3f}" for value in values))
         for step, (word, *values) in enumerate(zip(WRITTEN, *moved, strict=True))
     )
     columns = ("step", "input", "", "Bahdanau", "Luong", "Luong, input feeding")
-    return Table("How far the weights of each step move when one target word is replaced", columns, rows)
+    yield Table("How far the weights of each step move when one target word is replaced", columns, rows)
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     bahdanau, luong, fed = (numbers["decoders"][name] for name in ("bahdanau", "luong", "luong, fed"))
-    return (
-        Claim(
-            "Both cells are equal to the formulas of their papers.",
-            all(numbers["by_hand"].values()),
-            f"weights of {len(WRITTEN)} steps, {ROUNDING}",
-        ),
-        Claim(
-            "Bahdanau's weights are computed before the word is read: they change only at the next step.",
-            bahdanau["edit_moves_from"] == EDITED + 1,
-            f"the word of step {EDITED} changes weights from step {bahdanau['edit_moves_from']} on",
-        ),
-        Claim(
-            "Luong's weights are computed after the word is read: they change at the same step.",
-            luong["edit_moves_from"] == fed["edit_moves_from"] == EDITED,
-            f"from step {luong['edit_moves_from']} on",
-        ),
-        Claim(
-            "Bahdanau's context enters the decoder's state; Luong's does not.",
-            bahdanau["source_moves_from"] == 0 and luong["source_moves_from"] is None,
-            f"with another source the states change by {max(bahdanau['source_moves_states']):.3f} and by "
-            f"{max(luong['source_moves_states']):.3f}",
-        ),
-        Claim(
-            "With input feeding, Luong's context enters the state one step later.",
-            fed["source_moves_from"] == 1,
-            f"{fed['source_moves_states'][0]:.3f} at step 0, {fed['source_moves_states'][1]:.3f} at step 1",
-        ),
+    yield Claim(
+        "Both cells are equal to the formulas of their papers.",
+        all(numbers["by_hand"].values()),
+        f"weights of {len(WRITTEN)} steps, {ROUNDING}",
+    )
+    yield Claim(
+        "Bahdanau's weights are computed before the word is read: they change only at the next step.",
+        bahdanau["edit_moves_from"] == EDITED + 1,
+        f"the word of step {EDITED} changes weights from step {bahdanau['edit_moves_from']} on",
+    )
+    yield Claim(
+        "Luong's weights are computed after the word is read: they change at the same step.",
+        luong["edit_moves_from"] == fed["edit_moves_from"] == EDITED,
+        f"from step {luong['edit_moves_from']} on",
+    )
+    yield Claim(
+        "Bahdanau's context enters the decoder's state; Luong's does not.",
+        bahdanau["source_moves_from"] == 0 and luong["source_moves_from"] is None,
+        f"with another source the states change by {max(bahdanau['source_moves_states']):.3f} and by "
+        f"{max(luong['source_moves_states']):.3f}",
+    )
+    yield Claim(
+        "With input feeding, Luong's context enters the state one step later.",
+        fed["source_moves_from"] == 1,
+        f"{fed['source_moves_states'][0]:.3f} at step 0, {fed['source_moves_states'][1]:.3f} at step 1",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     read, names = (
         numbers["read"],
         {"bahdanau": "Bahdanau: attend, then update the state", "luong": "Luong: update the state, then attend"},

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.patterns import SlidingWindow
-from regard_lab.lessons.estimates import Estimate, every
-from regard_lab.lessons.figures import INK, begin, draw_line, draw_map, label_axes, legend_below, scale_beside
+from regard_lab.lessons.figures import INK, Axes, Figure, begin, draw_curves, draw_map, label_axes, scale_beside
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
 
 NARROW = (8, 16)  # windows on which claims are made
 
@@ -33,7 +28,7 @@ for atom, row, origin in zip(shown["product"], shown["weights"], shown["origins"
     print(atom, "<-", chosen, shown["reactants"][chosen], "right" if chosen == origin else f"it came from {origin}")"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Choose an origin for each product atom by the weights of the report, and read what other attention costs."""
     report = read_report("answer_head")
     figures = report.figures
@@ -47,30 +42,22 @@ def teach(settings: Settings) -> Taught:
                    for row in figures["replaced"]["windows"]},
     }  # fmt: skip
     numbers["right"] = _right(figures["shown"], numbers["chosen"])
-    return Taught(
-        lesson=LESSONS["answer_head"],
-        paragraphs=(
-            "For most models the right attention weights are unknown. For a model of chemical reactions they are "
-            "known: each atom of the product came from one atom of the reactants. RXNMapper, an encoder with 12 layers "
-            "of 8 heads, was trained on 1.3 million reactions to predict masked symbols, and was never told where "
-            f"atoms come from. Yet in layer {figures['layer']}, head {figures['head']}, counted from 0, a product "
-            "atom gives its largest weight to the atom that it came from.",
-            f"This is checked on {len(figures['reactions'])} reactions with {atoms} product atoms whose origins are "
-            f"certain; atoms that are equivalent by symmetry count as one. The model's 96 heads are right for "
-            f"{figures['mean_share']:.0%} of them on average. Its twelve layers share their weights, so it is the same "
-            "head in all of them, and it is right more often in the higher ones.",
-            "Then parts of the attention are removed, without changing the model's weights. With a window in the ten "
-            "earlier layers most answers of the head stay right, so most of what these layers must tell it about an "
-            "atom comes from the atom's neighbours. In the head's own layer a window hides the answers, which are far "
-            "away, on the other side of the arrow. A head or a layer that may look at no key returns zeros.",
-            f"{report.source} The weights in the picture are in the report too. Source: Schwaller et al. 2021, "
-            "Extraction of organic chemistry grammar from unsupervised learning of chemical reactions.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "For most models the right attention weights are unknown. For a model of chemical reactions they are "
+        "known: each atom of the product came from one atom of the reactants. RXNMapper, an encoder with 12 layers "
+        "of 8 heads, was trained on 1.3 million reactions to predict masked symbols, and was never told where "
+        f"atoms come from. Yet in layer {figures['layer']}, head {figures['head']}, counted from 0, a product "
+        "atom gives its largest weight to the atom that it came from.",
+        f"This is checked on {len(figures['reactions'])} reactions with {atoms} product atoms whose origins are "
+        f"certain; atoms that are equivalent by symmetry count as one. The model's 96 heads are right for "
+        f"{figures['mean_share']:.0%} of them on average. Its twelve layers share their weights, so it is the same "
+        "head in all of them, and it is right more often in the higher ones.",
+        "Then parts of the attention are removed, without changing the model's weights. With a window in the ten "
+        "earlier layers most answers of the head stay right, so most of what these layers must tell it about an "
+        "atom comes from the atom's neighbours. In the head's own layer a window hides the answers, which are far "
+        "away, on the other side of the arrow. A head or a layer that may look at no key returns zeros.",
+        f"{report.source} The weights in the picture are in the report too. Source: Schwaller et al. 2021, "
+        "Extraction of organic chemistry grammar from unsupervised learning of chemical reactions.",
     )
 
 
@@ -92,7 +79,7 @@ def _inside(distances: list[int], window: int) -> float:
     return float(SlidingWindow(window).allows(torch.tensor(distances), origins).double().mean())
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     replaced = numbers["replaced"]
     windows = tuple(
         (
@@ -110,17 +97,15 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         *((f"all but {count_of(row['heads'], 'heads')} in each of layers 0 to {len(layers) - 1}", f"{row['share']:.1%}")
           for row in replaced["heads_kept"]),
     )  # fmt: skip
-    return (
-        Table(
-            f"Right product atoms with windows (without: {own})",
-            ("window", "origins inside", "window in the earlier layers", "in the head's layer", "in all layers"),
-            windows,
-        ),
-        Table("Right product atoms without heads or layers", ("without", "right"), erased),
+    yield Table(
+        f"Right product atoms with windows (without: {own})",
+        ("window", "origins inside", "window in the earlier layers", "in the head's layer", "in all layers"),
+        windows,
     )
+    yield Table("Right product atoms without heads or layers", ("without", "right"), erased)
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     atoms, replaced = numbers["atoms"], numbers["replaced"]
 
     def share(value: float) -> Estimate:
@@ -130,54 +115,50 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     alone = [share(one) for one in replaced["without_head"]]
     shown = next(row for row in numbers["reactions"] if row["right"] < row["atoms"])
     few = min(replaced["heads_kept"], key=lambda row: row["heads"])
-    return (
-        Claim(
-            "The head finds the origins of more than nine of ten product atoms.",
-            share(numbers["head_share"]).above(0.9),
-            f"{share(numbers['head_share'])} of {atoms}; the mean of all heads is {numbers['mean_share']:.3f}",
+    yield Claim(
+        "The head finds the origins of more than nine of ten product atoms.",
+        share(numbers["head_share"]).above(0.9),
+        f"{share(numbers['head_share'])} of {atoms}; the mean of all heads is {numbers['mean_share']:.3f}",
+    )
+    yield Claim(
+        "The same weights are right more often in the last layer than in the first.",
+        share(numbers["shares"][-1][numbers["head"]]).above(share(numbers["shares"][0][numbers["head"]])),
+        f"{share(numbers['shares'][-1][numbers['head']])} and {share(numbers['shares'][0][numbers['head']])}",
+    )
+    yield Claim(
+        "It does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less "
+        "often.",
+        share(numbers["head_share"]).above(share(numbers["by_place"]).times(2)),
+        f"{share(numbers['by_place'])}",
+    )
+    yield Claim(
+        "The weights in the picture choose as many right atoms as the report counted for this reaction.",
+        numbers["right"] == shown["right"],
+        f"{numbers['right']} and {shown['right']} of {shown['atoms']}",
+    )
+    yield Claim(
+        "With narrow windows in the earlier layers more than three quarters of the answers stay right; with "
+        "narrow windows in the head's own layer less than a quarter.",
+        every(
+            *(share(row["before"]).above(0.75) for row in narrow),
+            *(share(row["own_layer"]).below(0.25) for row in narrow),
         ),
-        Claim(
-            "The same weights are right more often in the last layer than in the first.",
-            share(numbers["shares"][-1][numbers["head"]]).above(share(numbers["shares"][0][numbers["head"]])),
-            f"{share(numbers['shares'][-1][numbers['head']])} and {share(numbers['shares'][0][numbers['head']])}",
-        ),
-        Claim(
-            "It does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less "
-            "often.",
-            share(numbers["head_share"]).above(share(numbers["by_place"]).times(2)),
-            f"{share(numbers['by_place'])}",
-        ),
-        Claim(
-            "The weights in the picture choose as many right atoms as the report counted for this reaction.",
-            numbers["right"] == shown["right"],
-            f"{numbers['right']} and {shown['right']} of {shown['atoms']}",
-        ),
-        Claim(
-            "With narrow windows in the earlier layers more than three quarters of the answers stay right; with "
-            "narrow windows in the head's own layer less than a quarter.",
-            every(
-                *(share(row["before"]).above(0.75) for row in narrow),
-                *(share(row["own_layer"]).below(0.25) for row in narrow),
-            ),
-            "; ".join(
-                f"window {row['window']}: {share(row['before'])} and {share(row['own_layer'])}" for row in narrow
-            ),
-        ),
-        Claim(
-            "No single head of the earlier layers is needed for more than a quarter of the answers.",
-            every(*(one.above(0.75) for one in alone)),
-            f"without one of them at least {min(alone, key=lambda one: one.value)}",
-        ),
-        Claim(
-            "Together the heads are needed: with one head left in each of these layers more than a third of the "
-            "answers is lost.",
-            share(few["share"]).below(0.67),
-            f"{share(few['share'])}",
-        ),
+        "; ".join(f"window {row['window']}: {share(row['before'])} and {share(row['own_layer'])}" for row in narrow),
+    )
+    yield Claim(
+        "No single head of the earlier layers is needed for more than a quarter of the answers.",
+        every(*(one.above(0.75) for one in alone)),
+        f"without one of them at least {min(alone, key=lambda one: one.value)}",
+    )
+    yield Claim(
+        "Together the heads are needed: with one head left in each of these layers more than a third of the "
+        "answers is lost.",
+        share(few["share"]).below(0.67),
+        f"{share(few['share'])}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "A head whose answers can be checked", 12.4, 4.6)
     weights, heads, windows = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.25))
     _draw_weights(figure, weights, numbers)
@@ -189,15 +170,14 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
     scale_beside(figure, image, heads, "share of right atoms")
     rows = numbers["replaced"]["windows"]
     sizes = [row["window"] for row in rows]
-    for number, (name, label) in enumerate((("before", "in the earlier layers"), ("own_layer", "in the head's layer"))):
-        draw_line(windows, sizes, [row[name] for row in rows], number, label)
-    draw_line(windows, sizes, [numbers["inside"][size] for size in sizes], 2, "origins inside")
     windows.axhline(numbers["replaced"]["own"], color=INK, linestyle="--", linewidth=1, label="no window")
-    windows.set_xscale("log", base=2)
-    windows.set_xticks(sizes, [f"{size}" for size in sizes])
+    curves = {
+        "in the earlier layers": [row["before"] for row in rows],
+        "in the head's layer": [row["own_layer"] for row in rows],
+        "origins inside": [numbers["inside"][size] for size in sizes],
+    }
+    draw_curves(windows, sizes, curves, ("Where a window hurts", "window", "share of right atoms"), log="x")
     windows.set_ylim(0, 1.03)
-    label_axes(windows, "Where a window hurts", "window", "share of right atoms")
-    legend_below(windows)
 
 
 def _draw_weights(figure: Figure, axes: Axes, numbers: dict[str, Any]) -> None:
@@ -210,8 +190,7 @@ def _draw_weights(figure: Figure, axes: Axes, numbers: dict[str, Any]) -> None:
     axes.set_title("Weights to the reactants", fontsize=10, color=INK)
     note = (
         f"frame: where the atom came from; dot: largest weight\n{numbers['right']} of {len(shown['origins'])} are "
-        f"right: "
-        f"atoms that symmetry makes\ninterchangeable count as one"
+        "right: atoms that symmetry makes\ninterchangeable count as one"
     )
     axes.set_xlabel(note, fontsize=8.5, color=INK)
     axes.set_ylabel("atom of the product", fontsize=9, color=INK)

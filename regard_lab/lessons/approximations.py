@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -13,15 +12,20 @@ from torch.nn import functional
 from regard.arguments import count_of
 from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature
 from regard.patterns import Full
-from regard_lab.lessons.figures import FAINT, LINES, begin, draw_line, draw_map, label_axes, legend_below
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import (
+    FAINT,
+    LINES,
+    Axes,
+    Figure,
+    begin,
+    draw_line,
+    draw_map,
+    label_axes,
+    legend_below,
+)
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, normal, rounded
-from regard_lab.seeing.quality.call import Call, Exact, exact_answers, exact_of
-from regard_lab.seeing.quality.candidates import Candidate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from regard_lab.seeing.quality.candidates import AttentionCall, Candidate, Exact, exact_of, exact_results
 
 WORDS, DIM, TOPICS = 256, 16, 16  # words, size of a head, groups of similar words
 SPREAD = 0.1  # standard deviation of a word's numbers around its topic's, which has length 1
@@ -55,7 +59,7 @@ for features in (16, 64, 256, 1024):
 print(approximation(q, k, v, mechanisms=["causal_window(64)", Performer(64)]))  # with times"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Measure every mechanism's error against softmax attention, by its parameter, over several seeds."""
     seed = settings.seed
     flat, sharp = (words(sharpness, seed, TOPICS, WORDS) for sharpness in (FLAT, SHARP))
@@ -71,33 +75,24 @@ def teach(settings: Settings) -> Taught:
         "off_target": {name: off_target(flat, mechanism, seed) for name, mechanism in estimating.items()},
         "maps": _maps(seed),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["approximations"],
-        paragraphs=(
-            "Softmax attention of n words computes n² weights. Five mechanisms avoid them, and each gives up something "
-            "else. Performer and random feature attention (RFA) estimate the weights by random features: with more "
-            "features the estimate approaches softmax. The linear transformer replaces the exponential by "
-            "(elu(q) + 1) · (elu(k) + 1), which is another function, so no setting brings it closer.",
-            "LSH attention (Reformer) computes exact weights for the pairs that share a hash, and none for the "
-            "others: it works well if few weights are large. Its queries are its keys, so it is compared with exact "
-            "attention of that form. Linformer mixes n keys and values into r by a matrix: it works well if r "
-            "mixtures can represent the keys.",
-            f"The texts have {WORDS} words in {TOPICS} topics; words of a topic have similar vectors. Scores are "
-            f"cosines times {FLAT:g} (flat weights) or {SHARP:g} (sharp weights). The projections of Linformer are "
-            f"learned in a model; here they average neighbouring words. Errors are relative to the norm of the exact "
-            f"output, over {DRAWS} seeds. The matrices in the picture are of {DRAWN} words in {DRAWN // 8} topics. "
-            f"Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang "
-            f"et al. 2020; Katharopoulos et al. 2020.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "Softmax attention of n words computes n² weights. Five mechanisms avoid them, and each gives up something "
+        "else. Performer and random feature attention (RFA) estimate the weights by random features: with more "
+        "features the estimate approaches softmax. The linear transformer replaces the exponential by "
+        "(elu(q) + 1) · (elu(k) + 1), which is another function, so no setting brings it closer.",
+        "LSH attention (Reformer) computes exact weights for the pairs that share a hash, and none for the "
+        "others: it works well if few weights are large. Its queries are its keys, so it is compared with exact "
+        "attention of that form. Linformer mixes n keys and values into r by a matrix: it works well if r "
+        "mixtures can represent the keys.",
+        f"The texts have {WORDS} words in {TOPICS} topics; words of a topic have similar vectors. Scores are cosines "
+        f"times {FLAT:g} (flat weights) or {SHARP:g} (sharp weights). The projections of Linformer are learned in a "
+        "model; here they average neighbouring words. Errors are relative to the norm of the exact output, over "
+        f"{DRAWS} seeds. The matrices in the picture are of {DRAWN} words in {DRAWN // 8} topics. Source: Choromanski "
+        "et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang et al. 2020; Katharopoulos et al. 2020.",
     )
 
 
-def words(sharpness: float, seed: int, topics: int, count: int) -> Call:
+def words(sharpness: float, seed: int, topics: int, count: int) -> AttentionCall:
     """Attention among words of several topics, sorted by topic: q = k of length sqrt(sharpness), scale 1.
 
     Words of a topic have similar values too.
@@ -105,10 +100,10 @@ def words(sharpness: float, seed: int, topics: int, count: int) -> Call:
     centres = functional.normalize(normal(seed, topics, DIM), dim=-1).repeat_interleave(count // topics, 0)
     x = functional.normalize(centres + SPREAD * normal(seed + 1, count, DIM), dim=-1) * math.sqrt(sharpness)
     values = normal(seed + 2, topics, DIM).repeat_interleave(count // topics, 0) + NOISE * normal(seed + 3, count, DIM)
-    return Call(x[None, None], x[None, None], values[None, None], Full(), {"scale": 1.0})
+    return AttentionCall(x[None, None], x[None, None], values[None, None], Full(), {"scale": 1.0})
 
 
-def _features_errors(flat: Call, sharp: Call, seed: int) -> dict[str, list[float]]:
+def _features_errors(flat: AttentionCall, sharp: AttentionCall, seed: int) -> dict[str, list[float]]:
     """The errors of the mechanisms with features, of flat and of sharp weights."""
     errors = {}
     for end, call, sharpness in (("flat", flat, FLAT), ("sharp", sharp, SHARP)):
@@ -119,14 +114,14 @@ def _features_errors(flat: Call, sharp: Call, seed: int) -> dict[str, list[float
     return errors
 
 
-def _hashed_errors(sharp: Call, seed: int) -> dict[str, list[float]]:
+def _hashed_errors(sharp: AttentionCall, seed: int) -> dict[str, list[float]]:
     """The errors of LSH, of words in topics and of words without: each its own topic."""
     loose = words(SHARP, seed, WORDS, WORDS)
     calls = {"LSH, topics": sharp, "LSH, no topics": loose}
     return {name: [error(call, hashed(rounds), seed=seed) for rounds in ROUNDS] for name, call in calls.items()}
 
 
-def _mixed_errors(sharp: Call, seed: int) -> dict[str, list[float]]:
+def _mixed_errors(sharp: AttentionCall, seed: int) -> dict[str, list[float]]:
     """The errors of Linformer, of words sorted by topic and of the same words in another order."""
     mixed = torch.randperm(WORDS, generator=torch.Generator().manual_seed(seed))
     shuffled = sharp.but(**{name: getattr(sharp, name)[:, :, mixed] for name in ("q", "k", "v")})
@@ -135,7 +130,7 @@ def _mixed_errors(sharp: Call, seed: int) -> dict[str, list[float]]:
     return errors | {"mean of all values, sharp": [error(sharp, *pooled(1, WORDS), seed=seed)]}
 
 
-def error(call: Call, mechanism: Mechanism, parameters: Parameters = None, *, seed: int) -> float:
+def error(call: AttentionCall, mechanism: Mechanism, parameters: Parameters = None, *, seed: int) -> float:
     """The root mean square of the relative errors over seeds, against the softmax that the mechanism estimates."""
     candidate = Candidate("", "", "", mechanism, parameters)
     call, exact = _compared(call, mechanism)
@@ -144,7 +139,7 @@ def error(call: Call, mechanism: Mechanism, parameters: Parameters = None, *, se
     return math.sqrt(sum(one**2 for one in errors) / len(errors))
 
 
-def _compared(call: Call, mechanism: Mechanism) -> tuple[Call, Exact]:
+def _compared(call: AttentionCall, mechanism: Mechanism) -> tuple[AttentionCall, Exact]:
     """The call of a mechanism and its exact result; LSH brings keys to length 1, so its scale is the queries' length.
 
     With sigma = 1 / sqrt(sharpness), RandomFeature has the scores of the call.
@@ -152,7 +147,7 @@ def _compared(call: Call, mechanism: Mechanism) -> tuple[Call, Exact]:
     if not mechanism.shares_keys:
         return call, exact_of(call)
     call = call.but(options={"scale": float(call.q[0, 0, 0].norm())})
-    return call, exact_answers(call, mechanism, {})["keys that are the queries"]
+    return call, exact_results(call, mechanism, {})["keys that are the queries"]
 
 
 def hashed(rounds: int) -> LSH:
@@ -166,7 +161,7 @@ def pooled(rank: int, count: int) -> tuple[Linformer, Mapping[str, torch.Tensor]
     return Linformer(count, rank, "keys_and_values"), {"projection": means[None]}
 
 
-def off_target(call: Call, mechanism: Any, seed: int) -> list[float]:
+def off_target(call: AttentionCall, mechanism: Any, seed: int) -> list[float]:
     """How far estimated exponentials of scores are from the true ones: of one draw, and of the mean of many draws.
 
     Relative to the norm of the true ones, after division by the best factor, which cancels in the weights.
@@ -179,7 +174,7 @@ def off_target(call: Call, mechanism: Any, seed: int) -> list[float]:
     return [math.sqrt(sum(one**2 for one in singles) / len(singles)), _relative(mean, true)]
 
 
-def _exponentials(mechanism: Any, call: Call) -> torch.Tensor:
+def _exponentials(mechanism: Any, call: AttentionCall) -> torch.Tensor:
     """φ(q) · φ(k) for each pair, (1, 1, words, words)."""
     features = mechanism.lift(call.q, call.k, 1.0, {})
     logs = torch.zeros(())
@@ -230,7 +225,7 @@ def slope(errors: list[float], of: tuple[int, ...]) -> float:
     return float((x * y).sum() / x.square().sum())
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     errors = numbers["errors"]
 
     def row(name: str, ends: tuple[str, str], of: str, settings: list[int]) -> tuple[tuple[str, ...], ...]:
@@ -249,88 +244,81 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
 
     columns = (f"cost at n = {WORDS}", f"cost at n = {LONG:,}")
     linear = [errors[f"{name}, {end}"][0] for name in ("LinearTransformer", "mean of all values") for end in ENDS]
-    return (
-        Table(
-            "Relative error, and multiplications relative to exact attention: estimates of every weight",
-            ("mechanism", "flat weights", "sharp weights", *columns),
+    yield Table(
+        "Relative error, and multiplications relative to exact attention: estimates of every weight",
+        ("mechanism", "flat weights", "sharp weights", *columns),
+        (
+            *row("Performer", ENDS, "features", numbers["features"]),
+            *row("RandomFeature", ENDS, "features", numbers["features"]),
             (
-                *row("Performer", ENDS, "features", numbers["features"]),
-                *row("RandomFeature", ENDS, "features", numbers["features"]),
-                (
-                    "linear transformer",
-                    *(f"{one:.3f}" for one in linear[:2]),
-                    f"{DIM / WORDS:.2f}",
-                    f"{DIM / LONG:.3f}",
-                ),
-                ("mean of all values", *(f"{one:.3f}" for one in linear[2:]), "0.00", "0.000"),
+                "linear transformer",
+                *(f"{one:.3f}" for one in linear[:2]),
+                f"{DIM / WORDS:.2f}",
+                f"{DIM / LONG:.3f}",
             ),
+            ("mean of all values", *(f"{one:.3f}" for one in linear[2:]), "0.00", "0.000"),
         ),
-        Table(
-            "The same for LSH, with sharp weights",
-            ("mechanism", "words in topics", "no topics", *columns),
-            row("LSH", ("topics", "no topics"), "rounds", numbers["rounds"]),
-        ),
-        Table(
-            "The same for Linformer that averages neighbours, with sharp weights",
-            ("mechanism", "sorted by topic", "shuffled", *columns),
-            row("Linformer", ("sorted", "shuffled"), "mixtures", numbers["ranks"]),
-        ),
+    )
+    yield Table(
+        "The same for LSH, with sharp weights",
+        ("mechanism", "words in topics", "no topics", *columns),
+        row("LSH", ("topics", "no topics"), "rounds", numbers["rounds"]),
+    )
+    yield Table(
+        "The same for Linformer that averages neighbours, with sharp weights",
+        ("mechanism", "sorted by topic", "shuffled", *columns),
+        row("Linformer", ("sorted", "shuffled"), "mixtures", numbers["ranks"]),
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     errors, off = numbers["errors"], numbers["off_target"]
     slopes = {name: slope(errors[f"{name}, flat"], FEATURES) for name in ("Performer", "RandomFeature")}
     harder = [sharp / flat for sharp, flat in zip(errors["Performer, sharp"], errors["Performer, flat"], strict=True)]
     topics, loose = errors["LSH, topics"], errors["LSH, no topics"]
     at = RANKS.index(TOPICS)
     tidy, mixed = errors["Linformer, sorted"], errors["Linformer, shuffled"]
-    return (
-        Claim(
-            "The error of Performer and RFA falls like 1 / sqrt(features) for flat weights.",
-            all(abs(one + 0.5) < SLOPE for one in slopes.values()),
-            ", ".join(f"{NAMED[name]}: slope {one:.2f}" for name, one in slopes.items()) + " on logarithmic axes",
-        ),
-        Claim(
-            "Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
-            all(off[name][1] < off[name][0] / 4 for name in slopes),
-            ", ".join(
-                f"{NAMED[name]}: one draw {off[name][0]:.3f}, {MANY} draws {off[name][1]:.3f}" for name in slopes
-            ),
-        ),
-        Claim(
-            "The linear transformer estimates another function: it has no parameter that brings it closer to exp(q · "
-            "k).",
-            off["LinearTransformer"][1] > 0.1 and off["LinearTransformer"][0] == off["LinearTransformer"][1],
-            f"relative error {off['LinearTransformer'][1]:.3f} when multiplied by the best factor",
-        ),
-        Claim(
-            "Performer suits flat weights: sharp ones have a larger error at every number of features.",
-            all(times > 1 for times in harder),
-            f"{min(harder):.1f} to {max(harder):.1f} times as large",
-        ),
-        Claim(
-            "LSH needs similar words: in texts with topics its error is at most two thirds of that without topics, "
-            "and more rounds reduce it.",
-            all(one < two / 1.5 for one, two in zip(topics, loose, strict=True)) and topics[-1] < topics[0],
-            f"with {ROUNDS[-1]} rounds {topics[-1]:.3f} and {loose[-1]:.3f}; with 1 round {topics[0]:.3f}",
-        ),
-        Claim("A text that fits into one chunk is computed exactly by LSH.", numbers["one_chunk"], ROUNDING),
-        Claim(
-            "Linformer needs keys that its mixtures can represent: sorted words have less than half the error of "
-            "shuffled ones.",
-            tidy[at] < mixed[at] / 2,
-            f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics",
-        ),
-        Claim(
-            "With as many mixtures as words, each of one word, Linformer is exact.",
-            tidy[-1] < EXACT and mixed[-1] < EXACT,
-            ROUNDING,
-        ),
+    yield Claim(
+        "The error of Performer and RFA falls like 1 / sqrt(features) for flat weights.",
+        all(abs(one + 0.5) < SLOPE for one in slopes.values()),
+        ", ".join(f"{NAMED[name]}: slope {one:.2f}" for name, one in slopes.items()) + " on logarithmic axes",
+    )
+    yield Claim(
+        "Both estimate exp(q · k) without bias: the mean of many draws is closer than one draw.",
+        all(off[name][1] < off[name][0] / 4 for name in slopes),
+        ", ".join(f"{NAMED[name]}: one draw {off[name][0]:.3f}, {MANY} draws {off[name][1]:.3f}" for name in slopes),
+    )
+    yield Claim(
+        "The linear transformer estimates another function: it has no parameter that brings it closer to exp(q · k).",
+        off["LinearTransformer"][1] > 0.1 and off["LinearTransformer"][0] == off["LinearTransformer"][1],
+        f"relative error {off['LinearTransformer'][1]:.3f} when multiplied by the best factor",
+    )
+    yield Claim(
+        "Performer suits flat weights: sharp ones have a larger error at every number of features.",
+        all(times > 1 for times in harder),
+        f"{min(harder):.1f} to {max(harder):.1f} times as large",
+    )
+    yield Claim(
+        "LSH needs similar words: in texts with topics its error is at most two thirds of that without topics, "
+        "and more rounds reduce it.",
+        all(one < two / 1.5 for one, two in zip(topics, loose, strict=True)) and topics[-1] < topics[0],
+        f"with {ROUNDS[-1]} rounds {topics[-1]:.3f} and {loose[-1]:.3f}; with 1 round {topics[0]:.3f}",
+    )
+    yield Claim("A text that fits into one chunk is computed exactly by LSH.", numbers["one_chunk"], ROUNDING)
+    yield Claim(
+        "Linformer needs keys that its mixtures can represent: sorted words have less than half the error of "
+        "shuffled ones.",
+        tidy[at] < mixed[at] / 2,
+        f"{tidy[at]:.3f} and {mixed[at]:.3f} with {TOPICS} mixtures for {TOPICS} topics",
+    )
+    yield Claim(
+        "With as many mixtures as words, each of one word, Linformer is exact.",
+        tidy[-1] < EXACT and mixed[-1] < EXACT,
+        ROUNDING,
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "One matrix of weights, and how five mechanisms estimate it", 14.0, 7.2)
     halves: Any = figure.subfigures(2, 1, height_ratios=[1, 1.25])
     above, below = halves

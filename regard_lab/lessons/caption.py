@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.layers import MultiHeadAttention, record_attention
 from regard_lab.lessons.captions import (
+    GRID,
     MOST_WORDS,
     PARTS,
+    PATCH,
+    PATCHES,
     SIDE,
+    STEPS,
     Caption,
+    Denoiser,
     changed,
     every_scene,
+    load_denoiser,
     read_caption,
+    sample,
     shown,
     word_numbers,
 )
-from regard_lab.lessons.denoiser import GRID, PATCH, PATCHES, STEPS, Denoiser, load_denoiser, sample
-from regard_lab.lessons.estimates import Estimate, every
-from regard_lab.lessons.figures import LINES, begin, draw_map, label_axes
+from regard_lab.lessons.figures import LINES, Axes, Figure, begin, draw_bars, draw_map, label_axes
 from regard_lab.lessons.report import Report, read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
 from regard_lab.lessons.words import ROUNDING, largest, normal, rounded
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TEXT = "a red circle left of a blue square"  # of a pair that is held out from training
 PICTURES = 3  # of each caption, from the same noise
@@ -51,7 +52,7 @@ silent = reads(patches, context=words, pattern=p.KeySpan(0, 0))  # no words: onl
 print((silent - reads.to_output.bias).abs().max())"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Sample pictures for a caption and for the caption with one word changed; read the shares from the report."""
     caption, model, report = read_caption(settings.text or TEXT), load_denoiser(), read_report("caption")
     edits = [changed(caption, part) for part in PARTS]
@@ -72,15 +73,7 @@ def teach(settings: Settings) -> Taught:
         "padding": largest(weights[..., 7:]) if len(captions[0].words) < MOST_WORDS else 0.0,
         "report": report.figures,
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["caption"],
-        paragraphs=_paragraphs(report),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
-    )
+    return numbers, _paragraphs(report)
 
 
 def sampled(model: Denoiser, captions: list[Caption], seed: int) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -148,15 +141,12 @@ def _paragraphs(report: Report) -> tuple[str, ...]:
         f"{len(every_scene())} scenes (two things and their relation), {figures['held_out_scenes']} were held out: "
         f"the model can draw them only if it understands each word by itself. To decide what a generated picture "
         f"shows, it is compared with a picture of every scene; the nearest one counts.",
-        f"The weights of the model are stored with the lesson, so the pictures are drawn when the lesson runs: try "
-        f"--text with a caption of your own. The shares over many captions are read from a report, for which a second "
-        f"model without "
-        f"cross-attention was trained in {figures['without_cpu_seconds']} seconds. {report.source}",
+        "The weights of the model are stored with the lesson, so the pictures are drawn when the lesson runs: try "
+        "--text with a caption of your own. The shares over many captions are read from a report, for which a second "
+        f"model without cross-attention was trained in {figures['without_cpu_seconds']} seconds. {report.source}",
         "The weights show where patches look, not everything that the words say: the word vectors have exchanged "
         "information before the patches read them, and patches that show no thing look at words without content, such "
-        "as "
-        "“of” and “a”. "
-        "Source: Rombach et al. 2022, section 3.3; Ho et al. 2020; Song et al. 2021.",
+        "as “of” and “a”. Source: Rombach et al. 2022, section 3.3; Ho et al. 2020; Song et al. 2021.",
     )
 
 
@@ -171,27 +161,25 @@ SHARES = {
 }
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     shares = numbers["report"]["shares"]
     rows = zip(numbers["captions"], numbers["shown"], numbers["scenes"], numbers["moved"], strict=True)
-    return (
-        Table(
-            f"{PICTURES} pictures of each caption, from the same noise; mean squared change from the first caption",
-            ("caption", "pictures that show it", "change where the first thing was", "change in the other half"),
-            tuple(
-                (text, f"{sum(one == scene for one in found)} of {PICTURES}", *(f"{change:.3f}" for change in moved))
-                for text, found, scene, moved in rows
-            ),
+    yield Table(
+        f"{PICTURES} pictures of each caption, from the same noise; mean squared change from the first caption",
+        ("caption", "pictures that show it", "change where the first thing was", "change in the other half"),
+        tuple(
+            (text, f"{sum(one == scene for one in found)} of {PICTURES}", *(f"{change:.3f}" for change in moved))
+            for text, found, scene, moved in rows
         ),
-        Table(
-            f"Share of {numbers['report']['pictures']} pictures that show what the caption says (from the report)",
-            ("the denoiser is given", "all", "relation", "both colours", "both shapes"),
-            tuple((label, *(f"{share:.1%}" for share in shares[name].values())) for name, label in SHARES.items()),
-        ),
+    )
+    yield Table(
+        f"Share of {numbers['report']['pictures']} pictures that show what the caption says (from the report)",
+        ("the denoiser is given", "all", "relation", "both colours", "both shapes"),
+        tuple((label, *(f"{share:.1%}" for share in shares[name].values())) for name, label in SHARES.items()),
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     report = numbers["report"]
     shares = {name: Estimate.share(row["all"], report["pictures"]) for name, row in report["shares"].items()}
     edited = [shares[f"{part} changed"] for part in PARTS]
@@ -203,47 +191,45 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     )  # fmt: skip
     pictures = PICTURES * len(numbers["captions"])
     read = [pair for row in numbers["read"] for pair in row]
-    return (
-        Claim(
-            "Pictures show what their captions say, for pairs of things that were held out from training.",
-            shares["held out"].above(FOLLOWS),
-            f"report: {shares['held out']} of {report['pictures']} pictures; chance is 1 in {len(every_scene())}",
-        ),
-        Claim(
-            "If one word changes, the picture from the same noise shows the changed caption.",
-            every(*(share.above(FOLLOWS) for share in edited)),
-            "report: " + ", ".join(f"{part} {share}" for part, share in zip(PARTS, edited, strict=True)),
-        ),
-        Claim(
-            "With another caption, without a caption or without cross-attention, pictures do not show the caption.",
-            every(*(share.below(FEW) for share in ignoring)),
-            f"report: at most {max(ignoring, key=lambda share: share.value)} of {report['pictures']} pictures",
-        ),
-        Claim(
-            "The pictures drawn here show their captions.",
-            right >= pictures - 2,
-            f"{right} of {pictures}",
-        ),
-        Claim(
-            "Patches read the words of the thing in their half: its colour and shape get at least twice the weight of "
-            "those of the other thing.",
-            all(own > 2 * other for own, other in read),
-            f"at least {min(own for own, _ in read):.2f} against at most {max(other for _, other in read):.2f}",
-        ),
-        Claim(
-            "The weights of each patch sum to 1, and no weight goes to words after the end of the caption.",
-            numbers["rows_sum_to_one"] and numbers["padding"] == 0,
-            ROUNDING,
-        ),
-        Claim(
-            "Without words, cross-attention adds only its output bias.",
-            numbers["silent"],
-            f"{ROUNDING}: a row with no key has the output zero",
-        ),
+    yield Claim(
+        "Pictures show what their captions say, for pairs of things that were held out from training.",
+        shares["held out"].above(FOLLOWS),
+        f"report: {shares['held out']} of {report['pictures']} pictures; chance is 1 in {len(every_scene())}",
+    )
+    yield Claim(
+        "If one word changes, the picture from the same noise shows the changed caption.",
+        every(*(share.above(FOLLOWS) for share in edited)),
+        "report: " + ", ".join(f"{part} {share}" for part, share in zip(PARTS, edited, strict=True)),
+    )
+    yield Claim(
+        "With another caption, without a caption or without cross-attention, pictures do not show the caption.",
+        every(*(share.below(FEW) for share in ignoring)),
+        f"report: at most {max(ignoring, key=lambda share: share.value)} of {report['pictures']} pictures",
+    )
+    yield Claim(
+        "The pictures drawn here show their captions.",
+        right >= pictures - 2,
+        f"{right} of {pictures}",
+    )
+    yield Claim(
+        "Patches read the words of the thing in their half: its colour and shape get at least twice the weight of "
+        "those of the other thing.",
+        all(own > 2 * other for own, other in read),
+        f"at least {min(own for own, _ in read):.2f} against at most {max(other for _, other in read):.2f}",
+    )
+    yield Claim(
+        "The weights of each patch sum to 1, and no weight goes to words after the end of the caption.",
+        numbers["rows_sum_to_one"] and numbers["padding"] == 0,
+        ROUNDING,
+    )
+    yield Claim(
+        "Without words, cross-attention adds only its output bias.",
+        numbers["silent"],
+        f"{ROUNDING}: a row with no key has the output zero",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, f"“{numbers['captions'][0]}”: what the words change", 14.0, 8.6)
     columns: Any = figure.subfigures(1, 2, width_ratios=[1, 1.15])
     left, right = columns
@@ -290,14 +276,10 @@ def _draw_words(part: Any, numbers: dict[str, Any]) -> None:
 
 
 def _draw_shares(axes: Axes, shares: dict[str, dict[str, float]]) -> None:
-    places = range(len(SHARES))
-    values = [shares[name]["all"] for name in SHARES]
-    axes.barh(places, values, color=[LINES[0] if value >= FOLLOWS else LINES[1] for value in values], height=0.62)
-    for place, value in zip(places, values, strict=True):
-        axes.text(value + 0.01, place, f"{value:.0%}", va="center", fontsize=8.5)
+    bars = {label: shares[name]["all"] for name, label in SHARES.items()}
     label_axes(axes, "Pictures that show the caption (report)", "", "")
-    axes.set_yticks(places, list(SHARES.values()))
-    axes.invert_yaxis()
+    colours = [LINES[0] if value >= FOLLOWS else LINES[1] for value in bars.values()]
+    draw_bars(axes, bars, [f"{value:.0%}" for value in bars.values()], colours)
     axes.set_xlim(0, 1.12)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.functional import attention, attention_detail
 from regard.patterns import Causal
-from regard_lab.lessons.figures import begin, draw_map, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import Figure, begin, draw_map, scale_beside
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, embedded, largest, normal, rounded, words_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEXT = "Life is short, eat dessert first"
 DIM = 16
@@ -34,7 +31,7 @@ after = rg.attention(q, k, v, pattern="causal")
 print((after - before)[..., :4, :].abs().max())"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Compute softmax, mask and normalisation; the same in one step; and outputs after later words change."""
     words = words_of(settings.text, TEXT)
     q, k, v = _projected(words, settings.seed)
@@ -52,23 +49,15 @@ def teach(settings: Settings) -> Taught:
         "edited_from": edited, "past_unmoved": largest(causal[:edited]) < EXACT,
         "change": {"causal": rounded(causal), "full": rounded(full)},
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["causal"],
-        paragraphs=(
-            "A model that generates a text word by word must not look at later words. The causal mask ensures this. In "
-            "three steps: compute the softmax over all words, set the weights of later words to 0, and divide each row "
-            "by its remaining sum.",
-            "The same in one step: set the scores of later words to minus infinity before the softmax. Their "
-            "exponentials are 0, so the softmax covers only the remaining words. This is the meaning of regard's "
-            "pattern “causal”, which does not even compute the masked half.",
-            f"To test the mask, the words from number {edited + 1} on are replaced, and the outputs of the words "
-            f"before them are compared.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "A model that generates a text word by word must not look at later words. The causal mask ensures this. In "
+        "three steps: compute the softmax over all words, set the weights of later words to 0, and divide each row "
+        "by its remaining sum.",
+        "The same in one step: set the scores of later words to minus infinity before the softmax. Their "
+        "exponentials are 0, so the softmax covers only the remaining words. This is the meaning of regard's "
+        "pattern “causal”, which does not even compute the masked half.",
+        f"To test the mask, the words from number {edited + 1} on are replaced, and the outputs of the words "
+        f"before them are compared.",
     )
 
 
@@ -94,53 +83,49 @@ def _change(words: tuple[str, ...], edited: int, pattern: str | None, seed: int)
     return moved[0, 0].norm(dim=-1)
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     words, change = numbers["words"], numbers["change"]
     rows = tuple(
         (str(place + 1), word, "yes" if place >= numbers["edited_from"] else "", f"{causal:.3f}", f"{full:.3f}")
         for place, (word, causal, full) in enumerate(zip(words, change["causal"], change["full"], strict=True))
     )
+    if len(words) <= PRINTED:
+        weights = tuple(
+            (word, *(f"{value:.2f}" for value in row)) for word, row in zip(words, numbers["shared_again"], strict=True)
+        )
+        yield Table("Causal weights: each row is a query word, each column a key word", ("", *words), weights)
     columns = ("", "word", "replaced", "causal", "no mask")
-    edited = Table("How far each output moves when later words are replaced", columns, rows)
-    if len(words) > PRINTED:
-        return (edited,)
-    weights = tuple(
-        (word, *(f"{value:.2f}" for value in row)) for word, row in zip(words, numbers["shared_again"], strict=True)
-    )
-    return Table("Causal weights: each row is a query word, each column a key word", ("", *words), weights), edited
+    yield Table("How far each output moves when later words are replaced", columns, rows)
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     edited, change = numbers["edited_from"], numbers["change"]
     left = [sum(row) for row in numbers["masked"]]
-    return (
-        Claim(
-            "If weights are masked after the softmax, every row but the last sums to less than 1 until it is "
-            "normalised "
-            "again.",
-            all(total < 1 - 1e-3 for total in left[:-1]),
-            f"the first row sums to {left[0]:.2f}, the last, in which nothing is masked, to {left[-1]:.2f}",
-        ),
-        Claim(
-            "The three steps give the same weights as minus infinity before the softmax.",
-            numbers["steps_against_infinity"],
-            ROUNDING,
-        ),
-        Claim("Both are the weights of regard's pattern “causal”.", numbers["steps_against_regard"], ROUNDING),
-        Claim(
-            "Replacing later words changes no earlier output.",
-            numbers["past_unmoved"],
-            f"the first {count_of(edited, 'words')}, {ROUNDING}",
-        ),
-        Claim(
-            "Without the mask it changes every earlier output.",
-            min(change["full"][:edited]) > 1e-3,
-            f"they move by {min(change['full'][:edited]):.3f} to {max(change['full'][:edited]):.3f}",
-        ),
+    yield Claim(
+        "If weights are masked after the softmax, every row but the last sums to less than 1 until it is normalised "
+        "again.",
+        all(total < 1 - 1e-3 for total in left[:-1]),
+        f"the first row sums to {left[0]:.2f}, the last, in which nothing is masked, to {left[-1]:.2f}",
+    )
+    yield Claim(
+        "The three steps give the same weights as minus infinity before the softmax.",
+        numbers["steps_against_infinity"],
+        ROUNDING,
+    )
+    yield Claim("Both are the weights of regard's pattern “causal”.", numbers["steps_against_regard"], ROUNDING)
+    yield Claim(
+        "Replacing later words changes no earlier output.",
+        numbers["past_unmoved"],
+        f"the first {count_of(edited, 'words')}, {ROUNDING}",
+    )
+    yield Claim(
+        "Without the mask it changes every earlier output.",
+        min(change["full"][:edited]) > 1e-3,
+        f"they move by {min(change['full'][:edited]):.3f} to {max(change['full'][:edited]):.3f}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     words = numbers["words"]
     side = min(max(3.0, 0.13 * len(words)), 8.0)
     begin(figure, "The causal mask in three steps", 3 * side + 2.2, side + 1.9)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,15 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
 from regard_lab.bench.complexity.report import NEAR
 from regard_lab.bench.complexity.rows import ROWS, root, slope
-from regard_lab.lessons.estimates import Verdict, every
-from regard_lab.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
+from regard_lab.lessons.figures import FAINT, INK, LINES, Axes, Figure, begin, draw_curves, label_axes, legend_below
 from regard_lab.lessons.report import read_report
 from regard_lab.lessons.stepping import count_steps
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table, Verdict, every
 
 LENGTHS, SHORT = (1024, 4096, 16384), (16, 64, 256)  # words where work is counted; counting each step of a GRU is slow
 CROSSED = (256, 1024)  # words where paths are counted
@@ -55,7 +49,7 @@ for n in (1024, 4096):
     print(n, full.cost.flops, window.cost.flops, linear.cost.flops, p.SlidingWindow(256).count(n, n))"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Count work and paths at growing lengths, and read the measured exponents of time."""
     report = read_report("complexity")
     lengths = {name: SHORT if name == "gru" else LENGTHS for name in SHOWN}
@@ -68,31 +62,21 @@ def teach(settings: Settings) -> Taught:
         "paths": {name: [path(name, length, settings.seed) for length in CROSSED] for name in (*PATTERNS, *LAYERS)},
         "times": {name: report.figures[name] for name in SHOWN}, "source": report.source,
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["complexity"],
-        paragraphs=(
-            "Three questions decide what a layer costs for a text of n words: how many operations it takes, how many "
-            "of them must wait for each other, and how many layers information passes from one word to any other. The "
-            "table of the Transformer paper answers them by formulas for layers with d numbers per word; later papers "
-            "added rows.",
-            "Here they are counted: the allowed pairs of a pattern, the operations that torch counts while a recurrent "
-            "network or a convolution runs, and those of regard's plans for the other mechanisms. An exponent of 2 "
-            "means that 4 times as many words cost 16 times as much, 1.5 means 8 times, and 1 means 4 times.",
-            "The Sparse Transformer and the Reformer are often listed as O(n). Their papers state n·sqrt(n) and "
-            "n·log n. A window is linear in n, but long distances need a stack of layers. The convolution here is "
-            "centred: "
-            "each layer carries a signal one word to either side, so n words take n - 1 layers. The causal "
-            "convolutions "
-            "of the lesson recurrent look two words back in each layer, and take half as many.",
-            f"Time is not counted but measured on one processor, so it also depends on its instructions and memory. "
-            f"{report.source} Source: Vaswani et al. 2017, table 1; Child et al. 2019, section 4; Kitaev et al. 2020, "
-            f"table 1; Wang et al. 2020, table 1.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "Three questions decide what a layer costs for a text of n words: how many operations it takes, how many "
+        "of them must wait for each other, and how many layers information passes from one word to any other. The "
+        "table of the Transformer paper answers them by formulas for layers with d numbers per word; later papers "
+        "added rows.",
+        "Here they are counted: the allowed pairs of a pattern, the operations that torch counts while a recurrent "
+        "network or a convolution runs, and those of regard's plans for the other mechanisms. An exponent of 2 "
+        "means that 4 times as many words cost 16 times as much, 1.5 means 8 times, and 1 means 4 times.",
+        "The Sparse Transformer and the Reformer are often listed as O(n). Their papers state n·sqrt(n) and n·log n. "
+        "A window is linear in n, but long distances need a stack of layers. The convolution here is centred: each "
+        "layer carries a signal one word to either side, so n words take n - 1 layers. The causal convolutions of the "
+        "lesson recurrent look two words back in each layer, and take half as many.",
+        f"Time is not counted but measured on one processor, so it also depends on its instructions and memory. "
+        f"{report.source} Source: Vaswani et al. 2017, table 1; Child et al. 2019, section 4; Kitaev et al. 2020, "
+        f"table 1; Wang et al. 2020, table 1.",
     )
 
 
@@ -121,43 +105,43 @@ def path(name: str, length: int, seed: int) -> int:
     return layers
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     work, exponents, paths, times = (numbers[name] for name in ("work", "exponents", "paths", "times"))
     first, last = CROSSED
-    return (
-        Table(
-            "Formulas",
-            ("layer", "operations", "sequential steps", "longest path", "source"),
-            tuple(
-                (row.title, row.cost, row.sequential, row.path, row.source) for row in (ROWS[name] for name in SHOWN)
-            ),
+    yield Table(
+        "Formulas",
+        ("layer", "operations", "sequential steps", "longest path", "source"),
+        tuple((row.title, row.cost, row.sequential, row.path, row.source) for row in (ROWS[name] for name in SHOWN)),
+    )
+    yield Table(
+        "Counted",
+        ("layer", "counted", "n", "n words", "4 n words", "16 n words", "exponent", "promised"),
+        tuple(
+            (
+                ROWS[name].title,
+                "pairs" if name in PATTERNS else "operations",
+                f"{numbers['lengths'][name][0]:,}",
+                *(f"{one:,}" for one in work[name]),
+                f"{exponents[name]:.2f}",
+                f"{numbers['promised'][name]:.2f}",
+            )
+            for name in SHOWN
         ),
-        Table(
-            "Counted",
-            ("layer", "counted", "n", "n words", "4 n words", "16 n words", "exponent", "promised"),
-            tuple(
-                (ROWS[name].title, "pairs" if name in PATTERNS else "operations", f"{numbers['lengths'][name][0]:,}",
-                 *(f"{one:,}" for one in work[name]), f"{exponents[name]:.2f}",
-                 f"{numbers['promised'][name]:.2f}")
-                for name in SHOWN
-            ),
+    )
+    yield Table(
+        "Layers, or steps, until the last word depends on every word",
+        ("layer", "formula", f"n = {first:,}", f"n = {last:,}"),
+        tuple((ROWS[name].title, ROWS[name].path, *map(str, paths[name])) for name in paths),
+    )
+    yield Table(
+        "Exponent of CPU time in the report",
+        ("layer", "time n^", "promised", "faster than self-attention from n"),
+        tuple(
+            (ROWS[name].title, _exponent(times[name]), _exponent(times[name], "promised"), _faster_from(times[name]))
+            for name in SHOWN
         ),
-        Table(
-            "Layers, or steps, until the last word depends on every word",
-            ("layer", "formula", f"n = {first:,}", f"n = {last:,}"),
-            tuple((ROWS[name].title, ROWS[name].path, *map(str, paths[name])) for name in paths),
-        ),
-        Table(
-            "Exponent of CPU time in the report",
-            ("layer", "time n^", "promised", "faster than self-attention from n"),
-            tuple(
-                (ROWS[name].title, _exponent(times[name]), _exponent(times[name], "promised"),
-                 _faster_from(times[name]))
-                for name in SHOWN
-            ),
-            measured=True,
-        ),
-    )  # fmt: skip
+        measured=True,
+    )
 
 
 def _exponent(times: dict[str, Any], which: str = "exponent") -> str:
@@ -191,7 +175,7 @@ def lies_above(higher: Sequence[float | None], lower: Sequence[float | None]) ->
     return None if abs(gap) <= NEAR else gap > 0
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     exponents, paths, times = numbers["exponents"], numbers["paths"], numbers["times"]
 
     def near(names: tuple[str, ...], promised: float) -> bool:
@@ -202,69 +186,60 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
 
     crosses = times["gru"]["cheaper_from"].replace(",", "").isdecimal()
     groups = [tuple(times[name]["exponent"] for name in names) for names in (QUADRATIC, ROOTED, LINEAR)]
-    return (
-        Claim(
-            "Twice as many words have 4 times as many pairs in self-attention, also with a causal mask.",
-            near(QUADRATIC, 2.0),
-            figures(QUADRATIC),
+    yield Claim(
+        "Twice as many words have 4 times as many pairs in self-attention, also with a causal mask.",
+        near(QUADRATIC, 2.0),
+        figures(QUADRATIC),
+    )
+    yield Claim(
+        "The pairs of strided and fixed attention grow as n·sqrt(n), not as n.",
+        near(ROOTED, 1.5),
+        figures(ROOTED),
+    )
+    yield Claim(
+        "The work of recurrent networks, convolutions, windows, global tokens, random blocks, Linformer and the "
+        "linear mechanisms grows as n.",
+        near(LINEAR, 1.0),
+        figures(LINEAR),
+    )
+    yield Claim(
+        "Self-attention, global tokens, strided and fixed attention connect all words in 1 or 2 layers at any length.",
+        all(
+            len(set(paths[name])) == 1 and paths[name][0] <= 2
+            for name in ("softmax", "causal", "global", "strided", "fixed")
         ),
-        Claim(
-            "The pairs of strided and fixed attention grow as n·sqrt(n), not as n.",
-            near(ROOTED, 1.5),
-            figures(ROOTED),
-        ),
-        Claim(
-            "The work of recurrent networks, convolutions, windows, global tokens, random blocks, Linformer and the "
-            "linear mechanisms grows as n.",
-            near(LINEAR, 1.0),
-            figures(LINEAR),
-        ),
-        Claim(
-            "Self-attention, global tokens, strided and fixed attention connect all words in 1 or 2 layers at any "
-            "length.",
-            all(
-                len(set(paths[name])) == 1 and paths[name][0] <= 2
-                for name in ("softmax", "causal", "global", "strided", "fixed")
-            ),
-            f"self-attention {paths['softmax'][-1]}, global tokens {paths['global'][-1]}, strided "
-            f"{paths['strided'][-1]}, fixed {paths['fixed'][-1]}",
-        ),
-        Claim(
-            "For windows and convolutions the number of layers grows with the length, and a recurrent network passes "
-            "every word.",
-            all(paths[name][1] >= 3.9 * paths[name][0] for name in ("window", "conv-3"))
-            and paths["gru"] == list(CROSSED),
-            f"window {paths['window'][0]} and {paths['window'][1]}, centred convolution {paths['conv-3'][0]} and "
-            f"{paths['conv-3'][1]}, recurrent {paths['gru'][0]} and {paths['gru'][1]}",
-        ),
-        Claim(
-            f"Measured times give the same order: exponents of quadratic layers are above those of strided and fixed, "
-            f"and these above those of linear layers, by more than {NEAR}.",
-            every(*(lies_above(higher, lower) for higher, lower in pairwise(groups))),
-            ", ".join(f"{SHORT_NAMES.get(name, name)} {_exponent(times[name])}" for name in (*QUADRATIC, *ROOTED))
-            + f", linear ones {_range(groups[-1])}",
-        ),
-        Claim(
-            "On one CPU thread a recurrent layer is slower than self-attention for short texts and faster for long "
-            "ones.",
-            crosses,
-            f"faster from {times['gru']['cheaper_from']} words on" if crosses else times["gru"]["cheaper_from"],
-        ),
+        f"self-attention {paths['softmax'][-1]}, global tokens {paths['global'][-1]}, strided "
+        f"{paths['strided'][-1]}, fixed {paths['fixed'][-1]}",
+    )
+    yield Claim(
+        "For windows and convolutions the number of layers grows with the length, and a recurrent network passes "
+        "every word.",
+        all(paths[name][1] >= 3.9 * paths[name][0] for name in ("window", "conv-3")) and paths["gru"] == list(CROSSED),
+        f"window {paths['window'][0]} and {paths['window'][1]}, centred convolution {paths['conv-3'][0]} and "
+        f"{paths['conv-3'][1]}, recurrent {paths['gru'][0]} and {paths['gru'][1]}",
+    )
+    yield Claim(
+        f"Measured times give the same order: exponents of quadratic layers are above those of strided and fixed, "
+        f"and these above those of linear layers, by more than {NEAR}.",
+        every(*(lies_above(higher, lower) for higher, lower in pairwise(groups))),
+        ", ".join(f"{SHORT_NAMES.get(name, name)} {_exponent(times[name])}" for name in (*QUADRATIC, *ROOTED))
+        + f", linear ones {_range(groups[-1])}",
+    )
+    yield Claim(
+        "On one CPU thread a recurrent layer is slower than self-attention for short texts and faster for long ones.",
+        crosses,
+        f"faster from {times['gru']['cheaper_from']} words on" if crosses else times["gru"]["cheaper_from"],
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "What a longer text costs", 12.4, 5.6)
     grown, fitted = figure.subplots(1, 2, width_ratios=(1, 1.35))
-    for number, name in enumerate(("softmax", "strided", "window", "global")):
-        counts = numbers["work"][name]
-        draw_line(grown, LENGTHS, [count / counts[0] for count in counts], number, ROWS[name].title)
-    grown.set(xscale="log", yscale="log")
-    grown.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
+    work = {ROWS[name].title: numbers["work"][name] for name in ("softmax", "strided", "window", "global")}
+    growth = {title: [count / counts[0] for count in counts] for title, counts in work.items()}
+    labels = "Counted: pairs of query and key", "words n", f"compared with {LENGTHS[0]:,} words"
+    draw_curves(grown, LENGTHS, growth, labels, log="xy")
     grown.set_yticks((1, 4, 16, 64, 256), ["1", "×4", "×16", "×64", "×256"])
-    grown.minorticks_off()
-    label_axes(grown, "Counted: pairs of query and key", "words n", f"compared with {LENGTHS[0]:,} words")
-    legend_below(grown)
     _draw_exponents(fitted, numbers)
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.errors import UnsupportedError
 from regard.layers import MultiHeadAttention, record_attention
-from regard_lab.lessons.figures import begin, draw_map, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import Figure, begin, draw_cells, draw_map, scale_beside
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, embedded, largest, normal, rounded, seeded
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SENTENCE = ("a", "red", "ball", "on", "green", "grass", "under", "a", "blue", "sky")
 SHOWN = ("sky", "ball", "grass")  # what a cell of the image can show
@@ -39,7 +36,7 @@ y = layer(cells, context=words)
 print(y.mT.unflatten(2, (12, 16)).shape)  # an image again"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Compute cross-attention from the cells of an image, (batch, height * width, channels), to a sentence."""
     parts, image = scene(settings.seed)
     words = embedded(SENTENCE, CONTEXT_DIM, settings.seed)
@@ -67,27 +64,17 @@ def teach(settings: Settings) -> Taught:
         "cells_apart": largest(layer(cells[:, moved], context=words) - output[:, moved]) < EXACT,
         "refusal": _refusal(layer, cells, words),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["cross"],
-        paragraphs=(
-            "In cross-attention the queries come from one sequence, keys and values from another. The two sequences "
-            "may differ in length and in vector size, since the projections map both to head_dim. In text-to-image "
-            "models, for example, every cell of an image attends to the words of a prompt.",
-            f"An image of {CHANNELS} channels on a grid of {HEIGHT} by {WIDTH} is a sequence of {HEIGHT * WIDTH} "
-            f"queries, (batch, height * width, channels); the sentence has "
-            f"{count_of(len(SENTENCE), 'words')} of {CONTEXT_DIM} "
-            f"numbers, so context_dim differs from dim.",
-            "Nothing is trained here. The query projection is computed such that a cell that shows sky has a query "
-            "similar to the key of “sky”, and so on; keys, values and the noise of the cells are random. Cell 3 and "
-            "word 3 are unrelated, so “earlier” has no meaning between them, and regard refuses patterns that compare "
-            "their positions. Source: Vaswani et "
-            "al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "In cross-attention the queries come from one sequence, keys and values from another. The two sequences "
+        "may differ in length and in vector size, since the projections map both to head_dim. In text-to-image "
+        "models, for example, every cell of an image attends to the words of a prompt.",
+        f"An image of {CHANNELS} channels on a grid of {HEIGHT} by {WIDTH} is a sequence of {HEIGHT * WIDTH} queries, "
+        f"(batch, height * width, channels); the sentence has {count_of(len(SENTENCE), 'words')} of {CONTEXT_DIM} "
+        "numbers, so context_dim differs from dim.",
+        "Nothing is trained here. The query projection is computed such that a cell that shows sky has a query "
+        "similar to the key of “sky”, and so on; keys, values and the noise of the cells are random. Cell 3 and word "
+        "3 are unrelated, so “earlier” has no meaning between them, and regard refuses patterns that compare their "
+        "positions. Source: Vaswani et al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.",
     )
 
 
@@ -135,62 +122,56 @@ def _refusal(layer: MultiHeadAttention, cells: torch.Tensor, words: torch.Tensor
     return ""
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     shapes = numbers["shapes"]
     meanings = {
         "queries": "batch, height * width, channels", "context": "batch, words, context_dim",
         "weights": "batch, heads, height * width, words", "output": "batch, height * width, channels",
     }  # fmt: skip
-    return (
-        Table(
-            "Shapes",
-            ("tensor", "axes", "here"),
-            tuple((name, axes, " × ".join(map(str, shapes[name]))) for name, axes in meanings.items()),
-        ),
-        Table(
-            "Mean weight of each word for the cells that show a thing",
-            ("cells of", *numbers["words"]),
-            tuple((thing, *(f"{weight:.2f}" for weight in row)) for thing, row in numbers["mean_weight"].items()),
-        ),
+    yield Table(
+        "Shapes",
+        ("tensor", "axes", "here"),
+        tuple((name, axes, " × ".join(map(str, shapes[name]))) for name, axes in meanings.items()),
+    )
+    yield Table(
+        "Mean weight of each word for the cells that show a thing",
+        ("cells of", *numbers["words"]),
+        tuple((thing, *(f"{weight:.2f}" for weight in row)) for thing, row in numbers["mean_weight"].items()),
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     shapes = numbers["shapes"]
-    return (
-        Claim(
-            "The output has the image's shape, and the weights have a row for every cell and a column for every word.",
-            shapes["output"] == shapes["queries"] and shapes["weights"][2:] == [HEIGHT * WIDTH, len(SENTENCE)],
-            f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
-        ),
-        Claim("The weights of each cell sum to 1.", numbers["rows_sum_to_one"], ROUNDING),
-        Claim(
-            "Every cell gives its largest weight to the word for what it shows.",
-            numbers["cells_right"] == HEIGHT * WIDTH,
-            f"{numbers['cells_right']} of {HEIGHT * WIDTH} cells",
-        ),
-        Claim("The layer computes the formula written out in PyTorch.", numbers["by_hand"], ROUNDING),
-        Claim(
-            "Cells are independent: shuffling the cells shuffles the outputs.",
-            numbers["cells_apart"],
-            ROUNDING,
-        ),
-        Claim(
-            "The pattern “causal” between an image and a sentence is refused.",
-            bool(numbers["refusal"]),
-            numbers["refusal"] or "it was not",
-        ),
+    yield Claim(
+        "The output has the image's shape, and the weights have a row for every cell and a column for every word.",
+        shapes["output"] == shapes["queries"] and shapes["weights"][2:] == [HEIGHT * WIDTH, len(SENTENCE)],
+        f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
+    )
+    yield Claim("The weights of each cell sum to 1.", numbers["rows_sum_to_one"], ROUNDING)
+    yield Claim(
+        "Every cell gives its largest weight to the word for what it shows.",
+        numbers["cells_right"] == HEIGHT * WIDTH,
+        f"{numbers['cells_right']} of {HEIGHT * WIDTH} cells",
+    )
+    yield Claim("The layer computes the formula written out in PyTorch.", numbers["by_hand"], ROUNDING)
+    yield Claim(
+        "Cells are independent: shuffling the cells shuffles the outputs.",
+        numbers["cells_apart"],
+        ROUNDING,
+    )
+    yield Claim(
+        "The pattern “causal” between an image and a sentence is refused.",
+        bool(numbers["refusal"]),
+        numbers["refusal"] or "it was not",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
-    from matplotlib.colors import ListedColormap
-
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "Cross-attention from the cells of an image to a sentence", 12.0, 4.4)
     rows, columns = 2, len(SENTENCE) // 2
     panels = figure.subplots(rows, columns + 1)
     shown = panels[0, 0]
-    draw_map(shown, _picture().double(), limits=(0, len(SHOWN) - 1)).set_cmap(ListedColormap(THING_COLOURS))
+    draw_cells(shown, _picture(), THING_COLOURS, "equal")
     for thing, x, y in (("sky", 12, 2), ("ball", 5.5, 6.5), ("grass", 12, 9)):
         shown.text(x, y, thing, ha="center", va="center", fontsize=9)
     shown.set_title("what the cells show", fontsize=9)

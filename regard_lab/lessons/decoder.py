@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard_lab.lessons.figures import FAINT, LINES, begin, draw_map, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard_lab.lessons.watching import watch
-from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded, words_of
+from regard_lab.lessons.figures import FAINT, LINES, Axes, Figure, begin, draw_cells, draw_map, scale_beside
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
+from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded, watch, words_of
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text.vocabularies import BEGIN
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 DIM, HEADS, LAYERS = 32, 4, 2
@@ -36,7 +31,7 @@ one_by_one = torch.stack([model(ids[:, :stop])[0, -1] for stop in range(1, 6)])
 print((at_once - one_by_one).abs().max())"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Compare one pass with one pass for each prefix and with a cache; train on one sentence."""
     words = words_of(settings.text, TEXT)
     vocabulary = ("<begin>", *sorted(set(words)))
@@ -55,24 +50,16 @@ def teach(settings: Settings) -> Taught:
         "passes": _count(model, read), "moved": _moved(model, read, edited[:, :-1]),
     }  # fmt: skip
     numbers |= _train(model, read, wanted)
-    return Taught(
-        lesson=LESSONS["decoder"],
-        paragraphs=(
-            "After each word, a decoder computes a distribution of the next word. In training the whole sentence is "
-            "known: one pass computes the distributions at all positions, and each is compared with the word that "
-            "follows. The causal mask makes this valid, because no position can look at the word that it predicts. A "
-            "sentence of n words gives n training examples in one pass.",
-            "In generation the next word depends on the words chosen before, so words are written one by one. A cache "
-            "keeps the keys and values of earlier words, so each step computes one position; the results are the same "
-            "as in one pass.",
-            f"Here a small decoder is trained on one sentence for {PASSES} passes. Source: Attention Is All "
-            f"You Need, Vaswani et al. 2017, section 3.2.3.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "After each word, a decoder computes a distribution of the next word. In training the whole sentence is "
+        "known: one pass computes the distributions at all positions, and each is compared with the word that "
+        "follows. The causal mask makes this valid, because no position can look at the word that it predicts. A "
+        "sentence of n words gives n training examples in one pass.",
+        "In generation the next word depends on the words chosen before, so words are written one by one. A cache "
+        "keeps the keys and values of earlier words, so each step computes one position; the results are the same "
+        "as in one pass.",
+        f"Here a small decoder is trained on one sentence for {PASSES} passes. Source: Attention Is All "
+        f"You Need, Vaswani et al. 2017, section 3.2.3.",
     )
 
 
@@ -141,7 +128,7 @@ def _train(model: LanguageModel, read: torch.Tensor, wanted: torch.Tensor) -> di
     return {"right": right, "before": chances[0], "after": chances[1]}
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     words = numbers["words"]
     rows = tuple((name, str(one["passes"]), str(one["positions"])) for name, one in numbers["passes"].items())
     chances = tuple(
@@ -149,56 +136,52 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         for place, word in enumerate(words)
         for early, late, at in [(numbers["before"][place], numbers["after"][place], numbers["vocabulary"].index(word))]
     )
-    return (
-        Table(
-            f"The first layer, for {count_of(len(words), 'words')}",
-            ("", "passes, one after the other", "positions"),
-            rows,
-        ),
-        Table(
-            f"Probability of the next word, before and after {PASSES} passes",
-            ("after (the last three words)", "next word", "before", "after"),
-            chances,
-        ),
+    yield Table(
+        f"The first layer, for {count_of(len(words), 'words')}",
+        ("", "passes, one after the other", "positions"),
+        rows,
+    )
+    yield Table(
+        f"Probability of the next word, before and after {PASSES} passes",
+        ("after (the last three words)", "next word", "before", "after"),
+        chances,
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     count, passes, right, moved = len(numbers["words"]), numbers["passes"], numbers["right"], numbers["moved"]
     without = passes["without a cache"]["positions"]
-    return (
-        Claim(
-            "At every position, one pass gives the same logits as a pass over only the words up to there.",
-            numbers["prefixes"],
-            f"{count_of(count, 'positions')}, {ROUNDING}",
-        ),
-        Claim("Word by word with a cache, the logits are the same.", numbers["cached"], ROUNDING),
-        Claim(
-            "The gradient of one pass is the sum of those of one pass for each word.",
-            numbers["gradients"],
-            f"all parameters, {ROUNDING}",
-        ),
-        Claim(
-            "Training takes one pass for all words; writing takes one pass for each word.",
-            passes["training"] == {"passes": 1, "positions": count}
-            and passes["writing"] == {"passes": count, "positions": count}
-            and without == count * (count + 1) // 2,
-            f"1 pass against {count}; without a cache {count_of(without, 'positions')} instead of {count}",
-        ),
-        Claim(
-            "Replacing the last word changes no earlier logits.",
-            max([*moved[:-1], 0.0]) < EXACT < moved[-1],
-            f"the logits after it change by {moved[-1]:.2f}, all others not at all except for rounding",
-        ),
-        Claim(
-            "All positions learn at once: after training, each predicts its next word.",
-            right[-1] == count,
-            f"{right[0]} of {count} before, {right[-1]} after {count_of(PASSES, 'passes')}",
-        ),
+    yield Claim(
+        "At every position, one pass gives the same logits as a pass over only the words up to there.",
+        numbers["prefixes"],
+        f"{count_of(count, 'positions')}, {ROUNDING}",
+    )
+    yield Claim("Word by word with a cache, the logits are the same.", numbers["cached"], ROUNDING)
+    yield Claim(
+        "The gradient of one pass is the sum of those of one pass for each word.",
+        numbers["gradients"],
+        f"all parameters, {ROUNDING}",
+    )
+    yield Claim(
+        "Training takes one pass for all words; writing takes one pass for each word.",
+        passes["training"] == {"passes": 1, "positions": count}
+        and passes["writing"] == {"passes": count, "positions": count}
+        and without == count * (count + 1) // 2,
+        f"1 pass against {count}; without a cache {count_of(without, 'positions')} instead of {count}",
+    )
+    yield Claim(
+        "Replacing the last word changes no earlier logits.",
+        max([*moved[:-1], 0.0]) < EXACT < moved[-1],
+        f"the logits after it change by {moved[-1]:.2f}, all others not at all except for rounding",
+    )
+    yield Claim(
+        "All positions learn at once: after training, each predicts its next word.",
+        right[-1] == count,
+        f"{right[0]} of {count} before, {right[-1]} after {count_of(PASSES, 'passes')}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     words, vocabulary = numbers["words"], numbers["vocabulary"][1:]
     side = min(max(5.2, 0.2 * len(words)), 9.0)
     begin(figure, f"One sentence: {len(words)} training examples in one pass", 2 * side + 2.6, side + 1.2)
@@ -230,12 +213,10 @@ def _read_so_far(words: list[str]) -> str:
 
 def _draw_examples(axes: Axes, words: list[str], side: float) -> None:
     """A row for each training example: the words that it reads, and the word that it predicts."""
-    from matplotlib.colors import ListedColormap
-
     count = len(words)
     cells = torch.ones(count, count + 1).tril().long()
     cells += 2 * torch.eye(count, count + 1).roll(1, 1).long()
-    axes.imshow(cells.numpy(), cmap=ListedColormap(["white", "#c9ced6", "#c9ced6", LINES[1]]), aspect="auto")
+    draw_cells(axes, cells, ("white", "#c9ced6", "#c9ced6", LINES[1]), "auto")
     longest = max(7, *map(len, words))
     size = min(9.0, 62 * side / (count + 1) / (0.62 * longest)) if count <= 12 else min(7.0, 40 * side / count)
     for row in range(count):
@@ -245,7 +226,5 @@ def _draw_examples(axes: Axes, words: list[str], side: float) -> None:
                 axes.text(column, row, word, ha="center", va="center", fontsize=size, parse_math=False)
             elif ahead:
                 axes.text(column + 0.8, row, word, ha="left", va="center", fontsize=size, parse_math=False)
-    axes.set_xticks([])
-    axes.set_yticks([])
     axes.set_xlabel("A row for each position\ngrey: the words it reads; coloured: the word it predicts", fontsize=9.5)
     axes.spines[:].set_color(FAINT)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from regard_lab.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard_lab.lessons.watching import Watched, watch
-from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded, words_of
+from regard_lab.lessons.figures import FAINT, LINES, Axes, Figure, begin, draw_bars, draw_curves, label_axes
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
+from regard_lab.lessons.words import ROUNDING, Watched, largest, rounded, seeded, watch, words_of
 from regard_lab.models import EncoderConfig, TextEncoder
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TEXT = "The quick brown fox jumps over the lazy dog"
 DIM, HEADS, LAYERS = 32, 4, 6
@@ -32,7 +27,7 @@ after = model(torch.tensor([[4, 5, 6, 7, 9]]))  # another last word
 print((after - before)[0].norm(dim=-1))  # every vector has moved, the first one too"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Run a small encoder, record what each part adds, replace the last word, and leave the residuals out."""
     words = words_of(settings.text, TEXT, least=3)
     ids, model = encode(words), new_model(words, settings.seed)
@@ -52,25 +47,17 @@ def teach(settings: Settings) -> Taught:
         "alone": _moved_by_feed_forward(model, seen["norm 1"].outputs[0]),
         "spread": {"with": _spread(model, start), "without": _spread(model, start, residuals=False)},
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["encoder"],
-        paragraphs=(
-            "An encoder layer has two parts: self-attention, in which every word looks at all words, and a "
-            "feed-forward network, which computes each word alone. Around each part are a residual connection and a "
-            "norm. The residual connection adds the output of the part to its input, so every part adds to the vector "
-            "of a word; the norm scales the input of each part to the same length.",
-            f"A small encoder of {LAYERS} layers with random weights shows what each of these is for. Its parts are "
-            f"recorded while it reads a sentence; then the last word is replaced, and then the residual connections "
-            f"are left out. Layers are counted from 0.",
-            "Without residual connections the vectors of all words become the same vector after a few layers, and no "
-            "later layer can tell the words apart. Source: Attention Is All You Need, Vaswani et al. 2017, sections "
-            "3.1 and 3.3; Attention is Not All You Need, Dong et al. 2021 (vectors without residual connections).",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "An encoder layer has two parts: self-attention, in which every word looks at all words, and a "
+        "feed-forward network, which computes each word alone. Around each part are a residual connection and a "
+        "norm. The residual connection adds the output of the part to its input, so every part adds to the vector "
+        "of a word; the norm scales the input of each part to the same length.",
+        f"A small encoder of {LAYERS} layers with random weights shows what each of these is for. Its parts are "
+        f"recorded while it reads a sentence; then the last word is replaced, and then the residual connections "
+        f"are left out. Layers are counted from 0.",
+        "Without residual connections the vectors of all words become the same vector after a few layers, and no "
+        "later layer can tell the words apart. Source: Attention Is All You Need, Vaswani et al. 2017, sections "
+        "3.1 and 3.3; Attention is Not All You Need, Dong et al. 2021 (vectors without residual connections).",
     )
 
 
@@ -133,7 +120,7 @@ def _share(x: torch.Tensor) -> float:
     return float((x - x.mean(0)).norm() / x.norm())
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     last = len(numbers["words"]) - 1
     middle = last // 2
     rows = [("embedding and position", f"{numbers['start'][middle]:.2f}")]
@@ -145,65 +132,61 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         (str(layer), f"{kept:.3f}", f"{lost:.3f}")
         for layer, (kept, lost) in enumerate(zip(*numbers["spread"].values(), strict=True))
     )
-    return (
-        Table(f"Length of what is added to the vector of “{numbers['words'][middle]}”", ("by", "length"), tuple(rows)),
-        Table("How far each output moves when the last word is replaced", ("word", "moved"), moved),
-        Table(
-            "How different the words' vectors are (0: all the same)",
-            ("layers passed", "with residuals", "without"),
-            spread,
-        ),
+    yield Table(f"Length of what is added to the vector of “{numbers['words'][middle]}”", ("by", "length"), tuple(rows))
+    yield Table("How far each output moves when the last word is replaced", ("word", "moved"), moved)
+    yield Table(
+        "How different the words' vectors are (0: all the same)",
+        ("layers passed", "with residuals", "without"),
+        spread,
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     kept, lost = numbers["spread"]["with"], numbers["spread"]["without"]
     read, alone = torch.tensor(numbers["read"]), numbers["alone"]
     off = largest(read / math.sqrt(DIM) - 1)
-    return (
-        Claim(
-            "A word's vector at the end is its embedding plus what every part added.",
-            numbers["sum"],
-            f"{2 * LAYERS} parts, {ROUNDING}",
-        ),
-        Claim(
-            "The norms scale the input of every part to the same length.",
-            off < 0.01,
-            f"all √{DIM} = {math.sqrt(DIM):.2f}, to {max(off, 1e-4):.1%}; the vectors end with lengths of "
-            f"{min(numbers['written']):.1f} to {max(numbers['written']):.1f}",
-        ),
-        Claim(
-            "In self-attention every word looks at all words: replacing the last one moves every output.",
-            min(numbers["moved"]) > 1e-3,
-            f"the first word moves by {numbers['moved'][0]:.3f}",
-        ),
-        Claim(
-            "The feed-forward network computes each word alone: a replaced vector moves no other output.",
-            max(alone[:-1]) < EXACT < alone[-1],
-            f"the replaced one moves by {alone[-1]:.2f}, the others not at all except for rounding",
-        ),
-        Claim(
-            "With residual connections the words stay different through all layers.",
-            kept[-1] > 0.5 * kept[0],
-            f"{kept[0]:.2f} before the first layer, {kept[-1]:.2f} after the last",
-        ),
-        Claim(
-            "Without them all words end as almost the same vector.",
-            lost[-1] < 0.25 * kept[-1],
-            f"{lost[0]:.2f} before the first layer, {lost[-1]:.3f} after the last",
-        ),
+    yield Claim(
+        "A word's vector at the end is its embedding plus what every part added.",
+        numbers["sum"],
+        f"{2 * LAYERS} parts, {ROUNDING}",
+    )
+    yield Claim(
+        "The norms scale the input of every part to the same length.",
+        off < 0.01,
+        f"all √{DIM} = {math.sqrt(DIM):.2f}, to {max(off, 1e-4):.1%}; the vectors end with lengths of "
+        f"{min(numbers['written']):.1f} to {max(numbers['written']):.1f}",
+    )
+    yield Claim(
+        "In self-attention every word looks at all words: replacing the last one moves every output.",
+        min(numbers["moved"]) > 1e-3,
+        f"the first word moves by {numbers['moved'][0]:.3f}",
+    )
+    yield Claim(
+        "The feed-forward network computes each word alone: a replaced vector moves no other output.",
+        max(alone[:-1]) < EXACT < alone[-1],
+        f"the replaced one moves by {alone[-1]:.2f}, the others not at all except for rounding",
+    )
+    yield Claim(
+        "With residual connections the words stay different through all layers.",
+        kept[-1] > 0.5 * kept[0],
+        f"{kept[0]:.2f} before the first layer, {kept[-1]:.2f} after the last",
+    )
+    yield Claim(
+        "Without them all words end as almost the same vector.",
+        lost[-1] < 0.25 * kept[-1],
+        f"{lost[0]:.2f} before the first layer, {lost[-1]:.3f} after the last",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "What keeps words apart in an encoder", 11.0, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
     layers = list(range(LAYERS + 1))
-    draw_line(left, layers, numbers["spread"]["with"], 0, "with residual connections")
-    draw_line(left, layers, numbers["spread"]["without"], 1, "without: one vector for all words")
-    label_axes(left, "How different the words' vectors are", "layers passed", "share of the length that differs")
+    names = {"with": "with residual connections", "without": "without: one vector for all words"}
+    curves = {label: numbers["spread"][name] for name, label in names.items()}
+    labels = "How different the words' vectors are", "layers passed", "share of the length that differs"
+    draw_curves(left, layers, curves, labels, columns=1)
     left.set_ylim(bottom=0)
-    legend_below(left, columns=1)
     _draw_stream(right, numbers)
 
 
@@ -212,12 +195,8 @@ def _draw_stream(axes: Axes, numbers: dict[str, Any]) -> None:
     middle = (len(numbers["words"]) - 1) // 2
     lengths = [numbers["start"][middle], *(one[middle] for one in numbers["added"])]
     names = ["embedding", *(f"{part} {layer}" for layer in range(LAYERS) for part in ("attention", "feed-forward"))]
-    colours = [FAINT, *([LINES[0], LINES[1]] * LAYERS)]
-    places = range(len(lengths))[::-1]
-    axes.barh(list(places), lengths, color=colours)
-    for place, length in zip(places, lengths, strict=True):
-        axes.text(length, place, f" {length:.2f}", va="center", fontsize=8, color=INK)
-    axes.set_yticks(list(places), names)
     word = numbers["words"][middle]
+    bars = dict(zip(names, lengths, strict=True))
+    draw_bars(axes, bars, [f"{length:.2f}" for length in lengths], [FAINT, *([LINES[0], LINES[1]] * LAYERS)])
     label_axes(axes, f"What is added to the vector of “{word}”", "length of the vector", "")
     axes.set_xlim(right=1.15 * max(lengths))

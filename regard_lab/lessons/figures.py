@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from regard_lab.seeing.canvas import COLOURS, FAINT, INK, POINT, label_columns, label_rows, label_texts
-from regard_lab.seeing.quality.report import COLOURS as LINES
-from regard_lab.seeing.quality.report import MARKS
+from regard_lab.seeing.canvas import COLOURS, FAINT, INK, LINES, MARKS, POINT, label_columns, label_rows, label_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # matplotlib is imported when a figure is drawn
 
 BELOW = 0.42  # inches that numbers and label of an axis take
 FEW = 16  # up to this number of rows, labels have full size
-
-__all__ = ["LINES", "FAINT", "INK", "begin", "draw_line", "draw_map", "label_axes", "legend_below", "scale_beside"]
 
 
 def begin(figure: Figure, title: str, width: float, height: float) -> None:
@@ -41,6 +39,64 @@ def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], number: int, l
     """Draw a line with the colour and the marker of its number, so that lines differ without colour too."""
     axes.plot(x, y, label=label, color=LINES[number], marker=MARKS[number], markersize=5, linewidth=1.4)
     axes.grid(alpha=0.25)
+
+
+def draw_curves(
+    axes: Axes,
+    x: Sequence[float],
+    curves: Mapping[str, Sequence[float]],
+    labels: tuple[str, str, str],
+    *,
+    log: Literal["", "x", "xy"] = "",
+    columns: int = 2,
+) -> None:
+    """Draw lines by their names, the title and the labels of both axes, and a legend below.
+
+    With `log` an axis is logarithmic or both are, and the x axis has a tick at each x.
+    """
+    for number, (name, y) in enumerate(curves.items()):
+        draw_line(axes, x, y, number, name)
+    label_axes(axes, *labels)
+    if log:
+        logarithmic(axes, x)
+    if log == "xy":
+        axes.set_yscale("log")
+        axes.minorticks_off()
+    legend_below(axes, columns)
+
+
+def logarithmic(axes: Axes, ticks: Sequence[float]) -> None:
+    """Make the x axis logarithmic, with these ticks alone."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def mark_column(axes: Axes, x: float, text: str) -> None:
+    """Draw a dashed vertical line with a text beside it, at the bottom."""
+    axes.axvline(x, color=FAINT, linestyle="--", linewidth=1)
+    axes.text(x * 1.06, 0.03, text, transform=axes.get_xaxis_transform(), fontsize=8, color=FAINT)
+
+
+def draw_bars(
+    axes: Axes, bars: Mapping[str, float], texts: Sequence[str], colours: str | Sequence[str] = LINES[0]
+) -> None:
+    """Draw horizontal bars by their names, the first above, with a text at the end of each."""
+    places = range(len(bars))
+    axes.barh(places, list(bars.values()), color=colours, height=0.62)
+    for place, value, text in zip(places, bars.values(), texts, strict=True):
+        axes.text(value, place, f" {text}", va="center", fontsize=8.5, color=INK)
+    axes.set_yticks(places, list(bars), fontsize=8)
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+
+
+def draw_cells(axes: Axes, values: torch.Tensor, colours: Sequence[str], aspect: Literal["auto", "equal"]) -> None:
+    """Draw whole numbers (rows, columns), each with its colour."""
+    from matplotlib.colors import ListedColormap
+
+    axes.imshow(values.numpy(), cmap=ListedColormap(list(colours)), vmin=0, vmax=len(colours) - 1, aspect=aspect,
+                interpolation="nearest")  # fmt: skip
+    axes.set(xticks=[], yticks=[])
 
 
 def legend_below(axes: Axes, columns: int = 2) -> None:

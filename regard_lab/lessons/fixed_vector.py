@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard_lab.lessons.estimates import Estimate, every
-from regard_lab.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
+from regard_lab.lessons.figures import FAINT, Axes, Figure, begin, draw_line, label_axes, legend_below
 from regard_lab.lessons.report import Report, read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
 from regard_lab.lessons.words import normal, seeded
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from regard_lab.models.base import TextModel
 
 VOCABULARY, DIM = 24, 8  # the source vector has DIM numbers, as each word has
@@ -48,7 +44,7 @@ for attention in ("none", "bahdanau"):
         print(attention, words, tuple(state.memory.values.shape), state.memory.nbytes)"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Count the directions of a source that reach the logits, the bytes that a decoder reads, and read the report."""
     report = read_report("length_story")
     directions = {name: [reaching(name, length, settings.seed) for length in LENGTHS] for name in LIVE}
@@ -57,34 +53,24 @@ def teach(settings: Settings) -> Taught:
         "bytes": {name: [_bytes(name, length, settings.seed) for length in LENGTHS] for name in LIVE},
         "trained": _shares(report), "tests": report.figures["recipe"]["tests"], "source": report.source,
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["fixed_vector"],
-        paragraphs=(
-            "The first encoder-decoders read a sentence into one vector, and the decoder writes the translation from "
-            "this vector alone. Its size does not depend on the sentence, so long sentences lose words. With attention "
-            "the decoder keeps the states of all words and computes new weights for them at each word that it writes.",
-            f"Untrained models show how much can reach the decoder. A source of n words enters as n · {DIM} numbers. "
-            f"The first table counts the independent directions in which a change of these numbers can change what the "
-            f"decoder writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers at "
-            f"most {DIM} directions pass, whatever the weights are. With attention nearly as many pass as there are "
-            f"numbers. Not all: "
-            f"the last norm of the Transformer's encoder fixes mean and variance of each word, which leaves {DIM - 2} "
-            f"of {DIM} per word; and a direction with less than {NEGLIGIBLE:g} of the strongest effect is not counted, "
-            f"which is why Bahdanau's attention can lack one.",
-            f"The second table counts bytes; a number in float32 takes 4. One vector of {DIM} numbers takes {4 * DIM}. "
-            f"Bahdanau's encoder reads in two directions and keeps {2 * DIM} numbers for each word, and the "
-            f"Transformer keeps a key and a value in each of its layers.",
-            f"Trained models show what this costs. They learn to reverse texts of 3 to 12 symbols. {report.source}",
-            "No model does well on texts longer than those it was trained on: attention removes the limit of the "
-            "vector, but models still need to be trained on such lengths. Source: Cho et al. 2014, section 2.2; "
-            "Bahdanau et al. 2015, section 5.1 "
-            "and figure 2.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "The first encoder-decoders read a sentence into one vector, and the decoder writes the translation from "
+        "this vector alone. Its size does not depend on the sentence, so long sentences lose words. With attention "
+        "the decoder keeps the states of all words and computes new weights for them at each word that it writes.",
+        f"Untrained models show how much can reach the decoder. A source of n words enters as n · {DIM} numbers. The "
+        "first table counts the independent directions in which a change of these numbers can change what the decoder "
+        f"writes (computed as the rank of the matrix of gradients). Through a vector of {DIM} numbers at most {DIM} "
+        "directions pass, whatever the weights are. With attention nearly as many pass as there are numbers. Not all: "
+        f"the last norm of the Transformer's encoder fixes mean and variance of each word, which leaves {DIM - 2} of "
+        f"{DIM} per word; and a direction with less than {NEGLIGIBLE:g} of the strongest effect is not counted, which "
+        "is why Bahdanau's attention can lack one.",
+        f"The second table counts bytes; a number in float32 takes 4. One vector of {DIM} numbers takes {4 * DIM}. "
+        f"Bahdanau's encoder reads in two directions and keeps {2 * DIM} numbers for each word, and the "
+        f"Transformer keeps a key and a value in each of its layers.",
+        f"Trained models show what this costs. They learn to reverse texts of 3 to 12 symbols. {report.source}",
+        "No model does well on texts longer than those it was trained on: attention removes the limit of the vector, "
+        "but models still need to be trained on such lengths. Source: Cho et al. 2014, section 2.2; Bahdanau et al. "
+        "2015, section 5.1 and figure 2.",
     )
 
 
@@ -141,28 +127,26 @@ def _shares(report: Report) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     live = [TRAINED[name] for name in LIVE]
     directions, held, trained = numbers["directions"], numbers["bytes"], numbers["trained"]
-    return (
-        Table(
-            "Directions in which the source can change the logits",
-            ("words", "numbers in the source", *live),
-            tuple(
-                (str(length), str(length * DIM), *(str(directions[name][at]) for name in LIVE))
-                for at, length in enumerate(LENGTHS)
-            ),
+    yield Table(
+        "Directions in which the source can change the logits",
+        ("words", "numbers in the source", *live),
+        tuple(
+            (str(length), str(length * DIM), *(str(directions[name][at]) for name in LIVE))
+            for at, length in enumerate(LENGTHS)
         ),
-        Table(
-            "Bytes of the source that the decoder reads, float32, for one text",
-            ("words", *live),
-            tuple((str(length), *(f"{held[name][at]:,}" for name in LIVE)) for at, length in enumerate(LENGTHS)),
-        ),
-        Table(
-            "Trained: texts reversed without a mistake, median over seeds (lowest to highest)",
-            ("model", *(f"{length} symbols" for length in trained["none"])),
-            tuple((TRAINED[name], *map(_spread, trained[name].values())) for name in TRAINED),
-        ),
+    )
+    yield Table(
+        "Bytes of the source that the decoder reads, float32, for one text",
+        ("words", *live),
+        tuple((str(length), *(f"{held[name][at]:,}" for name in LIVE)) for at, length in enumerate(LENGTHS)),
+    )
+    yield Table(
+        "Trained: texts reversed without a mistake, median over seeds (lowest to highest)",
+        ("model", *(f"{length} symbols" for length in trained["none"])),
+        tuple((TRAINED[name], *map(_spread, trained[name].values())) for name in TRAINED),
     )
 
 
@@ -170,7 +154,7 @@ def _spread(shares: list[float]) -> str:
     return f"{median(shares):.3f} ({shares[0]:.3f} to {shares[-1]:.3f})"
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     directions, held, trained = numbers["directions"], numbers["bytes"], numbers["trained"]
     short, _, longest, beyond = trained["none"]
     attentive = [name for name in TRAINED if name != "none"]
@@ -183,55 +167,53 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     least = min((share(name, longest, 0) for name in attentive), key=lambda one: one.value)
     most = share("none", longest, -1)
     farthest = max((share(name, beyond, -1) for name in TRAINED), key=lambda one: one.value)
-    return (
-        Claim(
-            f"Through one vector of {DIM} numbers, at most {DIM} directions of a source reach the decoder.",
-            max(directions["none"]) <= DIM,
-            f"{directions['none'][-1]} of {LENGTHS[-1] * DIM} for {LENGTHS[-1]} words",
+    yield Claim(
+        f"Through one vector of {DIM} numbers, at most {DIM} directions of a source reach the decoder.",
+        max(directions["none"]) <= DIM,
+        f"{directions['none'][-1]} of {LENGTHS[-1] * DIM} for {LENGTHS[-1]} words",
+    )
+    yield Claim(
+        "With attention, every further word adds directions that reach the decoder.",
+        all(
+            all(one < two for one, two in pairwise(counts)) and counts[-1] > 2 * DIM
+            for counts in (directions[name] for name in LIVE[1:])
         ),
-        Claim(
-            "With attention, every further word adds directions that reach the decoder.",
-            all(
-                all(one < two for one, two in pairwise(counts)) and counts[-1] > 2 * DIM
-                for counts in (directions[name] for name in LIVE[1:])
-            ),
-            f"{directions['bahdanau'][-1]} and {directions['transformer'][-1]} of {LENGTHS[-1] * DIM} for "
-            f"{LENGTHS[-1]} words",
+        f"{directions['bahdanau'][-1]} and {directions['transformer'][-1]} of {LENGTHS[-1] * DIM} for "
+        f"{LENGTHS[-1]} words",
+    )
+    yield Claim(
+        "Without attention the decoder reads as many bytes of a long source as of a short one.",
+        len(set(held["none"])) == 1,
+        f"{held['none'][0]} bytes",
+    )
+    yield Claim(
+        "With attention the bytes grow in proportion to the length.",
+        all(
+            count * LENGTHS[0] == held[name][0] * length
+            for name in LIVE[1:]
+            for count, length in zip(held[name], LENGTHS, strict=True)
         ),
-        Claim(
-            "Without attention the decoder reads as many bytes of a long source as of a short one.",
-            len(set(held["none"])) == 1,
-            f"{held['none'][0]} bytes",
-        ),
-        Claim(
-            "With attention the bytes grow in proportion to the length.",
-            all(
-                count * LENGTHS[0] == held[name][0] * length
-                for name in LIVE[1:]
-                for count, length in zip(held[name], LENGTHS, strict=True)
-            ),
-            f"{held['bahdanau'][0]:,} to {held['bahdanau'][-1]:,} and {held['transformer'][0]:,} to "
-            f"{held['transformer'][-1]:,} bytes",
-        ),
-        Claim(
-            "Trained models with and without attention reverse short texts.",
-            lowest.above(RIGHT),
-            f"at least {lowest} of {numbers['tests']} texts at length {short}",
-        ),
-        Claim(
-            "At the longest training length only the models with attention still reverse texts, with every seed.",
-            every(least.above(RIGHT), most.below(WRONG)),
-            f"at least {least} with attention and at most {most} with one vector at length {longest}",
-        ),
-        Claim(
-            "Beyond the training lengths all fail, the Transformer too.",
-            farthest.below(0.5),
-            f"at most {farthest} at length {beyond}; the Transformer {trained['transformer'][beyond][-1]:.3f}",
-        ),
+        f"{held['bahdanau'][0]:,} to {held['bahdanau'][-1]:,} and {held['transformer'][0]:,} to "
+        f"{held['transformer'][-1]:,} bytes",
+    )
+    yield Claim(
+        "Trained models with and without attention reverse short texts.",
+        lowest.above(RIGHT),
+        f"at least {lowest} of {numbers['tests']} texts at length {short}",
+    )
+    yield Claim(
+        "At the longest training length only the models with attention still reverse texts, with every seed.",
+        every(least.above(RIGHT), most.below(WRONG)),
+        f"at least {least} with attention and at most {most} with one vector at length {longest}",
+    )
+    yield Claim(
+        "Beyond the training lengths all fail, the Transformer too.",
+        farthest.below(0.5),
+        f"at most {farthest} at length {beyond}; the Transformer {trained['transformer'][beyond][-1]:.3f}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, f"One vector of {DIM} numbers passes {DIM} directions, however long the text is", 11.0, 4.9)
     reached, learned = figure.subplots(1, 2)
     _draw_directions(reached, numbers)

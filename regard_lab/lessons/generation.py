@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
-from regard_lab.lessons.figures import FAINT, LINES, begin, draw_line, label_axes, legend_below
+from regard_lab.lessons.figures import (
+    FAINT,
+    LINES,
+    Axes,
+    Figure,
+    begin,
+    draw_cells,
+    draw_curves,
+    draw_line,
+    label_axes,
+    legend_below,
+)
 from regard_lab.lessons.report import Report, read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard_lab.lessons.words import ROUNDING, largest, milliseconds, normal, seeded, words_of
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
+from regard_lab.lessons.words import ROUNDING, largest, milliseconds, normal, seeded, watch, words_of
 from regard_lab.models import LanguageConfig, LanguageModel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TEXT = "the animal did not cross the street"
 DIM, HEADS, LAYERS = 64, 8, 2
@@ -46,7 +53,7 @@ with torch.no_grad():
     print((scores - model(text)[:, -1]).abs().max(), state.nbytes)"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Write a text with a cache and without, count bytes and projections, and read the measured quality."""
     words = words_of(settings.text, TEXT)
     report = read_report("generation")
@@ -61,15 +68,7 @@ def teach(settings: Settings) -> Taught:
         "report": report.figures,
         "measured": {"milliseconds": _times(settings.seed)},
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["generation"],
-        paragraphs=_paragraphs(report),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
-    )
+    return numbers, _paragraphs(report)
 
 
 def _paragraphs(report: Report) -> tuple[str, ...]:
@@ -98,7 +97,7 @@ def _both_ways(words: tuple[str, ...], kv_heads: int, seed: int) -> dict[str, An
     config = LanguageConfig(vocab_size=len(vocabulary) + 24, dim=DIM, heads=HEADS, kv_heads=kv_heads, layers=LAYERS)
     model = seeded(seed, LanguageModel, config).eval()
     prompt = torch.tensor([[8 + vocabulary.index(word) for word in words]])
-    projected = {way: _counting(model, write, model, prompt) for way, write in WAYS.items()}
+    projected = {way: _counting(model, write, prompt) for way, write in WAYS.items()}
     cached, recomputed = (projected[way][0] for way in WAYS)
     return {
         "apart": largest(cached[1] - recomputed[1]),
@@ -133,22 +132,15 @@ def without_cache(model: LanguageModel, text: torch.Tensor) -> Written:
 WAYS: dict[str, Callable[[LanguageModel, torch.Tensor], Written]] = {"cached": with_cache, "recomputed": without_cache}
 
 
-def _counting(model: LanguageModel, write: Callable[..., Written], *given: Any) -> tuple[Written, list[int]]:
+def _counting(model: LanguageModel, write: Callable[..., Written], prompt: torch.Tensor) -> tuple[Written, list[int]]:
     """What `write` returns, and how many words the first layer projected to keys and values in each step."""
-    counts: dict[str, list[int]] = {"to_k": [], "to_v": []}
     layer = next(module for module in model.modules() if isinstance(module, MultiHeadAttention))
-    hooks = [
-        getattr(layer, name).register_forward_hook(lambda _, inputs, __, kept=kept: kept.append(inputs[0].shape[1]))
-        for name, kept in counts.items()
-    ]
-    try:
-        with torch.no_grad():
-            result = write(*given)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    assert counts["to_k"] == counts["to_v"]
-    return result, counts["to_k"]
+    written: list[Written] = []
+    parts = {name: layer.get_submodule(name) for name in ("to_k", "to_v")}
+    keys, values = watch(parts, lambda: written.append(write(model, prompt))).values()
+    counts = [x.shape[1] for x in keys.inputs]
+    assert counts == [x.shape[1] for x in values.inputs]
+    return written[0], counts
 
 
 def _nbytes(kv_heads: int, count: int) -> int:
@@ -195,46 +187,43 @@ def _quality(rows: list[dict[str, Any]]) -> dict[int, dict[str, list[float]]]:
     }  # fmt: skip
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     times, report = numbers["measured"]["milliseconds"], numbers["report"]
     labels = {"recomputed": "the whole text again"} | {
         str(heads): f"cache, {name} ({count_of(heads, 'kv_heads')})" for heads, name in KINDS.items()
     }
     quality = _quality(report["rows"])
     original = next(iter(quality.values()))
-    return (
-        Table(
-            f"Bytes of keys and values, {LAYERS} layers, dim {DIM}, float32",
-            ("kv_heads", "", "for each word", *(f"{count_of(count, 'words')}" for count in numbers["held"])),
-            tuple(
-                (str(heads), name, f"{sizes[-1] // HELD:,}", *(f"{size:,}" for size in sizes))
-                for (heads, name), sizes in zip(KINDS.items(), numbers["bytes"].values(), strict=True)
-            ),
+    yield Table(
+        f"Bytes of keys and values, {LAYERS} layers, dim {DIM}, float32",
+        ("kv_heads", "", "for each word", *(f"{count_of(count, 'words')}" for count in numbers["held"])),
+        tuple(
+            (str(heads), name, f"{sizes[-1] // HELD:,}", *(f"{size:,}" for size in sizes))
+            for (heads, name), sizes in zip(KINDS.items(), numbers["bytes"].values(), strict=True)
         ),
-        Table(
-            f"Words that a layer projects to keys and values, to write {WRITTEN} words after {numbers['words']}",
-            ("", "first step", "each further step", "in all"),
-            tuple(
-                (way, str(counts[0]), _ends(counts[1:]), str(sum(counts)))
-                for way, counts in numbers["projected"].items()
-            ),
+    )
+    yield Table(
+        f"Words that a layer projects to keys and values, to write {WRITTEN} words after {numbers['words']}",
+        ("", "first step", "each further step", "in all"),
+        tuple(
+            (way, str(counts[0]), _ends(counts[1:]), str(sum(counts))) for way, counts in numbers["projected"].items()
         ),
-        Table(
-            f"CPU time of one layer (dim {TIMED_DIM}) for the next word, milliseconds",
-            ("", *(f"after {count_of(length, 'words', ',')}" for length in LENGTHS)),
-            tuple((labels[way], *(f"{one:.2f}" for one in row)) for way, row in times.items()),
-            measured=True,
-        ),
-        Table(
-            f"Bits per character (lower is better) on {report['held_out']:,} held-out characters, mean of "
-            f"{len(original['control'])} seeds",
-            ("kv_heads", "before further training", "after further training"),
-            (
-                (f"{report['heads']} (original)", *(f"{_mean(original[name]):.3f}" for name in ("before", "control"))),
-                *(
-                    (str(heads), f"{_mean(row['converted']):.3f}", f"{_mean(row['uptrained']):.3f}")
-                    for heads, row in quality.items()
-                ),
+    )
+    yield Table(
+        f"CPU time of one layer (dim {TIMED_DIM}) for the next word, milliseconds",
+        ("", *(f"after {count_of(length, 'words', ',')}" for length in LENGTHS)),
+        tuple((labels[way], *(f"{one:.2f}" for one in row)) for way, row in times.items()),
+        measured=True,
+    )
+    yield Table(
+        f"Bits per character (lower is better) on {report['held_out']:,} held-out characters, mean of "
+        f"{len(original['control'])} seeds",
+        ("kv_heads", "before further training", "after further training"),
+        (
+            (f"{report['heads']} (original)", *(f"{_mean(original[name]):.3f}" for name in ("before", "control"))),
+            *(
+                (str(heads), f"{_mean(row['converted']):.3f}", f"{_mean(row['uptrained']):.3f}")
+                for heads, row in quality.items()
             ),
         ),
     )
@@ -257,7 +246,7 @@ def _recovered(bits: dict[str, Any]) -> float:
     return (bits["converted"] - bits["uptrained"]) / (bits["converted"] - bits["before"])
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     start, projected, sizes = numbers["words"], numbers["projected"], numbers["bytes"]
     steps = range(WRITTEN)
     each = {heads: 2 * LAYERS * heads * (DIM // HEADS) * 4 for heads in KINDS}
@@ -271,40 +260,38 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
         for heads, row in _quality(rows).items()
     )
     control = _mean([row["control"] for row in rows])
-    return (
-        Claim(
-            "A step with a cache gives the same logits as reading the whole text, so both write the same words.",
-            all(numbers["same_scores"]) and all(numbers["same_words"]),
-            f"{WRITTEN} words with {', '.join(map(str, KINDS))} kv_heads, {ROUNDING}",
+    yield Claim(
+        "A step with a cache gives the same logits as reading the whole text, so both write the same words.",
+        all(numbers["same_scores"]) and all(numbers["same_words"]),
+        f"{WRITTEN} words with {', '.join(map(str, KINDS))} kv_heads, {ROUNDING}",
+    )
+    yield Claim(
+        "With a cache each word is projected once; without it, the whole text in every step.",
+        projected["cached"] == [start, *(1 for _ in steps[1:])]
+        and projected["recomputed"] == [start + step for step in steps],
+        f"{sum(projected['cached'])} and {sum(projected['recomputed'])} projections to keys",
+    )
+    yield Claim(
+        "Each word takes 2 · layers · kv_heads · head_dim numbers.",
+        all(
+            sizes[str(heads)][at] == count * each[heads] for heads in KINDS for at, count in enumerate(numbers["held"])
         ),
-        Claim(
-            "With a cache each word is projected once; without it, the whole text in every step.",
-            projected["cached"] == [start, *(1 for _ in steps[1:])]
-            and projected["recomputed"] == [start + step for step in steps],
-            f"{sum(projected['cached'])} and {sum(projected['recomputed'])} projections to keys",
-        ),
-        Claim(
-            "Each word takes 2 · layers · kv_heads · head_dim numbers.",
-            all(sizes[str(heads)][at] == count * each[heads]
-                for heads in KINDS for at, count in enumerate(numbers["held"])),
-            ", ".join(f"{count_of(heads, 'kv_heads')}: {count_of(count, 'bytes', ',')}"
-                      for heads, count in each.items()),
-        ),
-        Claim(
-            "Fewer key/value heads cost quality: the fewer they are, the more bits per character remain after further "
-            "training.",
-            all(worse) and all(row["uptrained"] > row["control"] for row in rows),
-            f"report: {told} key/value heads, {control:.3f} with {numbers['report']['heads']}",
-        ),
-        Claim(
-            "Further training recovers most of what the conversion lost, in every seed.",
-            least > MOST,
-            f"report: at least {least:.0%} of the lost bits in one seed; by the means in the table {recovered}",
-        ),
-    )  # fmt: skip
+        ", ".join(f"{count_of(heads, 'kv_heads')}: {count_of(count, 'bytes', ',')}" for heads, count in each.items()),
+    )
+    yield Claim(
+        "Fewer key/value heads cost quality: the fewer they are, the more bits per character remain after further "
+        "training.",
+        all(worse) and all(row["uptrained"] > row["control"] for row in rows),
+        f"report: {told} key/value heads, {control:.3f} with {numbers['report']['heads']}",
+    )
+    yield Claim(
+        "Further training recovers most of what the conversion lost, in every seed.",
+        least > MOST,
+        f"report: at least {least:.0%} of the lost bits in one seed; by the means in the table {recovered}",
+    )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "Writing a text word by word", 13.5, 7.6)
     panels = figure.subplots(2, 3)
     for axes, (way, title) in zip(panels[0], TITLES.items(), strict=False):
@@ -320,14 +307,11 @@ TITLES = {"recomputed": "Without a cache", "cached": "With a cache"}
 
 def _draw_steps(axes: Axes, counts: list[int], start: int, title: str, kept: bool) -> None:
     """A row for each step, a column for each word: projected in this step (dark), read from the cache (light)."""
-    from matplotlib.colors import ListedColormap
-
     grid = torch.zeros(len(counts), start + len(counts) - 1)
     for step, count in enumerate(counts):
         grid[step, : start + step] = 1 if kept else 0
         grid[step, start + step - count : start + step] = 2
-    axes.imshow(grid.numpy(), cmap=ListedColormap(["#ffffff", "#cfe3f1", LINES[0]]), vmin=0, vmax=2, aspect="auto",
-                interpolation="nearest")  # fmt: skip
+    draw_cells(axes, grid, ("#ffffff", "#cfe3f1", LINES[0]), "auto")
     note = "dark: projected in this step" + "; light: read from the cache" * kept
     label_axes(axes, f"{title}: {sum(counts)} projections", f"words of the text\n({note})", "steps: words written")
     axes.set_xticks([x - 0.5 for x in range(grid.shape[1])], minor=True)
@@ -339,12 +323,12 @@ def _draw_steps(axes: Axes, counts: list[int], start: int, title: str, kept: boo
 
 
 def _draw_bytes(axes: Axes, numbers: dict[str, Any]) -> None:
-    for number, (heads, name) in enumerate(KINDS.items()):
-        sizes = [size / 1024 for size in numbers["bytes"][str(heads)]]
-        draw_line(axes, [0, *numbers["held"]], [0, *sizes], number, f"{name} ({heads})")
-    label_axes(axes, "Keys and values held", "words of the text", "KiB")
+    sizes = {
+        f"{name} ({heads})": [0, *(size / 1024 for size in numbers["bytes"][str(heads)])]
+        for heads, name in KINDS.items()
+    }
+    draw_curves(axes, [0, *numbers["held"]], sizes, ("Keys and values held", "words of the text", "KiB"))
     axes.set(xlim=(0, None), ylim=(0, None))
-    legend_below(axes, columns=2)
 
 
 def _draw_times(axes: Axes, numbers: dict[str, Any], ways: tuple[str, ...], title: str) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.functional import attention
 from regard.layers import MultiHeadAttention
-from regard_lab.lessons.figures import begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import Figure, begin, draw_curves, draw_line, label_axes, logarithmic
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, embedded, largest, milliseconds, normal, seeded, words_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEXT = "The animal did not cross the street because it was too tired."
 DIM, HEADS = 256, 8
@@ -38,7 +34,7 @@ for kv_heads in (8, 4, 2, 1):
     print(kv_heads, cache.nbytes)"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Measure cache size and decoding time by kv_heads, and the error of a layer converted to fewer heads."""
     words = words_of(settings.text, TEXT)
     x = embedded(words, DIM, settings.seed)
@@ -56,25 +52,17 @@ def teach(settings: Settings) -> Taught:
         "kept_alike": largest(fewer_heads(alike, 2, "mean")(x) - alike(x)) < EXACT,
         "measured": {"milliseconds": list(milliseconds(steps).values())},
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["grouped"],
-        paragraphs=(
-            "A model that generates text stores the keys and values of all earlier words for every head, and reads all "
-            "of them at every step. A step spends most of its time reading memory, so a smaller cache makes "
-            "generation faster.",
-            f"In grouped-query attention several query heads share one key/value head: of {HEADS} query heads, head h "
-            f"reads key/value head h // ({HEADS} // kv_heads). With a single key/value head it is called multi-query "
-            f"attention. The queries still differ, so the heads still attend to different words.",
-            "A trained model is converted by averaging the key and value projections of each group, followed by some "
-            "further training. Here the heads are random and independent, which is the worst case. The mean is still "
-            "closer to the original than the first head of each group or new random heads. Source: Shazeer 2019; "
-            "Ainslie et al. 2023, section 2.1 and figure 4.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "A model that generates text stores the keys and values of all earlier words for every head, and reads all "
+        "of them at every step. A step spends most of its time reading memory, so a smaller cache makes "
+        "generation faster.",
+        f"In grouped-query attention several query heads share one key/value head: of {HEADS} query heads, head h "
+        f"reads key/value head h // ({HEADS} // kv_heads). With a single key/value head it is called multi-query "
+        f"attention. The queries still differ, so the heads still attend to different words.",
+        "A trained model is converted by averaging the key and value projections of each group, followed by some "
+        "further training. Here the heads are random and independent, which is the worst case. The mean is still "
+        "closer to the original than the first head of each group or new random heads. Source: Shazeer 2019; "
+        "Ainslie et al. 2023, section 2.1 and figure 4.",
     )
 
 
@@ -125,76 +113,67 @@ def _step(kv_heads: int, seed: int) -> Callable[[], object]:
     return step
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     kib = [f"{nbytes / 1024:,.0f} KiB" for nbytes in numbers["cache_bytes"]]
     labels = [(str(count), NAMES[count]) for count in KV_HEADS]
     errors = zip(*numbers["errors"].values(), strict=True)
-    return (
-        Table(
-            f"Keys and values of {HELD:,} words, dim {DIM}, float32",
-            ("kv_heads", "", "cache"),
-            tuple((*label, size) for label, size in zip(labels, kib, strict=True)),
+    yield Table(
+        f"Keys and values of {HELD:,} words, dim {DIM}, float32",
+        ("kv_heads", "", "cache"),
+        tuple((*label, size) for label, size in zip(labels, kib, strict=True)),
+    )
+    yield Table(
+        "CPU time of one decoding step",
+        ("kv_heads", "", "milliseconds"),
+        tuple(
+            (*label, f"{spent:.2f}") for label, spent in zip(labels, numbers["measured"]["milliseconds"], strict=True)
         ),
-        Table(
-            "CPU time of one decoding step",
-            ("kv_heads", "", "milliseconds"),
-            tuple(
-                (*label, f"{spent:.2f}")
-                for label, spent in zip(labels, numbers["measured"]["milliseconds"], strict=True)
-            ),
-            measured=True,
-        ),
-        Table(
-            f"Relative distance from the output with {count_of(HEADS, 'key/value heads')}, on "
-            f"{count_of(numbers['words'], 'words')}",
-            ("kv_heads", "", *WAYS.values()),
-            tuple((*label, *(f"{error:.3f}" for error in row)) for label, row in zip(labels, errors, strict=True)),
-        ),
+        measured=True,
+    )
+    yield Table(
+        f"Relative distance from the output with {count_of(HEADS, 'key/value heads')}, on "
+        f"{count_of(numbers['words'], 'words')}",
+        ("kv_heads", "", *WAYS.values()),
+        tuple((*label, *(f"{error:.3f}" for error in row)) for label, row in zip(labels, errors, strict=True)),
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     sizes, errors = numbers["cache_bytes"], numbers["errors"]
-    return (
-        Claim(
-            "The cache shrinks in proportion to kv_heads.",
-            all(size * HEADS == sizes[0] * kv_heads for size, kv_heads in zip(sizes, KV_HEADS, strict=True)),
-            f"{sizes[0]:,} bytes with {KV_HEADS[0]}, {sizes[-1]:,} with {KV_HEADS[-1]}",
+    yield Claim(
+        "The cache shrinks in proportion to kv_heads.",
+        all(size * HEADS == sizes[0] * kv_heads for size, kv_heads in zip(sizes, KV_HEADS, strict=True)),
+        f"{sizes[0]:,} bytes with {KV_HEADS[0]}, {sizes[-1]:,} with {KV_HEADS[-1]}",
+    )
+    yield Claim(
+        "Query head h reads key/value head h // (heads // kv_heads).",
+        numbers["shared_alike"],
+        f"{HEADS} query heads on 2, compared with one call per head, {ROUNDING}",
+    )
+    yield Claim(
+        "If the heads of a group are equal, their mean does not change the output.",
+        numbers["kept_alike"],
+        ROUNDING,
+    )
+    yield Claim(
+        "If they differ, their mean is closer to the original than the first head of the group or new heads.",
+        all(
+            mean < min(first, new)
+            for mean, first, new in zip(errors["mean"][1:], errors["first"][1:], errors["new"][1:], strict=True)
         ),
-        Claim(
-            "Query head h reads key/value head h // (heads // kv_heads).",
-            numbers["shared_alike"],
-            f"{HEADS} query heads on 2, compared with one call per head, {ROUNDING}",
-        ),
-        Claim(
-            "If the heads of a group are equal, their mean does not change the output.",
-            numbers["kept_alike"],
-            ROUNDING,
-        ),
-        Claim(
-            "If they differ, their mean is closer to the original than the first head of the group or new heads.",
-            all(
-                mean < min(first, new)
-                for mean, first, new in zip(errors["mean"][1:], errors["first"][1:], errors["new"][1:], strict=True)
-            ),
-            f"with 2 kv_heads {errors['mean'][2]:.2f}, {errors['first'][2]:.2f} and {errors['new'][2]:.2f}",
-        ),
+        f"with 2 kv_heads {errors['mean'][2]:.2f}, {errors['first'][2]:.2f} and {errors['new'][2]:.2f}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, f"{HEADS} query heads share key/value heads", 12.0, 4.3)
     size, speed, quality = figure.subplots(1, 3)
     draw_line(size, KV_HEADS, [nbytes / 2**20 for nbytes in numbers["cache_bytes"]], 0, "cache")
     label_axes(size, f"Cache of {HELD:,} words", "key/value heads", "MiB")
     draw_line(speed, KV_HEADS, numbers["measured"]["milliseconds"], 0, "step")
     label_axes(speed, "One decoding step (measured here)", "key/value heads", "milliseconds of CPU time")
-    for number, (way, label) in enumerate(WAYS.items()):
-        draw_line(quality, KV_HEADS, numbers["errors"][way], number, label)
-    label_axes(quality, f"Distance from {HEADS} heads, untrained", "key/value heads", "relative error of the output")
-    legend_below(quality, columns=2)
+    labels = f"Distance from {HEADS} heads, untrained", "key/value heads", "relative error of the output"
+    draw_curves(quality, KV_HEADS, {label: numbers["errors"][way] for way, label in WAYS.items()}, labels)
     for axes in (size, speed, quality):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(KV_HEADS, [str(count) for count in KV_HEADS])
-        axes.minorticks_off()
+        logarithmic(axes, KV_HEADS)
         axes.set_ylim(bottom=0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,12 +16,9 @@ from regard.functional import attention
 from regard.layers.caches import RecurrentState
 from regard.mechanisms import LinearTransformer
 from regard.patterns import Causal
-from regard_lab.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import Figure, begin, draw_curves, mark_column
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, embedded, largest, milliseconds, normal, words_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEXT = "The animal did not cross the street because it was too tired."
 DIM = 64
@@ -41,7 +38,7 @@ pairs = (weights @ v) / weights.sum(-1, keepdim=True)
 print((rg.attention(q, k, v, mechanism=LinearTransformer()) - pairs).abs().max())"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Compute both orders on the sentence, count operations and time by length, and decode with sums."""
     words = words_of(settings.text, TEXT)
     q, k, v = _projected(words, settings.seed)
@@ -58,25 +55,16 @@ def teach(settings: Settings) -> Taught:
         "from_softmax": round(float((ours - softmax).norm() / softmax.norm()), 3),
         "measured": {"milliseconds": _times(settings.seed)},
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["linear"],
-        paragraphs=(
-            "softmax(Q Kᵀ) V cannot be computed in another order, because the softmax needs the score of every pair. "
-            "If the weight of a pair is a product of features, φ(q) · φ(k), the matrix product is associative: "
-            "(Q' K'ᵀ) V = Q' (K'ᵀ V), where Q' = φ(Q) and K' = φ(K).",
-            f"The left side needs n × n weights; the right side needs one matrix of {DIM} × {DIM} numbers for any "
-            f"length: 4 n² d operations become 4 n d². Both cost the same if n = d. The tables count slightly more, "
-            f"2 n² (2 d + 1) and 4 n d (d + 1): one more column gives the sums of weights by which the rows "
-            f"are divided. In the causal form K'ᵀ V is a sum over the earlier words, so this sum is enough to "
-            f"continue a text.",
-            "The result is not softmax attention: φ(x) = elu(x) + 1 is not exp, so the model is a different one and "
-            "must be trained with this attention. Source: Katharopoulos et al. 2020, equations 4 to 7.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "softmax(Q Kᵀ) V cannot be computed in another order, because the softmax needs the score of every pair. "
+        "If the weight of a pair is a product of features, φ(q) · φ(k), the matrix product is associative: "
+        "(Q' K'ᵀ) V = Q' (K'ᵀ V), where Q' = φ(Q) and K' = φ(K).",
+        f"The left side needs n × n weights; the right side needs one matrix of {DIM} × {DIM} numbers for any length: "
+        "4 n² d operations become 4 n d². Both cost the same if n = d. The tables count slightly more, 2 n² (2 d + 1) "
+        "and 4 n d (d + 1): one more column gives the sums of weights by which the rows are divided. In the causal "
+        "form K'ᵀ V is a sum over the earlier words, so this sum is enough to continue a text.",
+        "The result is not softmax attention: φ(x) = elu(x) + 1 is not exp, so the model is a different one and "
+        "must be trained with this attention. Source: Katharopoulos et al. 2020, equations 4 to 7.",
     )
 
 
@@ -127,71 +115,61 @@ def _times(seed: int) -> dict[str, list[float]]:
     return {order: [times[order, length] for length in LENGTHS] for order in ORDERS}
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     left, right = (numbers["operations"][order] for order in ORDERS)
     spent = (numbers["measured"]["milliseconds"][order] for order in ORDERS)
-    return (
-        Table(
-            f"Operations of the matrix products, one head of {DIM}",
-            ("words n", "(Q' K'ᵀ) V", "Q' (K'ᵀ V)", "left / right"),
-            tuple(
-                (f"{n:,}", f"{one:,}", f"{two:,}", f"{one / two:.2f}")
-                for n, one, two in zip(LENGTHS, left, right, strict=True)
-            ),
+    yield Table(
+        f"Operations of the matrix products, one head of {DIM}",
+        ("words n", "(Q' K'ᵀ) V", "Q' (K'ᵀ V)", "left / right"),
+        tuple(
+            (f"{n:,}", f"{one:,}", f"{two:,}", f"{one / two:.2f}")
+            for n, one, two in zip(LENGTHS, left, right, strict=True)
         ),
-        Table(
-            "CPU time, 1 thread, milliseconds",
-            ("words n", "(Q' K'ᵀ) V", "Q' (K'ᵀ V)"),
-            tuple((f"{n:,}", f"{one:.2f}", f"{two:.2f}") for n, one, two in zip(LENGTHS, *spent, strict=True)),
-            measured=True,
-        ),
+    )
+    yield Table(
+        "CPU time, 1 thread, milliseconds",
+        ("words n", "(Q' K'ᵀ) V", "Q' (K'ᵀ V)"),
+        tuple((f"{n:,}", f"{one:.2f}", f"{two:.2f}") for n, one, two in zip(LENGTHS, *spent, strict=True)),
+        measured=True,
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     left, right = (numbers["operations"][order] for order in ORDERS)
     at = LENGTHS.index(DIM)
     few, many = numbers["state_bytes"]
-    return (
-        Claim("Both orders give the same result on the sentence.", numbers["same"], ROUNDING),
-        Claim("regard's LinearTransformer() gives it too.", numbers["regard"], ROUNDING),
-        Claim(
-            "Twice as many words cost 4 times the operations in the left order, and 2 times in the right order.",
-            all(two == 4 * one for one, two in pairwise(left)) and all(two == 2 * one for one, two in pairwise(right)),
-            f"{left[0]:,} and {right[0]:,} for {LENGTHS[0]} words, {left[-1]:,} and {right[-1]:,} for {LENGTHS[-1]:,}",
-        ),
-        Claim(
-            "The costs are equal within 1% if the length is head_dim.",
-            abs(left[at] / right[at] - 1) < 0.01,
-            f"{left[at]:,} and {right[at]:,} operations for {DIM} words",
-        ),
-        Claim("Decoding word by word from sums gives the same causal result.", numbers["continued"], ROUNDING),
-        Claim(
-            "These sums do not grow with the text.",
-            few == many,
-            f"{count_of(few, 'bytes', ',')} after {count_of(numbers['words'], 'words')} and after 1,000",
-        ),
-        Claim(
-            "The result differs from softmax attention.",
-            numbers["from_softmax"] > 0.05,
-            f"relative difference of the outputs {numbers['from_softmax']:.3f}",
-        ),
+    yield Claim("Both orders give the same result on the sentence.", numbers["same"], ROUNDING)
+    yield Claim("regard's LinearTransformer() gives it too.", numbers["regard"], ROUNDING)
+    yield Claim(
+        "Twice as many words cost 4 times the operations in the left order, and 2 times in the right order.",
+        all(two == 4 * one for one, two in pairwise(left)) and all(two == 2 * one for one, two in pairwise(right)),
+        f"{left[0]:,} and {right[0]:,} for {LENGTHS[0]} words, {left[-1]:,} and {right[-1]:,} for {LENGTHS[-1]:,}",
+    )
+    yield Claim(
+        "The costs are equal within 1% if the length is head_dim.",
+        abs(left[at] / right[at] - 1) < 0.01,
+        f"{left[at]:,} and {right[at]:,} operations for {DIM} words",
+    )
+    yield Claim("Decoding word by word from sums gives the same causal result.", numbers["continued"], ROUNDING)
+    yield Claim(
+        "These sums do not grow with the text.",
+        few == many,
+        f"{count_of(few, 'bytes', ',')} after {count_of(numbers['words'], 'words')} and after 1,000",
+    )
+    yield Claim(
+        "The result differs from softmax attention.",
+        numbers["from_softmax"] > 0.05,
+        f"relative difference of the outputs {numbers['from_softmax']:.3f}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "The same product in two orders", 10.0, 4.6)
     counted, timed = figure.subplots(1, 2)
-    for number, (order, label) in enumerate(ORDERS.items()):
-        draw_line(counted, LENGTHS, numbers["operations"][order], number, label)
-        draw_line(timed, LENGTHS, numbers["measured"]["milliseconds"][order], number, label)
-    label_axes(counted, "Counted", "words n", "floating-point operations")
-    label_axes(timed, "Measured here", "words n", "milliseconds of CPU time, 1 thread")
-    for axes in (counted, timed):
-        axes.set(xscale="log", yscale="log")
-        axes.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
-        axes.minorticks_off()
-        legend_below(axes, columns=1)
-    counted.axvline(DIM, color=FAINT, linestyle="--", linewidth=1)
-    counted.text(DIM * 1.06, 0.02, f"n = head_dim = {DIM}", transform=counted.get_xaxis_transform(), fontsize=8,
-                 color=FAINT)  # fmt: skip
+    for axes, values, title, unit in (
+        (counted, numbers["operations"], "Counted", "floating-point operations"),
+        (timed, numbers["measured"]["milliseconds"], "Measured here", "milliseconds of CPU time, 1 thread"),
+    ):
+        curves = {label: values[order] for order, label in ORDERS.items()}
+        draw_curves(axes, LENGTHS, curves, (title, "words n", unit), log="xy", columns=1)
+    mark_column(counted, DIM, f"n = head_dim = {DIM}")

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.functional import attention, attention_detail, plan_attention
 from regard.layers import MultiHeadAttention
 from regard.layers.recording import record_attention
-from regard_lab.lessons.estimates import Estimate, every
-from regard_lab.lessons.figures import FAINT, INK, LINES, MARKS, begin, label_axes, legend_below
+from regard_lab.lessons.figures import FAINT, INK, LINES, MARKS, Axes, Figure, begin, label_axes, legend_below
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
 from regard_lab.lessons.words import ROUNDING, largest, normal, rounded
 from regard_lab.text.translation_data import PRONOUN_COUNTS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 WORDS = ("The", "cat", "sat", "on", "the", "mat")
 QUERY, READ = 2, (1, 5)  # "sat" reads "cat" and "mat"
@@ -45,7 +40,7 @@ queries = torch.eye(2)[None, :, None]  # two heads, one for each word
 print(rg.attention(queries, k.expand(1, 2, 2, 2), v.expand(1, 2, 2, 2)).flatten())  # both, side by side"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Let one and two heads read two words, count what passes, search for the middle key, and read the report."""
     report = read_report("one_head")
     words = sentence(settings.seed)
@@ -66,31 +61,21 @@ def teach(settings: Settings) -> Taught:
         "middle": _middle(settings.seed), "circle": _on_a_circle(),
         "trained": report.figures, "source": report.source,
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["one_head"],
-        paragraphs=(
-            "Splitting a layer of d numbers into h heads of d / h changes neither the number of parameters nor the "
-            "operations of its matrix products. One article says that a single head sees one position. In fact it "
-            "sees all positions, but returns one weighted mean of their values, from which the words cannot be "
-            "separated again.",
-            f"Here the weights are constructed. Every word is {CONTENT} numbers of content, among them a colour, and "
-            f"its position. In “{' '.join(WORDS)}” the word “{WORDS[QUERY]}” reads the orange “{WORDS[READ[0]]}” and "
-            f"the blue “{WORDS[READ[1]]}”. One head of {DIM} gives each a weight of 0.5 and returns their mean. Two "
-            f"heads of {DIM // 2} read one word each and return both contents side by side.",
-            "More heads are not always better. A head of one number scores keys along one line, so the key in the "
-            "middle of three can never get the largest weight; with two numbers, keys on a circle can each be chosen.",
-            f"Trained translators, one head or eight with equal parameters, are in a report of one seed. "
-            f"{report.source} Training with eight heads took more CPU time: every head has its own n × n matrix of "
-            f"weights, and the softmax of eight such matrices, which the backward pass reads again, takes time that "
-            f"is not included in the operations of the matrix products. Source: Vaswani et al. 2017, section 3.2.2; "
-            f"Bhojanapalli et al. 2020, section 3 (heads "
-            f"that are too narrow).",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "Splitting a layer of d numbers into h heads of d / h changes neither the number of parameters nor the "
+        "operations of its matrix products. One article says that a single head sees one position. In fact it sees "
+        "all positions, but returns one weighted mean of their values, from which the words cannot be separated again.",
+        f"Here the weights are constructed. Every word is {CONTENT} numbers of content, among them a colour, and "
+        f"its position. In “{' '.join(WORDS)}” the word “{WORDS[QUERY]}” reads the orange “{WORDS[READ[0]]}” and "
+        f"the blue “{WORDS[READ[1]]}”. One head of {DIM} gives each a weight of 0.5 and returns their mean. Two "
+        f"heads of {DIM // 2} read one word each and return both contents side by side.",
+        "More heads are not always better. A head of one number scores keys along one line, so the key in the "
+        "middle of three can never get the largest weight; with two numbers, keys on a circle can each be chosen.",
+        f"Trained translators, one head or eight with equal parameters, are in a report of one seed. {report.source} "
+        "Training with eight heads took more CPU time: every head has its own n × n matrix of weights, and the "
+        "softmax of eight such matrices, which the backward pass reads again, takes time that is not included in the "
+        "operations of the matrix products. Source: Vaswani et al. 2017, section 3.2.2; Bhojanapalli et al. 2020, "
+        "section 3 (heads that are too narrow).",
     )
 
 
@@ -181,83 +166,79 @@ def _on_a_circle() -> list[float]:
     return rounded(detail.weights[0, 0].diagonal())
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     names = ("one head of 16", "two heads of 8: first", "two heads of 8: second")
     weights = [*numbers["weights"][1], *numbers["weights"][2]]
     one, many = numbers["trained"]["heads"][1], numbers["trained"]["heads"][0]
-    return (
-        Table(
-            f"Weights of “{WORDS[QUERY]}”",
-            ("", *WORDS),
-            tuple((name, *(f"{value:.2f}" for value in row)) for name, row in zip(names, weights, strict=True)),
-        ),
-        Table(
-            f"How many separate facts about {2 * max(HEADS)} words ({PASSED} numbers each) fit into one output",
-            ("heads", "head_dim", "separate facts"),
-            tuple((str(heads), str(DIM // heads), str(numbers["passing"][heads])) for heads in HEADS),
-        ),
-        Table(
-            "Trained translators with equal parameters, one seed, from the report",
-            ("heads", "parameters", "translated without a mistake", "CPU seconds of training"),
-            tuple(
-                (heads, f"{row['parameters']:,}", f"{row['exact_match']:.3f}", f"{row['cpu_seconds']:.0f}")
-                for heads, row in (("1", one), ("8", many))
-            ),
+    yield Table(
+        f"Weights of “{WORDS[QUERY]}”",
+        ("", *WORDS),
+        tuple((name, *(f"{value:.2f}" for value in row)) for name, row in zip(names, weights, strict=True)),
+    )
+    yield Table(
+        f"How many separate facts about {2 * max(HEADS)} words ({PASSED} numbers each) fit into one output",
+        ("heads", "head_dim", "separate facts"),
+        tuple((str(heads), str(DIM // heads), str(numbers["passing"][heads])) for heads in HEADS),
+    )
+    yield Table(
+        "Trained translators with equal parameters, one seed, from the report",
+        ("heads", "parameters", "translated without a mistake", "CPU seconds of training"),
+        tuple(
+            (heads, f"{row['parameters']:,}", f"{row['exact_match']:.3f}", f"{row['cpu_seconds']:.0f}")
+            for heads, row in (("1", one), ("8", many))
         ),
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     (single,), passes, middle = numbers["weights"][1], numbers["passing"], numbers["middle"]
     many, one = numbers["trained"]["heads"]
     right = [Estimate.share(row["exact_match"], TESTS) for row in (many, one)]
     cost = numbers["operations"]
-    return (
-        Claim(
-            "The number of heads changes neither the parameters of a layer nor the operations of its matrix products.",
-            len(set(numbers["parameters"].values())) == 1 and len(set(cost.values())) == 1,
-            f"{numbers['parameters'][1]:,} parameters with 1 and 2 heads; {cost[1]:,.0f} operations for 64 words with "
-            f"1, 2 and 4",
-        ),
-        Claim(
-            "One head can attend to two words at once.",
-            all(abs(single[place] - 0.5) < 1e-3 for place in READ),
-            f"“{WORDS[READ[0]]}” {single[READ[0]]:.2f} and “{WORDS[READ[1]]}” {single[READ[1]]:.2f}",
-        ),
-        Claim(
-            "It returns their mean, so exchanging the two words does not change its output.",
-            numbers["mean"] and numbers["unmoved"],
-            ROUNDING,
-        ),
-        Claim(
-            "Two heads of half the size return both words, and notice the exchange.",
-            numbers["apart"] and numbers["moved"] > 0.1,
-            f"both contents {ROUNDING}; the exchange moves the output by {numbers['moved']:.2f}",
-        ),
-        Claim(
-            "With random weights too, each head passes one mixture of the words, so more heads pass more facts.",
-            all(passes[heads] == heads * PASSED for heads in HEADS),
-            f"{', '.join(str(passes[heads]) for heads in HEADS)} facts with {', '.join(map(str, HEADS))} heads",
-        ),
-        Claim(
-            "A head of one number never gives the middle of three keys the largest weight.",
-            middle["won"] == 0,
-            f"{middle['won']} of {middle['tried']:,} queries",
-        ),
-        Claim(
-            "A head of two numbers can choose each of six keys.",
-            min(numbers["circle"]) > 0.99,
-            f"weights of at least {min(numbers['circle']):.4f}",
-        ),
-        Claim(
-            "The trained translator with eight heads makes fewer mistakes than the one with one head.",
-            every(right[0].above(right[1]), many["parameters"] == one["parameters"]),
-            f"{right[0]} and {right[1]} of {TESTS} sentences are right, in the report",
-        ),
+    yield Claim(
+        "The number of heads changes neither the parameters of a layer nor the operations of its matrix products.",
+        len(set(numbers["parameters"].values())) == 1 and len(set(cost.values())) == 1,
+        f"{numbers['parameters'][1]:,} parameters with 1 and 2 heads; {cost[1]:,.0f} operations for 64 words with "
+        f"1, 2 and 4",
+    )
+    yield Claim(
+        "One head can attend to two words at once.",
+        all(abs(single[place] - 0.5) < 1e-3 for place in READ),
+        f"“{WORDS[READ[0]]}” {single[READ[0]]:.2f} and “{WORDS[READ[1]]}” {single[READ[1]]:.2f}",
+    )
+    yield Claim(
+        "It returns their mean, so exchanging the two words does not change its output.",
+        numbers["mean"] and numbers["unmoved"],
+        ROUNDING,
+    )
+    yield Claim(
+        "Two heads of half the size return both words, and notice the exchange.",
+        numbers["apart"] and numbers["moved"] > 0.1,
+        f"both contents {ROUNDING}; the exchange moves the output by {numbers['moved']:.2f}",
+    )
+    yield Claim(
+        "With random weights too, each head passes one mixture of the words, so more heads pass more facts.",
+        all(passes[heads] == heads * PASSED for heads in HEADS),
+        f"{', '.join(str(passes[heads]) for heads in HEADS)} facts with {', '.join(map(str, HEADS))} heads",
+    )
+    yield Claim(
+        "A head of one number never gives the middle of three keys the largest weight.",
+        middle["won"] == 0,
+        f"{middle['won']} of {middle['tried']:,} queries",
+    )
+    yield Claim(
+        "A head of two numbers can choose each of six keys.",
+        min(numbers["circle"]) > 0.99,
+        f"weights of at least {min(numbers['circle']):.4f}",
+    )
+    yield Claim(
+        "The trained translator with eight heads makes fewer mistakes than the one with one head.",
+        every(right[0].above(right[1]), many["parameters"] == one["parameters"]),
+        f"{right[0]} and {right[1]} of {TESTS} sentences are right, in the report",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "One head mixes two words, two heads keep them apart", 12.6, 4.6)
     one, two, narrow = figure.subplots(1, 3, width_ratios=(1, 1, 1.05))
     _draw_reading(one, numbers["weights"][1], numbers["colours"][1][:1])

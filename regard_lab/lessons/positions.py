@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from regard.layers import MultiHeadAttention
 from regard.positions import Sinusoidal
-from regard_lab.lessons.figures import LINES, begin, draw_map, label_axes, legend_below, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import LINES, Figure, begin, draw_map, label_axes, legend_below, scale_beside
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, embedded, largest, rounded, seeded, words_of
 from regard_lab.seeing.canvas import label_rows, label_texts
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEXT = "the dog bites the man"
 DIM = 64
@@ -41,7 +38,7 @@ moved = layer(x.flip(1) + waves[:5]).flip(1)
 print((moved - layer(x + waves[:5])).abs().max())  # with positions the order matters"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Compute the positions, the matrices that shift them, and the outputs for the reversed sentence."""
     words = words_of(settings.text, TEXT)
     waves = Sinusoidal(DIM)
@@ -53,25 +50,15 @@ def teach(settings: Settings) -> Taught:
         "shift_by_one": rounded(shift_matrix(Sinusoidal(4), 1), 6),
         **_reversed(words, waves, settings.seed),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["positions"],
-        paragraphs=(
-            "Attention compares every word with every other and sums over all words; its formula does not contain "
-            "their order. Reversing a sentence therefore gives every word the same output vector as before.",
-            "The Transformer adds sine and cosine waves to the word vectors: components 2c and 2c + 1 are the sine and "
-            "the cosine of pos / 10000^(2c / dim). The wavelength of the first pair is 2π words; it grows from pair to "
-            "pair towards 10000 · 2π.",
-            "Sine and cosine at pos + k are a rotation of those at pos: PE(pos + k) = M_k PE(pos), with a matrix M_k "
-            "that does not depend on pos. k may be negative. A linear map can therefore look k words ahead, or back, "
-            "at "
-            "every position. Source: "
-            "Vaswani et al. 2017, section 3.5.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "Attention compares every word with every other and sums over all words; its formula does not contain "
+        "their order. Reversing a sentence therefore gives every word the same output vector as before.",
+        "The Transformer adds sine and cosine waves to the word vectors: components 2c and 2c + 1 are the sine and "
+        "the cosine of pos / 10000^(2c / dim). The wavelength of the first pair is 2π words; it grows from pair to "
+        "pair towards 10000 · 2π.",
+        "Sine and cosine at pos + k are a rotation of those at pos: PE(pos + k) = M_k PE(pos), with a matrix M_k that "
+        "does not depend on pos. k may be negative. A linear map can therefore look k words ahead, or back, at every "
+        "position. Source: Vaswani et al. 2017, section 3.5.",
     )
 
 
@@ -108,32 +95,30 @@ def _reversed(words: tuple[str, ...], waves: Sinusoidal, seed: int) -> dict[str,
     return changes
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     lengths = numbers["wavelengths"]
     pairs = sorted({0, 1, 2, *range(4, len(lengths), 4), len(lengths) - 1})
-    return (
-        Table(
-            f"Wavelengths in words, dim {DIM}",
-            ("pair", "components", "wavelength"),
-            tuple((str(pair), f"{2 * pair}, {2 * pair + 1}", f"{lengths[pair]:,.1f}") for pair in pairs),
+    yield Table(
+        f"Wavelengths in words, dim {DIM}",
+        ("pair", "components", "wavelength"),
+        tuple((str(pair), f"{2 * pair}, {2 * pair + 1}", f"{lengths[pair]:,.1f}") for pair in pairs),
+    )
+    yield Table(
+        "M_1 for dim 4: PE(pos + 1) = M_1 PE(pos)",
+        ("", "sine 0", "cosine 0", "sine 1", "cosine 1"),
+        tuple(
+            (name, *(f"{value:.4f}" for value in row))
+            for name, row in zip(("sine 0", "cosine 0", "sine 1", "cosine 1"), numbers["shift_by_one"], strict=True)
         ),
-        Table(
-            "M_1 for dim 4: PE(pos + 1) = M_1 PE(pos)",
-            ("", "sine 0", "cosine 0", "sine 1", "cosine 1"),
-            tuple(
-                (name, *(f"{value:.4f}" for value in row))
-                for name, row in zip(("sine 0", "cosine 0", "sine 1", "cosine 1"), numbers["shift_by_one"], strict=True)
-            ),
-        ),
-        Table(
-            "Relative change of each word's output vector when the sentence is reversed",
-            ("word", "without positions", "with positions"),
-            tuple(
-                (f"{word} (stays in place)" if _stays(place, numbers) else word, f"{without:.3f}", f"{beside:.3f}")
-                for place, (word, without, beside) in enumerate(
-                    zip(numbers["words"], numbers["change_without"], numbers["change_with"], strict=True)
-                )
-            ),
+    )
+    yield Table(
+        "Relative change of each word's output vector when the sentence is reversed",
+        ("word", "without positions", "with positions"),
+        tuple(
+            (f"{word} (stays in place)" if _stays(place, numbers) else word, f"{without:.3f}", f"{beside:.3f}")
+            for place, (word, without, beside) in enumerate(
+                zip(numbers["words"], numbers["change_without"], numbers["change_with"], strict=True)
+            )
         ),
     )
 
@@ -143,38 +128,36 @@ def _stays(place: int, numbers: dict[str, Any]) -> bool:
     return 2 * place == len(numbers["words"]) - 1
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     lengths = numbers["wavelengths"]
     last = 2 * math.pi * 10_000 ** ((DIM - 2) / DIM)
     moved = [change for place, change in enumerate(numbers["change_with"]) if not _stays(place, numbers)]
     ratios = [later / earlier for earlier, later in pairwise(lengths)]
-    return (
-        Claim(
-            "Wavelengths grow by a constant factor from pair to pair, from 2π towards 10000 · 2π.",
-            abs(lengths[0] - 2 * math.pi) < 0.05
-            and abs(lengths[-1] / last - 1) < 1e-3
-            and max(ratios) - min(ratios) < 0.02,
-            f"from {lengths[0]:.1f} to {lengths[-1]:,.0f}; the last pair of dim {DIM} has 10000^({DIM - 2}/{DIM}) · 2π",
-        ),
-        Claim(
-            f"PE(pos + k) equals M_k PE(pos) to {CLOSE:g}.",
-            all(numbers["shifts_within"].values()),
-            f"k = {', '.join(map(str, SHIFTS))}, at {FARTHEST:,} positions each",
-        ),
-        Claim(
-            "Without positions, reversing the sentence does not change the vector of any word.",
-            numbers["unmoved_without"],
-            ROUNDING,
-        ),
-        Claim(
-            "With positions, the vector of every moved word changes.",
-            min(moved) > 0.01,
-            f"smallest change of a word that moves {min(moved):.3f}",
-        ),
+    yield Claim(
+        "Wavelengths grow by a constant factor from pair to pair, from 2π towards 10000 · 2π.",
+        abs(lengths[0] - 2 * math.pi) < 0.05
+        and abs(lengths[-1] / last - 1) < 1e-3
+        and max(ratios) - min(ratios) < 0.02,
+        f"from {lengths[0]:.1f} to {lengths[-1]:,.0f}; the last pair of dim {DIM} has 10000^({DIM - 2}/{DIM}) · 2π",
+    )
+    yield Claim(
+        f"PE(pos + k) equals M_k PE(pos) to {CLOSE:g}.",
+        all(numbers["shifts_within"].values()),
+        f"k = {', '.join(map(str, SHIFTS))}, at {FARTHEST:,} positions each",
+    )
+    yield Claim(
+        "Without positions, reversing the sentence does not change the vector of any word.",
+        numbers["unmoved_without"],
+        ROUNDING,
+    )
+    yield Claim(
+        "With positions, the vector of every moved word changes.",
+        min(moved) > 0.01,
+        f"smallest change of a word that moves {min(moved):.3f}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     words = numbers["words"]
     listed = max(2.4, 0.14 * len(words))  # inches
     begin(figure, "Sinusoidal positions", 11.0, 4.6 + listed)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,18 +14,13 @@ from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
 from regard_lab.decoding import greedy_search
 from regard_lab.decoding.search import SpecialIds
-from regard_lab.lessons.chains import longest_chain, marked_steps
-from regard_lab.lessons.figures import FAINT, INK, LINES, begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.stepping import DIM, WIDTH, Recurrent, boxes_of, count_steps
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import FAINT, INK, LINES, Axes, Figure, begin, draw_curves, label_axes
+from regard_lab.lessons.stepping import DIM, WIDTH, Recurrent, boxes_of, count_steps, longest_chain, marked_steps
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, embedded, largest, milliseconds, normal, seeded
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TEXT = "The animal did not cross the street because it was too tired."
 LENGTHS = (4, 8, 16, 32, 64, 128)
@@ -57,7 +52,7 @@ NAMES = {
 }
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Count steps by length for each network, compare one call with step by step, and time both."""
     counts = {name: [count_steps(name, length, settings.seed) for length in LENGTHS] for name in NAMES}
     numbers = {
@@ -71,38 +66,26 @@ def teach(settings: Settings) -> Taught:
         "written": list(WRITTEN), **_writing(settings.seed),
         "measured": {"timed": list(TIMED), "milliseconds": _times(settings.seed)},
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["recurrent"],
-        paragraphs=(
-            "A recurrent network updates one state word by word. The state after word t needs the state after word "
-            "t - 1, so a text of n words takes n steps, however many processors there are. An attention "
-            "layer computes the outputs of all words from the inputs of all words: one step for any length.",
-            f"A causal convolution also computes all words in one step, but each from {WIDTH} words: itself and the "
-            f"{WIDTH - 1} before it. So the last word depends on the first only through a stack of about "
-            f"n / {WIDTH - 1} layers, or of about log_{WIDTH}(n) layers if each looks {WIDTH} times as far as the one "
-            f"before it.",
-            "We count how many calculations must wait for each other, in the record that PyTorch keeps of a run. A "
-            "stack of convolutions has as few layers as are needed for the first word to reach the last output.",
-            "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. "
-            "This call takes five attention layers one after the other, for any length. Counted from 0 they are: "
-            "self-attention of "
-            "encoder layers 0 and 1, cross-attention of decoder layer 0, and self-attention and cross-attention of "
-            "decoder layer 1. The self-attention of decoder layer 0 can run beside the encoder. "
-            "Generation is different: each word is an input of the next step, so every model writes one word in each "
-            "step. Attention costs n² pairs; the lesson complexity measures at which length this costs more than it "
-            "saves.",
-            "The gradients of the table are of random weights. In the recurrent network the influence of the first "
-            "word passes through one cell after the other and shrinks in each. In the attention layer it takes one "
-            "step, however far away the word is; its size follows from the random vectors of the two words, so it "
-            "rises and falls "
-            "without a trend, and exceeds 1 where the first word has more weight than the last. Source: Vaswani et "
-            "al. 2017, section 4 and table 1.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "A recurrent network updates one state word by word. The state after word t needs the state after word "
+        "t - 1, so a text of n words takes n steps, however many processors there are. An attention "
+        "layer computes the outputs of all words from the inputs of all words: one step for any length.",
+        f"A causal convolution also computes all words in one step, but each from {WIDTH} words: itself and the "
+        f"{WIDTH - 1} before it. So the last word depends on the first only through a stack of about n / {WIDTH - 1} "
+        f"layers, or of about log_{WIDTH}(n) layers if each looks {WIDTH} times as far as the one before it.",
+        "We count how many calculations must wait for each other, in the record that PyTorch keeps of a run. A "
+        "stack of convolutions has as few layers as are needed for the first word to reach the last output.",
+        "This is why a Transformer is trained faster: the target is known, so one call predicts every next word. This "
+        "call takes five attention layers one after the other, for any length. Counted from 0 they are: "
+        "self-attention of encoder layers 0 and 1, cross-attention of decoder layer 0, and self-attention and "
+        "cross-attention of decoder layer 1. The self-attention of decoder layer 0 can run beside the encoder. "
+        "Generation is different: each word is an input of the next step, so every model writes one word in each "
+        "step. Attention costs n² pairs; the lesson complexity measures at which length this costs more than it saves.",
+        "The gradients of the table are of random weights. In the recurrent network the influence of the first word "
+        "passes through one cell after the other and shrinks in each. In the attention layer it takes one step, "
+        "however far away the word is; its size follows from the random vectors of the two words, so it rises and "
+        "falls without a trend, and exceeds 1 where the first word has more weight than the last. Source: Vaswani et "
+        "al. 2017, section 4 and table 1.",
     )
 
 
@@ -172,48 +155,44 @@ def _times(seed: int) -> dict[str, list[float]]:
     return {name: [times[name, length] for length in TIMED] for name in layers}
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     writing, gradients = numbers["writing"], numbers["gradients"]
-    return (
-        Table(
-            "Steps that wait for each other, counted",
-            ("words", *NAMES.values()),
-            tuple(
-                (str(length), *(str(numbers["steps"][name][at]) for name in NAMES)) for at, length in enumerate(LENGTHS)
-            ),
+    yield Table(
+        "Steps that wait for each other, counted",
+        ("words", *NAMES.values()),
+        tuple((str(length), *(str(numbers["steps"][name][at]) for name in NAMES)) for at, length in enumerate(LENGTHS)),
+    )
+    yield Table(
+        "Steps for a target of n words",
+        ("words", "Transformer in training", "Transformer writing", "recurrent translator writing"),
+        tuple(
+            (
+                str(length),
+                f"{count_of(trained, 'layers')}",
+                f"{count_of(one, 'calls')}",
+                f"{count_of(two, 'calls')}",
+            )
+            for length, trained, one, two in zip(
+                WRITTEN, numbers["trained"], writing["transformer"], writing["recurrent"], strict=True
+            )
         ),
-        Table(
-            "Steps for a target of n words",
-            ("words", "Transformer in training", "Transformer writing", "recurrent translator writing"),
-            tuple(
-                (
-                    str(length),
-                    f"{count_of(trained, 'layers')}",
-                    f"{count_of(one, 'calls')}",
-                    f"{count_of(two, 'calls')}",
-                )
-                for length, trained, one, two in zip(
-                    WRITTEN, numbers["trained"], writing["transformer"], writing["recurrent"], strict=True
-                )
-            ),
+    )
+    yield Table(
+        "How much the last output depends on the first word (1 = as much as on the last word; random weights)",
+        ("words", NAMES["recurrent"], NAMES["attention"]),
+        tuple(
+            (str(length), _plain(one), _plain(two))
+            for length, one, two in zip(LENGTHS, gradients["recurrent"], gradients["attention"], strict=True)
         ),
-        Table(
-            "How much the last output depends on the first word (1 = as much as on the last word; random weights)",
-            ("words", NAMES["recurrent"], NAMES["attention"]),
-            tuple(
-                (str(length), _plain(one), _plain(two))
-                for length, one, two in zip(LENGTHS, gradients["recurrent"], gradients["attention"], strict=True)
-            ),
+    )
+    yield Table(
+        f"CPU time of one layer with {TIMED_DIM} numbers per word, 1 thread, milliseconds",
+        ("words", "recurrent (torch's GRU)", "causal attention, 4 heads"),
+        tuple(
+            (f"{length:,}", f"{one:.2f}", f"{two:.2f}")
+            for length, one, two in zip(TIMED, *numbers["measured"]["milliseconds"].values(), strict=True)
         ),
-        Table(
-            f"CPU time of one layer with {TIMED_DIM} numbers per word, 1 thread, milliseconds",
-            ("words", "recurrent (torch's GRU)", "causal attention, 4 heads"),
-            tuple(
-                (f"{length:,}", f"{one:.2f}", f"{two:.2f}")
-                for length, one, two in zip(TIMED, *numbers["measured"]["milliseconds"].values(), strict=True)
-            ),
-            measured=True,
-        ),
+        measured=True,
     )
 
 
@@ -226,68 +205,64 @@ def _plain(share: float) -> str:
     return "below 0.000001" if share < 1e-6 else f"{share:.2f}" if share >= 0.1 else f"{share:.6f}".rstrip("0")
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     counted, gradients = numbers["steps"], numbers["gradients"]
     ends = f"{{}} for {LENGTHS[0]} words, {{}} for {LENGTHS[-1]}"
-    return (
-        Claim(
-            "A recurrent network takes one step after the other for each word.",
-            counted["recurrent"] == list(LENGTHS),
-            ends.format(count_of(counted["recurrent"][0], "steps"), counted["recurrent"][-1]),
+    yield Claim(
+        "A recurrent network takes one step after the other for each word.",
+        counted["recurrent"] == list(LENGTHS),
+        ends.format(count_of(counted["recurrent"][0], "steps"), counted["recurrent"][-1]),
+    )
+    yield Claim(
+        f"Causal convolutions of width {WIDTH} connect n words after (n - 1) / {WIDTH - 1} layers, rounded up.",
+        counted["convolution"] == [-(-(length - 1) // (WIDTH - 1)) for length in LENGTHS],
+        ends.format(count_of(counted["convolution"][0], "steps"), counted["convolution"][-1]),
+    )
+    yield Claim(
+        f"Dilated convolutions do so after L layers, where L is the least number with {WIDTH}^L ≥ n.",
+        all(
+            WIDTH ** (layers - 1) < length <= WIDTH**layers
+            for length, layers in zip(LENGTHS, counted["dilated"], strict=True)
         ),
-        Claim(
-            f"Causal convolutions of width {WIDTH} connect n words after (n - 1) / {WIDTH - 1} layers, rounded up.",
-            counted["convolution"] == [-(-(length - 1) // (WIDTH - 1)) for length in LENGTHS],
-            ends.format(count_of(counted["convolution"][0], "steps"), counted["convolution"][-1]),
-        ),
-        Claim(
-            f"Dilated convolutions do so after L layers, where L is the least number with {WIDTH}^L ≥ n.",
-            all(
-                WIDTH ** (layers - 1) < length <= WIDTH**layers
-                for length, layers in zip(LENGTHS, counted["dilated"], strict=True)
-            ),
-            ends.format(count_of(counted["dilated"][0], "steps"), counted["dilated"][-1]),
-        ),
-        Claim(
-            "An attention layer takes one step for any length.",
-            set(counted["attention"]) == {1},
-            ends.format(count_of(counted["attention"][0], "steps"), counted["attention"][-1]),
-        ),
-        Claim(
-            "There is no shortcut: the first word reaches the last output only through all of these steps.",
-            numbers["paths"] == counted,
-            f"in each of {sum(map(len, counted.values()))} networks: four kinds, {count_of(len(LENGTHS), 'lengths')}",
-        ),
-        Claim("torch's GRU computes the same, word by word.", numbers["same_cells"], ROUNDING),
-        Claim(
-            "A Transformer predicts all words of a known target in one call, with the same results as word by word.",
-            numbers["same_scores"],
-            f"{max(WRITTEN)} words, {ROUNDING}",
-        ),
-        Claim(
-            "The steps of this call do not grow with the length.",
-            len(set(numbers["trained"])) == 1,
-            f"{count_of(numbers['trained'][0], 'attention layers')} for "
-            f"{count_of(WRITTEN[0], 'words')}, {numbers['trained'][-1]} for "
-            f"{WRITTEN[-1]}",
-        ),
-        Claim(
-            "Generation takes one call for each word, in a Transformer and in a recurrent network.",
-            all(calls == list(WRITTEN) for calls in numbers["writing"].values()),
-            f"{WRITTEN[-1]} words, {numbers['writing']['transformer'][-1]} and {numbers['writing']['recurrent'][-1]} "
-            f"calls",
-        ),
-        Claim(
-            "With random weights the gradient of the first word nearly vanishes in the recurrent network, but not in "
-            "the attention layer.",
-            gradients["recurrent"][-1] < FORGOTTEN and gradients["attention"][-1] > KEPT,
-            f"{_plain(gradients['recurrent'][-1])} and {_plain(gradients['attention'][-1])} of that of the last word, "
-            f"{LENGTHS[-1]} words",
-        ),
+        ends.format(count_of(counted["dilated"][0], "steps"), counted["dilated"][-1]),
+    )
+    yield Claim(
+        "An attention layer takes one step for any length.",
+        set(counted["attention"]) == {1},
+        ends.format(count_of(counted["attention"][0], "steps"), counted["attention"][-1]),
+    )
+    yield Claim(
+        "There is no shortcut: the first word reaches the last output only through all of these steps.",
+        numbers["paths"] == counted,
+        f"in each of {sum(map(len, counted.values()))} networks: four kinds, {count_of(len(LENGTHS), 'lengths')}",
+    )
+    yield Claim("torch's GRU computes the same, word by word.", numbers["same_cells"], ROUNDING)
+    yield Claim(
+        "A Transformer predicts all words of a known target in one call, with the same results as word by word.",
+        numbers["same_scores"],
+        f"{max(WRITTEN)} words, {ROUNDING}",
+    )
+    yield Claim(
+        "The steps of this call do not grow with the length.",
+        len(set(numbers["trained"])) == 1,
+        f"{count_of(numbers['trained'][0], 'attention layers')} for {count_of(WRITTEN[0], 'words')}, "
+        f"{numbers['trained'][-1]} for {WRITTEN[-1]}",
+    )
+    yield Claim(
+        "Generation takes one call for each word, in a Transformer and in a recurrent network.",
+        all(calls == list(WRITTEN) for calls in numbers["writing"].values()),
+        f"{WRITTEN[-1]} words, {numbers['writing']['transformer'][-1]} and {numbers['writing']['recurrent'][-1]} calls",
+    )
+    yield Claim(
+        "With random weights the gradient of the first word nearly vanishes in the recurrent network, but not in "
+        "the attention layer.",
+        gradients["recurrent"][-1] < FORGOTTEN and gradients["attention"][-1] > KEPT,
+        f"{_plain(gradients['recurrent'][-1])} and {_plain(gradients['attention'][-1])} of that of the last word, "
+        f"{LENGTHS[-1]} words",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     words = list(map(str, TEXT.split()))
     begin(figure, "How many steps until the last word has read the first?", 12.6, 5.2)
     *panels, curves = figure.subplots(1, 5, width_ratios=(1, 1, 1, 1, 1.25))
@@ -295,14 +270,10 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
         _draw_steps(axes, numbers["drawn"][name], words, number)
         count = numbers["drawn"][name]["steps"]
         label_axes(axes, f"{NAMES[name]}\n{count} step{'s' * (count > 1)}", "", "step" if number == 0 else "")
-    for number, name in enumerate(NAMES):
-        draw_line(curves, LENGTHS, numbers["steps"][name], number, NAMES[name])
-    label_axes(curves, "Steps by length", "words", "steps one after the other")
-    curves.set(xscale="log", yscale="log")
-    curves.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
+    steps = {title: numbers["steps"][name] for name, title in NAMES.items()}
+    labels = "Steps by length", "words", "steps one after the other"
+    draw_curves(curves, LENGTHS, steps, labels, log="xy", columns=1)
     curves.set_yticks((1, 4, 16, 64), ["1", "4", "16", "64"])
-    curves.minorticks_off()
-    legend_below(curves, columns=1)
 
 
 def _draw_steps(axes: Axes, drawn: dict[str, Any], words: list[str], number: int) -> None:

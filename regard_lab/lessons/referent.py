@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from regard_lab.decoding import Translator
-from regard_lab.lessons.estimates import Estimate
-from regard_lab.lessons.figures import INK, LINES, begin, draw_map, label_axes, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import INK, LINES, Figure, begin, draw_bars, draw_map, label_axes, scale_beside
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table
 from regard_lab.lessons.words import load_transformer, rounded
 from regard_lab.seeing import HONESTY, choose_head, it_weights, referent_agreement, swap_check
 from regard_lab.text import tidy_target
@@ -24,9 +23,6 @@ from regard_lab.text.pronouns import (
     swap_referent,
 )
 from regard_lab.training.recipes.evaluation import rate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CHOOSING, MEASURED, SWAPPED = 200, 200, 200  # validation sentences, test sentences, and those whose nouns are swapped
 NAMED = 3  # words that *it* looks at most
@@ -43,7 +39,7 @@ print(head, dict(zip(seen.words, seen.weights[head.layer, head.head].tolist())))
 print(swap_check(lambda lines: [one.text for one in translator.translate(lines)], make_split("test", 10)))"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Translate, inspect and vary the sentences known from articles; then count over many sentences."""
     translator, model = load_transformer(settings.run, "referent")
     tokeniser = translator.tokeniser
@@ -68,15 +64,7 @@ def teach(settings: Settings) -> Taught:
         "right": round(swaps.right, 3), "followed": round(swaps.followed, 3), "kept": round(swaps.kept, 3),
         "swaps": swaps.count,
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["referent"],
-        paragraphs=_paragraphs(numbers),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
-    )
+    return numbers, _paragraphs(numbers)
 
 
 def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
@@ -86,8 +74,8 @@ def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
         "German the pronoun must be *es* for das Tier or *sie* for die Straße. The translation therefore shows whether "
         "the model has resolved the pronoun, and its attention may show how.",
         f"One head of the encoder, layer {layer}, head {head} (both counted from 0), was chosen on {CHOOSING} "
-        f"validation "
-        f"sentences as the one whose *it* looks at its noun most often. This head is used for every sentence below.",
+        "validation sentences as the one whose *it* looks at its noun most often. This head is used for every "
+        "sentence below.",
         "The decisive check changes one word: if the noun that *it* refers to (the referent) is replaced by one of "
         "another gender, the pronoun must change with it; if the other noun is replaced, the pronoun must not change.",
         HONESTY,
@@ -110,7 +98,7 @@ def _varied(translator: Translator, sentences: Sequence[PronounSentence], seed: 
     ]
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     looked = tuple((one["source"], _most(one), one["words"][one["referent"]]) for one in numbers["articles"])
     swapped = tuple(
         (one["way"], one["source"], one["translation"], one["asked"], one["written"] or "none")
@@ -125,11 +113,9 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
         ("right, and unchanged when the other noun is replaced", rate(numbers["kept"]),
          f"at most {rate(numbers['right'])}"),
     )  # fmt: skip
-    return (
-        Table("What *it* looks at most, except itself", ("sentence", "looks at", "referent"), looked),
-        Table("Translations", ("", "sentence", "translation", "right pronoun", "pronoun"), swapped),
-        Table("Counted over test sentences", ("quantity", "share", ""), counted),
-    )
+    yield Table("What *it* looks at most, except itself", ("sentence", "looks at", "referent"), looked)
+    yield Table("Translations", ("", "sentence", "translation", "right pronoun", "pronoun"), swapped)
+    yield Table("Counted over test sentences", ("quantity", "share", ""), counted)
 
 
 def _most(one: dict[str, Any]) -> str:
@@ -139,41 +125,39 @@ def _most(one: dict[str, Any]) -> str:
     return ", ".join(f"{one['words'][place]} {one['weights'][place]:.2f}" for place in places[:NAMED])
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     plain = [one for one in numbers["swapped"] if one["way"] == "unchanged"]
     right = sum(one["asked"] == one["written"] for one in plain)
     swapped = {name: Estimate.share(numbers[name], numbers["swaps"]) for name in ("right", "followed", "kept")}
     agreement = Estimate.share(numbers["agreement"], numbers["sentences"])
-    return (
-        Claim(
-            "The sentences known from articles get the right pronoun.",
-            right == len(plain),
-            f"{right} of {len(plain)}",
-        ),
-        Claim(
-            "The pronoun follows its referent in at least nine of ten sentences.",
-            swapped["followed"].above(0.9),
-            f"{swapped['followed']} of {numbers['swaps']}",
-        ),
-        Claim(
-            "It stays the same when the other noun is replaced, in at least nine of ten.",
-            swapped["kept"].above(0.9),
-            f"{swapped['kept']} of {numbers['swaps']}",
-        ),
-        Claim(
-            "In the chosen head, *it* looks most at its referent more than twice as often as by random choice.",
-            agreement.above(2 * numbers["chance"]),
-            f"{agreement} of {numbers['sentences']}, by chance {numbers['chance']:.3f}",
-        ),
-        Claim(
-            "The translation uses the right referent more often than these weights show it.",
-            swapped["right"].above(agreement),
-            f"right pronoun {swapped['right']}, *it* looks most at its referent {agreement}",
-        ),
+    yield Claim(
+        "The sentences known from articles get the right pronoun.",
+        right == len(plain),
+        f"{right} of {len(plain)}",
+    )
+    yield Claim(
+        "The pronoun follows its referent in at least nine of ten sentences.",
+        swapped["followed"].above(0.9),
+        f"{swapped['followed']} of {numbers['swaps']}",
+    )
+    yield Claim(
+        "It stays the same when the other noun is replaced, in at least nine of ten.",
+        swapped["kept"].above(0.9),
+        f"{swapped['kept']} of {numbers['swaps']}",
+    )
+    yield Claim(
+        "In the chosen head, *it* looks most at its referent more than twice as often as by random choice.",
+        agreement.above(2 * numbers["chance"]),
+        f"{agreement} of {numbers['sentences']}, by chance {numbers['chance']:.3f}",
+    )
+    yield Claim(
+        "The translation uses the right referent more often than these weights show it.",
+        swapped["right"].above(agreement),
+        f"right pronoun {swapped['right']}, *it* looks most at its referent {agreement}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     articles = numbers["articles"]
     begin(figure, "What “it” looks at, and what the translation does", 12.0, 1.4 + 1.25 * len(articles) + 1.0)
     grid = figure.add_gridspec(len(articles), 2, width_ratios=(2.2, 1))
@@ -187,17 +171,13 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
         rows.append(axes)
     scale_beside(figure, image, rows, "attention weight")
     axes = figure.add_subplot(grid[:, 1])
-    names = (
-        "“it” looks most\nat its referent",
-        "pronoun right",
-        "right, referent\nreplaced",
-        "right, other noun\nreplaced",
-    )
-    shares = [numbers[name] for name in ("agreement", "right", "followed", "kept")]
-    axes.barh(range(len(names)), shares, color=[LINES[4], LINES[0], LINES[0], LINES[0]], height=0.6)
-    for place, share in enumerate(shares):
-        axes.text(share + 0.02, place, rate(share), va="center", fontsize=8.5)
+    shares = {
+        "“it” looks most\nat its referent": numbers["agreement"],
+        "pronoun right": numbers["right"],
+        "right, referent\nreplaced": numbers["followed"],
+        "right, other noun\nreplaced": numbers["kept"],
+    }
+    draw_bars(axes, shares, list(map(rate, shares.values())), [LINES[4], LINES[0], LINES[0], LINES[0]])
     axes.plot([numbers["chance"]] * 2, [-0.4, 0.4], color=INK, linestyle="--", linewidth=1.2)
     label_axes(axes, "Counted over test sentences", "share (dashed: random choice)", "")
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set(xlim=(0, 1.15), ylim=(len(names) - 0.5, -0.5))
+    axes.set_xlim(0, 1.15)

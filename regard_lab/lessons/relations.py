@@ -2,23 +2,233 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
-from regard_lab.lessons.built_heads import CERTAIN, SURE, built_heads
-from regard_lab.lessons.estimates import Estimate, every
-from regard_lab.lessons.figures import INK, LINES, MARKS, begin, draw_map, legend_below, scale_beside
-from regard_lab.lessons.relation_tables import head_of, is_beyond, most_received, tables_of
+from regard.functional import attention_detail
+from regard.patterns import Causal, Explicit
+from regard_lab.lessons.figures import INK, LINES, MARKS, Axes, Figure, begin, draw_map, legend_below, scale_beside
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Taught
-from regard_lab.seeing.relations import ERRORS
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
+from regard_lab.lessons.words import normal
+from regard_lab.seeing.relations import ERRORS, Link, Looks, join, looks_of, random_labels, relations_in, split_words
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+TEXT = (
+    "Return the old list of names. The list holds the names that the reader gave to the function, and the function "
+    "keeps the names in the order of the reader. The order of the names holds for the copy of the list too, so the "
+    "reader may sort the copy. Each name of the copy holds the same letters as the names of the old list."
+)
+BUILT = {  # a head made by hand, and the relation that it must show
+    "looks one word back": "previous word",
+    "key is the word itself": "same word earlier",
+    "key is the word before": "after the same word",
+}
+SHARPNESS = 40.0  # the score of equal vectors of norm 1; those of different words are almost orthogonal
+DIM = 256
+DRAWS = 20  # times that labels are drawn at random
+CERTAIN = 0.999
+SURE = 5  # standard errors over chance that random labels do not reach
+
+
+def built_heads(seed: int) -> dict[str, Any]:
+    """Heads whose queries and keys are chosen by hand, measured like those of a model, with true and random labels."""
+    words = split_words(TEXT)
+    links = {relation: relations_in(words)[relation] for relation in BUILT.values()}
+    weights = torch.stack([_weights(name, words, seed) for name in BUILT])[None]  # (1, heads, words, words)
+    scored = {}
+    for head, (name, relation) in enumerate(BUILT.items()):
+        looks = looks_of(weights, links[relation], causal=True)
+        drawn = _randomly_labelled(weights, links[relation], len(words), seed)
+        over = drawn.of_head((0, head)) - drawn.chance
+        scored[name] = {
+            "relation": relation, "links": len(looks), "share": round(float(looks.of_head((0, head)).mean()), 4),
+            "offset": looks.best_offset(), "by_offset": round(float(looks.at_offset(looks.best_offset()).mean()), 4),
+            "chance": round(float(looks.chance.mean()), 4),
+            "random_labels": round(float(drawn.of_head((0, head)).mean()), 4),
+            "over_chance": round(float(over.mean()), 4),
+            "error": round(float((drawn.chance * (1 - drawn.chance)).sum().sqrt()) / len(drawn), 4),
+        }  # fmt: skip
+    return {"words": len(words), "heads": scored}
+
+
+def _randomly_labelled(weights: torch.Tensor, links: list[Link], length: int, seed: int) -> Looks:
+    generator = torch.Generator().manual_seed(seed)
+    return join(
+        looks_of(weights, random_labels(links, length, True, generator), draw, causal=True) for draw in range(DRAWS)
+    )
+
+
+def _weights(name: str, words: list[str], seed: int) -> torch.Tensor:
+    """The weights of a head made by hand, (words, words), computed by attention over earlier words.
+
+    A word is a random vector of norm 1, equal for equal words. The keys of an induction head are the words before,
+    which a head of an earlier layer can bring there.
+    """
+    length = len(words)
+    lower = [word.lower() for word in words]
+    vectors = torch.nn.functional.normalize(normal(seed, len(set(lower)), DIM), dim=-1)
+    content = vectors[[sorted(set(lower)).index(word) for word in lower]]
+    places = torch.eye(length, dtype=torch.float64)
+    shifted = torch.arange(length).sub(1).clamp(min=0)
+    q, k = {
+        "looks one word back": (places[shifted], places),
+        "key is the word itself": (content, content),
+        "key is the word before": (content, content[shifted]),
+    }[name]
+    earlier = Causal() & ~Explicit(torch.eye(length, dtype=torch.bool))  # a word would find itself
+    q, k = SHARPNESS * q[None, None], k[None, None]
+    weights = attention_detail(q, k, k, pattern=earlier, scale=1.0, want="weights").weights[0, 0]
+    return weights.round(decimals=6)  # equal keys have equal weights on every processor
+
+
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
+    models = numbers["models"]
+    columns = (
+        "relation", "links", "head", "share", "weight", "fixed offset", "random choice", "untrained",
+        "from the neighbour", "beyond every baseline",
+    )  # fmt: skip
+    scores = [
+        Table(
+            f"The head of each relation in the {name}, layer.head from 0; shares of the links in test texts",
+            columns,
+            tuple(_score_row(relation, one) for relation, one in model["relations"].items()),
+        )
+        for name, model in models.items()
+    ]
+    yield from scores
+    yield _pairs_table(models)
+    yield _received_table(models)
+    yield _it_table(models)
+    yield _built_table(numbers["built"])
+
+
+def _score_row(relation: str, one: dict[str, Any]) -> tuple[str, ...]:
+    baselines = one["baselines"]
+    near = one["neighbours"]
+    return (
+        relation, f"{one['links']:,}", head_of(one), f"{one['share']:.3f} ± {one['error']:.3f}", f"{one['mass']:.3f}",
+        f"{baselines['fixed offset']:.3f} ({one['offset']:+d})", f"{baselines['random choice']:.3f}",
+        f"{baselines['untrained']:.3f}", "" if near is None else f"{near:.3f}", "yes" if is_beyond(one) else "no",
+    )  # fmt: skip
+
+
+def head_of(one: dict[str, Any]) -> str:
+    return "{}.{}".format(*one["head"])
+
+
+def is_beyond(one: dict[str, Any]) -> bool:
+    return all(margin["mean"] > ERRORS * margin["error"] for margin in one["margins"].values())
+
+
+PAIRS = (  # of the articles' sentences: sentence, word that looks, word that it belongs to, relation
+    ("fox", "quick", "fox", "modifier to noun"),
+    ("fox", "brown", "fox", "modifier to noun"),
+    ("fox", "lazy", "dog", "modifier to noun"),
+    ("fox", "fox", "quick", "noun to modifier"),
+    ("fox", "fox", "brown", "noun to modifier"),
+    ("fox", "dog", "lazy", "noun to modifier"),
+    ("fox", "jumps", "fox", "verb to subject"),
+    ("fox", "fox", "The", "noun to article"),
+    ("fox", "dog", "the", "noun to article"),
+    ("cat", "cat", "The", "noun to article"),
+    ("cat", "mat", "the", "noun to article"),
+    ("cat", "sat", "cat", "verb to subject"),
+    ("tired", "street", "the", "noun to article"),
+    ("tired", "cross", "animal", "verb to subject"),
+)
+
+
+def _pairs_table(models: dict[str, Any]) -> Table:
+    rows = [
+        (
+            sentence,
+            f"{word} → {other}",
+            relation,
+            *(_weight_of(model, sentence, word, other, relation) for model in models.values()),
+        )
+        for sentence, word, other, relation in PAIRS
+    ]
+    return Table(
+        "The sentences of the articles, by the heads chosen on validation texts: weight, and its rank among the others",
+        ("sentence", "pair", "head of", *models),
+        tuple(row for row in rows if any(row[3:])),
+    )
+
+
+def _weight_of(model: dict[str, Any], sentence: str, word: str, other: str, relation: str) -> str:
+    """Such as `0.41, 2nd of 8`; empty if the model has no head for the relation."""
+    if relation not in model["relations"]:
+        return ""
+    shown = model["sentences"][sentence]
+    query, key = shown["words"].index(word), shown["words"].index(other)
+    row = shown["maps"][head_of(model["relations"][relation])][query]
+    length = query if is_causal(shown["maps"]) else len(row)
+    rivals = [row[place] for place in range(length) if place not in (query, key)]
+    return f"{row[key]:.2f}, {1 + sum(weight > row[key] for weight in rivals)} of {len(rivals) + 1}"
+
+
+def is_causal(maps: dict[str, list[list[float]]]) -> bool:
+    """Whether no query of any map has weight on a later key."""
+    return not any(weight for rows in maps.values() for place, row in enumerate(rows) for weight in row[place + 1 :])
+
+
+def most_received(model: dict[str, Any], sentence: str = "cat") -> tuple[str, str]:
+    """The two words that receive the most weight from others, over all heads."""
+    shown = model["sentences"][sentence]
+    pairs = zip(shown["received"], shown["words"], strict=True)
+    ranked = sorted(((value, word) for value, word in pairs if word.isalpha()), reverse=True)
+    return ranked[0][1], ranked[1][1]
+
+
+def _received_table(models: dict[str, Any]) -> Table:
+    shown = {name: model["sentences"]["cat"] for name, model in models.items()}
+    words = [word for word in next(iter(shown.values()))["words"] if word not in ("<begin>", "<end>")]
+    rows = [
+        (word, *(f"{one['received'][one['words'].index(word)]:.2f}" for one in shown.values()))
+        for word in words[:-1]  # in a language model no word looks at the last one
+    ]
+    return Table(
+        "'The cat sat on the mat.': mean weight from other words over all heads, as a multiple of uniform",
+        ("word", *models),
+        tuple(rows),
+    )
+
+
+def _it_table(models: dict[str, Any]) -> Table:
+    rows = []
+    for name, model in models.items():
+        it = model["it"]
+        for place, ending in enumerate(("tired", "congested")):
+            rows.append(
+                (
+                    name, ending, f"{it['animal'][place]:.3f}", f"{it['street'][place]:.3f}",
+                    f"{it['prefer_animal'][place]} of {it['heads']}",
+                )
+            )  # fmt: skip
+    return Table(
+        "'The animal didn't cross the street because it was too ...': the weights of *it*, mean over all heads",
+        ("model", "ending", "on animal", "on street", "heads that prefer animal"),
+        tuple(rows),
+    )
+
+
+def _built_table(built: dict[str, Any]) -> Table:
+    rows = [
+        (
+            name, one["relation"], str(one["links"]), f"{one['share']:.3f}",
+            f"{one['by_offset']:.3f} ({one['offset']:+d})", f"{one['chance']:.3f}", f"{one['over_chance']:+.3f}",
+        )
+        for name, one in built["heads"].items()
+    ]  # fmt: skip
+    return Table(
+        f"Heads made by hand on {built['words']} words, measured by the same function",
+        ("head", "relation", "links", "share", "fixed offset", "random choice", "random labels, over chance"),
+        tuple(rows),
+    )
+
 
 REPORT = "relations"
 NAMES = {"causal": "language model", "encoder": "encoder"}
@@ -27,7 +237,7 @@ BASELINES = ("fixed offset", "random choice", "untrained")
 CODE = """\
 import torch
 from regard_lab.seeing import look_text
-from regard_lab.seeing.english import relations_in
+from regard_lab.seeing.relations import relations_in
 from regard_lab.seeing.relations import join, looks_of
 from regard_lab.models import LanguageModel
 from regard_lab.text import Tokeniser
@@ -42,7 +252,7 @@ looks = looks_of(maps.weights, links, causal=maps.causal)
 print(looks.best_head(), looks.hits.double().mean(0), looks.chance.mean())"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Read the shares of the trained models, and measure heads made by hand with the same function."""
     report = read_report(REPORT)
     models = {NAMES[kind]: model for kind, model in report.figures["models"].items()}
@@ -51,24 +261,15 @@ def teach(settings: Settings) -> Taught:
         "texts": report.figures["recipe"]["texts"],
         "built": built_heads(settings.seed),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["relations"],
-        paragraphs=_paragraphs(numbers),
-        tables=tables_of(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
-    )
+    return numbers, _paragraphs(numbers)
 
 
 def _paragraphs(numbers: dict[str, Any]) -> tuple[str, ...]:
     train, test = (numbers["corpus"][part] for part in ("train", "test"))
     models = numbers["models"]
     sizes = "; ".join(
-        f"the {name} has {count_of(model['layers'], 'layers')} of "
-        f"{count_of(model['heads'], 'heads')} and learned in {count_of(model['steps'], 'steps', ',')} "
-        f"({model['cpu_seconds']:,} CPU seconds)"
+        f"the {name} has {count_of(model['layers'], 'layers')} of {count_of(model['heads'], 'heads')} and learned in "
+        f"{count_of(model['steps'], 'steps', ',')} ({model['cpu_seconds']:,} CPU seconds)"
         for name, model in models.items()
     )
     return (
@@ -123,18 +324,16 @@ PLACES = ("previous word", "next word")  # of the encoder: no relation, but a di
 OFTEN = 0.9
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     models = numbers["models"]
     causal, encoder = models.values()
-    return (
-        *(_beyond_claim(name, relation, models[name]) for name, shown in SHOWN.items() for relation in shown),
-        *(_own_claim(relation, causal["relations"][relation]) for relation in OWN),
-        *(_missing_claim(relation, models) for relation in MISSING),
-        *(_distance_claim(relation, encoder["relations"][relation]) for relation in PLACES),
-        *(_random_claim(name, model) for name, model in models.items()),
-        *_sentence_claims(models),
-        *_built_claims(numbers["built"]["heads"]),
-    )
+    yield from (_beyond_claim(name, relation, models[name]) for name, shown in SHOWN.items() for relation in shown)
+    yield from (_own_claim(relation, causal["relations"][relation]) for relation in OWN)
+    yield from (_missing_claim(relation, models) for relation in MISSING)
+    yield from (_distance_claim(relation, encoder["relations"][relation]) for relation in PLACES)
+    yield from (_random_claim(name, model) for name, model in models.items())
+    yield from _sentence_claims(models)
+    yield from _built_claims(numbers["built"]["heads"])
 
 
 def _beyond_claim(name: str, relation: str, model: dict[str, Any]) -> Claim:
@@ -233,7 +432,7 @@ MAPS = (  # model, sentence, relation whose head is drawn
 )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     models = numbers["models"]
     begin(figure, "Relations between words: the best head of each, and baselines without content", 13.0, 10.2)
     parts: Any = figure.subfigures(2, 1, height_ratios=(6, 4.2))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
 from regard.functional import attention_detail
-from regard_lab.lessons.figures import FAINT, begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import FAINT, Figure, begin, draw_curves
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import embedded, normal, words_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEXT = "The animal did not cross the street because it was too tired."
 HEAD_DIMS = tuple(2**power for power in range(1, 9))
@@ -33,7 +30,7 @@ unscaled = rg.attention_detail(q, k, v, scale=1.0, want=["entropy"]).entropy.mea
 print(scaled, unscaled)"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Measure the entropy of the weights and the gradient of the scores for several head_dim."""
     words = words_of(settings.text, TEXT)
     x = embedded(words, DIM, settings.seed)
@@ -42,24 +39,16 @@ def teach(settings: Settings) -> Taught:
         "words": list(words), "head_dim": list(HEAD_DIMS), "largest_entropy": round(math.log(len(words)), 4),
         "unscaled": _columns(unscaled), "scaled": _columns(scaled),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["scale"],
-        paragraphs=(
-            "A score is a dot product: a sum of head_dim products. If the numbers of queries and keys are independent "
-            "with variance 1, the sum has variance head_dim, so its size grows with the square root of head_dim.",
-            "If scores are large, softmax gives nearly all weight to one word. The entropy says how evenly the weights "
-            "are spread: 0 means that one word has all the weight, and equal weights for n words give ln n (its unit "
-            "is called nat). With large scores it falls towards 0, the gradient of the scores falls with it, and "
-            "training becomes slow. Divided by the square root of head_dim, scores have variance 1 for every head_dim.",
-            f"In this lesson every word of “{' '.join(words)}” is a random vector from a seed. {HEADS} heads project "
-            f"it to queries, keys and values of each size and attend twice, with scale=1 and with regard's default. "
-            f"Source: Vaswani et al. 2017, section 3.2.1, footnote 4.",
-        ),
-        tables=(_table(numbers),),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "A score is a dot product: a sum of head_dim products. If the numbers of queries and keys are independent "
+        "with variance 1, the sum has variance head_dim, so its size grows with the square root of head_dim.",
+        "If scores are large, softmax gives nearly all weight to one word. The entropy says how evenly the weights "
+        "are spread: 0 means that one word has all the weight, and equal weights for n words give ln n (its unit "
+        "is called nat). With large scores it falls towards 0, the gradient of the scores falls with it, and "
+        "training becomes slow. Divided by the square root of head_dim, scores have variance 1 for every head_dim.",
+        f"In this lesson every word of “{' '.join(words)}” is a random vector from a seed. {HEADS} heads project "
+        f"it to queries, keys and values of each size and attend twice, with scale=1 and with regard's default. "
+        f"Source: Vaswani et al. 2017, section 3.2.1, footnote 4.",
     )
 
 
@@ -86,7 +75,7 @@ def _columns(measured: list[tuple[float, float, float]]) -> dict[str, list[float
     }
 
 
-def _table(numbers: dict[str, Any]) -> Table:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     parts = [numbers[kind][name] for name in ("spread", "entropy", "gradient") for kind in ("unscaled", "scaled")]
     columns = (
         "head_dim",
@@ -101,32 +90,30 @@ def _table(numbers: dict[str, Any]) -> Table:
         (str(dim), *(f"{value:.3f}" for value in values))
         for dim, *values in zip(numbers["head_dim"], *parts, strict=True)
     )
-    return Table("Scores, weights and gradients by head_dim (entropy: 0 = one word only)", columns, rows)
+    yield Table("Scores, weights and gradients by head_dim (entropy: 0 = one word only)", columns, rows)
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     plain, scaled = numbers["unscaled"], numbers["scaled"]
     entropy, gradient = plain["entropy"], plain["gradient"]
     falls = all(later < earlier for earlier, later in pairwise(entropy))
     spreads = [spread / math.sqrt(dim) for dim, spread in zip(numbers["head_dim"], plain["spread"], strict=True)]
-    return (
-        Claim(
-            "Unscaled scores spread with the square root of head_dim.",
-            all(abs(ratio - 1) < STAYS for ratio in spreads),
-            f"spread / sqrt(head_dim) is {min(spreads):.2f} to {max(spreads):.2f}",
-        ),
-        Claim(
-            "The entropy of unscaled weights falls with every doubling of head_dim.",
-            falls,
-            f"from {entropy[0]:.2f} to {entropy[-1]:.2f} nats",
-        ),
-        Claim(
-            "The gradient that reaches unscaled scores falls to less than half of its largest value.",
-            gradient[-1] < max(gradient) / 2,
-            f"from {max(gradient):.3f} to {gradient[-1]:.3f}",
-        ),
-        *(_stays(name, scaled[name]) for name in ("entropy", "gradient")),
+    yield Claim(
+        "Unscaled scores spread with the square root of head_dim.",
+        all(abs(ratio - 1) < STAYS for ratio in spreads),
+        f"spread / sqrt(head_dim) is {min(spreads):.2f} to {max(spreads):.2f}",
     )
+    yield Claim(
+        "The entropy of unscaled weights falls with every doubling of head_dim.",
+        falls,
+        f"from {entropy[0]:.2f} to {entropy[-1]:.2f} nats",
+    )
+    yield Claim(
+        "The gradient that reaches unscaled scores falls to less than half of its largest value.",
+        gradient[-1] < max(gradient) / 2,
+        f"from {max(gradient):.3f} to {gradient[-1]:.3f}",
+    )
+    yield from (_stays(name, scaled[name]) for name in ("entropy", "gradient"))
 
 
 def _stays(name: str, values: list[float]) -> Claim:
@@ -134,7 +121,7 @@ def _stays(name: str, values: list[float]) -> Claim:
     return Claim(f"Scaled, the {name} stays about the same.", steady, f"{min(values):.3f} to {max(values):.3f}")
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "Scores with and without division by sqrt(head_dim)", 9.0, 4.2)
     left, right = figure.subplots(1, 2)
     panels = (
@@ -142,17 +129,12 @@ def _draw(numbers: dict[str, Any], figure: Figure) -> None:
         (right, "gradient", "Gradient that reaches a score", "mean absolute value"),
     )
     for axes, name, title, unit in panels:
-        for number, kind in enumerate(("unscaled", "scaled")):
-            draw_line(axes, numbers["head_dim"], numbers[kind][name], number, kind)
-        label_axes(axes, title, "head_dim", unit)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(numbers["head_dim"], [str(dim) for dim in numbers["head_dim"]])
+        curves = {kind: numbers[kind][name] for kind in ("unscaled", "scaled")}
+        draw_curves(axes, numbers["head_dim"], curves, (title, "head_dim", unit), log="x")
         axes.set_ylim(bottom=0)
-        legend_below(axes)
     left.axhline(numbers["largest_entropy"], color=FAINT, linestyle="--", linewidth=1)
     left.annotate(
         f"equal weights for {count_of(len(numbers['words']), 'words')}", (1, numbers["largest_entropy"]), (0, 3),
-        color=FAINT,
-        fontsize=8, xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
+        color=FAINT, fontsize=8, xycoords=("axes fraction", "data"), textcoords="offset points", ha="right",
     )  # fmt: skip
     left.set_ylim(top=1.12 * numbers["largest_entropy"])

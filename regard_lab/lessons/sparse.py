@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from regard.functional import attention, attention_detail
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
-from regard_lab.lessons.figures import FAINT, LINES, begin, draw_line, label_axes, legend_below
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import (
+    FAINT,
+    LINES,
+    Axes,
+    Figure,
+    begin,
+    draw_bars,
+    draw_cells,
+    draw_curves,
+    label_axes,
+    logarithmic,
+)
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import ROUNDING, largest, normal
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 WINDOW, GLOBALS, RANDOM = 8, 1, 3  # neighbours, global words, and random words of each word
 DRAWN = 64  # words in the drawn masks
@@ -39,7 +46,7 @@ by_mask = (q @ k.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 print((rg.attention(q, k, v, pattern=big_bird) - by_mask).abs().max(), int(mask.sum()), "of", 64**2, "pairs")"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Count pairs and layers of the patterns of BigBird and the Sparse Transformer, and compare with dense masks."""
     here = patterns(DRAWN, settings.seed)
     drawn = {name: reached(pattern, DRAWN, 2) for name, pattern in here.items()}
@@ -56,30 +63,18 @@ def teach(settings: Settings) -> Taught:
     numbers["counted_alike"] = {
         name: int(stages[0].sum()) == numbers["pairs"][name][COUNTED.index(DRAWN)] for name, stages in drawn.items()
     }
-    return Taught(
-        lesson=LESSONS["sparse"],
-        paragraphs=(
-            "In full attention each of n words looks at every word, itself too: n² pairs. A sparse pattern keeps a "
-            "few pairs for "
-            "each word. Which pairs it keeps decides how many layers a word needs until it depends on all others, "
-            "because a layer passes on only what the words in its pattern have received in the layers below.",
-            f"BigBird joins three patterns: a window ({WINDOW // 2} neighbours on each side), a global word that looks "
-            f"at all words and that all words look at, and {RANDOM} random words for each word. The Sparse Transformer "
-            f"is causal. Its strided pattern keeps the last s words and every s-th word before them; its fixed "
-            f"pattern keeps the word's own block of s words and the last word of every block. With s = √n both keep "
-            f"about n · √n "
-            f"pairs.",
-            "The layers are computed from the patterns by boolean products: a word depends on another after two layers "
-            "if it looks at a word that looks at it. Residual connections keep what was reached before. Random words "
-            "alone never connect all words: each word looks at three, but some words are not drawn by any other word, "
-            "so no other word ever depends on them. Source: Zaheer et al. 2020, section 2; Child et al. 2019, section "
-            "4.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "In full attention each of n words looks at every word, itself too: n² pairs. A sparse pattern keeps a few "
+        "pairs for each word. Which pairs it keeps decides how many layers a word needs until it depends on all "
+        "others, because a layer passes on only what the words in its pattern have received in the layers below.",
+        f"BigBird joins three patterns: a window ({WINDOW // 2} neighbours on each side), a global word that looks at "
+        f"all words and that all words look at, and {RANDOM} random words for each word. The Sparse Transformer is "
+        "causal. Its strided pattern keeps the last s words and every s-th word before them; its fixed pattern keeps "
+        "the word's own block of s words and the last word of every block. With s = √n both keep about n · √n pairs.",
+        "The layers are computed from the patterns by boolean products: a word depends on another after two layers if "
+        "it looks at a word that looks at it. Residual connections keep what was reached before. Random words alone "
+        "never connect all words: each word looks at three, but some words are not drawn by any other word, so no "
+        "other word ever depends on them. Source: Zaheer et al. 2020, section 2; Child et al. 2019, section 4.",
     )
 
 
@@ -119,27 +114,18 @@ def _first_layer(stages: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _layers(pattern: Pattern, length: int) -> int | None:
-    """Layers until each word depends on every other, or every earlier one if causal; None if it never does.
-
-    The number is found by doubling: products of 1, 2, 4, ... layers, then the largest sum of these that is too few.
-    """
+    """Layers until each word depends on every other, or every earlier one if causal; None if it never does."""
     wanted = torch.ones(length, length, dtype=torch.bool)
     if pattern.reach().ahead == 0:
         wanted = wanted.tril()
-    steps = [(pattern.dense(length, length) | torch.eye(length, dtype=torch.bool)).float()]
-    while not bool((steps[-1] > 0)[wanted].all()):
-        further = (steps[-1] @ steps[-1] > 0).float()
-        if torch.equal(further, steps[-1]):
+    step = (pattern.dense(length, length) | torch.eye(length, dtype=torch.bool)).float()
+    reached, layers = step, 1
+    while not bool((reached > 0)[wanted].all()):
+        further = (reached @ step > 0).float()
+        if torch.equal(further, reached):
             return None
-        steps.append(further)
-    if len(steps) == 1:
-        return 1
-    few, count = steps[-2], 2 ** (len(steps) - 2)
-    for power in range(len(steps) - 3, -1, -1):
-        more = (few @ steps[power] > 0).float()
-        if not bool((more > 0)[wanted].all()):
-            few, count = more, count + 2**power
-    return count + 1
+        reached, layers = further, layers + 1
+    return layers
 
 
 def _undrawn(pattern: Pattern, length: int) -> int:
@@ -167,29 +153,27 @@ def _weights_elsewhere(pattern: Pattern, seed: int) -> int:
     return int(((weights[0, 0] > 0) != pattern.dense(DRAWN, DRAWN)).sum())
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     last = COUNTED[-1]
-    return (
-        Table(
-            f"Pairs kept, window {WINDOW}, {GLOBALS} global, {RANDOM} random, s = √n",
-            ("pattern", *(f"n = {n:,}" for n in COUNTED), f"share of n² at {last:,}"),
-            tuple(
-                (name, *(f"{count:,}" for count in pairs), f"{pairs[-1] / last**2:.2%}")
-                for name, pairs in numbers["pairs"].items()
-            ),
+    yield Table(
+        f"Pairs kept, window {WINDOW}, {GLOBALS} global, {RANDOM} random, s = √n",
+        ("pattern", *(f"n = {n:,}" for n in COUNTED), f"share of n² at {last:,}"),
+        tuple(
+            (name, *(f"{count:,}" for count in pairs), f"{pairs[-1] / last**2:.2%}")
+            for name, pairs in numbers["pairs"].items()
         ),
-        Table(
-            "Layers until each word depends on every other (on every earlier one if causal)",
-            ("pattern", *(f"n = {n:,}" for n in LAYERED)),
-            tuple(
-                (name, *("never" if count is None else str(count) for count in layers))
-                for name, layers in numbers["layers"].items()
-            ),
+    )
+    yield Table(
+        "Layers until each word depends on every other (on every earlier one if causal)",
+        ("pattern", *(f"n = {n:,}" for n in LAYERED)),
+        tuple(
+            (name, *("never" if count is None else str(count) for count in layers))
+            for name, layers in numbers["layers"].items()
         ),
     )
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     pairs, layers = numbers["pairs"], numbers["layers"]
     side = WINDOW // 2
     rows = [n * (2 * side + 1) - side * (side + 1) for n in COUNTED]
@@ -199,57 +183,54 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     mixed = layers["window + random"]
     alike = sum(numbers["counted_alike"].values())
     same, weights = sum(numbers["from_dense"].values()), sum(numbers["weights_elsewhere"].values())
-    return (
-        Claim(
-            "A window keeps n · (w + 1) pairs less those beyond both ends: linear in n.",
-            pairs["window"] == rows and growth["window"] < 4 * (1 + NEAR),
-            f"{pairs['window'][-1]:,} of {COUNTED[-1]}² pairs",
-        ),
-        Claim(
-            "Strided and fixed keep at most 2 · n · √n pairs if s = √n.",
-            max(roots) <= 2,
-            f"at most {roots[0]:.2f} and {roots[1]:.2f} times n · √n",
-        ),
-        Claim(
-            "4 times as many words cost 4 times the pairs in a window and in BigBird, 8 times in strided and fixed, "
-            "16 times in full attention.",
-            all(abs(growth[name] / 4 - 1) < NEAR for name in ("window", "BigBird"))
-            and all(abs(growth[name] / 8 - 1) < NEAR for name in ("strided", "fixed"))
-            and growth["full"] == 16,
-            ", ".join(f"{name} {growth[name]:.2f}" for name in ("window", "BigBird", "strided", "fixed", "full"))
-            + f" from {COUNTED[-2]:,} to {COUNTED[-1]:,} words",
-        ),
-        Claim(
-            "A window alone needs (n - 1) / (w / 2) layers, rounded up, until each word depends on every other.",
-            layers["window"] == steps,
-            f"{', '.join(map(str, layers['window']))} layers for {', '.join(map(str, LAYERED))} words",
-        ),
-        Claim(
-            f"With {RANDOM} random words for each word, a window needs at most {FEW} layers.",
-            all(few is not None and few <= FEW for few in mixed) and layers["window"][-1] > 4 * FEW,
-            f"{', '.join(map(str, mixed))} layers for {', '.join(map(str, LAYERED))} words",
-        ),
-        Claim(
-            "Random words alone never connect all words, because some words are not drawn by any other word.",
-            layers["random"] == [None] * len(LAYERED) and min(numbers["undrawn"]) > 0,
-            f"{', '.join(map(str, numbers['undrawn']))} words not drawn by any other, "
-            f"of {', '.join(map(str, LAYERED))}",
-        ),
-        Claim(
-            "Two layers suffice with a global word, and for strided and fixed with s = √n.",
-            all(layers[name] == [2] * len(LAYERED) for name in ("global", "BigBird", "strided", "fixed")),
-            f"at {', '.join(map(str, LAYERED))} words",
-        ),
-        Claim(
-            "Sparse attention gives the same output as dense attention with the mask.",
-            same == len(pairs) and weights == 0,
-            f"{same} of {len(pairs)} patterns {ROUNDING}; weights outside the mask: {weights} pairs",
-        ),
-        Claim(
-            "The counts are the numbers of pairs in the masks.",
-            alike == len(pairs),
-            f"{alike} of {len(pairs)} patterns with {DRAWN} words",
-        ),
+    yield Claim(
+        "A window keeps n · (w + 1) pairs less those beyond both ends: linear in n.",
+        pairs["window"] == rows and growth["window"] < 4 * (1 + NEAR),
+        f"{pairs['window'][-1]:,} of {COUNTED[-1]}² pairs",
+    )
+    yield Claim(
+        "Strided and fixed keep at most 2 · n · √n pairs if s = √n.",
+        max(roots) <= 2,
+        f"at most {roots[0]:.2f} and {roots[1]:.2f} times n · √n",
+    )
+    yield Claim(
+        "4 times as many words cost 4 times the pairs in a window and in BigBird, 8 times in strided and fixed, "
+        "16 times in full attention.",
+        all(abs(growth[name] / 4 - 1) < NEAR for name in ("window", "BigBird"))
+        and all(abs(growth[name] / 8 - 1) < NEAR for name in ("strided", "fixed"))
+        and growth["full"] == 16,
+        ", ".join(f"{name} {growth[name]:.2f}" for name in ("window", "BigBird", "strided", "fixed", "full"))
+        + f" from {COUNTED[-2]:,} to {COUNTED[-1]:,} words",
+    )
+    yield Claim(
+        "A window alone needs (n - 1) / (w / 2) layers, rounded up, until each word depends on every other.",
+        layers["window"] == steps,
+        f"{', '.join(map(str, layers['window']))} layers for {', '.join(map(str, LAYERED))} words",
+    )
+    yield Claim(
+        f"With {RANDOM} random words for each word, a window needs at most {FEW} layers.",
+        all(few is not None and few <= FEW for few in mixed) and layers["window"][-1] > 4 * FEW,
+        f"{', '.join(map(str, mixed))} layers for {', '.join(map(str, LAYERED))} words",
+    )
+    yield Claim(
+        "Random words alone never connect all words, because some words are not drawn by any other word.",
+        layers["random"] == [None] * len(LAYERED) and min(numbers["undrawn"]) > 0,
+        f"{', '.join(map(str, numbers['undrawn']))} words not drawn by any other, of {', '.join(map(str, LAYERED))}",
+    )
+    yield Claim(
+        "Two layers suffice with a global word, and for strided and fixed with s = √n.",
+        all(layers[name] == [2] * len(LAYERED) for name in ("global", "BigBird", "strided", "fixed")),
+        f"at {', '.join(map(str, LAYERED))} words",
+    )
+    yield Claim(
+        "Sparse attention gives the same output as dense attention with the mask.",
+        same == len(pairs) and weights == 0,
+        f"{same} of {len(pairs)} patterns {ROUNDING}; weights outside the mask: {weights} pairs",
+    )
+    yield Claim(
+        "The counts are the numbers of pairs in the masks.",
+        alike == len(pairs),
+        f"{alike} of {len(pairs)} patterns with {DRAWN} words",
     )
 
 
@@ -260,54 +241,35 @@ SHOWN = {
 GROWING = ("full", "strided", "fixed", "BigBird", "window")
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     title = "Which word looks at which. Dark: kept in one layer. Light: reached through two layers. White: not reached."
     begin(figure, title, 13.0, 7.4)
     panels = figure.subplots(2, 4)
     masks = [*panels[0], *panels[1, :2]]
     for axes, (name, title) in zip(masks, SHOWN.items(), strict=True):
         _draw_mask(axes, torch.tensor(numbers["first_reached"][name]), title)
-    _draw_growth(panels[1, 2], numbers)
+    curves = {name: numbers["pairs"][name] for name in GROWING}
+    labels = "Pairs kept", "words n", "pairs"
+    draw_curves(panels[1, 2], numbers["lengths"], curves, labels, log="xy", columns=3)
     _draw_layers(panels[1, 3], numbers)
 
 
 def _draw_mask(axes: Axes, first: torch.Tensor, title: str) -> None:
     """The pairs of one layer dark, those that two layers reach light, the others white."""
-    from matplotlib.colors import ListedColormap
-
-    axes.imshow(first.numpy(), cmap=ListedColormap(["#ffffff", LINES[0], "#cfe3f1"]), vmin=0, vmax=2,
-                interpolation="nearest")  # fmt: skip
+    draw_cells(axes, first, ("#ffffff", LINES[0], "#cfe3f1"), "equal")
     kept, two = int((first == 1).sum()), int((first > 0).sum())
     causal = not bool((first.triu(1) > 0).any())
     possible = len(first) * (len(first) + 1) // 2 if causal else first.numel()
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.set_xlabel(f"keys\n{kept:,} pairs kept;\ntwo layers reach {two:,} of {possible:,}", fontsize=9)
     axes.set_ylabel("queries", fontsize=9)
-    axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(FAINT)
 
 
-def _draw_growth(axes: Axes, numbers: dict[str, Any]) -> None:
-    for number, name in enumerate(GROWING):
-        draw_line(axes, numbers["lengths"], numbers["pairs"][name], number, name)
-    label_axes(axes, "Pairs kept", "words n", "pairs")
-    axes.set(xscale="log", yscale="log")
-    axes.set_xticks(numbers["lengths"], [f"{n:,}" for n in numbers["lengths"]])
-    axes.minorticks_off()
-    legend_below(axes, columns=3)
-
-
 def _draw_layers(axes: Axes, numbers: dict[str, Any]) -> None:
-    names = ["window", "window + random", "BigBird", "global", "strided", "fixed"]
-    layers = [numbers["layers"][name][-1] for name in names]
-    places = range(len(names))
-    axes.barh(places, layers, color=LINES[0], height=0.6)
-    for place, count in zip(places, layers, strict=True):
-        axes.text(count * 1.15, place, str(count), va="center", fontsize=9)
+    names = ("window", "window + random", "BigBird", "global", "strided", "fixed")
+    layers = {name: numbers["layers"][name][-1] for name in names}
+    draw_bars(axes, layers, list(map(str, layers.values())))
     label_axes(axes, f"Layers to reach all of {numbers['layered'][-1]:,} words", "layers", "")
-    axes.set_yticks(places, names)
-    axes.invert_yaxis()
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(1, max(layers) * 2.5)
-    axes.set_xticks([1, 2, 4, 8, 16, 32, 64, 128, 256], ["1", "2", "4", "8", "16", "32", "64", "128", "256"])
-    axes.minorticks_off()
+    logarithmic(axes, [2**power for power in range(9)])
+    axes.set_xlim(1, max(layers.values()) * 2.5)

@@ -1,13 +1,16 @@
 """What a lesson is and the record it returns, all lessons by name, and the record as a page of Markdown.
 
-The module of a lesson is imported when the lesson is taught.
+The module of a lesson is imported when the lesson is taught. Shares of a sample carry their standard error, so that a
+claim about them can be undecided.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +18,71 @@ from typing import TYPE_CHECKING, Any
 from regard.arguments import of_kind, suggest
 from regard.errors import ArgumentError
 from regard.reprs import brief
-from regard_lab.lessons.estimates import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+Verdict = bool | None  # whether a claim holds; None where the sample is too small to tell
+Lecture = tuple[dict[str, Any], tuple[str, ...]]  # the numbers of a lesson, and its paragraphs
+
+ERRORS = 2  # standard errors that a difference must exceed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number measured on a sample, and its standard error.
+
+    >>> Estimate.share(0.93, 200).above(0.9), Estimate.share(0.97, 200).above(0.9), Estimate.share(0.5, 200).above(0.9)
+    (None, True, False)
+    """
+
+    value: float
+    error: float
+
+    @classmethod
+    def share(cls, value: float, of: int) -> Estimate:
+        """The share `value` of `of` independent cases.
+
+        The error is sqrt(p (1 - p) / n) after two cases of each kind are added, so that it is above 0 for shares of 0
+        and 1 too.
+
+        Source: Agresti and Coull 1998.
+
+        >>> print(Estimate.share(0.5, 196))
+        0.500 ± 0.035
+        """
+        count = of + 4
+        near = (value * of + 2) / count
+        return cls(value, math.sqrt(near * (1 - near) / count))
+
+    def times(self, factor: float) -> Estimate:
+        """The same estimate in other units."""
+        return Estimate(self.value * factor, self.error * abs(factor))
+
+    def above(self, other: Estimate | float) -> Verdict:
+        """Whether this is the larger one: True or False beyond two standard errors of the difference, else None."""
+        other = other if isinstance(other, Estimate) else Estimate(other, 0.0)
+        difference, error = self.value - other.value, math.hypot(self.error, other.error)
+        return None if abs(difference) <= ERRORS * error else difference > 0
+
+    def below(self, other: Estimate | float) -> Verdict:
+        """Whether this is the smaller one, by the same rule."""
+        return self.times(-1).above(other.times(-1) if isinstance(other, Estimate) else -other)
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.error:.3f}"
+
+
+def every(*verdicts: Verdict) -> Verdict:
+    """Whether all hold: False if one does not, else None if one is undecided.
+
+    >>> every(True, None), every(None, False), every(True, True)
+    (None, False, True)
+    """
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +113,9 @@ class Settings:
 class Lesson:
     """A lesson: a question and the module that computes its answer.
 
+    The module has `teach(settings)`, which returns the numbers of the lesson and its paragraphs; `tables`, `claims` and
+    `draw`, which read these numbers; and `CODE`, a short example that runs as it is.
+
     Args:
         name: of the lesson and of its module in `regard_lab.lessons`.
         title: a few words.
@@ -77,7 +144,12 @@ class Lesson:
                 f"lesson {self.name} needs a trained translator; give one with --run RUN, such as runs/demo, "
                 f"which 'regard demo' makes"
             )
-        return import_module(f"regard_lab.lessons.{self.name}").teach(settings)
+        page = import_module(f"regard_lab.lessons.{self.name}")
+        numbers, paragraphs = page.teach(settings)
+        return Taught(
+            lesson=self, paragraphs=paragraphs, tables=tuple(page.tables(numbers)), claims=tuple(page.claims(numbers)),
+            code=page.CODE, numbers=numbers, drawing=partial(page.draw, numbers),
+        )  # fmt: skip
 
 
 @brief

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of
-from regard_lab.lessons.estimates import Estimate, every
-from regard_lab.lessons.figures import FAINT, INK, LINES, begin, label_axes, legend_below
+from regard_lab.lessons.figures import FAINT, INK, LINES, Axes, Figure, begin, label_axes, legend_below
 from regard_lab.lessons.report import read_report
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.taught import Claim, Estimate, Lecture, Settings, Table, every
 from regard_lab.lessons.words import seeded
 from regard_lab.models import TextEncoder
 from regard_lab.models.encoder import EncoderConfig
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 VOCABULARY, CLASSES = 2_000, 11
 
@@ -36,7 +31,7 @@ for name, tensor in copied.items():
     print(name, "copied" if name in trained and trained[name].equal(tensor) else "new", tensor.numel())"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Count what a classifier takes over from an encoder, and read how much it helps from the report."""
     report = read_report("transfer")
     recipe, records = report.figures["recipe"], report.figures["records"]
@@ -46,29 +41,19 @@ def teach(settings: Settings) -> Taught:
         "sentences": recipe["sentences"], "tests": recipe["test"], "source": report.source,
         "parts": _parts(recipe["dim"], recipe["layers"], settings.seed),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["transfer"],
-        paragraphs=(
-            "Labels are expensive, texts without labels are not. An encoder first learns to predict words that were "
-            "hidden in such texts. Then its last part, the head, is replaced by a new one for the labels, and training "
-            "continues with the few labelled texts. The new model keeps what the encoder learned about the language.",
-            f"Here the labels say which of {CLASSES} kinds of thing *it* refers to, as in “The animal did not cross "
-            f"the street because it was too tired.” The pairs of nouns in the test sentences do not occur in any "
-            f"training sentence. Both "
-            f"encoders have the same sizes, labels and steps, and each has the learning rate that was best for it on "
-            f"validation sentences. One starts from random weights, the other from {recipe['sentences']:,} sentences "
-            f"without labels.",
-            f"{report.source}",
-            "The two learning problems share a corpus, so this is an easy case of transfer. The gain shrinks as the "
-            "number of labels grows, and with few labels it differs much from seed to seed. Source: Devlin et al. "
-            "2019 (BERT), sections "
-            "3.1 and 3.2.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "Labels are expensive, texts without labels are not. An encoder first learns to predict words that were "
+        "hidden in such texts. Then its last part, the head, is replaced by a new one for the labels, and training "
+        "continues with the few labelled texts. The new model keeps what the encoder learned about the language.",
+        f"Here the labels say which of {CLASSES} kinds of thing *it* refers to, as in “The animal did not cross the "
+        "street because it was too tired.” The pairs of nouns in the test sentences do not occur in any training "
+        "sentence. Both encoders have the same sizes, labels and steps, and each has the learning rate that was best "
+        f"for it on validation sentences. One starts from random weights, the other from {recipe['sentences']:,} "
+        "sentences without labels.",
+        f"{report.source}",
+        "The two learning problems share a corpus, so this is an easy case of transfer. The gain shrinks as the "
+        "number of labels grows, and with few labels it differs much from seed to seed. Source: Devlin et al. 2019 "
+        "(BERT), sections 3.1 and 3.2.",
     )
 
 
@@ -99,7 +84,7 @@ def _part_of(name: str) -> str:
     return f"layer {rest[0]}" if rest and rest[0].isdigit() else first
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     rows = []
     for labels, records in numbers["records"].items():
         for one in records:
@@ -109,13 +94,11 @@ def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
             )  # fmt: skip
     columns = ("labels", "seed", "from random weights", "from masked words", "margin", "most frequent kind")
     parts = tuple((name, f"{part['copied']:,}", f"{part['new']:,}") for name, part in numbers["parts"].items())
-    return (
-        Table("Share of 1,000 test sentences that are right, in the report", columns, tuple(rows)),
-        Table("Numbers of the classifier before its training", ("part", "copied", "new"), parts),
-    )
+    yield Table("Share of 1,000 test sentences that are right, in the report", columns, tuple(rows))
+    yield Table("Numbers of the classifier before its training", ("part", "copied", "new"), parts)
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     few, many = (numbers["records"][str(labels)] for labels in numbers["labels"])
     margins = {"few": [one["margin"] for one in few], "many": [one["margin"] for one in many]}
     tests = numbers["tests"]
@@ -130,46 +113,44 @@ def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
     def spread(values: list[float]) -> str:
         return f"{fmean(values):+.3f} ± {stdev(values):.3f} over {count_of(len(values), 'seeds')}"
 
-    return (
-        Claim(
-            "The classifier takes over every tensor of the encoder, and only its head is new.",
-            copied > 0 and new == head["new"] > 0,
-            f"{copied:,} numbers copied, {new:,} new",
-        ),
-        Claim(
-            f"With {numbers['labels'][1]} labels the encoder of masked words is better with every seed, by more than "
-            f"two standard deviations.",
-            min(margins["many"]) > 0 and fmean(margins["many"]) > 2 * stdev(margins["many"]),
-            spread(margins["many"]),
-        ),
-        Claim(
-            "It makes less than half as many mistakes.",
-            wrong["transfer"].below(wrong["scratch"].times(0.5)),
-            f"{wrong['transfer']} and {wrong['scratch']} of the sentences are wrong",
-        ),
-        Claim(
-            f"With {numbers['labels'][0]} labels it is better with every seed, but the seeds differ too much to say by "
-            f"how much.",
-            min(margins["few"]) > 0 and fmean(margins["few"]) <= 2 * stdev(margins["few"]),
-            spread(margins["few"]),
-        ),
-        Claim(
-            "All are far better than always answering the most frequent kind.",
-            every(
-                *(
-                    Estimate.share(min(one["scratch"], one["transfer"]), tests).above(
-                        Estimate.share(one["commonest"], tests).times(3)
-                    )
-                    for one in both
+    yield Claim(
+        "The classifier takes over every tensor of the encoder, and only its head is new.",
+        copied > 0 and new == head["new"] > 0,
+        f"{copied:,} numbers copied, {new:,} new",
+    )
+    yield Claim(
+        f"With {numbers['labels'][1]} labels the encoder of masked words is better with every seed, by more than "
+        f"two standard deviations.",
+        min(margins["many"]) > 0 and fmean(margins["many"]) > 2 * stdev(margins["many"]),
+        spread(margins["many"]),
+    )
+    yield Claim(
+        "It makes less than half as many mistakes.",
+        wrong["transfer"].below(wrong["scratch"].times(0.5)),
+        f"{wrong['transfer']} and {wrong['scratch']} of the sentences are wrong",
+    )
+    yield Claim(
+        f"With {numbers['labels'][0]} labels it is better with every seed, but the seeds differ too much to say by "
+        f"how much.",
+        min(margins["few"]) > 0 and fmean(margins["few"]) <= 2 * stdev(margins["few"]),
+        spread(margins["few"]),
+    )
+    yield Claim(
+        "All are far better than always answering the most frequent kind.",
+        every(
+            *(
+                Estimate.share(min(one["scratch"], one["transfer"]), tests).above(
+                    Estimate.share(one["commonest"], tests).times(3)
                 )
-            ),
-            f"at least {min(one['scratch'] for one in both):.3f}; the most frequent kind "
-            f"{max(one['commonest'] for one in both):.3f}",
+                for one in both
+            )
         ),
+        f"at least {min(one['scratch'] for one in both):.3f}; the most frequent kind "
+        f"{max(one['commonest'] for one in both):.3f}",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     begin(figure, "The encoder is copied, and only the head is new", 11.6, 4.6)
     towers, gains = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _draw_towers(towers, list(numbers["parts"]))

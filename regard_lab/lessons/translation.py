@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from regard.arguments import count_of
-from regard_lab.lessons.figures import LINES, begin, draw_map, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
-from regard_lab.lessons.watching import Watched, watch
-from regard_lab.lessons.words import ROUNDING, largest, rounded, seeded
+from regard_lab.lessons.figures import LINES, Figure, begin, draw_map, scale_beside
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
+from regard_lab.lessons.words import ROUNDING, Watched, largest, rounded, seeded, watch
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text.vocabularies import BEGIN, END
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SOURCE = ("The", "animal", "did", "not", "cross", "the", "street")
 TARGET = ("Das", "Tier", "ging", "nicht", "über", "die", "Straße")
@@ -38,7 +34,7 @@ for word in (2, 8, 9):
 print([tuple(context.keys.shape) for context in state.contexts])"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Count what is computed while a sentence is written, and edit each word to see what depends on it."""
     model = new_model(settings.seed)
     source, target = _ids(SOURCE, closes=True), _ids(TARGET[:-1], opens=True)
@@ -51,25 +47,15 @@ def teach(settings: Settings) -> Taught:
         "origins": _origins(model, source, target, whole["watched"]),
         "encoder": rounded(encoder, 12), "decoder": rounded(decoder, 12),
     }  # fmt: skip
-    return Taught(
-        lesson=LESSONS["translation"],
-        paragraphs=(
-            "A translator has two stacks. The encoder reads the source sentence: every word looks at all words. The "
-            "decoder writes the translation: every written word looks at itself and at earlier written words, and "
-            "then, in cross-attention, at the encoder's output. Queries come from the decoder, keys and values from "
-            "the encoder.",
-            "The encoder's output does not depend on what is written. So the encoder runs once for a sentence, and "
-            "keys and values of its output are computed once for each layer and used for all written words.",
-            "To see what depends on what, each word of a small translator with random weights is replaced, one at a "
-            "time, and the outputs are compared. Source: Attention Is All You Need, Vaswani et al. 2017, section "
-            "3.2.3.",
-        ),
-        tables=_tables(numbers),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
-    )  # fmt: skip
+    return numbers, (
+        "A translator has two stacks. The encoder reads the source sentence: every word looks at all words. The "
+        "decoder writes the translation: every written word looks at itself and at earlier written words, and then, "
+        "in cross-attention, at the encoder's output. Queries come from the decoder, keys and values from the encoder.",
+        "The encoder's output does not depend on what is written. So the encoder runs once for a sentence, and "
+        "keys and values of its output are computed once for each layer and used for all written words.",
+        "To see what depends on what, each word of a small translator with random weights is replaced, one at a time, "
+        "and the outputs are compared. Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.3.",
+    )
 
 
 def new_model(seed: int) -> TranslationTransformer:
@@ -145,60 +131,59 @@ def _dependence(
     return torch.stack(moved[0], 1), torch.stack(moved[1], 1)
 
 
-def _tables(numbers: dict[str, Any]) -> tuple[Table, ...]:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     counts, moved = numbers["counts"], numbers["origins"]
     names = {"encoder": "the encoder", "keys": "keys of its output", "values": "values of its output",
              "decoder": "the decoder", "queries": "queries of cross-attention"}  # fmt: skip
     runs = tuple((says, str(counts[name])) for name, says in names.items())
     origins = tuple((f"a {what} word", *(f"{x:.3f}" for x in moved[what])) for what in ("source", "written"))
-    return (
-        Table(f"How often the first layer computes while {count_of(len(numbers['written']), 'words')} are written",
-              ("part", "times"), runs),
-        Table("How far parts of the first cross-attention move", ("replaced", "queries", "keys", "values"), origins),
-    )  # fmt: skip
+    yield Table(
+        f"How often the first layer computes while {count_of(len(numbers['written']), 'words')} are written",
+        ("part", "times"),
+        runs,
+    )
+    yield Table("How far parts of the first cross-attention move", ("replaced", "queries", "keys", "values"), origins)
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     counts, written, moved = numbers["counts"], len(numbers["written"]), numbers["origins"]
     encoder, decoder = torch.tensor(numbers["encoder"]), torch.tensor(numbers["decoder"])
     read = len(numbers["source"])
     own = decoder[:, read:]
     once, each = [counts[name] for name in ("encoder", "keys", "values")], [counts["decoder"], counts["queries"]]
-    return (
-        Claim(
-            "Queries of cross-attention come from the decoder, keys and values from the encoder.",
-            moved["source"][0] == 0 < min(moved["source"][1:]) and max(moved["written"][1:]) == 0 < moved["written"][0],
-            "a source word moves keys and values only, a written word queries only (first layer)",
-        ),
-        Claim(
-            "The encoder, and the keys and values of its output, are computed once for all written words.",
-            once == [1, 1, 1] and each == [written, written],
-            f"once each, and {count_of(written, 'times')} the decoder with its queries",
-        ),
-        Claim(
-            "The logits of words written one by one are the same as those of one pass.",
-            numbers["same"],
-            ROUNDING,
-        ),
-        Claim(
-            "Every vector of the encoder depends on every source word and on no written word.",
-            float(encoder[:, :read].min()) > 1e-6 and largest(encoder[:, read:]) == 0,
-            f"source words move it by {float(encoder[:, :read].min()):.3f} or more, written words by exactly 0",
-        ),
-        Claim(
-            "Replacing a source word changes the logits at every written position.",
-            float(decoder[:, :read].min()) > 1e-6,
-            f"by {float(decoder[:, :read].min()):.3f} or more",
-        ),
-        Claim(
-            "Replacing a written word changes the logits after it, and none before it.",
-            float(own[torch.ones_like(own).tril().bool()].min()) > 1e-6 and largest(own.triu(1)) < 1e-9,
-            f"by {float(own[torch.ones_like(own).tril().bool()].min()):.3f} or more, and not at all",
-        ),
+    yield Claim(
+        "Queries of cross-attention come from the decoder, keys and values from the encoder.",
+        moved["source"][0] == 0 < min(moved["source"][1:]) and max(moved["written"][1:]) == 0 < moved["written"][0],
+        "a source word moves keys and values only, a written word queries only (first layer)",
+    )
+    yield Claim(
+        "The encoder, and the keys and values of its output, are computed once for all written words.",
+        once == [1, 1, 1] and each == [written, written],
+        f"once each, and {count_of(written, 'times')} the decoder with its queries",
+    )
+    yield Claim(
+        "The logits of words written one by one are the same as those of one pass.",
+        numbers["same"],
+        ROUNDING,
+    )
+    yield Claim(
+        "Every vector of the encoder depends on every source word and on no written word.",
+        float(encoder[:, :read].min()) > 1e-6 and largest(encoder[:, read:]) == 0,
+        f"source words move it by {float(encoder[:, :read].min()):.3f} or more, written words by exactly 0",
+    )
+    yield Claim(
+        "Replacing a source word changes the logits at every written position.",
+        float(decoder[:, :read].min()) > 1e-6,
+        f"by {float(decoder[:, :read].min()):.3f} or more",
+    )
+    yield Claim(
+        "Replacing a written word changes the logits after it, and none before it.",
+        float(own[torch.ones_like(own).tril().bool()].min()) > 1e-6 and largest(own.triu(1)) < 1e-9,
+        f"by {float(own[torch.ones_like(own).tril().bool()].min()):.3f} or more, and not at all",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     source, written = numbers["source"], numbers["written"]
     begin(figure, "What depends on what in a translator", 8.6, 8.0)
     panels = figure.subplots(2, 1, height_ratios=(len(source), len(written)))

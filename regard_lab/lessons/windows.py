@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -11,12 +11,9 @@ from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
 from regard.patterns import Pattern, parse
 from regard.patterns.drawing import learned
-from regard_lab.lessons.figures import LINES, begin, draw_map, scale_beside
-from regard_lab.lessons.taught import LESSONS, Claim, Settings, Table, Taught
+from regard_lab.lessons.figures import LINES, Figure, begin, draw_map, scale_beside
+from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
 from regard_lab.lessons.words import embedded, rounded, seeded, words_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEXT = (
     "The animal that had walked all day along the dusty road did not cross the wide street because it was far too "
@@ -38,29 +35,21 @@ reached = x.grad[0].norm(dim=-1) > 0
 print(reached.nonzero().flatten().tolist(), p.CausalWindow(4).reach(3))"""
 
 
-def teach(settings: Settings) -> Taught:
+def teach(settings: Settings) -> Lecture:
     """Predict and measure which words each word depends on through 1 to 4 layers."""
     words = words_of(settings.text, TEXT, least=3)
     fields = [_fields(parse(text), words, settings.seed) for text in PATTERNS]
     numbers = {"words": list(words), "layers": list(range(1, LAYERS + 1)), "patterns": fields}
-    return Taught(
-        lesson=LESSONS["windows"],
-        paragraphs=(
-            "A layer in which each word looks at w neighbours costs n · w instead of n². Words outside the window "
-            "still have an effect, because the neighbours have looked at their own neighbours in the layer below. "
-            "Each layer extends the reach by one window.",
-            "pattern.reach(layers) returns this reach without computing attention. A gradient measures it: in a stack "
-            "of attention layers with random weights, the output of a word has a gradient of exactly 0 with respect to "
-            "every word that it cannot depend on.",
-            "Per layer, causal_window(w) reaches w - 1 words back and sliding_window(w) w // 2 words to each side. A "
-            "dilated window reaches d times as far at the same cost, but skips words. Source: Beltagy et al. 2020, "
-            "section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.",
-        ),
-        tables=(_table(numbers),),
-        claims=_claims(numbers),
-        code=CODE,
-        numbers=numbers,
-        drawing=partial(_draw, numbers),
+    return numbers, (
+        "A layer in which each word looks at w neighbours costs n · w instead of n². Words outside the window "
+        "still have an effect, because the neighbours have looked at their own neighbours in the layer below. "
+        "Each layer extends the reach by one window.",
+        "pattern.reach(layers) returns this reach without computing attention. A gradient measures it: in a stack "
+        "of attention layers with random weights, the output of a word has a gradient of exactly 0 with respect to "
+        "every word that it cannot depend on.",
+        "Per layer, causal_window(w) reaches w - 1 words back and sliding_window(w) w // 2 words to each side. A "
+        "dilated window reaches d times as far at the same cost, but skips words. Source: Beltagy et al. 2020, "
+        "section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.",
     )
 
 
@@ -105,7 +94,7 @@ def _asked(pattern: Pattern, length: int) -> int:
     return length - 1 if pattern.reach().ahead == 0 else length // 2
 
 
-def _table(numbers: dict[str, Any]) -> Table:
+def tables(numbers: dict[str, Any]) -> Iterator[Table]:
     rows = []
     for field in numbers["patterns"]:
         for layers, stack in zip(numbers["layers"], field["stacks"], strict=True):
@@ -113,35 +102,33 @@ def _table(numbers: dict[str, Any]) -> Table:
             seen = f"{len(stack['middle_sees'])} of {len(numbers['words'])}"
             rows.append((field["pattern"], str(layers), f"{back}, {ahead}", f"{far}, {on}", seen))
     columns = ("pattern", "layers", "reach: back, ahead", "gradient: back, ahead", "words that one word depends on")
-    return Table(f"How far words look in a text of {count_of(len(numbers['words']), 'words')}", columns, tuple(rows))
+    yield Table(f"How far words look in a text of {count_of(len(numbers['words']), 'words')}", columns, tuple(rows))
 
 
-def _claims(numbers: dict[str, Any]) -> tuple[Claim, ...]:
+def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
     stacks = [stack for field in numbers["patterns"] for stack in field["stacks"]]
     reached = sum(stack["predicted"] == stack["measured"] for stack in stacks)
     same = sum(stack["same_pairs"] for stack in stacks)
     back = [stack["measured"][0] for stack in numbers["patterns"][0]["stacks"]]
     end = len(numbers["words"]) - 1
-    return (
-        Claim(
-            "reach(layers) is how far the gradient extends back and ahead, within the text.",
-            reached == len(stacks),
-            f"{reached} of {len(stacks)} stacks",
-        ),
-        Claim(
-            "The patterns predict exactly which pairs of words depend on each other, skipped words included.",
-            same == len(stacks),
-            f"all {end + 1}² pairs of {same} of {len(stacks)} stacks",
-        ),
-        Claim(
-            "Each layer extends the reach by the same number of words.",
-            back == [min(end, layers * back[0]) for layers in numbers["layers"]] and back[0] > 0,
-            f"{numbers['patterns'][0]['pattern']}: {', '.join(map(str, back))} words back",
-        ),
+    yield Claim(
+        "reach(layers) is how far the gradient extends back and ahead, within the text.",
+        reached == len(stacks),
+        f"{reached} of {len(stacks)} stacks",
+    )
+    yield Claim(
+        "The patterns predict exactly which pairs of words depend on each other, skipped words included.",
+        same == len(stacks),
+        f"all {end + 1}² pairs of {same} of {len(stacks)} stacks",
+    )
+    yield Claim(
+        "Each layer extends the reach by the same number of words.",
+        back == [min(end, layers * back[0]) for layers in numbers["layers"]] and back[0] > 0,
+        f"{numbers['patterns'][0]['pattern']}: {', '.join(map(str, back))} words back",
     )
 
 
-def _draw(numbers: dict[str, Any], figure: Figure) -> None:
+def draw(numbers: dict[str, Any], figure: Figure) -> None:
     words, fields = numbers["words"], numbers["patterns"]
     width = min(max(7.5, 0.3 * len(words)), 15.0)
     begin(figure, "What one word depends on through a stack of windows", width, 6.2)

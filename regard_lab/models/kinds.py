@@ -27,11 +27,7 @@ def load_translation_model(folder: str | Path) -> TranslationModel:
 
 
 def translation_model(saved: SavedModel, where: str) -> TranslationModel:
-    """Build the translation model in `saved`, read from `where`.
-
-    Raises:
-        CheckpointError: another kind of model, or weights that do not fit its config.
-    """
+    """Build the translation model in `saved`, read from `where`."""
     if saved.kind not in TRANSLATORS:
         raise NotFoundError(
             f"{where} holds a model of kind {saved.kind!r}, which does not translate; translation models are "

@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind, whole
 from regard.bias import ALiBi
-from regard.core.keywords import OF_MODELS, answering
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError
 from regard.layers import FeedForward, MultiHeadAttention, Projection
@@ -23,9 +23,8 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, check_step, new_positions
+from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORMS, Block, new_norm
-from regard_lab.models.padding import align
 from regard_lab.models.state import LayerCaches, frugal_kind
 from regard_lab.text.vocabularies import PAD
 
@@ -259,10 +258,6 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
 
     The start is None if all begin at 0.
 
-    Raises:
-        ShapeError: prompts of another rank or dtype.
-        ArgumentError: a prompt without ids.
-
     >>> end_together(torch.tensor([[5, 6, 7, 0], [0, 8, 9, 0]]))
     (tensor([[5, 6, 7],
             [0, 8, 9]]), tensor([0, 1]))
@@ -435,7 +430,7 @@ class LanguageModel(Stack):
         self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
         self._initialise()
 
-    @answering("LanguageModel", OF_MODELS)
+    @refusing_keywords("LanguageModel", OF_MODELS)
     def forward(self, ids: torch.Tensor, *, vectors: torch.Tensor | None = None) -> torch.Tensor:
         """Scores of the next id at each position.
 

@@ -76,10 +76,7 @@ class Block(nn.Module):
     ) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim); live: the keys that are not padding."""
         x = residual(
-            x,
-            lambda x: self.attention(x, pattern=live, bias=self.bias, cache=cache),
-            self.attention_norm,
-            self.dropout,
+            x, lambda x: self.attention(x, pattern=live, bias=self.bias, cache=cache), self.attention_norm, self.dropout
         )
         return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout)
 

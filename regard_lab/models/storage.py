@@ -15,15 +15,7 @@ import torch
 from regard.arguments import a_path, a_string, absent, count_of, of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError
 from regard.reprs import brief
-from regard.storage.files import (
-    TEXT_LIMIT,
-    check_name,
-    existing_folder,
-    naming,
-    read_bytes,
-    replace_file,
-    write_folder,
-)
+from regard.storage.files import TEXT_LIMIT, check_name, existing_folder, naming, read_bytes, replace_file, write_folder
 from regard.storage.sealed_json import check_format, parse_json, read_sealed, render_sealed
 from regard.storage.tensors import load_tensors, save_tensors
 
@@ -156,20 +148,12 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
 
 
 def kind_of_model(folder: str | Path) -> str:
-    """The kind of the model that `load_model` would read, without its tensors.
-
-    Raises:
-        NotFoundError, CheckpointError: as for `load_model`.
-    """
+    """The kind of the model that `load_model` would read, without its tensors."""
     return _read_model_config(_model_folder(a_path("folder", folder)))["kind"]
 
 
 def read_checkpoints(run: Path) -> Checkpoints | None:
-    """The checkpoints of a training run; None if nothing was saved yet.
-
-    Raises:
-        CheckpointError: the file is damaged or names a place outside the folder.
-    """
+    """The checkpoints of a training run; None if nothing was saved yet."""
     path = run / CHECKPOINTS_FILE
     if not os.path.lexists(path):
         return None

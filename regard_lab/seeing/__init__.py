@@ -5,11 +5,19 @@ to 1, and shares are counted over all sentences, leaving none out. matplotlib is
 """
 
 from regard_lab.seeing.explorer import Page, draw_attention, show
-from regard_lab.seeing.head_grid import draw_heads
 from regard_lab.seeing.lenses import LENSES, Relevance, draw_relevance, relevance
-from regard_lab.seeing.maps import KINDS, AttentionMaps, Kind, look, look_batch, looked_at, tell_look
-from regard_lab.seeing.pattern_picture import draw_pattern
-from regard_lab.seeing.picture import draw_maps
+from regard_lab.seeing.maps import (
+    KINDS,
+    AttentionMaps,
+    Kind,
+    TextMaps,
+    look,
+    look_batch,
+    look_text,
+    looked_at,
+    tell_look,
+)
+from regard_lab.seeing.picture import draw_heads, draw_maps, draw_pattern
 from regard_lab.seeing.quality import Approximation, approximation
 from regard_lab.seeing.referents import (
     HONESTY,
@@ -23,7 +31,6 @@ from regard_lab.seeing.referents import (
     swap_check,
 )
 from regard_lab.seeing.terminal import terminal_map, visible
-from regard_lab.seeing.texts import TextMaps, look_text
 from regard_lab.seeing.watching import merge
 
 __all__ = [

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
 COLOURS = "cividis"
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too
 INK, FAINT, UNSEEN = "#222222", "#666666", "#e4e4e4"
 KINDS_OF_PICTURE = (".png", ".svg")
 DOTS_PER_INCH = 150

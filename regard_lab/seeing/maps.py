@@ -1,22 +1,28 @@
-"""All attention weights of a translator on one sentence, with named axes, and what one word looked at most."""
+"""All attention weights of a model on one text, with named axes, and what one word looked at most.
+
+`look` is for translators, `look_text` for language models and encoders.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
-from regard.arguments import a_list, each, of_kind, shown, suggest, whole
+from regard.arguments import a_list, a_string, of_kind, shown, suggest, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.layers.recording import Recording
+from regard.layers.recording import record_attention
 from regard.mechanisms import parse as parse_mechanism
-from regard_lab.models import RecurrentTranslator
+from regard.reprs import brief
+from regard_lab.decoding.loading import check_together
+from regard_lab.models import LanguageModel, RecurrentTranslator
+from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.terminal import visible
-from regard_lab.seeing.watching import Span, layer_weights, merge, recorded_weights, watched
-from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, merge, target_of, watched
+from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.batches import batches_in_order
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -192,13 +198,13 @@ def look_batch(
     for sentence in sentences:
         if len(sentence) != 2:
             raise ArgumentError(f"sentences hold {shown(sentence)}; each is (source, target ids)")
-    encoded = [(tokeniser.encode(source), _checked_target(ids)) for source, ids in sentences]
+    encoded = [(tokeniser.encode(source), target_of(ids)) for source, ids in sentences]
     results: dict[int, AttentionMaps] = {}
     device = next(model.parameters()).device
     for indices, batch in batches_in_order(encoded, batch_tokens):
         with watched(model, tokeniser) as recording:
             model(batch.source.to(device), batch.target.to(device))
-        encoder, decoder, cross = _all_weights(recording, model)
+        encoder, decoder, cross = all_weights(recording, model)
         for row, index in enumerate(indices):
             source, target = ([*ids, END] for ids in encoded[index])
             s, t = len(source), len(target)
@@ -234,31 +240,6 @@ def has_encoder_weights(model: TranslationModel) -> bool:
     if isinstance(model, RecurrentTranslator):
         return True
     return "weights" in parse_mechanism(model.config.encoder_mechanism).statistics
-
-
-def _all_weights(recording: Recording, model: TranslationModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys) each."""
-    if isinstance(model, RecurrentTranslator):
-        cross = layer_weights(recording, "cell.attention")[None]  # (1, batch, 1, target, source)
-        _, batch, heads, target, source = cross.shape
-        encoder, decoder = (cross.new_zeros(0, batch, heads, length, length) for length in (source, target))
-        return encoder, decoder, cross
-    return (
-        recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
-        recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers),
-        recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers),
-    )
-
-
-def _checked_target(target_ids: Sequence[int]) -> list[int]:
-    if isinstance(target_ids, str):
-        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
-    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
-    if special := sorted({PAD, BEGIN, END} & set(ids)):
-        raise ArgumentError(
-            f"target_ids contain the special ids {special}; give only those of the text, as encode does"
-        )
-    return ids
 
 
 def _singles(words: Sequence[str]) -> tuple[Span, ...]:
@@ -359,3 +340,153 @@ def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
     if not places:
         raise ArgumentError(f"no {kind} row is called {word!r}; there are {' '.join(map(visible, rows))}")
     return places[0]
+
+
+TextModel = LanguageModel | TextEncoder
+
+
+@brief
+@dataclass(frozen=True, eq=False, repr=False)
+class TextMaps:
+    """The weights of every head on one text; each row holds the weights of one query and sums to 1.
+
+    Args:
+        words: "<begin>", the words and runs of punctuation, and for an encoder "<end>".
+        weights: (layers, heads, words, words), float32.
+        spans: the words with the indices of their ids.
+        piece_weights: (layers, heads, ids, ids), before sub-words are merged.
+        causal: whether a query has only itself and earlier keys.
+    """
+
+    words: tuple[str, ...]
+    weights: torch.Tensor
+    spans: tuple[Span, ...]
+    piece_weights: torch.Tensor
+    causal: bool
+
+
+def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
+    """Record all attention weights while a model reads a text, in one forward pass.
+
+    Args:
+        model: a language model, which reads "<begin>" and the text, or an encoder, which also reads "<end>". It is
+            left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        text: the text.
+
+    Returns:
+        The weights between words (the sum over key sub-words, the mean over query sub-words) and between ids.
+
+    Raises:
+        ArgumentError: another kind of model, or a tokeniser that does not fit it.
+
+    >>> tokeniser = Tokeniser.train(["The cat sat on the mat."], vocab_size=300)
+    >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
+    >>> maps = look_text(model, tokeniser, "The cat sat.")
+    >>> maps.words, maps.weights.shape, maps.causal
+    (('<begin>', 'The', 'cat', 'sat', '.'), torch.Size([1, 2, 5, 5]), True)
+    """
+    ids, causal = _ids_of(model, tokeniser, text)
+    with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
+        model(torch.tensor([ids], device=next(model.parameters()).device))
+    details = [recording[f"blocks.{layer}.attention"][0] for layer in range(model.config.layers)]
+    weights = torch.stack([detail.weights[0].float().cpu() for detail in details])
+    spans = tuple(tokeniser.words(ids))
+    words = tuple(word for word, _ in spans)
+    return TextMaps(words, merge(weights, spans, spans), spans, weights, causal)
+
+
+def _ids_of(model: TextModel, tokeniser: Tokeniser, text: str) -> tuple[list[int], bool]:
+    """The ids that the model reads, and whether each looks at itself and earlier ones alone."""
+    of_kind("model", model, TextModel, "a LanguageModel or a TextEncoder; `look` takes a translator")
+    check_together(model.config.vocab_size, tokeniser)
+    causal = isinstance(model, LanguageModel)
+    return [BEGIN, *tokeniser.encode(a_string("text", text)), *([] if causal else [END])], causal
+
+
+@brief
+@dataclass(frozen=True, eq=False, repr=False)
+class SampledMaps:
+    """The weights of every head for some words of a long text, whose other rows were not computed.
+
+    Args:
+        words: all words of the text.
+        rows: indices of the words whose rows were computed, in order.
+        weights: (layers, heads, rows, words), float32; each row sums to 1.
+        causal: whether a query has only itself and earlier keys.
+    """
+
+    words: tuple[str, ...]
+    rows: tuple[int, ...]
+    weights: torch.Tensor
+    causal: bool
+
+
+@torch.no_grad()
+def look_rows(model: TextModel, tokeniser: Tokeniser, text: str, count: int, *, seed: int = 0) -> SampledMaps:
+    """Record the weights of all heads for some words of a text, without the weights of the others.
+
+    The model reads the text once. Then each layer computes the rows of the chosen words again, one at a time, so memory
+    grows with the length and not with its square.
+
+    Args:
+        model, tokeniser, text: as for `look_text`.
+        count: how many words are chosen; all if there are fewer.
+        seed: decides which.
+
+    Raises:
+        ArgumentError: as `look_text`.
+        UnsupportedError: a mechanism whose rows depend on each other.
+
+    >>> tokeniser = Tokeniser.train(["The cat sat on the mat."], vocab_size=300)
+    >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1))
+    >>> maps = look_rows(model, tokeniser, "The cat sat on the mat.", 3)
+    >>> len(maps.rows), maps.weights.shape
+    (3, torch.Size([1, 2, 3, 8]))
+    """
+    ids, causal = _ids_of(model, tokeniser, text)
+    spans = tuple(tokeniser.words(ids))
+    order = torch.randperm(len(spans), generator=torch.Generator().manual_seed(whole("seed", seed, 0)))
+    rows = tuple(sorted(order[: whole("count", count, 1)].tolist()))
+    with in_eval_mode(model):
+        inputs = _inputs_of_layers(model, torch.tensor([ids], device=next(model.parameters()).device))
+        weights = torch.stack([_rows_of(block.attention, *given, [spans[row] for row in rows], spans)
+                               for block, given in zip(model.blocks, inputs, strict=True)])  # fmt: skip
+    return SampledMaps(tuple(word for word, _ in spans), rows, weights, causal)
+
+
+def _inputs_of_layers(model: TextModel, ids: torch.Tensor) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+    """What the attention of each layer reads: its vectors (1, length, dim) and its options."""
+    found: list[tuple[torch.Tensor, dict[str, Any]]] = []
+
+    def keep(_: torch.nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+        found.append((given[0], dict(options)))
+
+    layers: list[Any] = list(model.blocks)
+    hooks = [layer.attention.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
+    try:
+        model(ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _rows_of(
+    attention: Any, x: torch.Tensor, options: dict[str, Any], chosen: Sequence[Span], spans: Sequence[Span]
+) -> torch.Tensor:
+    """The weights (heads, chosen words, words) of one layer."""
+    if attention.to_k is None:
+        raise UnsupportedError(
+            f"{attention.mechanism.declared} compares all queries with each other, so some rows cannot be computed by "
+            f"themselves; give a shorter text"
+        )
+    options = {name: value for name, value in options.items() if name in ("pattern", "bias")}
+    context, parts = attention.project_context(x), []
+    for _, places in chosen:
+        with record_attention(attention, "weights") as recording:
+            for at in places:
+                attention(x[:, at : at + 1], context, q_start=at, **options)
+        rows = torch.cat([detail.weights[0].float().cpu() for detail in recording[""]], 1)  # (heads, ids of word, ids)
+        parts.append(merge(rows, [("", range(len(places)))], spans))
+    return torch.cat(parts, 1)

@@ -1,4 +1,4 @@
-"""Cross-attention and self-attention of one sentence in one picture."""
+"""Pictures of attention: of one sentence, of all heads of a model side by side, and of the pairs of a pattern."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import torch
 
 from regard.arguments import count_of, of_kind, shown
 from regard.errors import ArgumentError
+from regard.patterns import Pattern
+from regard.patterns.drawing import drawn_pairs
 from regard_lab.seeing.canvas import (
     FAINT,
     POINT,
@@ -274,3 +277,144 @@ def _right(column: tuple[Panel, ...]) -> float:
 
 def _stacked(column: tuple[Panel, ...]) -> float:
     return sum(panel.height for panel in column) + GAP * max(0, len(column) - 1)
+
+
+GRID_GAP = 0.16  # inches between the maps of all heads
+WIDEST = 24.0  # the most inches for all heads of a layer with labels
+NAMED_CELL = 0.1  # the smallest cell with a label
+SMALLEST_CELL = 0.05
+SCALE_HEIGHT = 1.5
+LEAST_STEP = 0.6  # the width of "layer 12"
+GRID_HEADING = 0.85  # the height of title, subtitle and head numbers
+
+
+def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") -> None:
+    """Draw all heads of one kind of attention: a row for each layer, a column for each head, one scale from 0 to 1.
+
+    If there are too many heads and words for labels, the picture says so.
+
+    Args:
+        maps: the weights; sub-words are merged if they are not yet.
+        path: a PNG or SVG; an existing file is replaced atomically.
+        kind: "encoder", "decoder" or "cross".
+
+    Raises:
+        ArgumentError: another kind, a path that ends in neither .png nor .svg, or a folder that does not exist.
+        CheckpointError: the file could not be written.
+        MissingPackageError: matplotlib is not installed.
+
+    >>> import tempfile, torch
+    >>> weights = torch.full((2, 2, 3, 3), 1 / 3)
+    >>> maps = AttentionMaps(("the", "cat", "<end>"), ("die", "Katze", "<end>"), weights, weights.tril(), weights)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw_heads(maps, f"{folder}/heads.png", "cross")
+    ...     Path(folder, "heads.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
+    path = checked_path(path)
+    maps = maps.merged()
+    rows, columns = (label_texts(labels) for labels in maps.labels(kind))
+    depth, heads = getattr(maps, kind).shape[:2]
+    cell = min(max(WIDEST / (heads * len(columns)), SMALLEST_CELL), 0.2, 3.0 / min(len(columns), 15))
+    named = cell >= NAMED_CELL
+    size = min(max(cell / POINT * 0.55, 5.0), 8.0)
+    width, height = len(columns) * cell, len(rows) * cell
+    across, down = (max(length, LEAST_STEP) + GRID_GAP for length in (width, height))  # from a map to the next
+    left = EDGE + 0.3 + (widest(rows, size) if named else 0.0)
+    top = EDGE + GRID_HEADING + (slanted_height(columns, size) if named else 0.0)
+    overhang = max(0.2, widest(columns[-3:], size) if named else 0.0)
+    scale = left + heads * across + overhang
+    with new_figure() as figure:
+        title, read, reading = WORDING[kind]
+        words = "" if named else f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
+        subtitle = (
+            f"{read} →, {reading} ↓{words}. Grey: not allowed (window, or not written yet). Layers and heads count "
+            f"from 0; attention alone is no explanation."
+        )
+        figure.set_size_inches(
+            max(scale + 0.75, text_width(subtitle, 8) + 2 * EDGE), top + max(depth * down, SCALE_HEIGHT) + EDGE
+        )
+        write_text(figure, f"{title}, every head", EDGE, EDGE, 13, weight="bold")
+        write_text(figure, subtitle, EDGE, EDGE + 0.27, 8, color=FAINT)
+        for layer in range(depth):
+            place = top + layer * down
+            write_text(figure, f"layer {layer}", EDGE, place + height / 2, 9, weight="bold", rotation=90, va="center")
+            for head in range(heads):
+                weights = maps.matrix(kind, layer, head)
+                box = Box(left + head * across, place, width, height)
+                axes = draw_weights(figure, box, weights, not_allowed(getattr(maps, kind)[layer]))
+                if layer == 0:
+                    write_text(figure, f"head {head}", box.left, EDGE + 0.6, 9, weight="bold")
+                if named and layer == 0:
+                    label_columns(axes, columns, size)
+                if named and head == 0:
+                    label_rows(axes, rows, size)
+        draw_scale(figure, Box(scale, top, 0.14, SCALE_HEIGHT))
+        save(figure, path)
+
+
+LARGEST = 4096  # the most queries or keys
+INCHES = 5.0
+CHARACTERS = 64  # in a line of the title
+ACROSS, MOST_PANELS = 4, 32  # heads that differ: in a row of the picture, and in all
+HIDDEN, LEARNED, ALLOWED = "#e9edf3", "#a3bfdb", "#12355b"
+
+
+def draw_pattern(
+    pattern: Pattern, q_len: int, k_len: int, path: str | Path, *, q_start: int | None = None, layers: int = 1
+) -> None:
+    """Draw the allowed pairs of a pattern (dark) into a PNG or SVG, those of the first batch row if they differ.
+
+    Heads that differ are drawn side by side. For a stack of several layers, positions that a query depends on only
+    through other positions are drawn lighter.
+
+    Args:
+        pattern: the pattern to draw.
+        q_len, k_len: numbers of queries and keys.
+        path: a PNG or SVG; an existing file is replaced atomically.
+        q_start: position of the first query; by default the last query is aligned with the last key.
+        layers: number of layers of the stack.
+
+    Raises:
+        ArgumentError: sizes below 1 or above 4096, more than 32 heads that differ, a path that ends in
+            neither .png nor .svg, or a folder that does not exist.
+        MissingPackageError: matplotlib is not installed.
+
+    >>> import tempfile
+    >>> from regard.patterns import Causal
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw_pattern(Causal(), 8, 8, f"{folder}/causal.png")
+    ...     Path(folder, "causal.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    path = checked_path(path)
+    if not (1 <= q_len <= LARGEST and 1 <= k_len <= LARGEST):
+        raise ArgumentError(f"{q_len} x {k_len} pairs do not fit a picture; draw 1 to {LARGEST} each way")
+    panels, title = drawn_pairs(pattern, q_len, k_len, q_start=q_start, layers=layers)
+    if len(panels) > MOST_PANELS:
+        raise ArgumentError(f"{len(panels)} heads differ in {pattern}; a picture draws at most {MOST_PANELS}")
+    first = k_len - q_len if q_start is None else q_start
+    height = max(1.6, min(2 * INCHES, INCHES * q_len / k_len)) + 0.4
+    across = min(len(panels), ACROSS)
+    down = -(-len(panels) // across)
+    with new_figure() as figure:
+        from matplotlib.colors import ListedColormap
+
+        colours = ListedColormap([HIDDEN, LEARNED, ALLOWED])
+        figure.set_size_inches(INCHES * across, height * down)
+        lines = [*wrap(drawable(str(pattern)), CHARACTERS * across), *wrap(title, CHARACTERS * across)]
+        for number, panel in enumerate(panels, start=1):
+            axes = figure.add_subplot(down, across, number)
+            extent = (-0.5, k_len - 0.5, first + q_len - 0.5, first - 0.5)
+            axes.imshow(panel.marks.numpy(), cmap=colours, vmin=0, vmax=2, extent=extent, interpolation="nearest")
+            own = lines if len(panels) == 1 else wrap(drawable(panel.title), CHARACTERS)
+            axes.set_title("\n".join(own), fontsize=9, parse_math=False)
+            axes.set_xlabel("position of the key")
+            axes.set_ylabel("position of the query")
+            axes.locator_params(integer=True)
+            axes.spines[:].set_visible(False)
+        if len(panels) > 1:
+            figure.suptitle("\n".join(lines), fontsize=9, parse_math=False)
+        figure.set_layout_engine("constrained" if len(panels) > 1 else "tight")
+        save(figure, path)

@@ -149,14 +149,12 @@ def choose_head(
     >>> 0 <= choose_head(model, tokeniser, sentences).agreement <= 1
     True
     """
-    valid_sentences = _listed("valid_sentences", valid_sentences)
-    _check_any(valid_sentences)
+    valid_sentences = _some("valid_sentences", valid_sentences)
     splits = [split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences]
     if strangers := sum(split != "valid" for split in splits):
         raise ArgumentError(
-            f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; "
-            f"choose a head only on "
-            f"make_split('valid', ...), so that test sentences stay independent of the choice"
+            f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; choose a head only "
+            "on make_split('valid', ...), so that test sentences stay independent of the choice"
         )
     agreed = torch.stack([one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)])
     counts = agreed.sum(0)  # (layers, heads)
@@ -189,8 +187,7 @@ def referent_agreement(
     >>> referent_agreement(model, tokeniser, sentences, (1, 0)).count
     4
     """
-    sentences = _listed("sentences", sentences)
-    _check_any(sentences)
+    sentences = _some("sentences", sentences)
     layer, number = _layer_and_number(head)
     encoder = _self_attending(model)
     layers, heads = encoder.config.encoder_layers, encoder.config.heads
@@ -267,9 +264,10 @@ def _listed(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSent
     return a_list(name, sentences, PronounSentence, "PronounSentences, as make_split returns them")
 
 
-def _check_any(sentences: Sequence[PronounSentence]) -> None:
-    if not sentences:
+def _some(name: str, sentences: Sequence[PronounSentence]) -> list[PronounSentence]:
+    if not (listed := _listed(name, sentences)):
         raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
+    return listed
 
 
 @dataclass(frozen=True)
@@ -313,9 +311,7 @@ def swap_check(
     """
     if not callable(translate):
         raise ArgumentError(f"translate is {shown(translate)}; it needs a function from lines to their translations")
-    sentences = a_list("sentences", sentences, PronounSentence, "PronounSentences, as make_split returns them")
-    if not sentences:
-        raise ArgumentError("there are 0 sentences, so a share cannot be computed; give at least one")
+    sentences = _some("sentences", sentences)
     versions = [
         *sentences,
         *(swap_referent(sentence, seed) for sentence in sentences),

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import torch
 
-from regard.arguments import a_list, shown
+from regard.arguments import a_list, each, shown, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.recording import Recording, record_attention
-from regard_lab.models import LanguageModel
+from regard_lab.decoding.loading import check_together
+from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.text import Tokeniser
+from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
 Span = tuple[str, range]  # a word and the indices of its ids
 
@@ -78,11 +79,7 @@ def watched(model: TranslationModel | LanguageModel, tokeniser: Tokeniser) -> Ge
     Raises:
         ArgumentError: the tokeniser and the model have vocabularies of different sizes.
     """
-    if model.config.vocab_size != tokeniser.vocab_size:
-        raise ArgumentError(
-            f"the model has {model.config.vocab_size} ids and the tokeniser {tokeniser.vocab_size}; use the tokeniser "
-            f"that the model was trained with"
-        )
+    check_together(model.config.vocab_size, tokeniser)
     with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
         yield recording
 
@@ -97,6 +94,40 @@ def in_eval_mode(model: torch.nn.Module) -> Generator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def all_weights(
+    recording: Recording, model: TranslationModel | LanguageModel
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys); some may have 0 layers."""
+    if isinstance(model, LanguageModel):
+        decoder = recorded_weights(recording, "blocks", "attention", model.config.layers)
+        none = decoder[:0, ..., :0]
+        return none[..., :0, :], decoder, none
+    if isinstance(model, RecurrentTranslator):
+        cross = layer_weights(recording, "cell.attention")[None]  # (1, batch, 1, target, source)
+        _, batch, heads, target, source = cross.shape
+        encoder, decoder = (cross.new_zeros(0, batch, heads, length, length) for length in (source, target))
+        return encoder, decoder, cross
+    return (
+        recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
+        recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers),
+        recorded_weights(recording, "decoder", "cross_attention", model.config.decoder_layers),
+    )
+
+
+def target_of(target_ids: Sequence[int]) -> list[int]:
+    """The ids of a target as a list.
+
+    Raises:
+        ArgumentError: a text instead of ids, or special ids among them.
+    """
+    if isinstance(target_ids, str):
+        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
+    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
+    if special := sorted({PAD, BEGIN, END} & set(ids)):
+        raise ArgumentError(f"target_ids contain the special ids {special}; give only those of the text")
+    return ids
 
 
 def recorded_weights(recording: Recording, stack: str, attention: str, depth: int) -> torch.Tensor:

@@ -71,12 +71,7 @@ def check_there(path: PathLike) -> None:
 
 @contextmanager
 def open_bytes(path: PathLike) -> Generator[BufferedReader]:
-    """A file that is open for reading bytes inside the block.
-
-    Raises:
-        NotFoundError: the file is missing, or a folder.
-        DataError: it cannot be opened or read.
-    """
+    """A file that is open for reading bytes inside the block."""
     path = a_path("path", path)
     with _opened(path) as file:
         try:
@@ -105,10 +100,6 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
     r"""The lines of a text file with their numbers, from 1; None for a line that is not valid UTF-8.
 
     Lines end with "\n" or "\r\n" only, not at U+2028, U+0085 or form feeds. A byte order mark is dropped.
-
-    Raises:
-        DataError: the file cannot be opened, is binary (a NUL in its first 4 KiB), ends its lines with carriage returns
-            alone, or has more than one invalid line and more than a fifth of them invalid.
     """
     count, bad, first_bad = 0, 0, 0
     with open_bytes(path) as file:

@@ -2,24 +2,25 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
-from regard.arguments import a_list, a_path, absent, count_of, of_kind
+from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
-from regard_lab.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy, tidy_target
+from regard_lab.text.lines import LONE_SURROGATES, PathLike, check_there, normalise, numbered_lines, tidy, tidy_target
 from regard_lab.text.tables import (
     DELIMITERS,
-    HALF_QUOTED,
+    EMPTY_LINE,
+    NOT_UTF8,
     SOURCE_AND_TARGET,
     Columns,
-    Header,
+    Fault,
     PairTable,
     Quotes,
+    TextRow,
     find_header,
     first_line,
     name_the_keys,
@@ -43,9 +44,6 @@ class Pair:
     target: str
 
 
-EMPTY_LINE = "empty line"
-NOT_UTF8 = "not valid UTF-8"
-NOT_TWO_COLUMNS = "not exactly two columns"
 BROKEN_JSON = "broken JSON"
 WRONG_KEYS = "without source and target strings"
 NOT_UNICODE = "not valid Unicode"
@@ -56,22 +54,6 @@ FORMATS = (
 )
 
 
-class TextRow(NamedTuple):
-    """The two sides of a line as they are in the file or files."""
-
-    number: int  # line number, from 1
-    files: tuple[str, str]
-    sides: tuple[str, str]
-
-
-class Fault(NamedTuple):
-    """The reason why a line gives no pair."""
-
-    reason: str
-    file: str
-    number: int
-
-
 def rows(
     paths: tuple[PathLike, ...], columns: Columns = SOURCE_AND_TARGET
 ) -> tuple[Iterator[TextRow | Fault], str | None, Quotes | None]:
@@ -79,11 +61,6 @@ def rows(
 
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
     rows that look quoted.
-
-    Raises:
-        ArgumentError: neither one path nor two.
-        NotFoundError: no such file.
-        DataError: an unknown suffix, or a file that cannot be read.
     """
     tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl")]
     if len(paths) not in (1, 2):
@@ -92,11 +69,8 @@ def rows(
         raise NotFoundError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
     if len(paths) == 2:
         return _parallel_rows(*paths), None, None
-    if not tables and Path(paths[0]).is_dir():
-        raise NotFoundError(f"{paths[0]} is a folder; name a file inside it")
-    if not tables and not Path(paths[0]).exists():
-        raise NotFoundError(absent(paths[0]))
     if not tables:
+        check_there(paths[0])
         raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     table = table_of(Path(paths[0]))
     if table.suffix not in DELIMITERS:
@@ -104,47 +78,17 @@ def rows(
     first = first_line(table.path)
     header = find_header(table, first, columns)
     quotes = Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
-    read = _plain_rows(table.path, quotes) if header is None else _named_rows(table, header, quotes)
-    return read, on_first_line(table, first, header, columns), quotes
-
-
-def _named_rows(table: PairTable, header: Header, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
-    file = str(table.path)
-    for number, found in table_rows(table, header, quotes):
-        if not found:
-            yield Fault(NOT_UTF8 if found is None else EMPTY_LINE, file, number)
-        elif isinstance(found, str):
-            yield Fault(found, file, number)
-        else:
-            yield TextRow(number, (file, file), found)
-
-
-def _plain_rows(path: Path, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
-    for row in _parsed_rows(path, _columns):
-        half = isinstance(row, TextRow) and quotes is not None and quotes.has_half(row.number, row.sides)
-        yield Fault(HALF_QUOTED, str(path), row.number) if half else row
+    return table_rows(table, header, quotes), on_first_line(table, first, header, columns), quotes
 
 
 def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
-    wanted = wanted_columns(table, columns)
-    return _parsed_rows(table.path, lambda text: _json_object(text, wanted))
-
-
-def _parsed_rows(path: Path, parse: Callable[[str], tuple[str, str] | str]) -> Iterator[TextRow | Fault]:
-    file = str(path)
-    for number, text in numbered_lines(path):
-        if text is None:
-            yield Fault(NOT_UTF8, file, number)
-        elif not text.strip():
-            yield Fault(EMPTY_LINE, file, number)
-        else:
-            parsed = parse(text)
-            yield Fault(parsed, file, number) if isinstance(parsed, str) else TextRow(number, (file, file), parsed)
-
-
-def _columns(text: str) -> tuple[str, str] | str:
-    source, tab, target = text.partition("\t")
-    return (source, target) if tab and "\t" not in target else NOT_TWO_COLUMNS
+    file, wanted = str(table.path), wanted_columns(table, columns)
+    for number, text in numbered_lines(table.path):
+        if text is None or not text.strip():
+            yield Fault(NOT_UTF8 if text is None else EMPTY_LINE, file, number)
+            continue
+        found = _json_object(text, wanted)
+        yield Fault(found, file, number) if isinstance(found, str) else TextRow(number, (file, file), found)
 
 
 def _json_object(text: str, wanted: Columns) -> tuple[str, str] | str:
@@ -367,7 +311,8 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
         raise ArgumentError(
             f"the shares are valid={valid} and test={test}; give shares of 0 or more whose sum is below 1"
         )
-    placed = [_fraction(pair.source) for pair in pairs]
+    digests = (hashlib.sha256(normalise(pair.source).encode("utf-8")).digest() for pair in pairs)
+    placed = [int.from_bytes(digest[:8], "big") / 2**64 for digest in digests]  # the fraction of each
     sources = sorted(set(placed))
     parts = 1 + (valid > 0) + (test > 0)
     if len(sources) < parts:
@@ -376,20 +321,12 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
             f"split into {parts} parts, which need at least {parts}; add pairs, or give the validation pairs in a "
             f"separate file"
         )
-    test_count = _clamp(sum(f < test for f in sources), test > 0, len(sources) - 1 - (valid > 0))
-    valid_count = _clamp(sum(f < test + valid for f in sources) - test_count, valid > 0, len(sources) - 1 - test_count)
+    below = [sum(fraction < share for fraction in sources) for share in (test, test + valid)]
+    test_count = max(test > 0, min(below[0], len(sources) - 1 - (valid > 0)))
+    valid_count = max(valid > 0, min(below[1] - test_count, len(sources) - 1 - test_count))
     first_valid, first_train = sources[test_count], sources[test_count + valid_count]
     splits = Splits([], [], [])
     for pair, fraction in zip(pairs, placed, strict=True):
         held_out = splits.test if fraction < first_valid else splits.valid
         (held_out if fraction < first_train else splits.train).append(pair)
     return splits
-
-
-def _fraction(source: str) -> float:
-    digest = hashlib.sha256(normalise(source).encode("utf-8")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def _clamp(count: int, least: int, most: int) -> int:
-    return max(least, min(count, most))

@@ -31,8 +31,27 @@ LANGUAGES = frozenset((
     "korean", "arabic", "hindi", "polish", "swedish", "czech", "ukrainian", "turkish", "vietnamese", "thai",
 ))  # fmt: skip
 
+EMPTY_LINE = "empty line"
+NOT_UTF8 = "not valid UTF-8"
+NOT_TWO_COLUMNS = "not exactly two columns"
 WRONG_COLUMNS = "not as many columns as the header"
 HALF_QUOTED = "with an odd number of quotes, one at the edge of a column"
+
+
+class TextRow(NamedTuple):
+    """The two sides of a line as they are in the file or files."""
+
+    number: int  # line number, from 1
+    files: tuple[str, str]
+    sides: tuple[str, str]
+
+
+class Fault(NamedTuple):
+    """The reason why a line gives no pair."""
+
+    reason: str
+    file: str
+    number: int
 
 
 class Columns(NamedTuple):
@@ -161,11 +180,7 @@ def _read_quoted(table: PairTable, kinds: Columns, header: bool) -> str:
 
 
 def find_header(table: PairTable, first: str, kinds: Columns) -> Header | None:
-    """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others.
-
-    Raises:
-        DataError: a column that was named is not there or there twice, or it is not certain which columns to read.
-    """
+    """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others."""
     if table.suffix == ".csv" and not first.strip():
         raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
     headers = []
@@ -228,34 +243,27 @@ def on_first_line(table: PairTable, first: str, header: Header | None, kinds: Co
     )
 
 
-def table_rows(
-    table: PairTable, header: Header, quotes: Quotes | None
-) -> Iterator[tuple[int, tuple[str, str] | str | None]]:
-    """The rows below a header with the numbers of their lines: the two columns, a reason against it, or None.
-
-    None stands for a line that is not valid UTF-8. A quoted field of a `.csv` may hold line ends.
-
-    Raises:
-        DataError: a quoted field that does not end as one.
-    """
-    damaged: list[int] = []
-    lines = _below_header(table.path, damaged)
+def table_rows(table: PairTable, header: Header | None, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
+    """The rows of a table, below its header if it has one. A quoted field of a `.csv` may hold line ends."""
+    file, damaged = str(table.path), []
+    lines = _lines(table.path, 1 if header is None else 2, damaged)
+    form = Header("\t", 2, 0, 1) if header is None else header
     if table.suffix == ".tsv":
         rows = ((number, text.split("\t")) for number, text in lines)
     else:
-        rows = _quoted_rows(table.path, lines, header.delimiter)
+        rows = _quoted_rows(table.path, lines, form.delimiter)
     for number, cells in rows:
-        yield from ((number, None) for number in damaged)
+        yield from (Fault(NOT_UTF8, file, at) for at in damaged)
         damaged.clear()
         if not any(cell.strip() for cell in cells):
-            yield number, ""
-        elif len(cells) != header.count:
-            yield number, WRONG_COLUMNS
+            yield Fault(EMPTY_LINE, file, number)
+        elif len(cells) != form.count:
+            yield Fault(NOT_TWO_COLUMNS if header is None else WRONG_COLUMNS, file, number)
         elif quotes is not None and quotes.has_half(number, cells):
-            yield number, HALF_QUOTED
+            yield Fault(HALF_QUOTED, file, number)
         else:
-            yield number, (cells[header.left], cells[header.right])
-    yield from ((number, None) for number in damaged)
+            yield TextRow(number, (file, file), (cells[form.left], cells[form.right]))
+    yield from (Fault(NOT_UTF8, file, at) for at in damaged)
 
 
 def first_line(path: Path) -> str:
@@ -263,11 +271,12 @@ def first_line(path: Path) -> str:
     return next((text or "" for _, text in numbered_lines(path)), "")
 
 
-def _below_header(path: Path, damaged: list[int]) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, first: int, damaged: list[int]) -> Iterator[tuple[int, str]]:
+    """The lines from the first that is read, with their numbers; those that are not UTF-8 are noted as damaged."""
     for number, text in numbered_lines(path):
         if text is None:
             damaged.append(number)
-        elif number > 1:
+        elif number >= first:
             yield number, text
 
 

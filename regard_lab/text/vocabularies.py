@@ -151,11 +151,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
-        """Read a vocabulary that `to_json` wrote, checking all its content.
-
-        Raises:
-            CheckpointError: a text that `to_json` cannot have written.
-        """
+        """Read a vocabulary that `to_json` wrote, checking all its content."""
         try:
             content = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:

@@ -34,16 +34,20 @@ def _of(side: str, names: str) -> list[str]:
 
 # Tests of properties by hypothesis; each case runs all of them with another seed.
 PROPERTIES = (
-    *_of("regard", "patterns/test_pattern_laws.py patterns/test_pattern_structure.py patterns/test_same_document.py"),
-    *_of("regard", "patterns/test_written_apart.py contracts/test_laws.py backends/test_schedule_of_patterns.py"),
+    *_of("regard", "patterns/test_pattern_laws.py patterns/test_pattern_text.py patterns/test_same_document.py"),
+    *_of("regard", "contracts/test_laws.py backends/test_schedule_of_patterns.py"),
     *_of("regard", "caches/test_cache_machine.py layers/test_layer_caches.py layers/test_multi_head.py"),
-    *_of("regard_lab", "models/test_language_model.py models/test_language_state.py models/test_translation_steps.py"),
-    *_of("regard_lab", "decoding/test_filters.py decoding/test_stops.py text/test_tokenisers.py text/test_batches.py"),
-    *_of("regard_lab", "text/test_documents.py text/test_splits.py conversion/test_conversion_heads.py"),
+    *_of("regard_lab", "models/test_language_model.py models/test_language_state.py models/test_translators.py"),
+    *_of(
+        "regard_lab",
+        "decoding/test_sampling.py decoding/test_generator.py text/test_tokenisers.py text/test_batches.py",
+    ),
+    *_of("regard_lab", "text/test_documents.py text/test_translation_data.py conversion/test_own_models.py"),
 )
 # What is run in random order: folders that take seconds, and do not start processes.
 SHUFFLED = (
-    *_of("regard", "patterns bias positions caches storage mechanisms test_call.py test_planned.py test_numbers.py"),
+    *_of("regard", "patterns caches storage mechanisms test_bias.py test_positions.py test_call.py"),
+    *_of("regard", "test_numbers.py"),
     *_of("regard_lab", "decoding text"),
 )
 # Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
@@ -58,12 +62,12 @@ FOLDERS = (
 SLOW = (
     *_of("regard", "backends/test_flex.py backends/test_second_pass.py contracts/test_fixed_laws.py"),
     *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh_fast.py"),
-    *_of("regard", "mechanisms/test_performer.py mechanisms/test_random_feature.py"),
+    *_of("regard", "mechanisms/test_random_features.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
-    *_of("regard", "native/test_native_shipping.py native/test_shipping_without_compiler.py"),
+    *_of("regard", "native/test_shipping.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
     *_of("regard_lab", "models/test_language_state.py native/test_native_trained.py conversion/test_folder_memory.py"),
-    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_runs.py"),
+    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_commands.py"),
     "tests/regard/contracts/test_grid.py|-k|long_calls",
     *(f"tests/regard/contracts/test_grid.py|-k|whole_product and lengths{number}" for number in range(7)),
 )

@@ -84,8 +84,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "lsh": {"mechanism": "lsh(chunk=4, buckets=4, rounds=2, seed=1)", "pattern": "causal", "k_len": 11},
     "streamed": {"backend": "streamed", "pattern": "causal_window(4)", "softcap": 5.0, "sink": 0.5},
     "tiled": {"backend": "tiled", "pattern": "strided(4)"},
-    "tiled, apart": {"backend": "tiled", "pattern": "sliding_window(4) | global_tokens(0)", "dtype": torch.float64},
-    "tiled, biased": {"backend": "tiled", "pattern": "strided(4)", "bias": rg.bias.ALiBi()},  # without the kernel
+    "tiled, biased": {"backend": "tiled", "pattern": "strided(4)", "bias": rg.bias.ALiBi(), "dtype": torch.float64},
+    "fused, gathered": {"backend": "fused", "pattern": "sliding_window(1) | key_set(0)", "dtype": torch.float64},
     "fused": {"backend": "fused", "pattern": "causal & random_blocks(1, block=3, seed=2)"},
     "reference": {"backend": "reference", "pattern": "fixed(4)", "dropout": 0.1, "dropout_seed": 5},
     "decode": {"backend": "decode", "q_len": 1, "pattern": "causal", "learns": False},

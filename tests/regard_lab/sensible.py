@@ -130,7 +130,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "LanguageModel.start.prompts": lambda: IDS, "LayerCaches.caches": lambda: [caches.new_cache("dynamic", 2, 2, 4)],
     "saved": lambda: models.load_model(saved_translator()), "where": lambda: "a folder",
     "load_translation_model.folder": saved_translator,
-    # training, conversion, inspection
+    # training, conversion, seeing
     "settings": dict, "Lesson.teach.settings": lambda: None, "average_checkpoints.run": lambda: "run",
     "average_checkpoints.count": lambda: 2, "out": lambda: "out", "count": lambda: 1,
     "learning_rate_at.config": TrainingConfig, "draw_curves.log_path": lambda: "log.jsonl",

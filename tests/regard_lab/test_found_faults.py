@@ -172,7 +172,7 @@ FAULTS = {
         normalise_targets, "tests/regard_lab/text/test_typography.py::test_every_target_comes_back_as_it_is"
     ),
     "12 a quoted line end makes a pair of two halves": Fault(
-        keep_halves_of_rows, "tests/regard_lab/text/test_halves.py::test_no_pair_is_made_from_halves_of_a_quoted_row"
+        keep_halves_of_rows, "tests/regard_lab/text/test_readers.py::test_no_pair_is_made_from_halves_of_a_quoted_row"
     ),
     "13 compiled dropout draws another mask in the backward pass": Fault(
         draw_a_compiled_seed_again,

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.backends.flex.tile_map import MOST_RUNS, TILE, most_pairs, tile_map
-from regard.backends.schedule import strict_refusal
+from regard.backends.flex.tile_map import MOST_RUNS, TILE, pairs_of_tiles, tile_map
+from regard.backends.limits import Limit, on_dot_products, on_one_start, on_structure, refused, where
+from regard.backends.schedule import pairs_of_long_band, strict_refusal
 from regard.backends.second_order import first_order_only
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
-from regard.core.problem import PER_ROW, Problem
+from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns import Grid
 from regard.reprs import Described
@@ -44,19 +45,15 @@ class Flex(Described):
         self.compiled = compiled
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if (reason := self._reason_against(problem)) is not None:
-            return Refusal(reason)
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
         assert problem.q_start is not None
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
         grid = grid.block(grid.rows, reachable_keys(problem))
-        if problem.strict and problem.outlined:
-            pairs, kept = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks).pairs, None
-        elif problem.strict:
-            tiles = tile_map(problem.pattern, grid, problem.batch, problem.heads)
-            pairs, kept = tiles.pairs, tiles.kept
-        if problem.strict and (refusal := strict_refusal(problem, pairs, kept)) is not None:
+        cost = _cost(problem, grid)
+        if (refusal := strict_refusal(problem, cost.pairs)) is not None:
             return refusal
-        return Offer(with_statistics(_cost(problem, grid), problem), partial(self.run, problem, grid))
+        return Offer(with_statistics(cost, problem), partial(self.run, problem, grid))
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
         output, log_sum_exp = self._attend(problem, grid, operands)
@@ -90,44 +87,43 @@ class Flex(Described):
         output, log_sum_exp = first_order_only(self.name, output, log_sum_exp)
         return output, log_sum_exp
 
-    def _reason_against(self, problem: Problem) -> str | None:
-        if problem.device not in self.devices:
-            return (
-                f"FlexAttention is for {' and '.join(self.devices)} here; on {problem.device} other backends compute "
-                f"this without compiling"
-            )
-        if problem.device == "cuda" and not problem.outlined and find_spec("triton") is None:
-            return "FlexAttention compiles with triton, which is not installed"
-        if problem.device == "cpu" and problem.needs_grad:
-            return "FlexAttention has no gradients on cpu"
-        return _reason_in(problem)
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        devices = where(
+            lambda one: one.device not in self.devices,
+            f"FlexAttention is for {' and '.join(self.devices)} here; on {{problem.device}} other backends compute "
+            "this without compiling",
+        )
+        return devices, *_LIMITS
 
 
-def _reason_in(problem: Problem) -> str | None:
-    """Why FlexAttention cannot compute a problem on any device, or None."""
-    pattern = problem.pattern
-    if (reason := problem.not_dot_product) is not None:
-        return reason
-    if problem.empty:
-        return "there is nothing to compute, and FlexAttention does not take sizes of 0"
-    if problem.dtype == torch.float64:
-        return "FlexAttention computes in float32 at most, not in float64"
-    if max(problem.head_dim, problem.v_dim) > LARGEST_SIZE:
-        sizes = f"head_dim {problem.head_dim} and v_dim {problem.v_dim}"
-        return f"FlexAttention's kernels hold vectors of at most {LARGEST_SIZE} numbers, not {sizes}"
-    if problem.dropout > 0:
-        return "FlexAttention has no dropout"
-    if problem.bias_learns:
-        return "it has no gradient of a bias; other backends add it up in a fixed order"
-    if problem.q_start is PER_ROW:
-        return "q_start is a tensor, so the plan does not know the positions of the queries"
-    if not pattern.structured:
-        return f"{pattern} has no structure and can only be evaluated pair by pair"
-    if not reachable_keys(problem):
-        return f"no pair is allowed by {pattern}, and FlexAttention does not take sizes of 0"
-    if _fused_at_once(problem):
-        return f"{pattern} skips no tile that fused would compute, and fused needs no compiling"
-    return None
+_LIMITS = (
+    where(
+        lambda one: one.device == "cuda" and not one.outlined and find_spec("triton") is None,
+        "FlexAttention compiles with triton, which is not installed",
+    ),
+    where(lambda one: one.device == "cpu" and one.needs_grad, "FlexAttention has no gradients on cpu"),
+    on_dot_products,
+    where(lambda one: one.empty, "there is nothing to compute, and FlexAttention does not take sizes of 0"),
+    where(lambda one: one.dtype == torch.float64, "FlexAttention computes in float32 at most, not in float64"),
+    where(
+        lambda one: max(one.head_dim, one.v_dim) > LARGEST_SIZE,
+        f"FlexAttention's kernels hold vectors of at most {LARGEST_SIZE} numbers, not head_dim {{problem.head_dim}} "
+        "and v_dim {problem.v_dim}",
+    ),
+    where(lambda one: one.dropout > 0, "FlexAttention has no dropout"),
+    where(lambda one: one.bias_learns, "it has no gradient of a bias; other backends add it up in a fixed order"),
+    on_one_start,
+    on_structure,
+    where(
+        lambda one: not reachable_keys(one),
+        "no pair is allowed by {pattern}, and FlexAttention does not take sizes of 0",
+    ),
+    where(
+        lambda one: _fused_at_once(one),
+        "{pattern} skips no tile that fused would compute, and fused needs no compiling",
+    ),
+)
 
 
 def _fused_at_once(problem: Problem) -> bool:
@@ -145,8 +141,11 @@ def _fused_at_once(problem: Problem) -> bool:
 
 def _cost(problem: Problem, grid: Grid) -> Cost:
     """The cost of computing every tile that may contain an allowed pair."""
-    most = most_pairs(problem.pattern, grid, problem.batch, problem.heads, problem.looks)
-    pairs = most.pairs
+    long = pairs_of_long_band(problem, TILE, TILE)
+    if long is None:
+        pairs = pairs_of_tiles(problem.pattern, grid, problem.batch, problem.heads)
+    else:
+        pairs = problem.batch * problem.heads * long
     width, size = problem.dtype.itemsize, problem.head_dim + problem.v_dim
     rows = problem.batch * problem.heads * problem.q_len
     vectors = (rows + problem.batch * problem.kv_heads * len(grid.keys)) * size
@@ -162,7 +161,7 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
         peak_bytes=tables + 4 * rows + (back if problem.needs_grad else 0),
         pairs=pairs,
         calls=4 if problem.needs_grad else 1,
-        estimated=not most.exact,
+        estimated=long is not None,
     )
 
 

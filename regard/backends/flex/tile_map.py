@@ -15,10 +15,8 @@ import torch.nn.functional as F
 
 from regard.backends.schedule import Schedule, joined
 from regard.patterns import Grid, Pattern
-from regard.patterns.counts import Count
 from regard.patterns.ranges import covers
 from regard.patterns.row_blocks import Answers, RowBlock
-from regard.patterns.survey import Budget, SpentError
 
 TILE = 128  # queries and keys of a tile, the size that FlexAttention's kernels use
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
@@ -65,21 +63,21 @@ def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
 @torch.inference_mode(False)  # what is remembered may be needed where gradients are
 def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     kinds = _Kinds()
-    sheets: dict[Pattern, _Sheet] = {}
-    found: list[list[_Sheet]] = []
+    tiles_of_pattern: dict[Pattern, _Tiles] = {}
+    found: list[list[_Tiles]] = []
     for row in _plain(pattern, batch, heads):
         for one in row:
-            if one not in sheets:
-                sheets[one] = _sheet(one, grid, kinds)
-        found.append([sheets[one] for one in row])
-    empty_rows = torch.stack([torch.stack([sheet.empty_rows for sheet in row]) for row in found])[..., None]
+            if one not in tiles_of_pattern:
+                tiles_of_pattern[one] = _tiles(one, grid, kinds)
+        found.append([tiles_of_pattern[one] for one in row])
+    empty_rows = torch.stack([torch.stack([tiles.empty_rows for tiles in row]) for row in found])[..., None]
     times = batch * heads // (len(found) * len(found[0]))
     return TileMap(
-        kinds=torch.stack([torch.stack([sheet.kinds for sheet in row]) for row in found]),
+        kinds=torch.stack([torch.stack([tiles.kinds for tiles in row]) for row in found]),
         bits=torch.stack(kinds.bits),
         empty_rows=empty_rows if empty_rows.any() else None,
-        pairs=times * sum(sheet.pairs for row in found for sheet in row),
-        kept=times * sum(sheet.kept for row in found for sheet in row),
+        pairs=times * sum(tiles.pairs for row in found for tiles in row),
+        kept=times * sum(tiles.kept for row in found for tiles in row),
         limits=_limits(pattern, grid),
     )
 
@@ -103,34 +101,22 @@ _kept = lru_cache(maxsize=64)(_tile_map)
 _kept_shortly = lru_cache(maxsize=4)(_tile_map)
 
 
-def most_pairs(pattern: Pattern, grid: Grid, batch: int, heads: int, looks: int | None = None) -> Count:
-    """Pairs of all tiles that may contain an allowed pair, of all batch rows and heads; no pair is evaluated.
-
-    If more than `looks` rows of tiles are needed, the number is estimated from a sample.
-    """
-    known: dict[Pattern, Count] = {}
-    plain = _plain(pattern, batch, heads)
-    for one in {one for row in plain for one in row}:
-        known[one] = _most_pairs(one, grid, Budget(looks))
-    found = [known[one] for row in plain for one in row]
-    times = batch * heads // (len(plain) * len(plain[0]))
-    return Count(times * sum(one.pairs for one in found), all(one.exact for one in found))
+def pairs_of_tiles(pattern: Pattern, grid: Grid, batch: int, heads: int) -> int:
+    """Pairs of all tiles that may contain an allowed pair, of all batch rows and heads; no pair is evaluated."""
+    plain = [one for row in _plain(pattern, batch, heads) for one in row]
+    pairs = {one: _pairs_of_one(one, grid) for one in set(plain)}
+    return batch * heads // len(plain) * sum(pairs[one] for one in plain)
 
 
-def _most_pairs(pattern: Pattern, grid: Grid, budget: Budget) -> Count:
-    schedule = schedule_of(pattern, grid)
-
+def _pairs_of_one(pattern: Pattern, grid: Grid) -> int:
     def pairs(block: RowBlock) -> int:
         columns = joined(tuple(tiles_of(run.keys, grid.keys) for run in block.runs))
         return len(block.rows) * sum(len(grid.keys[run.start * TILE : run.stop * TILE]) for run in columns)
 
-    try:
-        blocks = schedule.blocks(budget, cost=lambda block: len(block.runs))
-    except SpentError:
-        return Count(schedule.estimated(lambda block: (pairs(block),))[0], exact=False)
     # A block that repeats moves by one tile each time, so only its last place can reach the last tile of keys, which
     # may be narrower.
-    return Count(sum((one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks))
+    blocks = schedule_of(pattern, grid)
+    return sum((one.times - 1) * pairs(one) + pairs(one.moved((one.times - 1) * TILE)) for one in blocks)
 
 
 def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
@@ -177,7 +163,7 @@ class _Kinds:
 
 
 @dataclass(frozen=True)
-class _Sheet:
+class _Tiles:
     """The tiles of one pattern: kinds (rows of tiles, columns), which rows are empty, and pairs as in TileMap."""
 
     kinds: torch.Tensor
@@ -186,7 +172,7 @@ class _Sheet:
     kept: int
 
 
-def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
+def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
     answers = Answers(pattern, grid)
     numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
     table, empty_rows = [], []
@@ -212,4 +198,4 @@ def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
                 kept += kinds.kept[kind]
         table.append(row)
         empty_rows.append(~looking[: len(block.rows)])
-    return _Sheet(torch.stack(table), torch.cat(empty_rows), pairs, kept)
+    return _Tiles(torch.stack(table), torch.cat(empty_rows), pairs, kept)

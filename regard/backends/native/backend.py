@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from regard.backends.native.kernel import Kernel
+from regard.backends.composed import Calls
+from regard.backends.limits import Limit, not_empty, on_dot_products, refused, where
+from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
-from regard.backends.native.statistics import with_asked
 from regard.backends.native.steps import steps_of
-from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.schedule import Schedule, pairs_of_long_band, strict_refusal
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Pattern
-from regard.patterns.band import Band
-from regard.patterns.row_blocks import RowBlock
-from regard.patterns.survey import Budget, SpentError
 from regard.reprs import Described
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5}
 WIDE = 0.95  # in float64
-COUNTED = 1 << 18  # rows whose tiles are counted one by one in a plan that is not run
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_KEYS = 2**31 - 1 - SPAN
 
@@ -33,38 +30,60 @@ class Native(Described):
 
     name = "native"
 
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return LIMITS
+
     def assess(self, problem: Problem) -> Offer | Refusal:
+        if (refusal := refused(LIMITS, problem)) is not None:
+            return refusal
         library = load()
-        if isinstance(library, str):
-            return Refusal(library)
-        if (reason := _reason_against(problem)) is not None:
-            return Refusal(reason)
+        assert isinstance(library, Library)
         pairs, estimated = _pairs(problem, library)
         if (refusal := strict_refusal(problem, pairs)) is not None:
             return refusal
         kernel, reads = Kernel(library, problem), _reads_stored(problem)
         steps = steps_of(library, problem) if reads else None
         return Offer(
-            with_asked(_cost(problem, library, pairs, estimated), problem),
+            with_kernel_statistics(_cost(problem, library, pairs, estimated), problem),
             kernel.run,
             takes_stored=reads,
             steps=None if steps is None else steps.run,
         )
 
 
-def _reason_against(problem: Problem) -> str | None:
-    if problem.device != "cpu":
-        return f"it is for the CPU, and the tensors are on {problem.device}"
-    if (reason := problem.not_dot_product) is not None:
-        return reason
-    if problem.empty:
-        return "there is nothing to compute"
-    if max(problem.q_len, problem.k_len) > MOST_KEYS:
-        return f"it counts keys in 32 bits, and there are {max(problem.q_len, problem.k_len)}"
+def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
+    """The kernel for a part of another backend's call, and its cost; None where it does not compute this problem."""
+    library = load()
+    if isinstance(library, str) or refused(LIMITS, problem) is not None:
+        return None
+    return Differentiated(Kernel(library, problem)), _cost(problem, library, *_pairs(problem, library))
+
+
+def _is_built(problem: Problem) -> str | None:
+    """A limit: the library must be there."""
+    return library if isinstance(library := load(), str) else None
+
+
+def _holds_bias(problem: Problem) -> str | None:
+    """A limit: the gradient of a bias is held for every pair, which may be more than the bias itself."""
     whole = (problem.batch, problem.heads, problem.q_len, problem.k_len)
-    if _gradient_of_pairs(problem) > MOST_GRADIENT and problem.bias != whole:
-        return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
-    return None
+    if _gradient_of_pairs(problem) <= MOST_GRADIENT or problem.bias == whole:
+        return None
+    return f"it would hold the gradient of the bias {problem.bias} for each of {problem.pairs} pairs"
+
+
+LIMITS = (
+    _is_built,
+    where(lambda one: one.device != "cpu", "it is for the CPU, and the tensors are on {problem.device}"),
+    on_dot_products,
+    not_empty,
+    where(
+        lambda one: max(one.q_len, one.k_len) > MOST_KEYS,
+        "it counts keys in 32 bits, and there are {problem.q_len} queries and {problem.k_len} keys",
+    ),
+    _holds_bias,
+)
 
 
 def _reads_stored(problem: Problem) -> bool:
@@ -87,7 +106,7 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
         return pairs * problem.batch * problem.heads // rows, estimated
     if problem.q_start is PER_ROW:
         return problem.pairs, True
-    total, estimated = 0, False
+    total = 0
     rows = problem.batch if pattern.varies_by_row else 1
     heads = problem.heads if pattern.varies_by_head else 1
     for row in range(rows):
@@ -95,11 +114,10 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
         for head in range(heads):
             one = own.for_head(head) if heads > 1 else own
             if (bands := bands_of(one, problem.k_len)) is not None:
-                count, _, guess = _pairs_of_bands(bands, problem, library)
+                total += _pairs_of_bands(bands, problem, library)[0]
             else:
-                count, guess = _pairs_of_schedule(one, problem, library.tile[1])
-            total, estimated = total + count, estimated or guess
-    return total * problem.batch * problem.heads // (rows * heads), estimated
+                total += _pairs_of_schedule(one, problem, library.tile[1])
+    return total * problem.batch * problem.heads // (rows * heads), False
 
 
 def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[int, int, bool]:
@@ -110,10 +128,8 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     rows, width = library.tile
     q_len, keys = problem.q_len, reachable_keys(problem)
     start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
-    if problem.outlined and q_len > COUNTED:
-        band = Band(bands.left, bands.right, int(bands.start[0]), int(bands.stop[0]))
-        edges = q_len * (2 - (band.left is None) - (band.right is None)) * (rows + width) // 2
-        return min(q_len * len(keys), band.count(start, q_len, problem.k_len) + edges), 1, True
+    if (pairs := pairs_of_long_band(problem, rows, width)) is not None:
+        return pairs, 1, True
     if (alone := bands.bounds_alone([start], q_len, keys)) is not None:
         low, high = alone
         end = min(-(-high // width) * width, keys.stop)
@@ -128,24 +144,21 @@ def _pairs_of_bands(bands: Bands, problem: Problem, library: Library) -> tuple[i
     return int(pairs.sum()), len(lo), False
 
 
-def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> tuple[int, bool]:
-    """Pairs of the panels of `width` keys in which a row block has a key, and whether that is an estimate."""
+def _pairs_of_schedule(pattern: Pattern, problem: Problem, width: int) -> int:
+    """Pairs of the panels of `width` keys in which a row block has a key."""
     assert problem.q_start is not PER_ROW
     starts = problem.q_start, problem.q_start
     schedule = Schedule(pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), ROWS)
 
-    def measure(block: RowBlock) -> tuple[float, ...]:
-        keys, done = 0, 0
+    pairs = 0
+    for block in schedule:
+        done = 0
         for run in block.runs:
             first = run.keys.start // width * width
             end = min(-(-run.keys.stop // width) * width, problem.k_len)
-            keys, done = keys + max(0, end - max(first, done)), max(done, end)
-        return (float(keys * len(block.rows) * block.times),)
-
-    try:
-        return sum(int(measure(block)[0]) for block in schedule.blocks(Budget(problem.looks))), False
-    except SpentError:
-        return schedule.estimated(measure)[0], True
+            pairs += max(0, end - max(first, done)) * len(block.rows) * block.times
+            done = max(done, end)
+    return pairs
 
 
 def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Cost:

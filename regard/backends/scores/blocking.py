@@ -14,7 +14,6 @@ import torch
 from regard.backends.schedule import Schedule
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns.row_blocks import Kind, RowBlock, Run
-from regard.patterns.survey import look_cost
 
 ROWS = 256  # of a row block, counted over all query heads of a group
 PAIRS = 1 << 17  # of a score block on CPU: 512 KiB of scores in float32, in each of two or three workspaces
@@ -88,7 +87,7 @@ class Workspace:
 
 
 @dataclass(frozen=True)
-class Size:
+class BlockCounts:
     """The numbers of computed pairs and of score blocks; `exact` is False if they are estimated from a sample."""
 
     pairs: int
@@ -156,7 +155,7 @@ class Blocking:
         units = min(self._fitting // heads, batch) * heads if self._fitting >= heads else min(self._fitting, heads)
         return units * self.problem.group * self.rows * self.keys if batch else 0
 
-    def size(self) -> Size:
+    def size(self) -> BlockCounts:
         """Pairs computed over all heads, and the number of score blocks; estimated from a sample if there are many."""
         problem, schedule = self.problem, self.schedule(known_starts(self.problem))
         count = -(-problem.q_len // self.rows)
@@ -165,16 +164,11 @@ class Blocking:
         def measure(block: RowBlock) -> tuple[int, int]:
             return block.pairs, sum(-(-len(run.keys) // self.keys) for run in block.runs)
 
-        if problem.outlined and count > SAMPLED and schedule.starts is not None:
-            middle = problem.q_len // 2
-            cost = look_cost(len(schedule.block_of(range(middle, middle + self.rows)).runs))
-            pairs, blocks = schedule.estimated(measure, cost)
-            return Size(pairs * heads, blocks * lots, exact=False)
         sample = range(0, count, -(-count // SAMPLED)) if count else range(0)
         found = [measure(schedule.block_at(at * self.rows)) for at in sample]
         share = count / len(sample) if sample else 1
         pairs, blocks = sum(one[0] for one in found), sum(one[1] for one in found)
-        return Size(round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count)
+        return BlockCounts(round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count)
 
     def _cut(self, run: Run) -> Iterator[Run]:
         return (Run(run.keys[at : at + self.keys], run.kind) for at in range(0, len(run.keys), self.keys))

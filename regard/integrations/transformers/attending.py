@@ -39,7 +39,6 @@ REFUSED = {
     "block_indices": "blocks of keys that an indexer chose for each query",
     "sinks": "sinks under another name than s_aux",
 }
-UNCOMPUTED = {*REFUSED, "output_attentions"}
 CHANGE = "_regard_change"  # on a module: what `replace_attention` set, whose `of` returns the call to be computed
 
 
@@ -83,6 +82,7 @@ class Watcher(Protocol):
 
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
 warned: set[type] = set()  # classes of modules whose mask was not recognised
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v
 Options = tuple[float | None, float | None, float, torch.Tensor | None]  # softcap, scale, dropout and sink
 
 
@@ -122,32 +122,6 @@ def regard_attention(
     Raises:
         UnsupportedError: a keyword that would change the result and is not known here, or output_attentions=True.
     """
-    if not UNCOMPUTED.isdisjoint(others):
-        _refuse_uncomputed(module, others)
-    if indices is not None:
-        attention_mask = _of_indices(module, indices, query, key, attention_mask)
-    if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
-        query = query.expand(key.shape[0], *query.shape[1:])
-    sink = None if s_aux is None else s_aux.flatten()
-    options = softcap, scaling, dropout, sink
-    shared = attention_mask.shared if type(attention_mask) is PatternMask else None
-    if shared is not None or (forwards and shared_now() is not None):
-        output = _over_processes(module, query, key, value, attention_mask, position_bias, options)
-        return output.transpose(1, 2).contiguous(), None
-    output = _computed_again(module, query, key, value, attention_mask, position_bias, options)
-    if output is None:
-        change = module.__dict__.get(CHANGE)
-        if change is not None:
-            attention_mask = mask_of_kept(key, attention_mask)
-        call = _call_of(module, query, key, attention_mask, is_causal, position_bias)
-        call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
-        if change is not None:
-            call = change.of(module, call, attention_mask, query.shape[2], key.shape[2])
-        output = attended(module, query, key, value, call)
-    return output.transpose(1, 2).contiguous(), None
-
-
-def _refuse_uncomputed(module: nn.Module, others: Mapping[str, Any]) -> None:
     for name in REFUSED:
         if others.get(name) is not None:
             raise UnsupportedError(
@@ -156,6 +130,27 @@ def _refuse_uncomputed(module: nn.Module, others: Mapping[str, Any]) -> None:
             )
     if others.get("output_attentions"):
         raise UnsupportedError(NO_WEIGHTS)
+    if indices is not None:
+        attention_mask = _of_indices(module, indices, query, key, attention_mask)
+    if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
+        query = query.expand(key.shape[0], *query.shape[1:])
+    sink = None if s_aux is None else s_aux.flatten()
+    tensors, options = (query, key, value), (softcap, scaling, dropout, sink)
+    shared = attention_mask.shared if type(attention_mask) is PatternMask else None
+    if shared is not None or (forwards and shared_now() is not None):
+        output = _over_processes(module, tensors, attention_mask, position_bias, options)
+        return output.transpose(1, 2).contiguous(), None
+    output = None if position_bias is not None else _computed_again(module, tensors, attention_mask, options)
+    if output is None:
+        change = module.__dict__.get(CHANGE)
+        if change is not None:
+            attention_mask = mask_of_kept(key, attention_mask)
+        call = _call_of(module, tensors, attention_mask, is_causal, position_bias)
+        call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
+        if change is not None:
+            call = change.of(module, call, attention_mask, query.shape[2], key.shape[2])
+        output = attended(module, query, key, value, call)
+    return output.transpose(1, 2).contiguous(), None
 
 
 def _of_indices(
@@ -175,13 +170,7 @@ def _of_indices(
 
 
 def _over_processes(
-    module: nn.Module,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None,
-    position_bias: torch.Tensor | None,
-    options: Options,
+    module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, position_bias: torch.Tensor | None, options: Options
 ) -> torch.Tensor:
     """The output of a call of a model whose sequence is divided among processes; see `sharing`."""
     shared = mask.shared if isinstance(mask, PatternMask) else None
@@ -196,30 +185,22 @@ def _over_processes(
     if watchers.get():
         shared.refuse_call(module, "is watched by explain or observe")
     softcap, scale, dropout, sink = options
-    return shared.attention(module, q, k, v, mask.pattern, softcap=softcap, scale=scale, dropout=dropout, sink=sink)
+    return shared.attention(module, *tensors, mask.pattern, softcap=softcap, scale=scale, dropout=dropout, sink=sink)
 
 
 def _computed_again(
-    module: nn.Module,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None,
-    position_bias: torch.Tensor | None,
-    options: Options,
+    module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, options: Options
 ) -> torch.Tensor | None:
     """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
-    if type(mask) is not PatternMask or type(q) is not torch.Tensor or position_bias is not None:
+    if type(mask) is not PatternMask or type(tensors[0]) is not torch.Tensor or torch.compiler.is_dynamo_compiling():
         return None
-    if torch.compiler.is_dynamo_compiling():
-        return None
-    if CHANGE in module.__dict__ or watchers.get() or not (known := mask.plans):
+    if CHANGE in module.__dict__ or watchers.get() or not (kept := mask.plans):
         return None
     softcap, scale, dropout, sink = options
-    compute = known.get(_key(q, k, v, None, sink, softcap, scale, dropout))
+    compute = kept.get(_key(*tensors, None, sink, softcap, scale, dropout))
     if compute is None or compiler_beside() is not None or is_transformed():
         return None
-    return compute(Call(q, k, v, None, None, None, sink, mask.pattern, None, softcap, scale, dropout, mask.q_start))
+    return compute(Call(*tensors, None, None, None, sink, mask.pattern, None, softcap, scale, dropout, mask.q_start))
 
 
 def _key(
@@ -242,16 +223,11 @@ def _key(
 
 
 def _call_of(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    mask: torch.Tensor | None,
-    is_causal: bool | None,
-    position_bias: torch.Tensor | None,
+    module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, is_causal: bool | None, bias: torch.Tensor | None
 ) -> ModuleCall:
     """Pattern, positions and bias of a call."""
-    q_len, k_len = query.shape[2], key.shape[2]
-    bias = None if position_bias is None else position_bias[..., :k_len]
+    q_len, k_len = tensors[0].shape[2], tensors[1].shape[2]
+    bias = None if bias is None else bias[..., :k_len]
     if isinstance(mask, TracedMask):
         if isinstance(k_len, int) and isinstance(mask.shape[-1], int) and mask.shape[-1] != k_len:
             raise ShapeError(_other_length(module, mask.shape[2:], q_len, k_len))
@@ -270,20 +246,20 @@ def _call_of(
         if is_causal and q_len > 1:  # the first query meets the first key, as in PyTorch's own function
             return ModuleCall(Causal(), 0, bias, became={"no mask": "causal"})
         return ModuleCall(Full(), k_len - q_len, bias)
-    mask, compiling = mask[..., :k_len], torch.compiler.is_compiling()
+    mask, dtype, compiling = mask[..., :k_len], tensors[0].dtype, torch.compiler.is_compiling()
     if mask.is_floating_point() and (compiling or not mask.requires_grad):
         mask = mask.masked_fill(
             mask < torch.finfo(mask.dtype).min / 2, -torch.inf
         )  # how transformers writes masked pairs
     if compiling:  # where a pattern cannot hold a tensor
         if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
-        added = mask.to(query.dtype) if mask.is_floating_point() else mask
+            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+        added = mask.to(dtype) if mask.is_floating_point() else mask
         return ModuleCall(Full(), k_len - q_len, _summed(bias, added))
     pattern, added = meaning(mask, q_len, k_len)
     start = 0 if pattern == Causal() else k_len - q_len
     name = f"a mask {(*mask.shape,)} of {str(mask.dtype).removeprefix('torch.')}"
-    bias = bias if added is None else _summed(bias, added.to(query.dtype))
+    bias = bias if added is None else _summed(bias, added.to(dtype))
     return ModuleCall(pattern, start, bias, became={name: "bias" if added is mask else "pattern"})
 
 

@@ -47,7 +47,7 @@ class PatternMask(torch.Tensor):
     """A mask of numbers (batch, 1, q_len, k_len) that holds a pattern instead of pairs.
 
     Models hand it on like any other mask: 0 for allowed pairs, the most negative number for others. An operation that
-    needs its pairs writes them out once, and `written` then says so. Cutting its rows and its last axis, and moving it
+    needs its pairs writes them out once, and `written` is then True. Cutting its rows and its last axis, and moving it
     to its own device and dtype, keep the pattern.
     """
 
@@ -269,7 +269,7 @@ def regard_mask(
         mask = PatternMask(pattern, start, shape, place, dense, dtype=dtype)
     except UnknownMaskError as unknown:
         if shared is not None:
-            shared.refuse(UnsupportedError(f"{unknown} is not known to regard, so it is not computed over processes"))
+            shared.refuse(f"{unknown} is not known to regard, so it is not computed over processes")
         pairs = dense()
         mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, reason=str(unknown), dtype=dtype)
         mask.pairs()
@@ -317,7 +317,7 @@ class TracedMask(Described):
     ) -> None:
         self.pattern, self.q_start, self.shape, self.device = pattern, q_start, shape, device
         self.first_key, self.dtype = first_key, dtype
-        self.joined: list[tuple[Any, Pattern]] = []  # with each replaced pattern, see `Change`: layers share the mask
+        self.joined: list[tuple[Any, Pattern]] = []  # with each `Substitute`: layers share the mask
 
     def dim(self) -> int:
         """The number of axes."""

@@ -42,23 +42,21 @@ MIXERS = re.compile(
 # Names of attention, without parts of it and without gates.
 ATTENDS = re.compile(r"(?<!Gated)(Attention|Attn)(?!\w*(Projection|Output|Norm|Mask|Gate|MLP|Bias|Residual|Layer))")
 RECURRENT = re.compile(r"Mamba|Delta|Lightning|Linear|Recurrent|Rwkv|FalconH1Mixer|BambaMixer|LSTM")
-# Why modules are not computed by regard, by the start of their class's name.
+# Why modules are not computed by regard, by the starts of their classes' names.
 REASONS = {
-    "FalconAttention": "its attention adds ALiBi to scores in its own code (with alibi=False it is computed by regard)",
-    "Bloom": "its attention adds ALiBi to scores in its own code",
-    "Mpt": "its attention adds ALiBi to scores in its own code",
-    "Deberta": "its scores add terms for relative positions (disentangled attention) in its own code",
-    "Disentangled": "its scores add terms for relative positions (disentangled attention) in its own code",
-    "Longformer": "its windows are chunks in its own code",
-    "LED": "its encoder's windows are chunks in its own code",
-    "BigBird": "its blocks are gathered in its own code",
-    "LongT5": "its windows are blocks in its own code",
-    "PegasusX": "its windows are blocks in its own code",
-    "Reformer": "its attention sorts by hashes in its own code",
-    "LSH": "its attention sorts by hashes in its own code",
-    "XLNet": "its two streams of attention are its own code",
-    "Funnel": "its pooled relative attention is its own code",
-    "MultiheadAttention": "it is PyTorch's own layer, which calls no registered attention",
+    (
+        "FalconAttention",
+    ): "its attention adds ALiBi to scores in its own code (with alibi=False it is computed by regard)",
+    ("Bloom", "Mpt"): "its attention adds ALiBi to scores in its own code",
+    ("Deberta", "Disentangled"): "its scores add terms for relative positions (disentangled attention) in its own code",
+    ("Longformer",): "its windows are chunks in its own code",
+    ("LED",): "its encoder's windows are chunks in its own code",
+    ("BigBird",): "its blocks are gathered in its own code",
+    ("LongT5", "PegasusX"): "its windows are blocks in its own code",
+    ("Reformer", "LSH"): "its attention sorts by hashes in its own code",
+    ("XLNet",): "its two streams of attention are its own code",
+    ("Funnel",): "its pooled relative attention is its own code",
+    ("MultiheadAttention",): "it is PyTorch's own layer, which calls no registered attention",
 }
 
 
@@ -205,13 +203,14 @@ def outside_of(model: nn.Module, exchanged: list[PreTrainedModel] | None = None)
 def _reason(module: nn.Module) -> str:
     kind = type(module).__name__
     if RECURRENT.search(kind):
-        return f"{kind}: a recurrent or linear layer, which has no softmax over pairs of queries and keys"
-    known = next((reason for start, reason in REASONS.items() if kind.startswith(start)), None)
-    if known is not None:
-        return f"{kind}: {known}"
-    if not re.search(r"Attention|Attn", kind):
-        return f"{kind}: it mixes positions without attention"
-    return f"{kind}: its attention is written out in its own code, which calls no registered attention"
+        why = "a recurrent or linear layer, which has no softmax over pairs of queries and keys"
+    elif known := [reason for starts, reason in REASONS.items() if kind.startswith(starts)]:
+        why = known[0]
+    elif re.search(r"Attention|Attn", kind):
+        why = "its attention is written out in its own code, which calls no registered attention"
+    else:
+        why = "it mixes positions without attention"
+    return f"{kind}: {why}"
 
 
 def _refusal(model: nn.Module, outside: dict[str, str]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,55 +25,22 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
+from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.reading import live_keys
-from regard.patterns import KeyMask, KeySpan, Pattern, SlidingWindow
-from regard.patterns.base import Pattern as Base
-from regard.patterns.ranges import Segments, union
+from regard.integrations.transformers.window_cache import given_cache
+from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
-__all__ = ["given_cache", "replace_modules", "restore_modules"]
+__all__ = ["replace_modules", "restore_modules"]
 
-
-@dataclass(frozen=True)
-class NearBlocks(Base, enrol=False):
-    """A query may look at the keys of its own block of `size` positions and of the `around` blocks on each side.
-
-    >>> NearBlocks(2, 1).dense(6, 6).int().tolist()[0]
-    [1, 1, 1, 1, 0, 0]
-    """
-
-    size: int
-    around: int
-
-    no_text = "BigBird's attention makes it"
-
-    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        return (q_pos // self.size - k_pos // self.size).abs() <= self.around
-
-    def segments(self, first: int, last: int, k_len: int) -> Segments:
-        low, high = (block - self.around for block in (first // self.size, last // self.size))
-        wide = 2 * self.around + 1
-        some = range(max(0, low * self.size), max(0, min(k_len, (high + wide) * self.size)))
-        full = range(max(0, high * self.size), max(0, min(k_len, (low + wide) * self.size)))
-        return Segments(union([full]) if full else (), union([some]) if some else ())
-
-    def __str__(self) -> str:
-        return f"near_blocks({self.size}, {self.around})"
+_patterns: Any = WeakTensorKeyDictionary()  # made from a mask tensor, which all layers of a forward pass share
 
 
-class _Masks:
-    """Patterns made from a mask tensor, which all layers of a forward pass share, with the plans of these patterns."""
-
-    def __init__(self) -> None:
-        self.kept: Any = WeakTensorKeyDictionary()
-
-    def of(self, mask: torch.Tensor, name: Any, make: Callable[[], Pattern]) -> tuple[Pattern, dict[Any, Any]]:
-        made = self.kept.setdefault(mask, {})
-        if name not in made:
-            made[name] = make(), {}
-        return made[name]
-
-
-_masks = _Masks()
+def _made_once(mask: torch.Tensor, name: Any, make: Callable[[], Pattern]) -> tuple[Pattern, dict[Any, Any]]:
+    """A pattern that is made from a mask, with its plans."""
+    made = _patterns.setdefault(mask, {})
+    if name not in made:
+        made[name] = make(), {}
+    return made[name]
 
 
 def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -82,12 +48,9 @@ def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _refuse_weights(module: nn.Module, wanted: Any) -> None:
+def _refuse_weights(wanted: Any) -> None:
     if wanted:
-        raise UnsupportedError(
-            f"{type(module).__name__} was called with output_attentions=True, and regard does not store the weights; "
-            f"collect them with observe(model, 'weights')"
-        )
+        raise UnsupportedError(NO_WEIGHTS)
 
 
 class _Windowed(nn.Module):
@@ -114,10 +77,10 @@ class _Windowed(nn.Module):
         output_attentions: bool = False,
     ) -> tuple[torch.Tensor]:
         """attention_mask: (batch, length), below 0 for padding, above 0 for global tokens, 0 otherwise."""
-        _refuse_weights(self, output_attentions)
+        _refuse_weights(output_attentions)
         window, x = 2 * self.one_sided_attn_window_size, hidden_states
         live, chosen = attention_mask >= 0, attention_mask > 0
-        pattern, plans = _masks.of(attention_mask, window, lambda: _longformer_pattern(window, live, chosen))
+        pattern, plans = _made_once(attention_mask, window, lambda: _longformer_pattern(window, live, chosen))
         q, k, v = (_heads(layer(x), self.num_heads) for layer in (self.query, self.key, self.value))
         call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         output = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, length, dim)
@@ -130,7 +93,7 @@ class _Windowed(nn.Module):
         """The output with the rows of global tokens, which have projections of their own."""
         most = int(chosen.sum(1).max())
         rows = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # (batch, most), others where fewer
-        pattern, plans = _masks.of(mask, "rows", lambda: live_keys(live))
+        pattern, plans = _made_once(mask, "rows", lambda: live_keys(live))
         call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         index = rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])
         q = _heads(self.query_global(x.gather(1, index)), self.num_heads)
@@ -161,7 +124,7 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
         past_key_values: Any = None,
     ) -> tuple[torch.Tensor, None, Any]:
         """attention_mask: as registered attention gets it."""
-        _refuse_weights(self, output_attentions)
+        _refuse_weights(output_attentions)
         crossing = key_value_states is not None
         seen = hidden_states if key_value_states is None else key_value_states
         past = given_cache(cache, past_key_values)
@@ -180,11 +143,6 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
             self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, is_causal=False
         )
         return self.out_proj(output.flatten(2)), None, past
-
-
-def given_cache(*given: Any) -> Any:
-    """The cache among the values of a call or an output, which versions of transformers name differently."""
-    return next((one for one in given if hasattr(one, "get_seq_length")), None)
 
 
 def _cache_of(past: Any, crossing: bool, layer: Any) -> tuple[Any, bool]:
@@ -226,15 +184,15 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
                 f"regard computes those of evaluation alone; call model.eval(), detach(model) to train, or "
                 f"config.attention_type='original_full'"
             )
-        _refuse_weights(self, others.get("output_attentions"))
+        _refuse_weights(others.get("output_attentions"))
         assert from_mask is not None
         assert to_mask is not None
         x, size, heads = hidden_states, self.block_size, self.num_attention_heads
         length = x.shape[1]
         q, k, v = (_heads(layer(x), heads) for layer in (self.query, self.key, self.value))
         live = to_mask[:, 0, 0] > 0
-        wide, plans = _masks.of(to_mask, "keys", lambda: live_keys(live))
-        near, near_plans = _masks.of(to_mask, size, lambda: _big_bird_pattern(size, length, live))
+        wide, plans = _made_once(to_mask, "keys", lambda: live_keys(live))
+        near, near_plans = _made_once(to_mask, size, lambda: _big_bird_pattern(size, length, live))
         counted = x.new_zeros(1, 1, 1, length)
         counted[..., :size] = math.log1p(self.num_random_blocks)
         first, middle, last = q.split((size, length - 2 * size, size), 2)
@@ -245,8 +203,9 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
 
 
 def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
+    near = SameBlock(2 * size) | SameBlock(2 * size, offset=size)  # a block, the one before it and the one after it
     outer = KeySpan(0, size) | KeySpan(length - size, length)
-    return ((NearBlocks(size, 1) | outer) & live_keys(live)).canonical()
+    return ((near | outer) & live_keys(live)).canonical()
 
 
 class RegardBigBirdSelfAttention(BigBirdSelfAttention):
@@ -262,7 +221,7 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """attention_mask: as registered attention gets it."""
-        _refuse_weights(self, others.get("output_attentions"))
+        _refuse_weights(others.get("output_attentions"))
         crossing = encoder_hidden_states is not None
         cache = given_cache(cache, *others.values())
         seen = encoder_hidden_states if encoder_hidden_states is not None else hidden_states
@@ -303,7 +262,7 @@ class RegardFalconAttention(FalconAttention):
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """attention_mask: as registered attention gets it."""
-        _refuse_weights(self, output_attentions)
+        _refuse_weights(output_attentions)
         assert position_embeddings is not None
         q, k, v = (one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states)))
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
@@ -324,18 +283,17 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def replace_modules(model: nn.Module) -> int:
-    """Give the attention modules that have a replacement its class; returns how many there were."""
-    return _exchange(model, REPLACEMENTS)
+def replace_modules(model: nn.Module) -> None:
+    """Give the attention modules that have a replacement its class."""
+    _exchange(model, REPLACEMENTS)
 
 
-def restore_modules(model: nn.Module) -> int:
+def restore_modules(model: nn.Module) -> None:
     """The opposite of `replace_modules`."""
-    return _exchange(model, {ours: theirs for theirs, ours in REPLACEMENTS.items()})
+    _exchange(model, {ours: theirs for theirs, ours in REPLACEMENTS.items()})
 
 
-def _exchange(model: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> int:
-    modules = [module for module in model.modules() if type(module) in classes]
-    for module in modules:
-        module.__class__ = classes[type(module)]
-    return len(modules)
+def _exchange(model: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> None:
+    for module in model.modules():
+        if type(module) in classes:
+            module.__class__ = classes[type(module)]

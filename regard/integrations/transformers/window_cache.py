@@ -18,7 +18,7 @@ from regard.errors import UnsupportedError
 from regard.integrations.transformers.masks import PatternMask
 from regard.patterns import Pattern
 
-__all__ = ["WindowLayer", "check_kept", "mask_of_kept", "window_cache"]
+__all__ = ["WindowLayer", "check_kept", "given_cache", "mask_of_kept", "window_cache"]
 
 DROPPED = "_regard_dropped"  # on the keys of a call: which keys are left out, as a range
 
@@ -39,6 +39,11 @@ def check_kept(pattern: Pattern, first: int, last: int) -> None:
             f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
             f"and left padding are. Use the model's own cache for it"
         )
+
+
+def given_cache(*given: Any) -> Any:
+    """The cache among the values of a call or an output, which versions of transformers name differently."""
+    return next((one for one in given if hasattr(one, "get_seq_length")), None)
 
 
 def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -112,7 +117,7 @@ class WindowLayer(DynamicLayer):
         self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Append entries, and return the kept ones with the new ones; the keys say which are left out."""
+        """Append entries, and return the kept ones with the new ones; the keys hold which are left out."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None

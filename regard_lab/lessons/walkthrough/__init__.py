@@ -7,12 +7,10 @@ compared with other ways to compute them; a difference raises.
 
 from regard_lab.lessons.walkthrough.drawn import read_weights
 from regard_lab.lessons.walkthrough.page import to_html
-from regard_lab.lessons.walkthrough.steps import Check, Given, Step, Walk, to_json
-from regard_lab.lessons.walkthrough.tables import shown_walk
+from regard_lab.lessons.walkthrough.steps import LIMIT, Check, Given, Step, Walk, split_words
+from regard_lab.lessons.walkthrough.tables import shown_walk, to_json
 from regard_lab.lessons.walkthrough.terminal import to_rich, to_text
-from regard_lab.lessons.walkthrough.walks import example, walk, walk_run
-from regard_lab.lessons.walkthrough.whole import walk_whole, walk_whole_run
-from regard_lab.lessons.walkthrough.words import LIMIT, split_words
+from regard_lab.lessons.walkthrough.walks import example, walk, walk_run, walk_whole, walk_whole_run
 
 __all__ = [
     "walk", "walk_run", "walk_whole", "walk_whole_run", "example", "read_weights", "Walk", "Step", "Given", "Check",

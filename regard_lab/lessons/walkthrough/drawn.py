@@ -16,8 +16,7 @@ from regard.mechanisms import Softmax
 from regard.packages import needed
 from regard.positions import Rotary
 from regard_lab.lessons.walkthrough.layer import LETTERS, new_score, score_of
-from regard_lab.lessons.walkthrough.pasting import FileWeights
-from regard_lab.lessons.walkthrough.steps import RANDOM_NOTE
+from regard_lab.lessons.walkthrough.steps import RANDOM_NOTE, FileWeights
 
 DRAWS = ("normal", "uniform")
 

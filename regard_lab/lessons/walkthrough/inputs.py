@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from regard.layers import MultiHeadAttention
 from regard_lab.lessons.walkthrough.drawn import Drawn
-from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
-from regard_lab.lessons.walkthrough.words import check_words, find_word
-from regard_lab.lessons.walkthrough.writing import ROWS, Writing
+from regard_lab.lessons.walkthrough.layer import ROWS, Writing
+from regard_lab.lessons.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
@@ -17,12 +16,13 @@ from regard_lab.text import Tokeniser
 Text = str | Sequence[str]
 
 
-def read_words(
-    walker: Walker, text: Text, context: Text | None, drawn: Drawn, words: Axis, seen: Axis | None, kept: str
-) -> None:
-    """Add the steps that split the texts into words and number the words; `kept` is a kind of unit in `UNITS`."""
+def split_texts(walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str) -> str:
+    """Add the steps that split the texts into words; `kept` is a kind of unit in `UNITS`.
+
+    Returns:
+        An expression of all their words.
+    """
     walker.section = "From text to vectors"
-    every = "set(words)" if seen is None else "{*words, *context_words}"
     for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
         if axis is not None:
             walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
@@ -31,6 +31,11 @@ def read_words(
             and_signs = " and punctuation" if kept == "all" else "; punctuation is dropped"
             says = f"The {what} is split into words{and_signs}. Attention compares these units."
             walker.step(f"{name}words = {cut}", "Words" if not name else "Words of the context", says, axes=(axis,))
+    return "set(words)" if seen is None else "{*words, *context_words}"
+
+
+def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Axis | None) -> None:
+    """Add the steps that number the words among `every` word."""
     origin = drawn.origin("table")
     walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
     vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)

@@ -1,4 +1,4 @@
-"""One attention layer as a walkthrough shows it: its weights by head, and each score function written in PyTorch."""
+"""One attention layer as a walkthrough shows it: its weights by head, scores and vectors written in PyTorch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from regard.bias import ALiBi, series
 from regard.errors import ArgumentError, UnsupportedError
@@ -15,7 +14,91 @@ from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.scores import Additive, Concat, Dot, General, ScaledDot, Score
 from regard.patterns import Causal, Full
 from regard_lab.lessons.walkthrough.steps import Axis, Walker
-from regard_lab.lessons.walkthrough.writing import ROWS, Writing
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How vectors are written. Names are those of matrices of vectors; with `heads`, they have an axis for heads.
+
+    Args:
+        columns: if True, a vector is a column; if False, a row.
+
+    >>> Writing().projected("x", "W_q", head=0), Writing(columns=True).projected("x", "W_q", head=0)
+    ('x @ W_q[0].T', 'W_q[0] @ x')
+    """
+
+    columns: bool = False
+
+    def axes(self, words: Axis, numbers: Axis) -> tuple[Axis, Axis]:
+        """The axes of vectors of words."""
+        return (numbers, words) if self.columns else (words, numbers)
+
+    @property
+    def line(self) -> str:
+        """What a vector is, for explanations."""
+        return "Column" if self.columns else "Row"
+
+    def turned(self, rows: str, whole: bool = True) -> str:
+        """An expression that gives vectors as rows, for this way to write; `whole`: put it in parentheses first."""
+        if not self.columns:
+            return rows
+        return f"({rows}).T" if whole else f"{rows}.T"
+
+    def by_row(self, name: str, heads: bool = False) -> str:
+        """Vectors as rows."""
+        return f"{name}{'.mT' if heads else '.T'}" if self.columns else name
+
+    def by_column(self, name: str, heads: bool = False) -> str:
+        """Vectors as columns."""
+        return name if self.columns else f"{name}{'.mT' if heads else '.T'}"
+
+    def one(self, name: str, place: int) -> str:
+        """The vector of one word."""
+        return f"{name}[:, {place}]" if self.columns else f"{name}[{place}]"
+
+    def projected(self, x: str, matrix: str, *, head: int | None = None, bias: str = "", heads: bool = False) -> str:
+        """Vectors multiplied by a matrix, by that of one head, or by those of all heads; plus a bias, if named."""
+        at = "" if head is None else f"[{head}]"
+        if self.columns:
+            more = "[:, :, None]" if heads else f"{at}[:, None]"
+            return f"{matrix}{at} @ {x}" + (f" + {bias}{more}" if bias else "")
+        turned = f"{matrix}.mT" if heads else f"{matrix}{at}.T"
+        return f"{x} @ {turned}" + (f" + {bias}{'[:, None]' if heads else at}" if bias else "")
+
+    def weighted(self, weights: str, values: str, *, one: bool = False, heads: bool = False) -> str:
+        """The sum of values by weights, of one word or of all."""
+        if not self.columns:
+            return f"{weights} @ {values}"
+        return f"{values} @ {weights}{'' if one else '.mT' if heads else '.T'}"
+
+    def angles(self, words: int, speeds: str) -> str:
+        """Each position times each frequency."""
+        if self.columns:
+            return f"({speeds})[:, None] * torch.arange({words})"
+        return f"torch.arange({words})[:, None] * {speeds}"
+
+    def waves(self, angles: str) -> str:
+        """A sine and a cosine of each angle, in turn."""
+        if self.columns:
+            return f"torch.stack([{angles}.sin(), {angles}.cos()], dim=1).flatten(0, 1)"
+        return f"torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)"
+
+    def doubled(self, angles: str) -> str:
+        """The angles of both halves of a vector."""
+        return f"({angles}).repeat(2, 1)" if self.columns else f"({angles}).repeat(1, 2)"
+
+    def rotated(self, name: str, size: int, angles: str = "angles") -> str:
+        """Queries or keys (of one head or of all) rotated by the step of their angles."""
+        half, rest, axis = size // 2, ", :" if self.columns else "", -2 if self.columns else -1
+        swapped = f"[-{name}[..., {half}:{rest}], {name}[..., :{half}{rest}]]"
+        return f"{name} * {angles}.cos() + torch.cat({swapped}, {axis}) * {angles}.sin()"
+
+    def joined(self, name: str) -> str:
+        """The vectors of all heads, concatenated for each word."""
+        return f"torch.cat(list({name}), dim={0 if self.columns else -1})"
+
+
+ROWS = Writing()
 
 
 @dataclass(frozen=True)
@@ -210,39 +293,43 @@ class Scene:
         return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
 
 
-def give_layer(walker: Walker, scene: Scene) -> None:
-    """Give the walker the weights of the layer, with an axis for heads.
+def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
+    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag.
 
     Raises:
         UnsupportedError: a layer with an option that a walkthrough cannot show.
     """
-    layer = scene.layer
+    layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
-    for letter, projection, heads in (
-        ("q", layer.to_q, layer.heads), ("k", layer.to_k, layer.kv_heads), ("v", layer.to_v, layer.kv_heads)
+    for what, projection, heads in (
+        ("queries", layer.to_q, layer.heads),
+        ("keys", layer.to_k, layer.kv_heads),
+        ("values", layer.to_v, layer.kv_heads),
+    ):
+        one = "query" if what == "queries" else what.removesuffix("s")
+        size = f"{'heads' if what == 'queries' else 'key/value heads'} × {one} size"
+        for sign, tensor, axes in (("W", projection.weight, f"{size} × vector size"), ("b", projection.bias, size)):
+            if tensor is not None:
+                name = f"{sign}_{what[0]}"
+                split = tensor.unflatten(0, (heads, -1))
+                walker.give(f"{name}{tag}", split, f"of the {what}, {scene.origin(name)}", axes)
+    for name, tensor, axes in (
+        ("W_o", layer.to_output.weight, "vector size × numbers of all heads"), ("b_o", layer.to_output.bias, "")
     ):  # fmt: skip
-        _give_projection(walker, letter, projection, heads, scene)
-    walker.give(
-        "W_o", layer.to_output.weight, f"of the output, {scene.origin('W_o')}", "vector size × numbers of all heads"
-    )
-    if layer.to_output.bias is not None:
-        walker.give("b_o", layer.to_output.bias, f"of the output, {scene.origin('b_o')}")
-    for name, (letter, of_keys) in LETTERS.get(type(scene.score), {}).items():
+        if tensor is not None:
+            walker.give(f"{name}{tag}", tensor, f"of the output, {scene.origin(name)}", axes)
+    for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
         learned = layer.mechanism.learned[name]
         shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        walker.give(letter, shared, f"of the score, {scene.origin(letter)}")
-    if scene.bias is not None:
-        slopes = series(layer.heads) if scene.bias.slopes is None else scene.bias.slopes
-        walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
-    walker.give("layer", layer, "a regard.MultiHeadAttention with these weights")
+        walker.give(f"{letter}{tag}", shared, f"of the score, {scene.origin(letter)}")
 
 
-def _give_projection(walker: Walker, letter: str, projection: nn.Linear, heads: int, scene: Scene) -> None:
-    what, one = {"q": ("queries", "query"), "k": ("keys", "key"), "v": ("values", "value")}[letter]
-    for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
-        if tensor is not None:
-            name = f"{sign}_{letter}"
-            size = f"{'heads' if letter == 'q' else 'key/value heads'} × {one} size"
-            axes = f"{size} × vector size" if sign == "W" else size
-            walker.give(name, tensor.unflatten(0, (heads, -1)), f"of the {what}, {scene.origin(name)}", axes)
+def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: tuple[Axis, Axis]) -> None:
+    """Give the slopes of a bias by distance, and add the step of the distances."""
+    slopes = series(heads) if bias.slopes is None else bias.slopes
+    walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
+    n, m = map(len, words)
+    line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+    says = "The distance of each pair of words, in positions."
+    walker.step(line, "Distances", says, "|j - i|", axes=words, scale="none")

@@ -15,17 +15,16 @@ from importlib.resources import files
 import torch
 
 from regard.arguments import count_of, of_kind
-from regard_lab.lessons.walkthrough.formula import formula_mathml
-from regard_lab.lessons.walkthrough.pasting import opening_code
-from regard_lab.lessons.walkthrough.steps import Axis, Step, Walk
+from regard_lab.lessons.walkthrough.steps import Axis, Step, Walk, opening_code
 from regard_lab.lessons.walkthrough.tables import (
     LEVELS,
     NEGATIVE,
     POSITIVE,
     WEIGHTS,
     Gap,
-    Table,
+    NumberTable,
     elsewhere,
+    formula_mathml,
     kept,
     largest,
     shade,
@@ -161,7 +160,7 @@ def _code(line: str) -> str:
     return re.sub(r"([(\[])", r"\1<wbr>", escape(line))
 
 
-def _table(table: Table, step: Step, deepest: float, walk: Walk) -> Iterator[str]:
+def _table(table: NumberTable, step: Step, deepest: float, walk: Walk) -> Iterator[str]:
     caption = f"{step.title}, {table.title}" if table.title else step.title
     room = len(table.columns) if table.columns.unit == "words" else BRIEF if walk.brief else NUMBERS
     columns = kept(table.columns, room)

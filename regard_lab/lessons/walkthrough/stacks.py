@@ -1,18 +1,182 @@
-"""Whole models as steps: the layers of each stack, checked one by one, and what the model returns at the end."""
+"""Whole models as steps: the parts of each layer, checked layer by layer, and what the model returns at the end.
+
+Names of variables end in a tag that says where they belong: `Q_0` in layer 0, `Q_e0` in the encoder's, `Q_d0` in the
+decoder's self-attention, `Q_c0` in its cross-attention.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import torch
+from torch import nn
 
 from regard.arguments import count_of
-from regard.bias import series
+from regard.layers import FeedForward, MultiHeadAttention
+from regard_lab.lessons.walkthrough.heads import Naming, every_head
 from regard_lab.lessons.walkthrough.inputs import embed_run
+from regard_lab.lessons.walkthrough.layer import Scene, give_layer, give_slopes
 from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
-from regard_lab.lessons.walkthrough.sublayers import Stage, around, attend, feed, normed, scene_of
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
+
+
+@dataclass
+class Stage:
+    """A stack of layers that is walked through.
+
+    Args:
+        walker: runs the lines.
+        words: the words whose vectors go through the stack; the chosen one is followed.
+        scope: "" for a model with one stack, "e" for the encoder, "d" for the decoder.
+        origin: where weights come from, in a few words.
+        explained: explanations that were given already; each is given once.
+    """
+
+    walker: Walker
+    words: Axis
+    scope: str
+    origin: str
+    explained: set[str] = field(default_factory=set)
+
+    @property
+    def word(self) -> int:
+        assert self.words.chosen is not None
+        return self.words.chosen
+
+    @property
+    def chosen(self) -> str:
+        return self.words.labels[self.word]
+
+    def once(self, says: str) -> str:
+        """An explanation, or nothing if it was given before."""
+        if says in self.explained:
+            return ""
+        self.explained.add(says)
+        return says
+
+    def give(self, name: str, tensor: torch.Tensor | None, says: str) -> bool:
+        """Give a weight, if the layer has it."""
+        if tensor is not None:
+            self.walker.give(name, tensor, f"{says}, {self.origin}")
+        return tensor is not None
+
+    def vector(self, name: str) -> torch.Tensor:
+        """The vector of the followed word in a step (words, numbers)."""
+        return self.walker.values[name][self.word]
+
+
+def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
+    """Add the step `name`, the norm of the vectors `h`; return the name of the result, `h` where there is no norm."""
+    if isinstance(norm, nn.Identity):
+        return h
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    stage.give(f"gain_{name}", norm.weight, f"of the norm that gives {name}")
+    shifted = stage.give(f"shift_{name}", getattr(norm, "bias", None), f"of the norm that gives {name}")
+    size = int(norm.normalized_shape[0])
+    if isinstance(norm, nn.LayerNorm):
+        mean, spread = f"{h}.mean(-1, keepdim=True)", f"{h}.var(-1, correction=0, keepdim=True)"
+        line = f"({h} - {mean}) / ({spread} + {norm.eps!r}).sqrt() * gain_{name}"
+        formula = f"g · {{({h[0]}_i - μ_i)}}/{{√{{(σ_i^2 + ε)}}}}"
+        says = "The norm gives every vector the mean 0 and the variance 1, then a learned gain"
+        says += " and shift." if shifted else "."
+    else:
+        line = f"{h} / ({h}.square().mean(-1, keepdim=True) + {norm.eps!r}).sqrt() * gain_{name}"
+        formula = f'g · {{{h[0]}_i}}/{{√{{("mean"({h[0]}_i^2) + ε)}}}}'
+        says = "The norm divides every vector by the root of its mean square, then applies a learned gain."
+    formula += " + b" if shifted else ""
+    line += f" + shift_{name}" if shifted else ""
+    axes = stage.words, numbered("numbers", size)
+    return stage.walker.step(f"{name} = {line}", "Norm", stage.once(says), formula, axes=axes)
+
+
+def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
+    """Add the residual step `name = h + part`, with the lengths of both for the followed word."""
+
+    def says(_: torch.Tensor) -> str:
+        before, more = float(stage.vector(h).norm()), float(stage.vector(part).norm())
+        first = stage.once("A residual connection: the part adds to the vector of a word and does not replace it.")
+        lengths = f"To “{stage.chosen}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
+        return f"{first} {lengths}".strip()
+
+    axes = stage.words, numbered("numbers", stage.walker.values[h].shape[1])
+    return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, f"{name[0]}_i + {part[0]}_i", axes=axes)
+
+
+def around(
+    stage: Stage, h: str, norm: nn.Module, names: tuple[str, str], part: Callable[[str], str], what: str, first: bool
+) -> str:
+    """Add a part with its norm and residual; return the name of the result.
+
+    Args:
+        stage: the stack.
+        h: the name of the vectors that come in.
+        norm: before the part if `first`, else after the residual.
+        names: of the normed vectors that the part reads, and of the result.
+        part: adds the steps of the part for vectors of a name, and returns the name of its output.
+        what: the part in words.
+        first: whether the norm comes first.
+    """
+    inner, after = names
+    if first:
+        return added(stage, h, part(normed(stage, norm, h, inner)), after, what)
+    return normed(stage, norm, added(stage, h, part(h), f"sum_{after}", what), after)
+
+
+def attend(stage: Stage, scene: Scene, tag: str, kind: str) -> str:
+    """Add the steps of attention in all heads; return the name of the output.
+
+    Raises:
+        UnsupportedError: a mechanism that a walkthrough cannot show.
+    """
+    give_layer(stage.walker, scene, tag)
+    return every_head(stage.walker, scene, Naming(kind, tag, stage.scope, stage.once))
+
+
+ACTIVATED = {
+    "relu": "torch.relu({})", "gelu": "F.gelu({})", "gelu-tanh": 'F.gelu({}, approximate="tanh")',
+    "silu": "F.silu({})", "swiglu": "F.silu({})", "geglu": "F.gelu({})",
+}  # fmt: skip
+
+
+def feed(stage: Stage, layer: FeedForward, x: str, tag: str) -> str:
+    """Add the steps of a feed-forward network; return the name of its output."""
+    walker, lines = stage.walker, {}
+    for name, projection in (("in", layer.widen), ("gate", layer.gate), ("out", layer.narrow)):
+        if projection is not None:
+            stage.give(f"W_{name}{tag}", projection.weight, f"matrix of the feed-forward ({name})")
+            has_bias = stage.give(f"b_{name}{tag}", projection.bias, f"bias of the feed-forward ({name})")
+            source = f"hidden{tag}" if name == "out" else x
+            bias = f" + b_{name}{tag}" if has_bias else ""
+            lines[name] = f"{source} @ W_{name}{tag}.T{bias}"
+    activated, wide = ACTIVATED[layer.activation], numbered("numbers", walker.values[f"W_in{tag}"].shape[0])
+    kind = layer.activation.replace("swiglu", "silu").replace("geglu", "gelu").removesuffix("-tanh")
+    if "gate" in lines:
+        line = f"{activated.format(lines['gate'])} * ({lines['in']})"
+        formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
+    else:
+        line, formula = (
+            activated.format(lines["in"]),
+            f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")"),
+        )
+    says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
+    walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=(stage.words, wide))
+    formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
+    says = stage.once("A second matrix maps the hidden layer back to the size of the word's vector.")
+    axes = stage.words, numbered("numbers", layer.dim)
+    return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
+
+
+def scene_of(
+    stage: Stage, attention: MultiHeadAttention, x: str, read: tuple[str, Axis] | None = None, bias: object = None
+) -> Scene:
+    """The scene of an attention layer in a stack: it reads `x`, or the vectors and words of `read`."""
+    c, words = (x, stage.words) if read is None else read
+    return Scene(attention, stage.words, words, x, c, stage.word, 0, lambda name: stage.origin, bias)  # ty: ignore
+
 
 LIKELIEST = 5  # words of a distribution that are listed
 LEARNED = "learned"  # the origin of weights that were trained
@@ -52,7 +216,7 @@ def through_model(
             return
         if isinstance(model, LanguageModel) and model.to_vocabulary is not None:
             own = "to_vocabulary.weight"
-    walker.give("W_words", _weight(model, own), f"a vector for each word of the vocabulary, {origin}")
+    walker.give("W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}")
     line = f"scores = {final} @ W_words.T"
     says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
     says += "word shown."
@@ -61,20 +225,12 @@ def through_model(
     _distribute(walker, words, vocabulary, spell, "the next word", origin)
 
 
-def _weight(model: torch.nn.Module, path: str) -> torch.Tensor:
-    return model.get_parameter(path)
-
-
 def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
     """Add the layers of a language model or text encoder; return the name of the last output."""
     walker = stage.walker
     biased = [block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None]
     if biased:
-        slopes = series(model.config.heads) if biased[0].slopes is None else biased[0].slopes
-        walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
-        count, axes = len(stage.words), (stage.words, stage.words)
-        line = f"distances = (torch.arange({count}) - torch.arange({count})[:, None]).abs()"
-        walker.step(line, "Distances", "The distance of each pair of words.", "|j - i|", axes=axes, scale="none")
+        give_slopes(walker, biased[0], model.config.heads, (stage.words, stage.words))
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)

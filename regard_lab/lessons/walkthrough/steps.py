@@ -1,30 +1,218 @@
-"""What a walkthrough is made of, the walker that runs its lines, and the walkthrough as JSON.
+"""What a walkthrough is made of: its words, its steps, the call that made it, and the walker that runs its lines.
 
 The lines that are shown are executed, so that the numbers shown are the numbers computed.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from inspect import Parameter, signature
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of, of_kind
+from regard.arguments import a_string, count_of, shown, whole
 from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
 from regard.reprs import brief
-from regard_lab.lessons.walkthrough.formula import formula_text
-from regard_lab.lessons.walkthrough.pasting import Opening
-from regard_lab.lessons.walkthrough.words import split_words
 from regard_lab.seeing.explorer.records import StepAxis
 from regard_lab.text.vocabularies import BEGIN, END
+
+LIMIT = 100  # the most words of a walkthrough
+UNITS = ("all", "letters")  # the units of a text that are kept: all, or only words of letters and digits
+
+
+def split_words(text: str, kept: str = "all") -> list[str]:
+    """Split a text into words, runs of punctuation and runs of symbols; an apostrophe inside a word belongs to it.
+
+    Args:
+        text: any text.
+        kept: the units that are kept: "all", or "letters" for words of letters and digits only.
+
+    Raises:
+        ArgumentError: another kind of unit.
+
+    >>> split_words("Life is short, eat dessert first")
+    ['Life', 'is', 'short', ',', 'eat', 'dessert', 'first']
+    >>> split_words("Life is short, eat dessert first", "letters")
+    ['Life', 'is', 'short', 'eat', 'dessert', 'first']
+    >>> split_words("It didn't cost 3€...")
+    ['It', "didn't", 'cost', '3', '€', '...']
+    """
+    if a_string("words", kept) not in UNITS:
+        raise ArgumentError(f"words {shown(kept)} do not exist; there are {', '.join(UNITS)}")
+    kinds: list[str] = []
+    for place, letter in enumerate(a_string("text", text)):
+        kinds.append(_kind(letter, text[place + 1 : place + 2], kinds))
+    runs = groupby(zip(text, kinds, strict=True), key=lambda pair: pair[1])
+    return [
+        "".join(letter for letter, _ in run)
+        for kind, run in runs
+        if kind == "word" or (kept == "all" and kind != "space")
+    ]
+
+
+def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> None:
+    """Raise an ArgumentError if there is no word, or more than `LIMIT`."""
+    if not words:
+        raise ArgumentError(f"the {what} has no words; give a sentence, such as 'Life is short, eat dessert first'")
+    if len(words) > LIMIT:
+        raise ArgumentError(
+            f"the {what} has {count_of(len(words), 'words')}; a walkthrough shows every number and takes at most "
+            f"{count_of(LIMIT, 'words')}: give a sentence"
+        )
+
+
+def find_word(word: int | str | None, words: Sequence[str]) -> int:
+    """The index, from 0, of a word given by its number from 1 or by its text; by default that of the second word.
+
+    Raises:
+        ArgumentError: the text has no such word.
+
+    >>> find_word(2, ["Life", "is"]), find_word("is", ["Life", "is"])
+    (1, 1)
+    """
+    if word is None:
+        return min(1, len(words) - 1)
+    if not isinstance(word, str):
+        word = whole("word", word)
+    named = [place for place, other in enumerate(words) if other.casefold() == str(word).casefold()]
+    if isinstance(word, str) and not word.removeprefix("-").isdecimal():
+        if not named:
+            raise ArgumentError(f"word {word[:40]!r} is not in the text; its words are numbered 1 to {len(words)}")
+        return named[0]
+    number = int(word)
+    if not 1 <= number <= len(words):
+        if isinstance(word, str) and named:  # the word "42" of a text with fewer words
+            return named[0]
+        raise ArgumentError(f"word {number} does not exist; the text has words 1 to {len(words)}")
+    return number - 1
+
+
+def _kind(letter: str, after: str, kinds: list[str]) -> str:
+    """The kind of run that a letter belongs to; marks and joiners belong to the run before them."""
+    if letter.isspace():
+        return "space"
+    category = unicodedata.category(letter)
+    if (category[0] == "M" or category == "Cf") and kinds and kinds[-1] != "space":
+        return kinds[-1]
+    if letter.isalnum() or letter == "_" or category[0] == "M":
+        return "word"
+    if letter in "'’" and kinds and kinds[-1] == "word" and after.isalnum():
+        return "word"
+    return "punctuation" if category[0] == "P" else "symbol"
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """The call that made a walkthrough: the name of the function, its text, and the options that are not defaults."""
+
+    function: str
+    given: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class FileWeights(dict[str, torch.Tensor]):
+    """Tensors by name that were read from a file, with its path, so that a walkthrough can say how to read them."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(tensors)
+        self.path = path
+
+
+def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Opening:
+    """The call of a function with these values of its parameters.
+
+    >>> call_of(sorted, {"iterable": "ba", "key": None, "reverse": True}).options
+    {'reverse': True}
+    """
+    given, options = [], {}
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is not Parameter.KEYWORD_ONLY:
+            given.append(asked[name])
+        elif not _same(asked[name], parameter.default):
+            options[name] = asked[name]
+    return Opening(getattr(function, "__name__", ""), tuple(given), options)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option has its default; a tensor is compared by identity, since == would compare its numbers."""
+    return value is default or (not isinstance(value, torch.Tensor) and value == default)
+
+
+def opening_code(call: Opening, room: int = 88, measure: Callable[[str], int] = len) -> list[list[str]]:
+    """The two statements, each as lines of at most `room` characters; `measure` gives the width of a text.
+
+    >>> for lines in opening_code(Opening("walk", ("Life is short",), {"causal": True})): print(lines)
+    ['from regard_lab.lessons import walk']
+    ['globals().update(walk("Life is short", causal=True).names())']
+    """
+    names = f"import {call.function}{', read_weights' if 'weights' in call.options else ''}"
+    arguments = [list(_literal(value, room, measure)) for value in call.given]
+    arguments += [[f"{name}=", *_literal(value, room, measure)] for name, value in call.options.items()]
+    pieces = ["globals().update(", f"{call.function}("]
+    for place, argument in enumerate(arguments):
+        pieces += [*argument[:-1], argument[-1] + (", " if place < len(arguments) - 1 else "")]
+    statements = ["from regard_lab.lessons", f" {names}"], [*pieces, ")", ".names())"]
+    return [_filled(pieces, room, measure) for pieces in statements]
+
+
+def _literal(value: Any, room: int, measure: Callable[[str], int]) -> Iterator[str]:
+    """A value in pieces between which a line may end: a list in its items, a long string as adjacent literals.
+
+    Weights are the call that reads them; those that came from no file have to be saved to one first.
+    """
+    if isinstance(value, Mapping):
+        *before, last = _literal(value.path if isinstance(value, FileWeights) else "FILE", room, measure)
+        yield from ("read_weights(", *before, f"{last})")
+    elif isinstance(value, str | Path):
+        text = str(value)
+        while measure(quoted(text)) > room - 2:
+            end = 1
+            while measure(quoted(text[: end + 1])) <= room - 2:
+                end += 1
+            yield quoted(text[:end])
+            text = text[end:]
+        yield quoted(text)
+    elif isinstance(value, list | tuple):
+        yield "["
+        for item in value:
+            *before, last = _literal(item, room, measure)
+            yield from (*before, f"{last}, ")
+        yield "]"
+    else:
+        yield repr(value)
+
+
+def quoted(text: str) -> str:
+    """A string as Python writes it, in double quotes where that needs no more escapes.
+
+    >>> print(quoted("it's"), quoted('"it"'), quoted("a\\n"))
+    "it's" '"it"' "a\\n"
+    """
+    written = repr(text)
+    return written if '"' in written else f'"{written[1:-1]}"'
+
+
+def _filled(pieces: Sequence[str], room: int, measure: Callable[[str], int]) -> list[str]:
+    """As many pieces in each line as fit; a line that is not inside brackets ends in a backslash."""
+    lines = [""]
+    for piece in pieces:
+        if lines[-1] and measure(lines[-1] + piece.rstrip()) > room:
+            lines[-1] = lines[-1].rstrip() + (" \\" if piece.startswith(" import") else "")
+            lines.append("")
+            piece = piece.lstrip()
+        lines[-1] += piece
+    return lines
+
 
 Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
 
@@ -52,7 +240,7 @@ class Step:
         section: the section that the step belongs to.
         name: the variable that the line assigns.
         title, says: a heading, and one or two sentences of explanation.
-        formula: in the notation of `regard_lab.lessons.walkthrough.formula`; empty if there is none.
+        formula: in the notation of `regard_lab.lessons.walkthrough.tables`; empty if there is none.
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
@@ -189,7 +377,6 @@ LANGUAGE: dict[str, Any] = {
     "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
     "BEGIN": BEGIN, "END": END,
 }  # fmt: skip
-MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 
 
@@ -262,55 +449,3 @@ class Walker:
             words.labels, read, words.chosen, settings, *records,
             decimals=decimals, brief=brief, notes=(*notes, COUNTING), call=call,
         )  # fmt: skip
-
-
-def to_json(walk: Walk) -> str:
-    """Write a walkthrough as JSON; minus infinity, which JSON does not have, becomes null.
-
-    >>> from regard_lab.lessons.walkthrough import walk
-    >>> record = json.loads(to_json(walk("Life is short")))
-    >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
-    ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
-    """
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
-    record = {
-        "words": walk.words,
-        "context": walk.context or None,
-        "word": {"number": walk.word + 1, "text": walk.chosen},
-        "settings": walk.settings,
-        "notes": walk.notes,
-        "given": [_given(one, MOST_WEIGHTS if walk.brief else None) for one in walk.given],
-        "steps": [_step(step) for step in walk.steps],
-        "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
-    }
-    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "section": step.section,
-        "name": step.name,
-        "title": step.title,
-        "says": step.says,
-        "formula": formula_text(step.formula),
-        "line": step.line,
-        "shape": [len(axis) for axis in step.axes],
-        "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
-        "value": _finite(step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)),
-    }
-
-
-def _given(one: Given, most: int | None) -> dict[str, Any]:
-    """A given variable as JSON; objects as their `repr`, and null for weights of more than `most` numbers."""
-    record, value = {"name": one.name, "says": one.described}, one.value
-    if isinstance(value, torch.Tensor):
-        left_out = most is not None and value.numel() > most
-        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
-    return {**record, "value": value if isinstance(value, str | list) else repr(value)}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if value == -math.inf else value

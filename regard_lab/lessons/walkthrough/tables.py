@@ -1,4 +1,4 @@
-"""A step as tables of numbers: which rows and columns fit, and the colour of each number.
+"""What all views of a walkthrough share: formulas, tables, colours; and the walkthrough as JSON and for the explorer.
 
 The colours are the same in terminal, page and pictures; attention weights have those of `regard_lab.seeing`. They can
 be read without distinguishing red from green, and every number is printed too.
@@ -6,17 +6,101 @@ be read without distinguishing red from green, and every number is printed too.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
+from typing import Any
 
 import torch
 
 from regard.arguments import of_kind
-from regard_lab.lessons.walkthrough.formula import formula_mathml
-from regard_lab.lessons.walkthrough.steps import Axis, Scale, Step, Walk
+from regard_lab.lessons.walkthrough.steps import Axis, Given, Scale, Step, Walk
 from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
+
+SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
+FENCES = "()[]|"
+OPERATORS = {"Σ": "∑", "-": "−"}
+FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
+
+
+def formula_text(formula: str) -> str:
+    """The formula as plain text.
+
+    >>> formula_text("ω_{ij} = {q_i · k_j}/{√{d}}")
+    'ω_ij = q_i · k_j / √d'
+    """
+    return formula.replace("}/{", "} / {").translate(str.maketrans("", "", '{}"'))
+
+
+def formula_mathml(formula: str) -> str:
+    """The formula as a MathML element, which browsers and screen readers understand without a script.
+
+    Raises:
+        ValueError: a group is not closed.
+
+    >>> formula_mathml("q_i")
+    '<math display="block"><msub><mi>q</mi><mi>i</mi></msub></math>'
+    """
+    return f'<math display="block">{"".join(_Reader(SIGNS.findall(formula)).items())}</math>'
+
+
+class _Reader:
+    """Parses signs from left to right; `_`, `^` and `/` include the element before them."""
+
+    def __init__(self, signs: list[str]) -> None:
+        self.signs, self.place = signs, 0
+
+    def items(self, within: bool = False) -> list[str]:
+        elements: list[str] = []
+        while self.place < len(self.signs):
+            sign = self.signs[self.place]
+            if sign == "}" and within:
+                self.place += 1
+                return elements
+            if sign in ("_", "^"):
+                self.place += 1
+                elements.append(_scripted(elements.pop(), sign, self._atom()))
+            elif sign == "/":
+                self.place += 1
+                elements.append(f"<mfrac>{elements.pop()}{self._atom()}</mfrac>")
+            else:
+                elements.append(self._atom())
+        if within:
+            raise ValueError(f"a group of {' '.join(self.signs)} is not closed")
+        return elements
+
+    def _atom(self) -> str:
+        """The next sign or group as one element."""
+        sign = self.signs[self.place]
+        self.place += 1
+        if sign == "{":
+            inside = self.items(within=True)
+            alone = len(inside) == 1 and inside[0].count("<mi>") <= 1
+            return inside[0] if alone else f"<mrow>{''.join(inside)}</mrow>"
+        if sign == "√":
+            return f"<msqrt>{self._atom()}</msqrt>"
+        if sign.startswith('"'):
+            return f"<mtext>{escape(sign[1:-1])}</mtext>"
+        if sign.isdecimal():
+            return f"<mn>{sign}</mn>"
+        if sign in FENCES:
+            return f'<mo stretchy="false">{sign}</mo>'
+        if (sign.isalpha() and sign != "Σ") or sign == "∞":
+            return "".join(f"<mi>{name}</mi>" for name in ([sign] if sign in FUNCTIONS else sign))
+        return f"<mo>{escape(OPERATORS.get(sign, sign))}</mo>"
+
+
+def _scripted(base: str, sign: str, script: str) -> str:
+    """The base with a subscript or superscript; a base that already has the other one keeps it."""
+    if sign == "^" and base.startswith("<msub>"):
+        return f"<msubsup>{base.removeprefix('<msub>').removesuffix('</msub>')}{script}</msubsup>"
+    name = "msub" if sign == "_" else "msup"
+    return f"<{name}>{base}{script}</{name}>"
+
 
 # cividis, every fifth of its 256 colours: Nuñez, Anderton and Renslow 2018, designed for colour vision deficiency.
 WEIGHTS = tuple(
@@ -28,6 +112,7 @@ WEIGHTS = tuple(
     """.split()  # noqa: SIM905
 )
 NEGATIVE, POSITIVE = "2166ac", "e08214"  # blue and orange
+BRIGHT = 24  # the least level of a weight whose number is black
 LEVELS = 12  # of signed numbers on each side of 0
 DEEPEST = 0.6  # opacity of the colour of the largest signed number
 BLACK, WHITE = "000000", "ffffff"
@@ -53,8 +138,7 @@ def shade(value: float, largest: float, scale: Scale) -> Shade | None:
 
 def weight_colours(level: int) -> tuple[str, str]:
     """Background and text colour of a weight."""
-    paper = WEIGHTS[level]
-    return paper, max((BLACK, WHITE), key=lambda ink: contrast(paper, ink))
+    return WEIGHTS[level], WHITE if level < BRIGHT else BLACK
 
 
 def signed_colours(letter: str, level: int) -> tuple[str, float]:
@@ -68,36 +152,15 @@ def mixed(colour: str, paper: str, share: float) -> str:
     >>> mixed("000000", "ffffff", 0.5)
     '808080'
     """
-    pairs = zip(_channels(colour), _channels(paper), strict=True)
-    return "".join(f"{round(255 * (share * over + (1 - share) * under)):02x}" for over, under in pairs)
-
-
-def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours, from 1 to 21; text needs 4.5.
-
-    Source: Web Content Accessibility Guidelines 2.2, definition of contrast ratio.
-
-    >>> contrast("000000", "ffffff")
-    21.0
-    """
-    brighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (brighter + 0.05) / (darker + 0.05)
-
-
-def _channels(colour: str) -> list[float]:
-    return [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-
-
-def _luminance(colour: str) -> float:
-    linear = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in _channels(colour))
-    return sum(share * x for share, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    pairs = zip(bytes.fromhex(colour), bytes.fromhex(paper), strict=True)
+    return "".join(f"{round(share * over + (1 - share) * under):02x}" for over, under in pairs)
 
 
 HIDDEN = "−∞"
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class NumberTable:
     """A table of numbers (rows, columns); the single row of one word has no label, and only heads have a title."""
 
     title: str
@@ -113,7 +176,7 @@ class Gap:
     count: int
 
 
-def tables(step: Step, brief: bool = False) -> Iterator[Table]:
+def tables(step: Step, brief: bool = False) -> Iterator[NumberTable]:
     """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
     assert isinstance(step.value, torch.Tensor)
     axes, values = _followed(step) if brief else (step.axes, step.value)
@@ -122,7 +185,7 @@ def tables(step: Step, brief: bool = False) -> Iterator[Table]:
     values = values.reshape(-1, len(rows), len(columns))
     titles = heads[0].labels if heads else ("",)
     for title, matrix in zip(titles, values, strict=True):
-        yield Table(title, rows, columns, matrix)
+        yield NumberTable(title, rows, columns, matrix)
 
 
 def whose(step: Step) -> str | None:
@@ -206,3 +269,58 @@ def shown_walk(walk: Walk) -> ShownWalk:
     )  # fmt: skip
     difference = max((check.difference for check in walk.checks), default=0.0)
     return ShownWalk(steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference)
+
+
+MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a run's file has larger ones
+
+
+def to_json(walk: Walk) -> str:
+    """Write a walkthrough as JSON; minus infinity, which JSON does not have, becomes null.
+
+    >>> from regard_lab.lessons.walkthrough import walk
+    >>> record = json.loads(to_json(walk("Life is short")))
+    >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
+    ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
+    """
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    record = {
+        "words": walk.words,
+        "context": walk.context or None,
+        "word": {"number": walk.word + 1, "text": walk.chosen},
+        "settings": walk.settings,
+        "notes": walk.notes,
+        "given": [_given(one, MOST_WEIGHTS if walk.brief else None) for one in walk.given],
+        "steps": [_step(step) for step in walk.steps],
+        "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
+    }
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "section": step.section,
+        "name": step.name,
+        "title": step.title,
+        "says": step.says,
+        "formula": formula_text(step.formula),
+        "line": step.line,
+        "shape": [len(axis) for axis in step.axes],
+        "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
+        "value": _finite(step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)),
+    }
+
+
+def _given(one: Given, most: int | None) -> dict[str, Any]:
+    """A given variable as JSON; objects as their `repr`, and null for weights of more than `most` numbers."""
+    record, value = {"name": one.name, "says": one.described}, one.value
+    if isinstance(value, torch.Tensor):
+        left_out = most is not None and value.numel() > most
+        return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
+    return {**record, "value": value if isinstance(value, str | list) else repr(value)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if value == -math.inf else value

@@ -10,15 +10,14 @@ import torch
 
 from regard.arguments import count_of, of_kind, whole
 from regard.packages import needed
-from regard_lab.lessons.walkthrough.formula import formula_text
-from regard_lab.lessons.walkthrough.pasting import opening_code
-from regard_lab.lessons.walkthrough.steps import Axis, Scale, Step, Walk
+from regard_lab.lessons.walkthrough.steps import Axis, Scale, Step, Walk, opening_code
 from regard_lab.lessons.walkthrough.tables import (
     DARK,
     WHITE,
     Gap,
-    Table,
+    NumberTable,
     elsewhere,
+    formula_text,
     kept,
     largest,
     mixed,
@@ -99,9 +98,8 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
     if walk.brief:
         numbers = sum(one.value.numel() for one in tensors)
         said = (
-            f"{count_of(len(tensors), 'tensors')} of weights with "
-            f"{count_of(numbers, 'numbers', ',')}. The numbers of “{visible(walk.chosen)}”"
-            f"{visible_text(elsewhere(walk))} "
+            f"{count_of(len(tensors), 'tensors')} of weights with {count_of(numbers, 'numbers', ',')}. The numbers of "
+            f"“{visible(walk.chosen)}”{visible_text(elsewhere(walk))} "
         )
         yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width, "dim")
     for one in () if walk.brief else walk.given:
@@ -149,7 +147,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
         yield [(f"{INDENT}… {count_of(more, 'more heads')}", "dim")]
 
 
-def _table(table: Table, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
+def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
     """A table with labels of its columns and rows."""
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0

@@ -12,7 +12,7 @@ from regard.core.tensors import check_tensor
 from regard.errors import ShapeError
 from regard.mechanisms.scores import Additive
 from regard.reprs import brief
-from regard_lab.models.recurrent.memory import Memory, MemoryAttention
+from regard_lab.models.recurrent.cells import Memory, MemoryAttention
 
 
 @brief

@@ -11,12 +11,12 @@ from typing import Any
 
 from regard.errors import ArgumentError
 from regard.patterns import Pattern
-from regard_lab.seeing.explorer.comparing import compared
 from regard_lab.seeing.explorer.figures import draw_attention, to_exploration
 from regard_lab.seeing.explorer.page import Page, page_of, to_answer, to_long_answer, to_long_page, to_page
 from regard_lab.seeing.explorer.sources import (
     Attention,
     Exploration,
+    compared,
     explore_maps,
     explore_pattern,
     explore_text,
@@ -75,7 +75,7 @@ def show(
     Raises:
         ShapeError: weights of another shape, or of another size than the words.
         ArgumentError: weights outside 0 to 1, rows that sum to more than 1, words for maps that have their own, or a
-            length for weights. Where rows sum to less, as with a sink, the page says so.
+            length for weights. Where rows sum to less, as with a sink, the page reports it.
 
     >>> import torch
     >>> page = show(torch.eye(2), ["the", "</script>"])

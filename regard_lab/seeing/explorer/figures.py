@@ -20,9 +20,8 @@ from regard_lab.seeing.canvas import (
 from regard_lab.seeing.explorer.records import sums_of
 from regard_lab.seeing.explorer.sources import Attention, Exploration, explore_maps, explore_weights
 from regard_lab.seeing.explorer.streaming import LongHead
-from regard_lab.seeing.maps import AttentionMaps
+from regard_lab.seeing.maps import AttentionMaps, TextMaps
 from regard_lab.seeing.picture import MOST_WORDS, Page, Panel
-from regard_lab.seeing.texts import TextMaps
 
 WIDEST, LARGEST_CELL, SMALLEST_CELL = 9.0, 0.56, 0.165  # inches: a map, and its cells
 NORMALISED = "The weights of each row sum to 1 after a softmax."

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from regard import __version__
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.explorer.records import ShownWalk, changes_to_json, sums_of
+from regard_lab.seeing.explorer.records import ShownWalk, changes_to_json, rounded, sums_of
 from regard_lab.seeing.explorer.records import shown_sentence as _sentence
 from regard_lab.seeing.explorer.records import shown_text as _shown
 from regard_lab.seeing.explorer.sources import Attention, Exploration, Second
@@ -213,8 +213,7 @@ def to_answer(
 def walk_to_answer(walk: ShownWalk) -> dict[str, Any]:
     """A walkthrough as JSON values, and its arrays as one text."""
     packed = Packed()
-    record = walk.to_json(packed.add)
-    return {"walk": record, "arrays": str(packed)}
+    return {"walk": walk.to_json(packed.add), "arrays": str(packed)}
 
 
 def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = None) -> dict[str, Any]:
@@ -251,7 +250,10 @@ def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]
         "column_title": one.column_title, "unwritten": one.unwritten, "links": one.links, "sampled": one.sampled,
         "says": one.says and _sentence(one.says, 400), "sums": sums_of(one.weights),
         "shape": [layers, heads, rows, columns],
-        "statistics": {name: _rounded(values) for name, values in {**head_statistics(one), **one.measured}.items()},
+        "statistics": {
+            name: [rounded(row) for row in values.tolist()]
+            for name, values in {**head_statistics(one), **one.measured}.items()
+        },
         "thumbnails": {"shape": list(small.shape[1:]), "place": packed.add(to_bytes(small))},
         "bytes": [[packed.add(to_bytes(head)) for head in layer] for layer in one.weights],
         "exact": [[packed.add(head.float()) for head in layer] for layer in one.weights] if exact else None,
@@ -277,11 +279,9 @@ def head_statistics(one: Attention) -> dict[str, torch.Tensor]:
         "first": weights[..., 0].mean(-1),
         "received": weights.mean(-2).amax(-1),
     }
-    if one.sampled:
-        apart = (torch.tensor(one.sampled)[:, None] - torch.arange(columns)).abs().float()
-        statistics["distance"] = (weights * apart).sum(-1).mean(-1)
-    elif one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
-        apart = (torch.arange(rows)[:, None] - torch.arange(columns)).abs().float()
+    if one.sampled or one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
+        queries = torch.tensor(one.sampled) if one.sampled else torch.arange(rows)
+        apart = (queries[:, None] - torch.arange(columns)).abs().float()
         statistics["distance"] = (weights * apart).sum(-1).mean(-1)
     return statistics
 
@@ -294,10 +294,6 @@ def _relevance(one: Relevance) -> dict[str, Any]:
         **{name: record[name] for name in ("lens", "place", "log_odds", "probability", "source", "written", "note")},
         "word": _shown(one.word), "others": [_shown(other) for other in one.others], "cost": one.cost,
     }  # fmt: skip
-
-
-def _rounded(values: torch.Tensor) -> list[Any]:
-    return [[float(f"{value:.6g}") for value in row] for row in values.tolist()]
 
 
 def _read(name: str) -> str:

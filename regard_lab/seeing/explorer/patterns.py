@@ -27,8 +27,6 @@ LONGEST_PLANNED = 4096  # of patterns that are not one band: planning a longer c
 HEAD_DIM = 64  # of the call that is planned
 MOST_PANELS = 32  # heads that differ
 
-Used = tuple[str, Any, int | None]  # where a pattern is used, the pattern, and the position of the first query
-
 
 def map_pattern(
     pattern: Pattern,
@@ -87,35 +85,29 @@ def patterns_used(
         target: of a translator, the sub-words that its decoder reads.
     """
     found = []
-    for kind, rows, columns, used in _stacks(model, source, target):
-        for pattern, layers in groupby(used, key=lambda one: one[1]):
-            numbered = list(layers)
-            numbers = [int(name) for name, _, _ in numbered]
+    for kind, rows, columns, start, patterns in _stacks(model, source, target):
+        for pattern, layers in groupby(enumerate(patterns), key=lambda one: one[1]):
+            numbers = [number for number, _ in layers]
             span = f"layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"layer {numbers[0]}"
-            found.append(map_pattern(pattern, rows, columns, name=f"{kind}, {span}", q_start=numbered[0][2]))
+            found.append(map_pattern(pattern, rows, columns, name=f"{kind}, {span}", q_start=start))
     return tuple(found)
 
 
 def _stacks(
     model: Any, source: Sequence[str], target: Sequence[str]
-) -> Iterator[tuple[str, Sequence[str], Sequence[str], list[Used]]]:
-    """Each kind of attention: its name, the words of queries and keys, and the layers with their patterns."""
+) -> Iterator[tuple[str, Sequence[str], Sequence[str], int | None, list[Pattern]]]:
+    """Each kind of attention: its name, the words of queries and keys, where queries begin, and a pattern by layer."""
     if isinstance(model, RecurrentTranslator):
-        yield "Cross-attention", target, source, [("0", model.cell.attention.pattern, 0)]
+        yield "Cross-attention", target, source, 0, [model.cell.attention.pattern]
     elif isinstance(model, TranslationTransformer):
+        encoder: list[Any] = list(model.encoder)
+        decoder: list[Any] = list(model.decoder)
         start = 0 if model.cross_pattern.compares_positions else None
-        encoders: list[Any] = list(model.encoder)
-        decoders: list[Any] = list(model.decoder)
-        encoder: list[Used] = [(str(at), layer.attention.pattern, 0) for at, layer in enumerate(encoders)]
-        decoder: list[Used] = [(str(at), layer.self_attention.pattern, 0) for at, layer in enumerate(decoders)]
-        cross: list[Used] = [(str(at), layer.cross_attention.pattern, start) for at, layer in enumerate(decoders)]
-        yield "Encoder self-attention", source, source, encoder
-        yield "Decoder self-attention", target, target, decoder
-        yield "Cross-attention", target, source, cross
+        yield "Encoder self-attention", source, source, 0, [one.attention.pattern for one in encoder]
+        yield "Decoder self-attention", target, target, 0, [one.self_attention.pattern for one in decoder]
+        yield "Cross-attention", target, source, start, [one.cross_attention.pattern for one in decoder]
     else:
-        blocks: list[Any] = list(model.blocks)
-        used: list[Used] = [(str(at), block.attention.pattern, 0) for at, block in enumerate(blocks)]
-        yield "Self-attention", source, source, used
+        yield "Self-attention", source, source, 0, [block.attention.pattern for block in model.blocks]
 
 
 def _sized(name: str, words: Sequence[str] | int) -> tuple[tuple[str, ...], int]:
@@ -143,7 +135,7 @@ def _panels(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | 
         yield PatternPanel(tuple(numbers) if pattern.varies_by_head else (), str(one), states, pairs)
 
 
-def _heads(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = None) -> int:
+def _heads(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> int:
     """How many heads differ; 1 where all are alike."""
     if not pattern.varies_by_head:
         return 1
@@ -162,18 +154,11 @@ def _growth(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> It
 
 def _count(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> Growth:
     heads = _heads(pattern, q_len, k_len, q_start)
-    pairs = pattern.count(q_len, k_len, q_start=q_start)
+    sizes = ((1, heads, length, HEAD_DIM) for length in (q_len, k_len))
+    q, k = (Outline(shape, torch.float32, torch.device("cpu"), False) for shape in sizes)
     try:
-        plan = _plan(pattern, heads, q_len, k_len, q_start)
+        plan = make_plan(make_problem(q, k, k, pattern=pattern, q_start=q_start), BACKENDS)
         computed, backend = float(plan.share_of_pairs_computed), plan.backend
     except RegardError as error:  # no backend computes a call of this size
         computed, backend = None, f"none: {error}"
-    return Growth(q_len, pairs, heads * q_len * k_len, computed, backend)
-
-
-def _plan(pattern: Pattern, heads: int, q_len: int, k_len: int, q_start: int | None) -> Any:
-    """The plan of a call with this pattern on this machine's CPU, which is not made."""
-    q, k = (
-        Outline((1, heads, length, HEAD_DIM), torch.float32, torch.device("cpu"), False) for length in (q_len, k_len)
-    )
-    return make_plan(make_problem(q, k, k, pattern=pattern, q_start=q_start), BACKENDS)
+    return Growth(q_len, pattern.count(q_len, k_len, q_start=q_start), heads * q_len * k_len, computed, backend)

@@ -5,7 +5,7 @@ Each record writes itself as JSON values; its arrays are added to those of the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -261,15 +261,20 @@ class ShownWalk:
         }  # fmt: skip
 
 
+def rounded(values: Iterable[float]) -> list[float]:
+    """Numbers with the six digits that a page stores."""
+    return [float(f"{value:.6g}") for value in values]
+
+
 def changed_to_json(one: Changed) -> dict[str, Any]:
     """What a model does with a changed source, as JSON values."""
     return {
         "word": one.word and shown_text(one.word),
-        "probabilities": [float(f"{value:.6g}") for value in one.probabilities],
-        "likeliest": [[[shown_text(word), float(f"{p:.6g}")] for word, p in place] for place in one.likeliest],
+        "probabilities": rounded(one.probabilities),
+        "likeliest": [[[shown_text(word), *rounded([p])] for word, p in place] for place in one.likeliest],
         "translation": list(map(shown_text, one.translation)),
-        "similarities": [float(f"{value:.6g}") for value in one.similarities],
-    }  # fmt: skip
+        "similarities": rounded(one.similarities),
+    }
 
 
 def changes_to_json(changes: Mapping[int | None, Changed], follows: Follows = "words") -> dict[str, Any]:

@@ -27,9 +27,7 @@ IDLE = 10.0  # seconds that a connection may wait for its next byte
 DEADLINE = 30.0  # seconds in which a request must have arrived
 MOST_CONNECTIONS = 400
 Read = Callable[[str], Exploration]
-Ask = Callable[
-    [Mapping[str, Any]], dict[str, Any]
-]  # what the body of a request asks for, and its answer as JSON values
+Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # from the body of a request to the JSON values of its result
 
 
 class ExplorerServer(ThreadingHTTPServer):
@@ -40,7 +38,7 @@ class ExplorerServer(ThreadingHTTPServer):
         read: reads another sentence, for the form of the page; None for a page without a form.
         text, label: the sentence that the form contains at first, and what it asks for.
         port: 0 for one that is free.
-        asks: what the page may ask for besides, by its name: it gets the body of a request, and returns the answer.
+        asks: what the page may ask for besides, by its name: it gets the body of a request, and returns JSON values.
 
     Raises:
         ArgumentError: the port is taken, or may not be used.
@@ -144,9 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _handle(self) -> None:
-        if self.headers.get_all("Host") is None or self.headers.get_all("Host") not in [
-            [h] for h in self.explorer.hosts
-        ]:
+        if self.headers.get_all("Host") not in [[host] for host in self.explorer.hosts]:
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this page is only served as localhost or 127.0.0.1")
             return
         own = f"/{self.explorer.token}/"
@@ -161,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here; open the address that regard view printed")
 
     def _asked(self, path: bytes, own: str) -> Ask | None:
-        """What the page asks for by a path, if it may; every path is compared, so that times say nothing."""
+        """What the page asks for by a path, if it may; every path is compared, so that times reveal nothing."""
         found = [ask for name, ask in self.explorer.asks.items() if hmac.compare_digest(path, f"{own}{name}".encode())]
         return found[0] if found else None
 
@@ -189,13 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             with self.explorer.reading:
                 answer = ask(body)
-        except RegardError as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-            return
         except Exception as error:  # the page explains it; the command goes on serving
-            self._refuse(
-                HTTPStatus.UNPROCESSABLE_ENTITY, f"the model cannot read this: {type(error).__name__}: {error}"
-            )
+            own = "" if isinstance(error, RegardError) else f"the model cannot read this: {type(error).__name__}: "
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"{own}{error}")
             return
         self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 

@@ -1,9 +1,11 @@
-"""What the explorer shows: attention weights between labelled texts, and what each written word depends on."""
+"""What the explorer shows: attention weights between labelled texts, what each word depends on, and comparisons."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 import torch
@@ -14,19 +16,15 @@ from regard.patterns import Pattern
 from regard.reprs import brief
 from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing.english import relations_in
 from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
 from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
-from regard_lab.seeing.lenses.alternatives import against_alternatives, alternatives
-from regard_lab.seeing.lenses.contrast import Contrast, find_contrast
+from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alternatives, alternatives, find_contrast
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
-from regard_lab.seeing.lenses.explain import LENSES, explain
-from regard_lab.seeing.lenses.passes import Explained
+from regard_lab.seeing.lenses.explaining import LENSES, explain
 from regard_lab.seeing.lenses.record import Relevance
-from regard_lab.seeing.maps import KINDS, AttentionMaps, look
+from regard_lab.seeing.maps import KINDS, AttentionMaps, SampledMaps, TextMaps, TextModel, look, look_rows, look_text
 from regard_lab.seeing.picture import WORDING
-from regard_lab.seeing.relations import looks_of
-from regard_lab.seeing.texts import SampledMaps, TextMaps, TextModel, look_rows, look_text
+from regard_lab.seeing.relations import looks_of, relations_in
 from regard_lab.text import BEGIN, END, Tokeniser
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
@@ -275,7 +273,7 @@ def explore_pattern(
         ArgumentError: both words and a length, or a length out of range.
     """
     if length is not None and (tokens is not None or keys is not None):
-        raise ArgumentError("give tokens or length, not both: the words say how many queries and keys there are")
+        raise ArgumentError("give tokens or length, not both: the words give the number of queries and keys")
     if tokens is None and keys is not None:
         raise ArgumentError("keys are the words of the keys; give the words of the queries too, as tokens")
     count = PATTERN_LENGTH if length is None else whole("length", length, 1)
@@ -288,8 +286,8 @@ def explore_pattern(
 def with_relations(one: Attention, words: Sequence[str]) -> Attention:
     """Self-attention with the mean weight that each head has on the right words, for each relation that the text has.
 
-    Relations are labelled by rules for English text (`regard_lab.seeing.english`). A few words of one text say little
-    about a head in general: the lesson on relations measures heads on many texts.
+    Relations are labelled by rules for English text (`regard_lab.seeing.relations`). A few words of one text reveal
+    little about a head in general: the lesson on relations measures heads on many texts.
     """
     measured, links = dict(one.measured), dict(one.links)
     for name, found in relations_in(words).items():
@@ -398,3 +396,72 @@ def _words(name: str, words: Sequence[str] | None, count: int) -> tuple[str, ...
     if len(listed) != count:
         raise ShapeError(f"{name} has {count_of(len(listed), 'words')}, and the weights have {count} there")
     return tuple(a_string(name, word) for word in listed)
+
+
+def compared(one: Exploration, other: Exploration, said: str) -> Exploration:
+    """An exploration beside another one: the words that both have, and how far heads of the same number are apart.
+
+    Args:
+        one, other: what the page shows, and what it is compared with.
+        said: what the other one is, in a few words.
+    """
+    matched = {name: _matched(words, other.texts[name]) for name, words in one.texts.items() if name in other.texts}
+    others = {attention.name: attention for attention in other.attentions}
+    attentions = []
+    for attention in one.attentions:
+        beside = others.get(attention.name)
+        if beside is not None and beside.weights.shape[:2] == attention.weights.shape[:2]:
+            apart = heads_apart(attention.weights, beside.weights, matched[attention.rows], matched[attention.columns])
+            attention = replace(attention, measured={**attention.measured, "apart": apart})
+        attentions.append(attention)
+    return replace(one, attentions=tuple(attentions), second=Second(said, other, matched))
+
+
+def _matched(one: Sequence[str], other: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The places of the words that belong together in two texts: equal words, in order.
+
+    If at least half of the words are equal, as many words that were replaced by as many others belong together too.
+
+    >>> _matched("the animal slept well".split(), "the dog slept".split())
+    ((0, 1, 2), (0, 1, 2))
+    """
+    changes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    equal = sum(stop - start for kind, start, stop, _, _ in changes if kind == "equal")
+    pairs = [
+        pair
+        for kind, start, stop, first, last in changes
+        if kind == "equal" or (kind == "replace" and stop - start == last - first and 2 * equal >= len(one))
+        for pair in zip(range(start, stop), range(first, last), strict=True)
+    ]
+    return tuple(at for at, _ in pairs), tuple(at for _, at in pairs)
+
+
+def heads_apart(
+    one: torch.Tensor,
+    other: torch.Tensor,
+    rows: tuple[Sequence[int], Sequence[int]],
+    columns: tuple[Sequence[int], Sequence[int]],
+) -> torch.Tensor:
+    """The mean Jensen-Shannon distance of the rows of heads with the same number, (layers, heads).
+
+        sqrt((KL(p | m) + KL(q | m)) / 2),   m = (p + q) / 2, logarithms with base 2
+
+    Args:
+        one, other: weights (layers, heads, queries, keys), with as many layers and heads.
+        rows, columns: the places of shared queries and keys in both; the other keys count as one more key.
+
+    >>> ones = torch.eye(2)[None, None]
+    >>> same = (0, 1), (0, 1)
+    >>> heads_apart(ones, ones, same, same).item(), heads_apart(ones, ones.flip(-1), same, same).item()
+    (0.0, 1.0)
+    """
+    if not len(rows[0]):
+        return torch.zeros(one.shape[:2])
+    shared = []
+    for weights, queries, keys in zip((one, other), rows, columns, strict=True):
+        kept = weights.double()[:, :, list(queries)]
+        both = kept[..., list(keys)]
+        shared.append(torch.cat([both, (kept.sum(-1) - both.sum(-1)).clamp(min=0)[..., None]], -1))
+    middle = (shared[0] + shared[1]) / 2
+    divergence = torch.stack([torch.xlogy(part, part / middle.clamp(min=1e-300)).sum(-1) for part in shared]).mean(0)
+    return (divergence / math.log(2)).clamp(min=0).sqrt().mean(-1).float()

@@ -4,11 +4,8 @@ Swaps of nouns and adjectives verify on the model itself what its pronouns depen
 """
 
 from regard_lab.seeing.lens_study.figure import PronounView, draw_pronoun, view_pronoun
-from regard_lab.seeing.lens_study.known import KnownSentence, known_sentences
-from regard_lab.seeing.lens_study.report import LensReport
-from regard_lab.seeing.lens_study.routes import Routes, measure_routes
-from regard_lab.seeing.lens_study.scoring import lens_agreement
-from regard_lab.seeing.lens_study.study import choose_heads, study_lenses
+from regard_lab.seeing.lens_study.known import KnownSentence, Routes, known_sentences, measure_routes
+from regard_lab.seeing.lens_study.study import LensReport, choose_heads, lens_agreement, study_lenses
 
 __all__ = [
     "study_lenses",

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from regard.arguments import count_of
 from regard_lab.decoding import Translation, Translator
 from regard_lab.seeing import Relevance
-from regard_lab.seeing.canvas import FAINT, INK, checked_path, new_figure, save, text_width, wrapped, write_text
-from regard_lab.seeing.lens_study.known import known_sentences
-from regard_lab.seeing.lens_study.routes import SWAPS, Routes
+from regard_lab.seeing.canvas import FAINT, INK, LINES, checked_path, new_figure, save, text_width, wrapped, write_text
+from regard_lab.seeing.lens_study.known import SWAPS, Routes, known_sentences
 from regard_lab.seeing.lenses import explain
-from regard_lab.seeing.lenses.picture import (
+from regard_lab.seeing.lenses.record import (
     EDGE,
     LABEL_SIZE,
     NOTE_SIZE,
@@ -26,7 +25,6 @@ from regard_lab.seeing.lenses.picture import (
     placed,
     row_height,
 )
-from regard_lab.seeing.quality.report import COLOURS
 from regard_lab.text import tidy, tidy_target
 from regard_lab.text.pronouns import PronounSentence
 
@@ -36,13 +34,11 @@ if TYPE_CHECKING:
 BAR_WIDTH, BAR_HEIGHT, BAR_LINE = 3.2, 0.15, 0.24  # inches
 NOTE = (
     "Lens: each word in turn was replaced by the mean of the words' embeddings; the number below it is by how much "
-    "that "
-    "lowers the log odds. Blue words speak for the pronoun, red ones for the other two. A word can be needed without "
-    "saying which noun is meant, as “weil” often is, which has no gender; the bars show which words decide. Attention "
-    "has no sign: it says where one chosen head looks, not what the model uses; other heads look elsewhere. The bars "
-    "are "
-    "not of this sentence: they are means over test sentences. Only another referent in the English source, or another "
-    "adjective, should lower them."
+    "that lowers the log odds. Blue words speak for the pronoun, red ones for the other two. A word can be needed "
+    "without saying which noun is meant, as “weil” often is, which has no gender; the bars show which words decide. "
+    "Attention has no sign: it says where one chosen head looks, not what the model uses; other heads look elsewhere. "
+    "The bars are not of this sentence: they are means over test sentences. Only another referent in the English "
+    "source, or another adjective, should lower them."
 )
 
 
@@ -167,7 +163,7 @@ def draw_bars(figure: Figure, shares: Mapping[str, float], count: int, top: floa
         figure.add_artist(
             Rectangle(
                 (left / width, 1 - (at + BAR_HEIGHT) / height), share * BAR_WIDTH / width, BAR_HEIGHT / height,
-                facecolor=COLOURS[0], linewidth=0, transform=figure.transFigure,
+                facecolor=LINES[0], linewidth=0, transform=figure.transFigure,
             )
         )  # fmt: skip
         write_text(figure, f"{share:.2f}", left + share * BAR_WIDTH + 0.06, at, SCORE_SIZE, color=INK)

@@ -1,15 +1,29 @@
-"""Sentences of the embedded corpus that a translator gets right, with the words that their pronoun depends on."""
+"""Sentences that a translator gets right, and the words that their pronoun depends on, verified by swaps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
+
+from regard.arguments import count_of, each
+from regard.errors import DataError
+from regard.reprs import brief
 from regard_lab.decoding import Translation, Translator
-from regard_lab.seeing.lenses import Contrast, find_contrast
+from regard_lab.seeing.lenses import Contrast, find_contrast, log_odds
 from regard_lab.seeing.referents import word_places
-from regard_lab.text import Tokeniser
-from regard_lab.text.pronouns import LINKS, PRONOUNS, PronounSentence, pronoun_of
+from regard_lab.text import BEGIN, END, Tokeniser
+from regard_lab.text.pronouns import (
+    LINKS,
+    PRONOUNS,
+    PronounSentence,
+    pronoun_of,
+    swap_adjective,
+    swap_other,
+    swap_referent,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,3 +102,116 @@ def written_before(tokeniser: Tokeniser, sentence: PronounSentence) -> tuple[int
     words = tokeniser.words(ids)
     place = pronoun_place([word for word, _ in words], sentence.pronoun)
     return None if place is None else tuple(ids[: words[place][1].start])
+
+
+SWAPS = {
+    "nothing": "no word swapped",
+    "source": "the referent in the English, the German so far unchanged",
+    "written": "the referent in the German so far, the English unchanged",
+    "both": "the referent in both",
+    "other": "the other noun in the English",
+    "adjective": "the adjective in the English, for one of the other noun",
+}
+
+
+@brief
+@dataclass(frozen=True)
+class Routes:
+    """Mean probability of the written pronoun, among the three, after each swap.
+
+    Args:
+        last, first: by the keys of `SWAPS`, for sentences whose subordinate clause comes last and first.
+        counts: number of sentences of both kinds.
+        verified: for each sentence, whether its cause was verified: the pronoun stays more probable than the other two
+            together if the other noun is swapped, and not if the referent is swapped in both texts, nor if the
+            adjective is.
+    """
+
+    last: Mapping[str, float]
+    first: Mapping[str, float]
+    counts: tuple[int, int]
+    verified: tuple[bool, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values; the sentences are counted."""
+        return {
+            "last": dict(self.last), "first": dict(self.first), "counts": list(self.counts),
+            "verified": sum(self.verified), "of": len(self.verified),
+        }  # fmt: skip
+
+
+def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[str, Contrast]:
+    """The question about the pronoun after each swap; the pronouns that are compared stay the same.
+
+    A noun is replaced by one of the same kind and of the third gender; an adjective by one that fits the other noun.
+    """
+    sentence, contrast = known.sentence, known.contrast
+    referent, other, adjective = (swap(sentence, seed) for swap in (swap_referent, swap_other, swap_adjective))
+    assert referent is not None and other is not None  # noqa: PT018  (both are sentences for every sentence)
+    versions = {
+        "nothing": contrast,
+        "source": _with_source(tokeniser, contrast, referent),
+        "written": _with_written(tokeniser, contrast, referent),
+        "both": _with_written(tokeniser, _with_source(tokeniser, contrast, referent), referent),
+        "other": _with_source(tokeniser, contrast, other),
+    }
+    if adjective is not None:
+        versions["adjective"] = _with_source(tokeniser, contrast, adjective)
+    return versions
+
+
+def _with_source(tokeniser: Tokeniser, contrast: Contrast, sentence: PronounSentence) -> Contrast:
+    ids = [*tokeniser.encode(sentence.source), END]
+    return replace(contrast, source=tuple(ids), source_words=tuple(tokeniser.words(ids)))
+
+
+def _with_written(tokeniser: Tokeniser, contrast: Contrast, sentence: PronounSentence) -> Contrast:
+    before = written_before(tokeniser, sentence)
+    assert before is not None, "the grammar writes a pronoun after each conjunction"
+    ids = [BEGIN, *before]
+    return replace(contrast, written=tuple(ids), written_words=tuple(tokeniser.words(ids)))
+
+
+def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed: int = 0) -> Routes:
+    """Swap words of sentences whose translation up to the pronoun is the grammar's, and read the pronoun again.
+
+    Args:
+        translator: the translator that wrote the sentences.
+        known: as `known_sentences` returns them; only those with `as_grammar` are swapped, for the German that was
+            written before a swapped noun is the grammar's.
+        seed: of the new words.
+
+    Returns:
+        The routes; `verified` is False for a sentence that could not be swapped.
+
+    Raises:
+        DataError: no sentence can be swapped.
+    """
+    known = list(each("known", known, "known sentences"))
+    versions = [swapped(translator.tokeniser, one, seed) if one.as_grammar else {} for one in known]
+    flat = [(index, name, contrast) for index, one in enumerate(versions) for name, contrast in one.items()]
+    if not flat:
+        raise DataError(
+            f"of {count_of(len(known), 'sentences')} none is translated as by the grammar, so no word can be swapped"
+        )
+    odds = log_odds(translator.model, [contrast for _, _, contrast in flat])
+    values = torch.tensor(odds, dtype=torch.float64).sigmoid().tolist()
+    shares: list[dict[str, float]] = [{} for _ in known]
+    for (index, name, _), value in zip(flat, values, strict=True):
+        shares[index][name] = value
+    groups = [[share for one, share in zip(known, shares, strict=True) if share and one.link_first is first]
+              for first in (False, True)]  # fmt: skip
+    last, first = (_means(group) for group in groups)
+    return Routes(last, first, (len(groups[0]), len(groups[1])), tuple(map(_is_verified, shares)))
+
+
+def _means(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean share after each swap, over the sentences that have it."""
+    lists = {name: [share[name] for share in shares if name in share] for name in SWAPS}
+    return {name: sum(values) / len(values) for name, values in lists.items() if values}
+
+
+def _is_verified(share: Mapping[str, float]) -> bool:
+    stays = ("nothing", "other")
+    falls = ("both", "adjective")
+    return all(share.get(name, 0.0) > 0.5 for name in stays) and all(share.get(name, 1.0) < 0.5 for name in falls)

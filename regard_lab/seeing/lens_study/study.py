@@ -1,28 +1,307 @@
-"""The lens benchmark: sentences whose cause was verified on the trained model, and every lens measured on them."""
+"""The lens benchmark: sentences whose cause was verified on the trained model, every lens measured on them, the report.
+
+The report is JSON that can be continued, and Markdown to read.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import os
+import platform
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from regard.arguments import count_of, of_kind, whole
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, DataError
+from regard.reprs import brief
+from regard.storage.files import replace_file
 from regard_lab.decoding import Translator
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.seeing import it_weights
-from regard_lab.seeing.lens_study.known import KnownSentence, known_sentences
-from regard_lab.seeing.lens_study.report import LENS_ROWS, LensReport, begin_report
-from regard_lab.seeing.lens_study.routes import measure_routes, swapped
-from regard_lab.seeing.lens_study.scoring import LensRow, agreement, deletion, lens_agreement
-from regard_lab.seeing.lenses import explain, log_odds
-from regard_lab.text.pronouns import make_split
+from regard_lab.seeing.lens_study.known import SWAPS, KnownSentence, known_sentences, measure_routes, swapped
+from regard_lab.seeing.lenses import Contrast, explain, log_odds
+from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
+from regard_lab.seeing.lenses.erasing import Erased, erased
+from regard_lab.seeing.watching import in_eval_mode
+from regard_lab.text.pronouns import PronounSentence, make_split
 from regard_lab.text.translation_data import LEARNED
+
+JSON, MARKDOWN = "lenses.json", "lenses.md"
+LENS_ROWS = {
+    "random": "random relevance",
+    "it": "raw attention of *it*, best encoder head",
+    "cross": "raw cross-attention, mean of all heads",
+    "cross_head": "raw cross-attention, best head",
+    "rollout": "attention rollout",
+    "erase": "erasure (default)",
+    "gradients": "integrated gradients",
+    "swap": "swap of the nouns (a reference that knows them)",
+}
+COLUMNS = {
+    "top": "top word is the referent",
+    "order": "referent above the other noun",
+    "cause": "top word is referent or adjective",
+    "deletion": "deletion",
+}
+
+
+@brief
+@dataclass
+class LensReport:
+    """The figures of one run.
+
+    Args:
+        name: the run.
+        weights: a hash of its parameters.
+        sentences, seed: the test sentences that were translated.
+        right: how many of them have the right pronoun.
+        agreement: `lens_agreement` on all of those.
+        heads: the chosen heads, [layer, head]: "it" of the encoder, "cross" of the decoder.
+        routes: as `Routes.to_dict` gives them.
+        rows: a `LensRow` for each lens, by the keys of `LENS_ROWS`.
+        machine: versions and threads.
+    """
+
+    name: str
+    weights: str
+    sentences: int
+    seed: int
+    right: int = 0
+    agreement: float | None = None
+    heads: dict[str, list[int]] = field(default_factory=dict)
+    routes: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    machine: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of sentences with a verified cause, on which the lenses are measured."""
+        return int(self.routes["verified"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def load(cls, folder: Path) -> LensReport:
+        """The report in a folder.
+
+        Raises:
+            DataError: there is none, or it is damaged.
+        """
+        try:
+            return cls(**json.loads((folder / JSON).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"{folder / JSON} is not a report of lenses: {error}") from error
+
+    def save(self, folder: Path | None) -> None:
+        """Write JSON and Markdown; a folder of None writes nothing."""
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        replace_file(folder / JSON, content.encode())
+        replace_file(folder / MARKDOWN, ("\n".join(self.markdown()) + "\n").encode())
+
+    def markdown(self) -> Iterator[str]:
+        """The report in Markdown."""
+        yield "# Lenses on a translator with known causes"
+        yield ""
+        yield from (f"- {sentence}" for sentence in self.summary())
+        yield ""
+        yield "## Swaps"
+        yield ""
+        yield "Mean probability of the written pronoun among *es*, *er* and *sie*."
+        yield ""
+        yield from routes_table(self.routes)
+        yield ""
+        yield "## Lenses"
+        yield ""
+        yield from lens_table(self.rows)
+        yield ""
+        yield self.legend
+        yield ""
+        yield "## How it was measured"
+        yield ""
+        yield f"- Command: `regard lenses {self.name} --sentences {self.sentences} --seed {self.seed}`"
+        yield f"- Hash of the model's weights: {self.weights}"
+        yield f"- Versions: {self.machine}"
+
+    def summary(self) -> Iterator[str]:
+        """What was measured, in sentences."""
+        yield (
+            f"{self.right} of {count_of(self.sentences, 'test sentences')} have the right pronoun. "
+            f"Swaps verify the cause of "
+            f"{self.count}: the pronoun depends on the referent and on the adjective, and not on the other noun."
+        )
+        if self.agreement is not None:
+            yield (
+                f"Over all {self.right}, the share in which the default lens puts the referent above the other noun "
+                f"is {self.agreement:.3f}."
+            )
+        if self.heads:
+            named = {"it": "encoder (attention of *it*)", "cross": "cross-attention"}
+            heads = "; ".join(
+                f"{named[kind]}: layer {layer}, head {head}" for kind, (layer, head) in self.heads.items()
+            )
+            yield f"Heads chosen on validation sentences, counted from 0: {heads}."
+
+    @property
+    def legend(self) -> str:
+        """What the columns of the lens table mean."""
+        return (
+            f"Shares of {count_of(self.count, 'sentences')}, with a standard error of at most "
+            f"{0.5 / math.sqrt(self.count):.3f}. *It* itself does not count as the top word. Deletion: the mean fall "
+            "of the pronoun's probability without the 1, 2, 3 and 4 words of largest relevance. Passes: forward + "
+            "backward. ms: CPU time per sentence in batches, on this machine."
+        )
+
+
+def routes_table(routes: Mapping[str, Any]) -> Iterator[str]:
+    """The routes as a Markdown table."""
+    last, first = routes["counts"]
+    yield f"| swapped | subordinate clause last ({last}) | first ({first}) |"
+    yield "|---|---|---|"
+    for name, words in SWAPS.items():
+        cells = (f"{routes[kind][name]:.3f}" if name in routes[kind] else "-" for kind in ("last", "first"))
+        yield f"| {words} | {' | '.join(cells)} |"
+
+
+def lens_table(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The lenses as a Markdown table."""
+    yield f"| lens | {' | '.join(COLUMNS.values())} | passes | ms |"
+    yield f"|---|{'---|' * len(COLUMNS)}---|---|"
+    for name, row in rows.items():
+        cells = " | ".join(f"{row[column]:.3f}" for column in COLUMNS)
+        back = f" + {row['backward_passes']:.0f}" if row["backward_passes"] else ""
+        yield f"| {LENS_ROWS[name]} | {cells} | {row['passes']:.0f}{back} | {row['milliseconds']:.1f} |"
+
+
+def begin_report(folder: Path | None, *, name: str, weights: str, sentences: int, seed: int) -> LensReport:
+    """A new report, or the one that was begun in the folder.
+
+    Raises:
+        ArgumentError: the folder has a report of other weights or sentences.
+    """
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
+    new = LensReport(
+        name, weights, sentences, seed, machine=f"{versions}, {count_of(torch.get_num_threads(), 'threads')}"
+    )
+    if folder is None or not os.path.lexists(folder / JSON):
+        return new
+    kept = LensReport.load(folder)
+    if (kept.weights, kept.sentences, kept.seed) != (weights, sentences, seed):
+        raise ArgumentError(
+            f"{folder} has the report of other weights or sentences ({kept.weights}, {kept.sentences}, seed "
+            f"{kept.seed}); give another folder with --out, or remove it"
+        )
+    return kept
+
+
+DELETED = 4  # words
+
+
+@dataclass(frozen=True, kw_only=True)
+class LensRow:
+    """One lens over all sentences.
+
+    Args:
+        name: a key of `LENS_ROWS`.
+        top: share of sentences whose word of the largest score, except *it*, is the referent.
+        order: share in which the referent has a larger score than the other noun; a tie does not count.
+        cause: share whose word of the largest score, except *it*, is the referent or the adjective.
+        deletion: mean fall of the pronoun's probability without the 1, 2, 3 and 4 words of the largest scores.
+        passes, backward_passes: rows through the model and back, for each sentence.
+        milliseconds: CPU time for each sentence, in batches, on this machine.
+    """
+
+    name: str
+    top: float
+    order: float
+    cause: float
+    deletion: float
+    passes: float
+    backward_passes: float
+    milliseconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shares with 3 decimals, as JSON values."""
+        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def agreement(known: Sequence[KnownSentence], scores: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """The shares `top`, `order` and `cause` of `LensRow`, for scores of the source words of each sentence."""
+    top = order = cause = 0
+    for one, values in zip(known, scores, strict=True):
+        best = max((place for place in range(len(values)) if place != one.it), key=lambda place: values[place])
+        top += best == one.referent
+        order += values[one.referent] > values[one.other]
+        cause += best in (one.referent, one.adjective)
+    return top / len(known), order / len(known), cause / len(known)
+
+
+@torch.no_grad()
+def deletion(
+    translator: Translator, known: Sequence[KnownSentence], scores: Sequence[Sequence[float]], words: int = DELETED
+) -> float:
+    """The mean fall of the pronoun's probability without the words of the largest scores.
+
+        mean over sentences and k = 1 ... words of p(all) - p(without the k words of the largest scores)
+
+    The words are replaced in the embeddings by the mean of the sentence's words; p is among the three pronouns.
+    """
+    ranked = {
+        id(one.contrast): sorted(range(len(row)), key=lambda place, row=row: -row[place])
+        for one, row in zip(known, scores, strict=True)
+    }
+
+    def falls(contrasts: list[Contrast], batch: Batch) -> list[float]:
+        before = run(translator.model, batch).sigmoid()
+        wanted = [
+            Erased(row, "source", tuple(at for place in ranked[id(one)][:count] for at in one.source_words[place][1]))
+            for row, one in enumerate(contrasts)
+            for count in range(1, words + 1)
+        ]
+        after = erased(translator.model, batch, wanted).sigmoid().view(len(contrasts), words)
+        return (before - after.mean(1)).tolist()
+
+    with in_eval_mode(translator.model):
+        found = by_batch(translator.model, [one.contrast for one in known], falls)
+    return math.fsum(found) / len(found)
+
+
+def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence]) -> float | None:
+    """How often the default lens gives the referent of *it* a larger relevance than the other noun.
+
+    The written pronoun is explained against the other two, over the source.
+
+    Args:
+        translator: a translator trained on the embedded corpus, of any kind.
+        sentences: such as `make_split("test", 150)`.
+
+    Returns:
+        The share of the sentences whose pronoun is right; None if it is right in none. A random order has 0.5.
+    """
+    known = known_sentences(translator, sentences)
+    if not known:
+        return None
+    contrasts = [one.contrast for one in known]
+    records = explain(translator.model, translator.tokeniser, contrasts, sides=("source",))
+    above = sum(
+        record.source_scores[one.referent] > record.source_scores[one.other]
+        for one, record in zip(known, records, strict=True)
+    )
+    return above / len(known)
+
 
 SENTENCES = 200  # of the test split
 CHOOSING = 200  # validation sentences by which heads are chosen
@@ -63,9 +342,8 @@ def study_lenses(
     chosen = [] if routes is None else [one for one, sure in zip(known, routes.verified, strict=True) if sure]
     if routes is None or not chosen:
         raise ArgumentError(
-            f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 "
-            f"a cause that swaps verify; "
-            f"lenses are measured on {LEARNED}"
+            f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 a cause that "
+            f"swaps verify; lenses are measured on {LEARNED}"
         )
     report = begin_report(out, name=name, weights=weights_hash(translator), sentences=len(test), seed=seed)
     report.right, report.routes = len(known), routes.to_dict()

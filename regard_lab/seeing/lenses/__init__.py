@@ -5,9 +5,8 @@ its record, `draw_relevance` its picture; `find_contrast` and `explain` do the s
 """
 
 from regard_lab.seeing.lenses.contrast import Contrast, find_contrast
-from regard_lab.seeing.lenses.explain import LENSES, Lens, explain, log_odds, relevance
-from regard_lab.seeing.lenses.picture import draw_relevance
-from regard_lab.seeing.lenses.record import Relevance
+from regard_lab.seeing.lenses.explaining import LENSES, Lens, explain, log_odds, relevance
+from regard_lab.seeing.lenses.record import Relevance, draw_relevance
 
 __all__ = ["relevance", "Relevance", "draw_relevance", "LENSES", "Lens", "Contrast", "find_contrast", "explain",
            "log_odds"]  # fmt: skip

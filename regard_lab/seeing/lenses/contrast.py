@@ -1,15 +1,22 @@
-"""What a lens explains: a written word against words that could stand in its place."""
+"""What a lens explains: a written word against others, and runs of a model that give the log odds between them.
+
+Without named words, a written word is compared with those that the model found most probable there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from regard.arguments import a_list, a_string, each, of_kind, whole
+import torch
+
+from regard.arguments import a_list, a_string, of_kind, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
-from regard_lab.seeing.watching import Span
-from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise, tidy_target
+from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
+from regard_lab.seeing.watching import Span, in_eval_mode, target_of
+from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise, pad, tidy_target
 
 
 @brief
@@ -69,7 +76,7 @@ def find_contrast(
     """
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     at = find_place(tokeniser, source, target_ids, of, place)
-    word, others, ids = of, _compared(tokeniser, instead_of), _checked_ids(target_ids)
+    word, others, ids = of, _compared(tokeniser, instead_of), target_of(target_ids)
     words = tokeniser.words(ids)
     written, first = words[at][0], words[at][1].start
     if written != word and written.lower() == word.lower() and written[:1].isupper() and not word[:1].isupper():
@@ -93,7 +100,7 @@ def find_place(
     Raises:
         ArgumentError: a word that was not written, or several times, or before which nothing was read.
     """
-    words = tokeniser.words(_checked_ids(target_ids))
+    words = tokeniser.words(target_of(target_ids))
     at = _find_place([text for text, _ in words], a_string("of", of), place)
     if source is None and not words[at][1].start:
         raise ArgumentError(f"{words[at][0]!r} is the first word, so a language model has read nothing before it")
@@ -112,15 +119,6 @@ def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
         if len(normalise(other).split()) != 1:
             raise ArgumentError(f"instead_of has {other!r}; each entry must be one word")
     return [tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others]  # as it writes them
-
-
-def _checked_ids(target_ids: Sequence[int]) -> list[int]:
-    if isinstance(target_ids, str):
-        raise ArgumentError(f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)")
-    ids = [whole("an id of target_ids", i, 0) for i in each("target_ids", target_ids, "ids, as encode returns them")]
-    if special := sorted({PAD, BEGIN, END} & set(ids)):
-        raise ArgumentError(f"target_ids contain the special ids {special}; give only those of the text")
-    return ids
 
 
 def _find_place(words: Sequence[str], word: str, place: int | None) -> int:
@@ -176,3 +174,229 @@ def _first_ids(
         taken[identifier] = other
         found.append(identifier)
     return tuple(found)
+
+
+Explained = TranslationTransformer | RecurrentTranslator | LanguageModel
+SIDES = ("source", "written")
+IDS_AT_ONCE = 12_000  # source and written ids in one run of the model
+
+
+Sides = dict[str, torch.Tensor]  # a tensor for "source" and one for "written"; no source for a language model
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Contrasts as tensors.
+
+    Args:
+        ids: of both sides, (batch, length) each, padded on the right.
+        of: (batch,) the id that was written.
+        instead_of: (batch, others) the ids it is compared with, padded with -1.
+    """
+
+    ids: Sides
+    of: torch.Tensor
+    instead_of: torch.Tensor
+
+    @classmethod
+    def of_contrasts(cls, contrasts: Sequence[Contrast], device: torch.device) -> Batch:
+        """The batch of some contrasts, all with a source or all without."""
+        sides = [side for side in SIDES if getattr(contrasts[0], side)]
+        return cls(
+            {side: pad([getattr(contrast, side) for contrast in contrasts]).to(device) for side in sides},
+            torch.tensor([contrast.of for contrast in contrasts], device=device),
+            pad([contrast.instead_of for contrast in contrasts], value=-1).to(device),
+        )
+
+    def rows(self, index: torch.Tensor) -> Batch:
+        """The batch whose row i is row `index[i]` of this one."""
+        return Batch(rows_of(self.ids, index), self.of[index], self.instead_of[index])
+
+    def log_odds(self, logits: torch.Tensor) -> torch.Tensor:
+        """`logit(of) - logsumexp(logits of instead_of)` at the end of each row, in float32 or wider.
+
+        logits: (batch, written_length, vocab_size) -> (batch,).
+        """
+        rows = torch.arange(len(logits), device=logits.device)
+        last = logits[rows, (self.ids["written"] != PAD).sum(1) - 1]  # (batch, vocab_size)
+        last = last.to(torch.promote_types(last.dtype, torch.float32))
+        others = last.gather(1, self.instead_of.clamp(min=0)).masked_fill(self.instead_of < 0, -torch.inf)
+        return last.gather(1, self.of[:, None])[:, 0] - others.logsumexp(1)
+
+
+def rows_of(sides: Sides, index: torch.Tensor) -> Sides:
+    """Both sides, with row `index[i]` in row i."""
+    return {side: one[index] for side, one in sides.items()}
+
+
+def tables(model: Explained) -> Sides:
+    """The embeddings of source and written ids, (vocab_size, dim) each, without gradients."""
+    own = model.embedding.weight.detach()
+    target = getattr(model, "target_embedding", None)
+    return {"source": own, "written": own if target is None else target.weight.detach()}
+
+
+def embedded(model: Explained, batch: Batch) -> Sides:
+    """The embeddings of a batch, (batch, length, dim) each."""
+    return {side: tables(model)[side][ids] for side, ids in batch.ids.items()}
+
+
+def without_words(model: Explained, batch: Batch) -> Sides:
+    """The same with every word replaced by the baseline of its side; BEGIN and END stay."""
+    return {
+        side: torch.where(is_word(ids)[..., None], baseline(ids, table), table[ids])
+        for side, ids in batch.ids.items()
+        for table in [tables(model)[side]]
+    }
+
+
+def is_word(ids: torch.Tensor) -> torch.Tensor:
+    """The ids of words: not those of padding, BEGIN and END, which no lens replaces."""
+    return (ids != PAD) & (ids != BEGIN) & (ids != END)
+
+
+def baseline(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """The vector that stands for no particular word, (batch, 1, dim): the mean of the embeddings of each text's words.
+
+    A word that is replaced by it keeps its position and loses what distinguishes it from the others. With one id there
+    is nothing to distinguish it from, so that text has the mean of the whole table.
+
+    Args:
+        ids: (batch, length).
+        table: embeddings (vocab_size, dim).
+    """
+    member = is_word(ids)[..., None]
+    wide = torch.promote_types(table.dtype, torch.float32)
+    count = member.sum(1, keepdim=True)
+    mean = (table[ids].to(wide) * member).sum(1, keepdim=True) / count.clamp(min=1)
+    return torch.where(count > 1, mean, table.to(wide).mean(0)).to(table.dtype)
+
+
+def run(model: Explained, batch: Batch, vectors: Sides | None = None) -> torch.Tensor:
+    """The log odds (batch,) of one pass of the model, with other vectors in the place of embeddings if given."""
+    if isinstance(model, LanguageModel):
+        return batch.log_odds(model(batch.ids["written"], vectors=None if vectors is None else vectors["written"]))
+    given = {} if vectors is None else {"source_vectors": vectors["source"], "target_vectors": vectors["written"]}
+    return batch.log_odds(model(batch.ids["source"], batch.ids["written"], **given))
+
+
+def run_erased(model: Explained, batch: Batch, index: torch.Tensor, masks: Sides) -> torch.Tensor:
+    """The log odds of batch rows in which some ids are replaced by the baseline.
+
+    Args:
+        model: the model.
+        batch: the contrasts.
+        index: (rows,) the batch row that each row changes.
+        masks: of both sides, bool (rows, length), True for an id that is replaced.
+
+    Returns:
+        (rows,), as one pass for each row.
+    """
+    vectors, without = embedded(model, batch), without_words(model, batch)
+    parts = []
+    length = sum(mask.shape[1] for mask in masks.values())
+    for part in torch.arange(len(index), device=index.device).split(max(1, IDS_AT_ONCE // length)):
+        rows = index[part]
+        changed = {
+            side: torch.where(mask[part][..., None], without[side][rows], vectors[side][rows])
+            for side, mask in masks.items()
+        }
+        parts.append(run(model, batch.rows(rows), changed))
+    return torch.cat(parts)
+
+
+Result = TypeVar("Result")
+
+
+def by_batch(
+    model: Explained,
+    contrasts: Sequence[Contrast],
+    compute: Callable[[list[Contrast], Batch], Iterable[Result]],
+    copies: int = 1,
+) -> list[Result]:
+    """A result for each contrast, computed in batches of similar length.
+
+    Args:
+        model: the model.
+        contrasts: what is explained.
+        compute: some contrasts, and the batch of them -> a result for each.
+        copies: how many rows of each contrast fit into one run of the model.
+    """
+    lengths = [len(contrast.source) + len(contrast.written) for contrast in contrasts]
+    order = sorted(range(len(contrasts)), key=lambda index: (len(contrasts[index].source), lengths[index]))
+    groups: list[list[int]] = []
+    for index in order:
+        if not groups or (len(groups[-1]) + 1) * copies * lengths[index] > IDS_AT_ONCE:
+            groups.append([])
+        groups[-1].append(index)
+    results: dict[int, Result] = {}
+    for group in groups:
+        chosen = [contrasts[index] for index in group]
+        batch = Batch.of_contrasts(chosen, model.embedding.weight.device)
+        results.update(zip(group, compute(chosen, batch), strict=True))
+    return [results[index] for index in range(len(contrasts))]
+
+
+OTHERS = 3  # that a written word is compared with
+
+
+def alternatives(
+    model: Explained,
+    tokeniser: Tokeniser,
+    source: str | None,
+    target_ids: Sequence[int],
+    places: Collection[int] | None = None,
+) -> dict[int, Contrast]:
+    """For written words, by their index: each against the ids that the model found most probable beside it.
+
+    Args:
+        model: a translation model or a language model.
+        tokeniser: the tokeniser that the model was trained with.
+        source: the text that was translated; None for a language model.
+        target_ids: what was written, without BEGIN and END.
+        places: indices of the words; by default all. A word before which nothing was read is left out.
+    """
+    ids = list(target_ids)
+    begin = [] if source is None else [BEGIN]
+    source_ids = [] if source is None else [*tokeniser.encode(source), END]
+    written = [*begin, *ids]
+    device = model.embedding.weight.device
+    with torch.no_grad(), in_eval_mode(model):
+        read = torch.tensor([written], device=device)
+        logits = model(read) if source is None else model(torch.tensor([source_ids], device=device), read)
+    contrasts: dict[int, Contrast] = {}
+    for place, (word, at) in enumerate(tokeniser.words(ids)):
+        before = len(begin) + at.start
+        if not before or (places is not None and place not in places):
+            continue
+        row = logits[0, before - 1].float().cpu()
+        row[~is_word(torch.arange(len(row)))] = -torch.inf  # PAD, BEGIN and END
+        row[ids[at.start]] = -torch.inf
+        others = tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
+        read_ids = written[:before]
+        contrasts[place] = Contrast(
+            word=word, others=tuple(word_with(tokeniser, read_ids, other) for other in others), of=ids[at.start],
+            instead_of=others, source=tuple(source_ids), written=tuple(read_ids),
+            source_words=tuple(tokeniser.words(source_ids)), written_words=tuple(tokeniser.words(read_ids)),
+            place=place,
+        )  # fmt: skip
+    return contrasts
+
+
+def against_alternatives(
+    model: Explained, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None
+) -> Contrast:
+    """The written word `of` against the words that the model found most probable beside it.
+
+    Raises:
+        ArgumentError: a word that was not written, or several times, or before which nothing was read.
+    """
+    place = find_place(tokeniser, source, target_ids, of, place)
+    return alternatives(model, tokeniser, source, target_ids, (place,))[place]
+
+
+def word_with(tokeniser: Tokeniser, read: Sequence[int], other: int) -> str:
+    """The sub-word as it would continue the text: with "…" before it if it would continue a word."""
+    piece = tokeniser.pieces([other])[0]
+    text = tokeniser.decode([*read, other])[len(tokeniser.decode(list(read))) :]
+    return (text.strip() or piece) if text.startswith(" ") or not read else piece

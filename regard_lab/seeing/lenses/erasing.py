@@ -18,18 +18,18 @@ from regard.errors import ArgumentError
 from regard.reprs import brief
 from regard_lab.models import LanguageModel
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing.lenses.alternatives import word_with
-from regard_lab.seeing.lenses.contrast import Contrast
-from regard_lab.seeing.lenses.passes import (
+from regard_lab.seeing.lenses.contrast import (
     SIDES,
     Batch,
+    Contrast,
     Explained,
     baseline,
-    in_batches,
+    by_batch,
     is_word,
     run,
     run_erased,
     tables,
+    word_with,
 )
 from regard_lab.seeing.lenses.record import WordScores
 from regard_lab.seeing.watching import Span, in_eval_mode
@@ -61,42 +61,32 @@ def erasure_scores(
     Source: Visualizing and Understanding Convolutional Networks, Zeiler and Fergus 2014, section 4.2 (occlusion);
     Understanding Neural Networks through Representation Erasure, Li et al. 2016.
     """
-    results: dict[int, WordScores] = {}
-    for group in in_batches(contrasts):
-        chosen = [contrasts[index] for index in group]
-        batch = Batch.of_contrasts(chosen, model.embedding.weight.device)
+
+    def scores(chosen: list[Contrast], batch: Batch) -> Iterator[WordScores]:
         odds = run(model, batch).tolist()
-        wanted = [one for row, contrast in enumerate(chosen) for one in _each_word(row, contrast, sides)]
+        spans = [{"source": one.source_words, "written": one.written_words} for one in chosen]
+        words = [(row, side, ids) for row, own in enumerate(spans) for side in sides for _, ids in own[side]]
+        wanted = [Erased(row, side, tuple(ids)) for row, side, ids in words]
         after = iter(erased(model, batch, wanted).tolist())
-        for row, (index, contrast) in enumerate(zip(group, chosen, strict=True)):
-            source, written = (
-                tuple(odds[row] - next(after) for _ in words) if side in sides else ()
-                for side, words in zip(SIDES, (contrast.source_words, contrast.written_words), strict=True)
-            )
-            results[index] = WordScores(source=source, written=written, passes=1 + len(source) + len(written))
-    return [results[index] for index in range(len(contrasts))]
+        for before, own in zip(odds, spans, strict=True):
+            falls = {side: tuple(before - next(after) for _ in own[side]) for side in sides}
+            passes = 1 + sum(map(len, falls.values()))
+            yield WordScores(falls.get("source", ()), falls.get("written", ()), passes)
 
-
-def _each_word(row: int, contrast: Contrast, sides: Sequence[str]) -> Iterator[Erased]:
-    for side, words in zip(SIDES, (contrast.source_words, contrast.written_words), strict=True):
-        if side in sides:
-            yield from (Erased(row, side, tuple(places)) for _, places in words)
+    return by_batch(model, contrasts, scores)
 
 
 def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Tensor:
     """The log odds (len(wanted),) of batch rows, each without some words."""
     masks = {}
-    for side in SIDES:
-        ids = batch.side(side)
-        if ids is None:
-            continue
+    for side, ids in batch.ids.items():
         mask = torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool)
         for number, one in enumerate(wanted):
             if one.side == side:
                 mask[number, list(one.places)] = True
         masks[side] = mask.to(ids.device) & is_word(ids)[[one.row for one in wanted]]
-    index = torch.tensor([one.row for one in wanted], device=batch.written.device)
-    return run_erased(model, batch, index, masks.get("source"), masks["written"])
+    index = torch.tensor([one.row for one in wanted], device=batch.of.device)
+    return run_erased(model, batch, index, masks)
 
 
 @brief
@@ -238,7 +228,7 @@ class ReadText:
     def of(cls, model: LanguageModel, tokeniser: Tokeniser, text: str) -> ReadText:
         """What a language model reads before it continues a text: "<begin>" and the text."""
         ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
-        table = tables(model)[1]
+        table = tables(model)["written"]
         mean = baseline(torch.tensor([ids], device=table.device), table)
 
         def score(some: list[int], erased: torch.Tensor) -> torch.Tensor:
@@ -342,7 +332,7 @@ def _after(
     target_ids: Sequence[int],
 ) -> list[Changed]:
     """What the model does with one source without each of some words; None for the source as it is."""
-    device, table = model.embedding.weight.device, tables(model)[0]
+    device, table = model.embedding.weight.device, tables(model)["source"]
     source = torch.tensor([ids], device=device)
     mean = baseline(source, table)
     found: list[Changed] = []

@@ -1,19 +1,35 @@
-"""What a lens returns: the signed relevance of each word, and what it took to compute them."""
+"""What a lens returns: the signed relevance of each word, what it took to compute them, and both as a picture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.arguments import whole
+from regard.arguments import of_kind, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
+from regard_lab.seeing.canvas import (
+    FAINT,
+    INK,
+    UNSEEN,
+    checked_path,
+    label_texts,
+    new_figure,
+    save,
+    text_width,
+    wrapped,
+    write_text,
+)
 from regard_lab.seeing.terminal import LONGEST, shortened, visible
 from regard_lab.seeing.watching import Span
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -32,10 +48,6 @@ class WordScores:
     backward_passes: int = 0
     errors: Mapping[str, float] = field(default_factory=dict)
     changes: Mapping[str, float] = field(default_factory=dict)
-
-    def changed(self, **fields: Any) -> WordScores:
-        """A copy with other fields."""
-        return replace(self, **fields)
 
 
 def by_word(scores: torch.Tensor, spans: Sequence[Span]) -> tuple[float, ...]:
@@ -178,3 +190,176 @@ def _pairs(words: Sequence[str], scores: Sequence[float]) -> list[dict[str, Any]
     if not scores:
         return []
     return [{"word": word, "score": score} for word, score in zip(words, scores, strict=True)]
+
+
+SIGNED = "RdBu"  # red against, blue for the written word; distinct for colour-blind readers, and the numbers say it too
+MOST_WORDS = 120
+WIDTH, EDGE = 9.0, 0.3  # inches
+WORD_SIZE, SCORE_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points
+BOX, BASE, GAP, LINE = 0.32, 0.21, 0.07, 0.66  # inches: a box's height, its base line, between boxes and lines
+SCALE_WIDTH, SCALE_HEIGHT = 1.5, 0.12
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word in its box; all lengths are in inches. The explained word has no score."""
+
+    label: str
+    score: float | None
+    left: float
+    line: int
+
+    @property
+    def width(self) -> float:
+        return box_width(self.label)
+
+
+def box_width(label: str) -> float:
+    """The width of a word's box in inches, wide enough for its score too."""
+    return max(text_width(label, WORD_SIZE) + 0.16, 0.46)
+
+
+def placed(words: Sequence[str], scores: Sequence[float | None], width: float) -> list[Word]:
+    """The words from left to right, in as many lines as they need."""
+    boxes: list[Word] = []
+    left, line = 0.0, 0
+    for label, score in zip(label_texts(words), scores, strict=True):
+        own = box_width(label)
+        if left and left + own > width:
+            left, line = 0.0, line + 1
+        boxes.append(Word(label, score, left, line))
+        left += own + GAP
+    return boxes
+
+
+def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -> None:
+    """Draw the words with their signed scores: blue speaks for the written word, red for the others.
+
+    Args:
+        relevance: what `relevance` returns.
+        path: a PNG or SVG; an existing file is replaced atomically.
+        title: a line above the words; by default the written word and the others.
+
+    Raises:
+        ArgumentError: more than 120 words on a side, a path that ends in neither .png nor .svg, or a
+            folder that does not exist.
+        CheckpointError: the file could not be written.
+        MissingPackageError: matplotlib is not installed.
+
+    >>> import tempfile
+    >>> one = Relevance(lens="erase", word="es", others=("er",), place=0, log_odds=2.0, source_words=("animal",),
+    ...                 source_scores=(2.0,), written_words=("<begin>",), written_scores=(0.0,), passes=3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw_relevance(one, f"{folder}/es.png")
+    ...     Path(folder, "es.png").read_bytes()[1:4]
+    b'PNG'
+    """
+    of_kind("relevance", relevance, Relevance, "the Relevance that relevance returns")
+    path = checked_path(path)
+    if (longest := max(len(relevance.source_words), len(relevance.written_words))) > MOST_WORDS:
+        raise ArgumentError(
+            f"one side has {longest} words and a picture shows at most {MOST_WORDS}; explain a shorter sentence, or "
+            f"use the numbers in to_dict()"
+        )
+    with new_figure() as figure:
+        draw_words(figure, relevance, title)
+        save(figure, path)
+
+
+def draw_words(figure: Figure, relevance: Relevance, title: str = "") -> None:
+    """Set the size of the figure, and draw title, words, scale and note."""
+    title = wrapped(title or relevance.question, TITLE_SIZE, WIDTH - 2 * EDGE)
+    parts = list(_parts(relevance))
+    top = EDGE + 0.24 * len(title.splitlines()) + 0.38
+    note = wrapped(f"{relevance.note} {relevance.cost[:1].upper()}{relevance.cost[1:]}.", NOTE_SIZE, WIDTH - 2 * EDGE)
+    height = top + sum(row_height(words) for _, words in parts)
+    figure.set_size_inches(WIDTH, height + 0.48 + 0.16 * len(note.splitlines()) + EDGE)
+    write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
+    odds = f"{relevance.question}: log odds {relevance.log_odds:.2f}, lens {relevance.lens}"
+    write_text(figure, odds, EDGE, top - 0.36, LABEL_SIZE, color=FAINT)
+    largest = max((abs(word.score) for _, words in parts for word in words if word.score is not None), default=0.0)
+    for name, words in parts:
+        top = draw_row(figure, name, words, top, largest)
+    draw_signed_scale(figure, EDGE, top + 0.1, largest, relevance.word)
+    write_text(figure, note, EDGE, top + 0.48, NOTE_SIZE, color=FAINT)
+
+
+def row_height(words: Sequence[Word]) -> float:
+    """The height in inches that `draw_row` takes."""
+    return 0.27 + LINE * (words[-1].line + 1) + 0.05
+
+
+def draw_row(
+    figure: Figure, name: str, words: Sequence[Word], top: float, largest: float, form: str = "{:+.2f}"
+) -> float:
+    """Draw the words of one side under their name; return the top of what comes below."""
+    write_text(figure, name, EDGE, top, LABEL_SIZE, color=FAINT, style="italic")
+    for word in words:
+        draw_word(figure, word, EDGE + word.left, top + 0.27 + LINE * word.line, largest, form)
+    return top + row_height(words)
+
+
+def _parts(relevance: Relevance) -> Iterator[tuple[str, list[Word]]]:
+    width = WIDTH - 2 * EDGE
+    if relevance.source_scores:
+        yield "source", placed(relevance.source_words, relevance.source_scores, width)
+    if relevance.written_scores:
+        words, scores = (*relevance.written_words, relevance.word), (*relevance.written_scores, None)
+        yield "already written, and the word that is explained", placed(words, scores, width)
+
+
+def draw_word(figure: Figure, word: Word, left: float, top: float, largest: float, form: str = "{:+.2f}") -> None:
+    """Draw one box with its word and its score; the explained word has an outline and no colour."""
+    from matplotlib.patches import FancyBboxPatch
+
+    width, height = figure.get_size_inches()
+    colour = signed_colour(word.score, largest)
+    box = FancyBboxPatch(
+        (left / width, 1 - (top + BOX) / height), word.width / width, BOX / height, boxstyle="square,pad=0",
+        facecolor=colour if word.score is not None else "white", edgecolor=INK if word.score is None else UNSEEN,
+        linewidth=1.6 if word.score is None else 0.6, transform=figure.transFigure,
+    )  # fmt: skip
+    figure.add_artist(box)
+    middle = left + word.width / 2
+    ink = "white" if word.score is not None and _is_dark(colour) else INK
+    write_text(figure, word.label, middle, top + BASE, WORD_SIZE, ha="center", va="baseline", color=ink)
+    if word.score is not None:
+        write_text(figure, form.format(word.score), middle, top + BOX + 0.04, SCORE_SIZE, ha="center", color=FAINT)
+
+
+def signed_colour(score: float | None, largest: float) -> tuple[float, float, float]:
+    """The colour of a score: white for 0, the ends of the scale for plus and minus `largest`."""
+    from matplotlib import colormaps
+
+    share = 0.0 if score is None or not largest else score / largest
+    red, green, blue, _ = colormaps[SIGNED](0.5 + 0.45 * share)  # the very ends are too dark to read on
+    return red, green, blue
+
+
+def _is_dark(colour: tuple[float, float, float]) -> bool:
+    red, green, blue = colour
+    return 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+
+
+def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, word: str) -> None:
+    """Draw the colour scale with its two ends, from against the word to for it."""
+    from matplotlib.patches import Rectangle
+
+    width, height = figure.get_size_inches()
+    steps = 41
+    label = f"against “{word}” "
+    start = left + text_width(label, SCORE_SIZE) + 0.06
+    for step in range(steps):
+        figure.add_artist(
+            Rectangle(
+                ((start + step / steps * SCALE_WIDTH) / width, 1 - (top + SCALE_HEIGHT) / height),
+                1.15 * SCALE_WIDTH / steps / width,
+                SCALE_HEIGHT / height,
+                linewidth=0,
+                transform=figure.transFigure,
+                facecolor=signed_colour(2 * step / (steps - 1) - 1, 1.0),
+            )
+        )
+    write_text(figure, label, left, top - 0.01, SCORE_SIZE, color=FAINT)
+    end = f" for “{word}”; the ends are ±{largest:.2f} of log odds"
+    write_text(figure, end, start + SCALE_WIDTH + 0.04, top - 0.01, SCORE_SIZE, color=FAINT)

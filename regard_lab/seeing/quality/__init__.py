@@ -5,7 +5,6 @@ streamed, so that memory is linear in the length.
 """
 
 from regard_lab.seeing.quality.candidates import Candidate
-from regard_lab.seeing.quality.comparing import approximation
-from regard_lab.seeing.quality.report import Approximation, LeftOut, Row
+from regard_lab.seeing.quality.report import Approximation, CandidateRow, LeftOut, approximation
 
-__all__ = ["approximation", "Approximation", "Row", "LeftOut", "Candidate"]
+__all__ = ["approximation", "Approximation", "CandidateRow", "LeftOut", "Candidate"]

@@ -1,27 +1,45 @@
-"""The report of `approximation` as a table, as JSON and as a picture of error against time."""
+"""Compares every candidate with exact attention of the same call; the report as a table, as JSON and as a picture.
+
+Errors and memory are exact; times are taken in turns. The picture shows error against time.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from regard.arguments import count_of
 from regard.errors import ArgumentError
+from regard.patterns import Pattern, as_pattern
+from regard.patterns.arguments import whole
 from regard.reprs import brief
-from regard_lab.seeing.canvas import FAINT, INK, checked_path, drawable, new_figure, save
-from regard_lab.seeing.quality.call import THIS_CALL
+from regard.timing import median_seconds
+from regard_lab.seeing.canvas import FAINT, INK, LINES, MARKS, checked_path, drawable, new_figure, save
+from regard_lab.seeing.quality.candidates import (
+    THIS_CALL,
+    UNTRAINED,
+    AttentionCall,
+    Candidate,
+    Exact,
+    Given,
+    as_candidate,
+    exact_of,
+    exact_results,
+    sweep,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")
 LEAST = 1e-6  # smaller errors are drawn here, since the axis is logarithmic
 LETTERS = 16  # the most characters of a label beside a point
 
@@ -44,7 +62,7 @@ def draw_errors(report: Approximation, path: str | Path) -> None:
         families = list(dict.fromkeys(family for family, _ in lines))
         for (family, against), rows in lines.items():
             number = families.index(family)
-            look = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+            look = LINES[number % len(LINES)], MARKS[number % len(MARKS)]
             _draw_line(axes, rows, *look, family if against == THIS_CALL else f"{family} (against {against})")
         _draw_borders(axes, report.tolerance)
         axes.set_xlabel("time of a call / that of exact attention  (left is faster)", color=INK)
@@ -55,7 +73,7 @@ def draw_errors(report: Approximation, path: str | Path) -> None:
         save(figure, path)
 
 
-def _draw_line(axes: Axes, rows: Sequence[Row], colour: str, mark: str, label: str) -> None:
+def _draw_line(axes: Axes, rows: Sequence[CandidateRow], colour: str, mark: str, label: str) -> None:
     times, errors = [row.time_ratio for row in rows], [max(row.error, LEAST) for row in rows]
     of_call = rows[0].against == THIS_CALL
     axes.errorbar(
@@ -91,16 +109,15 @@ def _draw_borders(axes: Axes, tolerance: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _lines(report: Approximation) -> dict[tuple[str, str], list[Row]]:
+def _lines(report: Approximation) -> dict[tuple[str, str], list[CandidateRow]]:
     """Rows by family and by what they are compared with."""
-    lines: dict[tuple[str, str], list[Row]] = {}
+    lines: dict[tuple[str, str], list[CandidateRow]] = {}
     for row in report.rows:
         if math.isfinite(row.error):
             lines.setdefault((row.family, row.against), []).append(row)
     return lines
 
 
-UNTRAINED = "untrained"  # in the names of candidates whose parameters were drawn
 LONGEST = 56  # the most characters of a name in the table
 LEGEND = (
     "error: |output - exact| / |exact|.",
@@ -113,7 +130,7 @@ COLUMNS = ("error", "± seeds", "worst row", "mass", "time", "memory", "by", "ag
 
 @brief
 @dataclass(frozen=True)
-class Row:
+class CandidateRow:
     """One candidate compared with one exact result.
 
     error: relative error, the mean over the seeds; spread: its standard deviation, None if nothing is random.
@@ -167,10 +184,10 @@ class Approximation:
     bytes: float
     tolerance: float
     seeds: int
-    rows: tuple[Row, ...]
+    rows: tuple[CandidateRow, ...]
     left_out: tuple[LeftOut, ...]
 
-    def suggested(self, family: str) -> Row | None:
+    def suggested(self, family: str) -> CandidateRow | None:
         """The fastest row of a family whose error is within the tolerance, or None. Untrained rows do not count."""
         fitting = [row for row in self._trained(family) if row.error <= self.tolerance]
         return min(fitting, key=lambda row: row.time_ratio, default=None)
@@ -212,13 +229,13 @@ class Approximation:
             lines += ["", "Left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
         return "\n".join(lines)
 
-    def _of(self, family: str) -> list[Row]:
+    def _of(self, family: str) -> list[CandidateRow]:
         """The rows of a family against its first reference, which is the call itself if there are several."""
         rows = [row for row in self.rows if row.family == family]
         first = rows[0].against if rows else ""
         return [row for row in rows if row.against == first]
 
-    def _trained(self, family: str) -> list[Row]:
+    def _trained(self, family: str) -> list[CandidateRow]:
         """The rows of a family that can be suggested."""
         return [row for row in self._of(family) if not row.is_untrained]
 
@@ -234,7 +251,7 @@ class Approximation:
         return f"{family}: {row.name}, error {row.error:.3g} in {row.time_ratio:.2f} of the exact time{pays}"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CandidateRow) -> tuple[str, ...]:
     name = row.name if len(row.name) <= LONGEST else row.name[: LONGEST - 1] + "…"
     return (
         name,
@@ -272,3 +289,158 @@ def _time(seconds: float) -> str:
 
 def _size(number: float) -> str:
     return f"{number / 1e6:.3g} MB"
+
+
+@torch.no_grad()
+def approximation(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    mechanisms: Iterable[Given | Candidate] | None = None,
+    pattern: Pattern | str | None = None,
+    scale: float | None = None,
+    q_start: int | torch.Tensor | None = None,
+    seeds: Sequence[int] = range(5),
+    tolerance: float = 0.1,
+    rounds: int = 5,
+) -> Approximation:
+    """Compare approximations with exact attention on your own tensors: error, time and memory.
+
+        error = |estimate - exact| / |exact|,   mass = Σ of the exact weights on the kept pairs
+
+    Every candidate is compared with exact softmax attention of the same call, which is streamed in memory linear in
+    the length. Random candidates are computed with every seed; the report contains the mean and the standard deviation
+    of the error. Times are CPU times on one thread, measured in turns; memory is the peak according to the plan.
+
+    A mechanism that by design computes something else is compared with the exact form of its own definition, named in
+    the column "against": RandomFeature with the call and with the softmax of unit-norm q and k; LSH with attention
+    whose keys are the queries and in which a query looks at its own position only if it may look at no other.
+
+    Args:
+        q: queries (batch, heads, q_len, head_dim).
+        k: keys (batch, kv_heads, k_len, head_dim).
+        v: values (batch, kv_heads, k_len, v_dim).
+        mechanisms: the candidates: patterns, texts of patterns, mechanisms, or (mechanism, parameters) for a mechanism
+            with learned parameters; several of every family by default. Parameters that are missing are drawn with the
+            first seed, and say nothing about quality: the row is marked "untrained".
+        pattern: of the call; combined with a candidate's own pattern by &.
+        scale: of the call; ignored for mechanisms without a scale.
+        q_start: as for `attention`.
+        seeds: for random candidates.
+        tolerance: the largest error of a suggested candidate.
+        rounds: how often each candidate is timed, after a warm-up call.
+
+    Returns:
+        A report to print; its details are in `rows`, `suggestions`, `to_json()` and `plot(path)`.
+
+    Raises:
+        ShapeError: tensors whose shapes do not fit each other.
+        ArgumentError: no candidate that was given applies; no seed; a tolerance or number of rounds that is not above
+            0; or tensors whose exact attention is empty, zero or not finite.
+
+    >>> q, k, v = torch.randn(3, 1, 2, 256, 16)
+    >>> report = approximation(q, k, v, mechanisms=["sliding_window(32)", "sliding_window(128)"], rounds=1)
+    >>> [row.name for row in report.rows]
+    ['sliding_window(32)', 'sliding_window(128)']
+    >>> report.rows[0].error > report.rows[1].error > 0
+    True
+    """
+    _check(seeds, tolerance, rounds)
+    call = AttentionCall(q, k, v, as_pattern(pattern), {"scale": scale, "q_start": q_start})
+    plan, exact = call.plan(), exact_of(call)
+    _check_exact(exact)
+    comparisons, left_out = [], []
+    for candidate in sweep(call) if mechanisms is None else [as_candidate(one) for one in mechanisms]:
+        candidate = candidate.prepared(call, seeds[0])
+        reason = candidate.reason_against(call)
+        if reason is None:
+            comparisons.append(Comparison(candidate, call, tuple(seeds) if candidate.random else (None,)))
+        else:
+            left_out.append(LeftOut(candidate.name, candidate.family, reason))
+    if mechanisms is not None and left_out and not comparisons:
+        reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)
+        raise ArgumentError(f"no candidate applies to this call: {reasons}")
+    own, *seconds = median_seconds([call.output, *(one.timed.output for one in comparisons)], rounds, q.device)
+    known, rows = {THIS_CALL: exact}, []
+    for one, took in zip(comparisons, seconds, strict=True):
+        rows += one.rows(known, took, own, _held(call))
+    return Approximation(
+        str(plan.problem), plan.backend, own, _held(call), float(tolerance), len(seeds), tuple(rows), tuple(left_out)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A candidate, the exact call, and the seeds to compute it with."""
+
+    candidate: Candidate
+    exact: AttentionCall
+    seeds: tuple[int | None, ...]
+
+    @property
+    def timed(self) -> AttentionCall:
+        """The call that is timed, with the first seed."""
+        return self.candidate.call(self.exact, self.seeds[0])
+
+    def rows(
+        self, known: dict[str, Exact], seconds: float, exact_seconds: float, exact_bytes: float
+    ) -> list[CandidateRow]:
+        """A row for each exact result that the candidate is compared with; `known` caches exact results."""
+        plan, held = self.timed.plan(), _held(self.timed)
+        results = [self._result(seed) for seed in self.seeds]
+        rows = []
+        for against, exact in exact_results(self.exact, self.candidate.what, known).items():
+            errors, worst = zip(*(exact.errors(output) for output, _ in results), strict=True)
+            kept = [exact.mass(log_sum_exp) for _, log_sum_exp in results if log_sum_exp is not None]
+            rows.append(
+                CandidateRow(
+                    name=self.candidate.name,
+                    family=self.candidate.family,
+                    knob=self.candidate.knob,
+                    against=against,
+                    backend=plan.backend,
+                    error=statistics.fmean(errors),
+                    spread=statistics.stdev(errors) if len(errors) > 1 else None,
+                    worst_row=max(worst),
+                    mass=statistics.fmean(kept) if kept else None,
+                    seconds=seconds,
+                    time_ratio=seconds / exact_seconds if exact_seconds else math.inf,
+                    bytes=held,
+                    memory_ratio=held / exact_bytes,
+                    text=str(self.candidate.what),
+                )
+            )
+        return rows
+
+    def _result(self, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The output of the candidate, and the log-sum-exp of its kept pairs if it masks pairs, else None."""
+        call, what = self.candidate.call(self.exact, seed), self.candidate.what
+        keeps = isinstance(what, Pattern) or what.shares_keys
+        return call.with_log_sum_exp() if keeps else (call.output(), None)
+
+
+def _held(call: AttentionCall) -> float:
+    """Peak memory in bytes: the tensors and what the plan needs beside them."""
+    plan = call.plan()
+    return plan.problem.nbytes + plan.cost.peak_bytes
+
+
+def _check(seeds: Sequence[int], tolerance: float, rounds: int) -> None:
+    whole("rounds", rounds, 1)
+    for seed in seeds:
+        whole("a seed", seed)
+    if not len(seeds):
+        raise ArgumentError("seeds is empty; random candidates need at least one, such as range(5)")
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < math.inf:
+        raise ArgumentError(f"tolerance is {tolerance!r}; it needs to be a number above 0, such as 0.1")
+
+
+def _check_exact(exact: Exact) -> None:
+    size = float(exact.output.float().norm())
+    if not 0 < size < math.inf:
+        words = "zero everywhere" if size == 0 else "not finite"
+        raise ArgumentError(
+            f"exact attention of these tensors is {words} (shape {tuple(exact.output.shape)}), so a relative error "
+            f"cannot be computed; give queries, keys and values of a real call"
+        )

@@ -20,8 +20,12 @@ from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD
 from regard_lab.seeing.lenses.erasing import Changed
-from regard_lab.seeing.transformers.changing import PretrainedText, pretrained_with_word, pretrained_without_each
-from regard_lab.seeing.transformers.words import spans_of
+from regard_lab.seeing.transformers.changing import (
+    PretrainedText,
+    pretrained_with_word,
+    pretrained_without_each,
+    spans_of,
+)
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 
 __all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]
@@ -137,7 +141,7 @@ def explore_pretrained(
 
 
 def _with_changes(found: Exploration, read: PretrainedText) -> Exploration:
-    """The exploration with what the model does without each word, or a note that says why it has none."""
+    """The exploration with what the model does without each word, or a note with the reason why it has none."""
     if len(read.spans) > MOST_REREAD:
         note = f"Texts of more than {MOST_REREAD} words are not read again without each word."
         return replace(found, notes=(*found.notes, note))

@@ -6,17 +6,7 @@ from typing import Literal, get_args
 
 Gender = Literal["neuter", "masculine", "feminine"]
 Sense = Literal[
-    "animal",
-    "vehicle",
-    "road",
-    "building",
-    "furniture",
-    "container",
-    "device",
-    "food",
-    "text",
-    "garment",
-    "tool",
+    "animal", "vehicle", "road", "building", "furniture", "container", "device", "food", "text", "garment", "tool"
 ]
 
 GENDERS: tuple[Gender, ...] = get_args(Gender)
@@ -37,11 +27,7 @@ class Noun:
 def _nouns(sense: Sense, *, neuter: str, masculine: str, feminine: str) -> list[Noun]:
     """Parse "bear Bär/Bären, dog Hund"; the form after the slash is the oblique one of the n-declension."""
     nouns = []
-    written: tuple[tuple[Gender, str], ...] = (
-        ("neuter", neuter),
-        ("masculine", masculine),
-        ("feminine", feminine),
-    )
+    written: tuple[tuple[Gender, str], ...] = (("neuter", neuter), ("masculine", masculine), ("feminine", feminine))
     for gender, entries in written:
         for entry in entries.split(","):
             english, forms = entry.split()

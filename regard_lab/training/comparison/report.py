@@ -15,7 +15,7 @@ from regard.arguments import count_of
 from regard.packages import needed
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed_or_older
-from regard_lab.seeing.quality.report import COLOURS, MARKS
+from regard_lab.seeing.canvas import LINES, MARKS
 from regard_lab.training.comparison.measures import Measures
 from regard_lab.training.recipes.language import LanguageModelTraining
 from regard_lab.training.recipes.recipe import Tell, silent
@@ -159,8 +159,8 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         figure = Figure(figsize=(4.2 * panels, 3.8), dpi=120, layout="constrained", facecolor="white")
         axes = figure.subplots(1, panels)
         for number, row in enumerate(rows):
-            kind = number % len(COLOURS)
-            look = {"color": COLOURS[kind], "marker": MARKS[kind], "markersize": 4, "linewidth": 1.4}
+            kind = number % len(LINES)
+            look = {"color": LINES[kind], "marker": MARKS[kind], "markersize": 4, "linewidth": 1.4}
             steps, seconds, losses = ([point[at] for point in row.curve] for at in range(3))
             axes[0].plot(steps, losses, label=names[row.name], **look)
             axes[1].plot(seconds, losses, **look)

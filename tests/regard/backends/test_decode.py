@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import patterns as p
-from regard.backends import flash
-from regard.backends.decode import Decode, weigh
+from regard.backends import decode, flash
+from regard.backends.decode import Decode
 from regard.core.backend import Offer, Refusal
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
@@ -134,7 +134,7 @@ class TestStorage:
         "pattern", ["causal", "causal_window(300)", "causal & (causal_window(8) | key_span(0, 4))"]
     )
     def test_stored_keys_are_attended_as_the_numbers_they_stand_for(self, dtype, pattern, monkeypatch):
-        monkeypatch.setattr(weigh, "WORKSPACE", 1 << 12)
+        monkeypatch.setattr(decode, "WORKSPACE", 1 << 12)
         q, k, v = make_qkv(heads=6, kv_heads=3, q_len=2, k_len=700)
         k, v = Stored(*kept("k", k, dtype)), Stored(*kept("v", v, dtype))
         found = run(q, k, v, pattern=pattern, want=("log_sum_exp",))
@@ -160,7 +160,7 @@ class TestStorage:
         plan = plan_of(q, k, v, pattern="causal")
         with Largest() as seen:
             plan.run(q, k, v)
-        assert seen.held <= weigh.WORKSPACE < k.numbers.numel() / 10
+        assert seen.held <= decode.WORKSPACE < k.numbers.numel() / 10
         assert plan.cost.bytes < 3 * k.numbers.nbytes
 
     def test_a_ring_hands_over_positions_and_not_slots(self):

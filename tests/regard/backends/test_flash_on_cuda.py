@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from regard.backends import flash
-from regard.backends.flash import Call, Saved
+from regard.backends.flash import FusedCall, Saved
 from regard.testing import make_qkv
 
 
 @pytest.mark.parametrize("q_len", [1, 31, 32, 33, 97])
 def test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinity(monkeypatch, q_len):
     q, k, v = make_qkv(q_len=q_len, k_len=7, head_dim=4, v_dim=4)
-    call, seen = Call(None, False, 0.5), []
+    call, seen = FusedCall(None, False, 0.5), []
 
     def backward(grad, q, k, v, mask, output, log_sum_exp, *others, **options):
         seen.append(log_sum_exp)
@@ -83,14 +83,14 @@ def given(monkeypatch):
 )
 def test_flash_attention_computes_half_precision_without_a_mask_and_repeats_no_keys(given, dtype, masked, chosen):
     q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=dtype)
-    flash._forward_cuda(q, k, v, Call(q.new_zeros(1, 1, 7, 11) if masked else None, False, 0.5))
+    flash._forward_cuda(q, k, v, FusedCall(q.new_zeros(1, 1, 7, 11) if masked else None, False, 0.5))
     assert given == [chosen]
 
 
 def test_a_row_with_nan_has_a_log_sum_exp_of_nan(given):
     q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=torch.bfloat16)
     q[0, 1, 3] = math.nan
-    _, log_sum_exp = flash._forward_cuda(q, k, v, Call(None, False, 0.5))
+    _, log_sum_exp = flash._forward_cuda(q, k, v, FusedCall(None, False, 0.5))
     assert log_sum_exp.isnan().sum() == 1
     assert log_sum_exp[0, 1, 3].isnan()
     assert given
@@ -120,7 +120,7 @@ def test_an_output_alone_is_left_to_the_kernel_that_pytorch_chooses(given, monke
         return real(q, k, v, **options)
 
     monkeypatch.setattr(flash.F, "scaled_dot_product_attention", chosen)
-    output, _ = flash._forward_cuda(q, k, v, Call(None, False, 0.5, sums=False))
+    output, _ = flash._forward_cuda(q, k, v, FusedCall(None, False, 0.5, sums=False))
     assert seen == [(heads, heads < 4)]
     assert not given
     torch.testing.assert_close(output, real(q, k, v, scale=0.5, enable_gqa=True))

@@ -20,7 +20,7 @@ from regard.backends import BACKENDS
 from regard.backends.flex import Flex
 from regard.backends.flex import backend as flex_backend
 from regard.backends.flex.tables import block_mask, runs_of
-from regard.backends.flex.tile_map import most_pairs, tile_map
+from regard.backends.flex.tile_map import pairs_of_tiles, tile_map
 from regard.bias import ALiBi
 from regard.core.backend import Cost, Offer, Refusal
 from regard.core.call import make_problem
@@ -212,7 +212,7 @@ def test_pairs_are_counted(name: str) -> None:
     real = torch.tensor([128, 128, 1])[:, None] * torch.tensor([128, 128, 44])
     assert tiles.kept == dense.sum()
     assert tiles.pairs == (seen * real).sum()
-    assert most_pairs(pattern, grid, 2, 4).pairs >= tiles.pairs
+    assert pairs_of_tiles(pattern, grid, 2, 4) >= tiles.pairs
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ def frames(call: Callable[[], Any]) -> list[str]:
     [
         *([] if isinstance(load(), str) else [("native", p.Causal(), 64, 3), ("native", p.CausalWindow(256), 2048, 3)]),
         ("fused", p.Causal(), 64, 6),
-        ("tiled", p.CausalWindow(256), 2048, 32),
-        ("tiled", p.SlidingWindow(64), 1024, 32),
+        ("tiled", p.Strided(64), 1024, 70),
     ],
 )
 def test_a_kept_plan_passes_few_frames(backend: str, pattern: p.Pattern, length: int, most: int) -> None:

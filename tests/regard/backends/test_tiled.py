@@ -1,53 +1,45 @@
-"""The tiled backend: patterns as few dense calls, exact to rounding, at about the cost of the kept pairs."""
+"""The tiled backend: strided and dilated patterns by the kernel or by fused calls, against formulas in float64."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.tiled import backend as tiled_backend
-from regard.backends.tiled import grouping
-from regard.backends.tiled.grouping import lower
-from regard.backends.tiled.program import Program, Terms
+from regard.backends import tiled
+from regard.backends.native.kernel import Differentiated
+from regard.backends.native.library import load
 from regard.bias import Bias
-from regard.patterns import Grid
-from regard.testing import make_qkv
+from regard.testing import Budget, answer, make_qkv
 
-DOCUMENTS = torch.tensor([0] * 40 + [1] * 30 + [0] * 11 + [2] * 60)
-PATTERNS: dict[str, p.Pattern] = {
-    "window": p.SlidingWindow(6),
-    "causal window": p.CausalWindow(7),
-    "window in a span": p.CausalWindow(7) & p.KeySpan(3, 90),
-    "window and global": p.SlidingWindow(8) | p.GlobalTokens([0, 17, 18, 40]),
-    "causal window and global": (p.CausalWindow(9) | p.GlobalTokens([0, 33])) & p.Causal(),
-    "not global": ~p.GlobalTokens([2, 5]) & p.SlidingWindow(20),
-    "bigbird": p.SlidingWindow(6) | p.GlobalTokens(range(3)) | p.RandomBlocks(2, block=8, seed=3),
-    "random edges": p.RandomBlocks(3, block=1, seed=1) & p.Causal(),
-    "random past": p.RandomBlocks(2, block=8, seed=5, past=True) & p.Causal(),
-    "strided": p.Causal() & p.Strided(5),
-    "strided both ways": p.Strided(7),
-    "strided alone": p.Strided(4, local=False),
-    "two strides": p.Strided(5) | p.Strided(7, local=False),
-    "fixed": p.Fixed(16, summary=2),
-    "fixed causal": p.Causal() & p.Fixed(16, summary=2),
-    "dilated": p.DilatedWindow(8, 3),
-    "dilated causal": p.DilatedWindow(30, 2) & p.Causal(),
-    "prefix": p.Causal() | p.Prefix(11),
-    "far": ~p.SlidingWindow(9),
-    "off a stride": ~(p.Strided(4, local=False) | p.KeySpan(5, 30)),
-    "stride or global, causal": (p.Strided(6) | p.GlobalTokens([3, 50])) & p.Causal(),
-    "documents": p.SameDocument(DOCUMENTS) & p.Causal(),
-    "padding by row": p.SlidingWindow(6) & p.KeySpan(torch.tensor([3, 0]), torch.tensor([80, 33])),
+BUILT = not isinstance(load(), str)
+PATTERNS = {
+    "strided(7)": lambda i, j: (abs(i - j) < 7) | ((i - j) % 7 == 0),
+    "causal & strided(11)": lambda i, j: (j <= i) & ((i - j < 11) | ((i - j) % 11 == 0)),
+    "strided(5, local=false)": lambda i, j: (i - j) % 5 == 0,
+    "strided(5) | strided(7, local=false)": lambda i, j: (abs(i - j) < 5) | ((i - j) % 5 == 0) | ((i - j) % 7 == 0),
+    "dilated_window(10, 3)": lambda i, j: ((i - j) % 3 == 0) & (abs(i - j) <= 15),
+    "causal & dilated_window(30, 2)": lambda i, j: ((i - j) % 2 == 0) & (abs(i - j) <= 30) & (j <= i),
+    "causal & (strided(13) | global_tokens(2, 40))": lambda i, j: (
+        (j <= i) & ((i - j < 13) | ((i - j) % 13 == 0) | np.isin(i, (2, 40)) | np.isin(j, (2, 40)))
+    ),
+    "causal & strided(7) & key_span(20, 25)": lambda i, j: (
+        (j <= i) & ((i - j < 7) | ((i - j) % 7 == 0)) & (j >= 20) & (j < 25)
+    ),
+}  # fmt: skip
+VARYING = {
+    "by batch row": p.Strided(6) & p.KeySpan(torch.tensor([3, 0]), torch.tensor([80, 33])),
     "by head": p.PerHead(
-        [p.CausalWindow(3), p.Strided(5), p.SlidingWindow(4), p.CausalWindow(3), p.Fixed(8), p.Full()]
+        [p.CausalWindow(3), p.Strided(5), p.SlidingWindow(4), p.CausalWindow(3), p.DilatedWindow(4, 8), p.Full()]
     ),
 }
-LENGTHS = {"equal": (97, 97, None), "keys": (31, 131, None), "queries": (131, 31, None), "shifted": (67, 101, 13)}
+SIZES = ((127, 127, None), (31, 131, None), (131, 31, None), (67, 101, 13))  # more queries than keys: empty rows
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Slopes(Bias):
@@ -57,154 +49,146 @@ class Slopes(Bias):
         return -distances.abs().double() * torch.arange(1, heads + 1)[:, None] / 10
 
 
-@pytest.fixture
-def small_rows(monkeypatch: pytest.MonkeyPatch, fresh_plans: Callable[[], None]) -> None:
-    """Programs for every batch row, however few pairs there are."""
-    monkeypatch.setattr(tiled_backend, "ROW_PATTERNS", 0)
+@pytest.fixture(params=["kernel", "fused calls"], autouse=True)
+def calls_of_kernel(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, fresh_plans: Callable[[], None]
+) -> list[str] | None:
+    """The calls of the kernel, where it computes the parts; None where fused calls do, as without the library."""
+    if request.param == "fused calls":
+        monkeypatch.setattr(tiled, "kernel_of", lambda _: None)
+        return None
+    if not BUILT:
+        pytest.skip("the native library is not built here")
+    calls: list[str] = []
+    for name in ("forward", "backward"):
+        own = getattr(Differentiated, name)
+        monkeypatch.setattr(Differentiated, name, lambda *given, n=name, own=own: calls.append(n) or own(*given))
+    return calls
 
 
-def answers(backend: str, qkv: tuple[torch.Tensor, ...], **options: Any) -> list[torch.Tensor]:
+def allowed(pattern: str, q_len: int, k_len: int, q_start: int | None = None) -> np.ndarray:
+    """The pairs that a pattern allows, by its formula."""
+    start = k_len - q_len if q_start is None else q_start
+    return PATTERNS[pattern](np.arange(q_len)[:, None] + start, np.arange(k_len)[None])
+
+
+def errors(
+    pattern: str, dtype: torch.dtype, heads: tuple[int, int], sizes: tuple[int, int, int | None], **options: Any
+) -> dict[str, float]:
+    """The largest error of each result and gradient, in units of its bound."""
+    q_len, k_len, q_start = sizes
+    qkv = make_qkv(heads=heads[0], kv_heads=heads[1], q_len=q_len, k_len=k_len, dtype=dtype)
+    q, k, v = (x.detach().clone().requires_grad_() for x in qkv)
+    leaves = {"dq": q, "dk": k, "dv": v}
+    if (sink := options.get("sink")) is not None:
+        options["sink"] = leaves["dsink"] = sink.detach().clone().requires_grad_()
+    options |= {"q_start": q_start, "want": ["log_sum_exp"]}
+    detail = rg.attention_detail(q, k, v, pattern=pattern, backend="tiled", **options)
+    grad = torch.randn(detail.output.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    detail.output.backward(grad)
+    numbers = [x.double() for x in qkv]
+    scale = options.get("scale", 5**-0.5)
+    expected = answer(
+        *(x.numpy() for x in numbers), allowed(pattern, *sizes), scale=scale, grad_output=grad.double().numpy(),
+        sink=None if sink is None else sink.detach().double().numpy(),
+    )  # fmt: skip
+    budget = Budget.of(*numbers, dtype, scale=scale, sink=sink, grad_output=grad.double(), answer=expected)
+    found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp} | {name: x.grad for name, x in leaves.items()}
+    assert detail.output.dtype == dtype
+    return {name: budget.share(name, x, getattr(expected, name)) for name, x in found.items()}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("number", "sizes"), list(enumerate(SIZES)))
+def test_values_and_gradients_equal_the_formula(pattern, number, sizes, calls_of_kernel):
+    for turn, heads in enumerate(((1, 1), (6, 3), (6, 1))):
+        shares = errors(pattern, DTYPES[(number + turn) % 4], heads, sizes)
+        assert max(shares.values()) <= 1, (heads, shares)
+    assert calls_of_kernel is None or set(calls_of_kernel) == {"forward", "backward"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sinks_and_another_scale_equal_the_formula(dtype):
+    wide = torch.promote_types(dtype, torch.float32)
+    sink = torch.tensor([0.5, -1.0, 2.0, -torch.inf, 0.0, 1.5], dtype=wide)
+    for pattern in ("strided(7)", "causal & strided(7) & key_span(20, 25)"):
+        shares = errors(pattern, dtype, (6, 3), SIZES[2], sink=sink, scale=-0.37)
+        assert max(shares.values()) <= 1, shares
+
+
+def results(backend: str, qkv: tuple[torch.Tensor, ...], **options: Any) -> list[torch.Tensor]:
     """Output, log-sum-exp and the gradients of a loss over both."""
     q, k, v = (x.detach().clone().requires_grad_() for x in qkv)
     found = rg.attention_detail(q, k, v, backend=backend, **options)
-    generator = torch.Generator().manual_seed(3)
-    pulls = [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in (found.output, found.log_sum_exp)]
     lse = found.log_sum_exp
+    generator = torch.Generator().manual_seed(3)
+    pulls = [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in (found.output, lse)]
     loss = (found.output * pulls[0]).sum() + (lse.masked_fill(lse == -torch.inf, 0) * pulls[1]).sum()
     return [found.output, lse.exp(), *torch.autograd.grad(loss, (q, k, v))]
 
 
-@pytest.fixture(params=["kernel", "fused calls"])
-def computed_by(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, fresh_plans: Callable[[], None]
-) -> None:
-    """Programs with residues by the native kernel, or by fused calls, as where there is no compiler."""
-    if request.param == "fused calls":
-        monkeypatch.setattr(tiled_backend, "kernels_for", lambda _: None)
+@pytest.mark.parametrize("bias", [None, Slopes()])
+@pytest.mark.parametrize("pattern", [*PATTERNS, *VARYING])
+def test_log_sum_exp_biases_and_patterns_by_row_and_head_equal_the_reference(pattern, bias):
+    for q_len, k_len, q_start in SIZES:
+        qkv = make_qkv(q_len=q_len, k_len=k_len, dtype=torch.float64)
+        options = {"pattern": VARYING.get(pattern, pattern), "q_start": q_start, "bias": bias}
+        for found, expected in zip(results("tiled", qkv, **options), results("reference", qkv, **options), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.usefixtures("small_rows", "computed_by")
-@pytest.mark.parametrize("residues", ["dense", "nested"])
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("name", PATTERNS)
-def test_every_pattern_equals_the_reference_with_its_gradients(
-    name: str, lengths: str, residues: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if residues == "nested":
-        monkeypatch.setattr(grouping, "RESIDUE_PAIRS", 0)
-    q_len, k_len, q_start = LENGTHS[lengths]
-    qkv = make_qkv(q_len=q_len, k_len=k_len, dtype=torch.float64)
-    options = {"pattern": PATTERNS[name], "q_start": q_start}
-    for found, expected in zip(answers("tiled", qkv, **options), answers("reference", qkv, **options), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+def test_rows_without_a_key_are_zeros_with_zero_gradients():
+    """Whole residues are empty, and the first rows of the others."""
+    pattern = "causal & strided(7) & key_span(20, 25)"
+    empty = torch.from_numpy(~allowed(pattern, 127, 127).any(1))
+    q, k, v = make_qkv(q_len=127, k_len=127, requires_grad=True)
+    detail = rg.attention_detail(q, k, v, pattern=pattern, backend="tiled", want=["log_sum_exp"])
+    detail.output.sum().backward()
+    assert 0 < empty.sum() < 127
+    assert (detail.output[:, :, empty] == 0).all()
+    assert (detail.log_sum_exp[:, :, empty] == -torch.inf).all()
+    assert (q.grad[:, :, empty] == 0).all()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
 
 
-@pytest.mark.usefixtures("small_rows")
-@pytest.mark.parametrize("heads", [(2, 2), (6, 3), (6, 1)])
-@pytest.mark.parametrize("name", ["window and global", "strided", "dilated", "fixed", "prefix", "padding by row"])
-def test_a_bias_by_distance_reaches_every_call(name: str, heads: tuple[int, int]) -> None:
-    qkv = make_qkv(q_len=131, k_len=97, heads=heads[0], kv_heads=heads[1], dtype=torch.float64)
-    options = {"pattern": PATTERNS[name], "bias": Slopes()}
-    for found, expected in zip(answers("tiled", qkv, **options), answers("reference", qkv, **options), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-
-
-def test_row_blocks_whose_masks_cannot_be_compared_never_share_one() -> None:
-    changing = p.SameDocument(torch.arange(400) ** 2 // 900)  # documents that get shorter and shorter
-    qkv = make_qkv(q_len=400, k_len=400, dtype=torch.float64)
-    pattern = changing & p.SlidingWindow(64)
-    options = {"pattern": pattern}
-    for found, expected in zip(answers("tiled", qkv, **options), answers("reference", qkv, **options), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def program(pattern: p.Pattern, length: int, rows: int = 64) -> Program:
-    return lower(pattern, Grid.whole(length, length), Terms(rows))
-
-
-def test_a_window_is_one_call_and_its_edges() -> None:
-    for length in (4096, 1_000_000):
-        found = program(p.SlidingWindow(512), length)
-        assert found.calls <= 10
-        assert found.gathered == 0
-        assert found.pairs <= 1.13 * p.SlidingWindow(512).count(length, length)
-
-
-def test_a_strided_pattern_is_a_window_and_one_call_for_all_residues() -> None:
-    found = program(p.Causal() & p.Strided(64), 4096)
-    (residues,) = found.residues
-    assert (residues.count, residues.kind, residues.size) == (64, "causal", 63)
-    assert found.calls <= 6
-    assert found.gathered == 0
-
-
-def test_global_rows_are_computed_alone_and_without_a_mask() -> None:
-    found = program(p.SlidingWindow(64) | p.GlobalTokens([0, 1, 1000]), 4096)
-    (rows,) = found.apart
-    assert rows.rows == (range(2), range(1000, 1001))
-    assert rows.whole
-    assert rows.keys == (range(4096),)
-
-
-def test_row_blocks_of_bigbird_share_their_masks_and_calls() -> None:
-    pattern = p.SlidingWindow(192) | p.GlobalTokens(range(128)) | p.RandomBlocks(3, block=64, seed=0)
-    found = program(pattern, 16_384)
-    assert found.pairs <= 1.15 * pattern.count(16_384, 16_384)
-    assert len(found.groups) <= 40
-
-
-@pytest.mark.parametrize("name", ["window and global", "bigbird", "fixed causal", "strided", "dilated"])
-def test_no_program_computes_what_a_dense_mask_would(name: str) -> None:
-    length = 2048
-    assert program(PATTERNS[name], length).pairs < length * length / 3
-
-
-@pytest.mark.parametrize("backend", ["tiled", "fused"])
-def test_a_far_window_that_comes_into_sight_is_computed(backend: str) -> None:
-    pattern = p.CausalWindow(8) | p.Diagonals(back=900, ahead=-896)
-    q, k, v = make_qkv(q_len=2048, k_len=2048)
-    found, expected = (rg.attention(q, k, v, pattern=pattern, backend=name) for name in (backend, "reference"))
-    torch.testing.assert_close(found, expected)
-
-
-def test_the_plan_of_a_long_window_says_its_share() -> None:
-    q = torch.empty(1, 1, 1, 64).expand(1, 1, 1_000_000, 64)
-    plan = rg.plan_attention(q, q, q, pattern="causal & causal_window(512)", backend="tiled")
-    assert plan.share_of_pairs_computed < 0.0007
-    assert plan == rg.plan_attention(q, q, q, pattern="causal_window(512)", backend="tiled")
+def test_equal_residues_are_one_part_and_few_pairs_are_computed():
+    q = torch.empty(1, 1, 1, 64).expand(1, 4, 4096, 64)
+    plan = rg.plan_attention(q, q, q, pattern="causal & strided(64)", backend="tiled")
+    window, *residues = plan._offer.run.args[1].shares[0].parts
+    assert [(part.times, part.problem.batch, part.size) for part in residues] == [(1, 64, 63)]
+    assert plan.cost.pairs <= 2 * plan.problem.kept_pairs
+    assert window.stride == 1
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"pattern": p.SlidingWindow(4), "softcap": 2.0}, "no softcap"),
-        ({"pattern": p.SlidingWindow(4), "dropout": 0.1}, "another random number generator"),
-        ({"pattern": p.SlidingWindow(4), "bias": torch.zeros(5)}, "no structure"),
-        ({"pattern": p.SlidingWindow(4), "q_start": torch.tensor([0, 1])}, "plan does not know the positions"),
+        ({"softcap": 2.0}, "no softcap"),
+        ({"dropout": 0.1}, "another random number generator"),
+        ({"bias": torch.zeros(5)}, "no structure"),
+        ({"q_start": torch.tensor([0, 1])}, "plan does not know the positions"),
         ({"pattern": p.Where(lambda i, j: i > j)}, "pair by pair"),
-        ({"pattern": p.Full()}, "nothing to skip"),
-        ({"pattern": p.Causal()}, "open on one side"),
-        ({"pattern": p.SlidingWindow(4) & p.KeySpan(torch.tensor([0, 1]))}, "differs by batch row"),
+        ({"pattern": "sliding_window(4)"}, "not dense among every n-th position; native and fused compute it"),
     ],
 )
-def test_what_it_does_not_compute_it_says(options: dict[str, Any], words: str) -> None:
-    q, k, v = make_qkv(q_len=5, k_len=5)
+def test_what_it_does_not_compute_it_refuses(options: dict[str, Any], words: str) -> None:
     with pytest.raises(rg.UnsupportedError, match=words):
-        rg.attention(q, k, v, backend="tiled", **options)
+        rg.attention(*make_qkv(q_len=5, k_len=5), backend="tiled", **{"pattern": "strided(2)", **options})
 
 
-def test_strict_refuses_row_blocks_that_compute_too_much() -> None:
-    q, k, v = make_qkv(q_len=256, k_len=256)
-    with pytest.raises(rg.UnsupportedError, match="more than twice as many"):
-        rg.attention(q, k, v, pattern=p.CausalWindow(2), backend="tiled", strict=True)
-    wide = rg.attention(q, k, v, pattern=p.CausalWindow(128), backend="tiled", strict=True)
-    assert wide.shape == (2, 6, 256, 13)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_types_are_computed_in_float32(dtype: torch.dtype) -> None:
-    qkv = make_qkv(q_len=200, k_len=200, dtype=dtype)
-    found = rg.attention(*qkv, pattern=p.SlidingWindow(20), backend="tiled")
-    exact = rg.attention(*(x.double() for x in qkv), pattern=p.SlidingWindow(20), backend="reference")
-    assert found.dtype == dtype
-    assert (found.double() - exact).abs().max() <= torch.finfo(dtype).eps * exact.abs().max()
+@pytest.mark.skipif(not BUILT, reason="the native library is not built here")
+@pytest.mark.parametrize(
+    ("backend", "pattern", "q_len", "options", "why"),
+    [
+        ("tiled", "strided(64)", 4096, {}, "native, "),
+        ("tiled", "causal & strided(64)", 4096, {}, "native, "),
+        ("native", "strided(64)", 4096, {"softcap": 30.0}, "tiled refused: the fused operations have no softcap"),
+        ("native", "causal & strided(64)", 128, {}, "tiled, "),
+        ("tiled", "strided(64)", 1, {}, "native, "),
+    ],
+)
+def test_the_plan_names_the_backend_of_a_strided_pattern(backend, pattern, q_len, options, why, calls_of_kernel):
+    q, k = (torch.empty(1, 1, 1, 64).expand(1, 8, length, 64) for length in (q_len, 4096 if q_len == 1 else q_len))
+    plan = rg.plan_attention(q, k, k, pattern=pattern, **options)
+    if calls_of_kernel is not None:
+        assert (plan.backend, why in str(plan)) == (backend, True), plan

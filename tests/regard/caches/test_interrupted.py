@@ -18,7 +18,7 @@ from regard.mechanisms import LinearTransformer
 BATCH, KV_HEADS, HEAD_DIM, V_DIM = 3, 2, 5, 7
 PAST, ADDED, LENGTH = 7, 2, 13
 KINDS = ("dynamic", "static", "ring", "paged")
-MOST = 60  # lines outside of the layers
+MOST = 30  # lines outside of the layers
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
 
 
@@ -46,9 +46,8 @@ def some_of(run: Callable[[], Any]) -> Iterator[Line]:
 @pytest.mark.parametrize(
     ("kind", "dtype", "recorded"),
     [
-        *product(KINDS, ("float64", "int8"), (False,)),
-        *product(KINDS, ("float64",), (True,)),
-        *product(("state",), ("float64",), (False, True)),
+        *product((*KINDS, "state"), ("float64",), (False, True)),
+        *product(("ring", "paged"), ("int8",), (False,)),
     ],
 )
 def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dtype: str, recorded: bool) -> None:
@@ -132,7 +131,7 @@ def check_every_line(make: Callable[[], Any], change: Callable[[Any], Any], afte
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "name", "recorded"),
-    [*product(KINDS, ("float64",), CHANGES, (False, True)), *product(KINDS, ("int8",), ("append",), (False,))],
+    [*product(KINDS, ("float64",), CHANGES, (False, True)), ("paged", "int8", "append", False)],
 )
 def test_a_change_of_a_cache_that_is_stopped_at_any_line_was_made_or_was_not(
     kind: str, dtype: str, name: str, recorded: bool

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
 import regard as rg
-from regard.layers.caches import PagedCache, load_cache, new_cache, paged
+from regard.layers.caches import PagedCache, new_cache, paged
 
 HEADS, DIM = 2, 4
 
@@ -66,20 +64,6 @@ def test_pages_that_no_row_names_are_used_again():
     assert beams.nbytes * 8 == growing.nbytes
 
 
-def test_the_capacity_is_exact_and_one_more_changes_nothing():
-    cache = filled(2, 9, capacity=10)
-    cache.append(*entries(2, 1))
-    before, pages = cache.keys.clone(), cache.pages
-    with pytest.raises(rg.ArgumentError, match="1 more entry would not fit: this cache holds 10 of 10"):
-        cache.append(*entries(2, 1))
-    assert torch.equal(cache.keys, before)
-    assert (cache.length, cache.pages) == (10, pages)
-    assert repr(cache).endswith("capacity=10)")
-    cache.crop(6)
-    cache.append(*entries(2, 4))
-    assert cache.length == 10
-
-
 def test_one_row_is_read_in_place_and_several_are_gathered():
     with torch.no_grad():
         cache = filled(1, 10)
@@ -107,31 +91,6 @@ def test_a_layer_continues_beams_as_with_a_growing_cache(dtype):
             outputs.append(found)
     for one, other in zip(*outputs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
-
-
-def test_a_refused_step_leaves_the_cache_and_its_forks_as_they_were():
-    layer = rg.MultiHeadAttention(dim=8, heads=2, pattern="causal").eval()
-    cache = layer.new_cache(2, "paged")
-    with torch.no_grad():
-        layer(torch.randn(2, 6, 8), cache=cache)
-        fork, before = cache.fork(), cache.keys.clone()
-        with pytest.raises(rg.RegardError):
-            layer(torch.randn(2, 3, 8), cache=cache, pattern=rg.patterns.Explicit(torch.ones(3, 9).bool()))
-        assert torch.equal(cache.keys, before)
-        x = torch.randn(2, 1, 8)
-        assert torch.equal(layer(x, cache=cache), layer(x, cache=fork))
-
-
-def test_a_deep_copy_and_a_loaded_file_are_caches_of_their_own(tmp_path):
-    cache = filled(2, 7, capacity=9, dtype="int8")
-    apart = copy.deepcopy(cache)
-    cache.save(tmp_path / "cache")
-    loaded = load_cache(tmp_path / "cache")
-    for other in (apart, loaded):
-        assert repr(other) == repr(cache)
-        assert torch.equal(other.keys.widened(torch.float32), cache.keys.widened(torch.float32))
-        other.append(*entries(2, 1))
-    assert cache.length == 7
 
 
 def test_a_pool_made_in_inference_mode_is_continued_outside_of_it():

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from injections import interrupted, lines_of
 from torch.overrides import TorchFunctionMode
 
 import regard as rg
@@ -211,17 +210,3 @@ def test_a_step_inside_a_step_of_one_state_is_refused_and_no_position_is_lost():
     with Stepping(), pytest.raises(rg.errors.ArgumentError, match="was at position 0 when the call began and is at 1"):
         ours.attend(*first)
     assert torch.equal(torch.cat([*inside, go_on(ours, q, k, v, {}, [1, 1])], 2), expected)
-
-
-def test_after_an_interruption_at_any_line_a_step_is_there_wholly_or_not_at_all():
-    q, k, v, _ = text(length=3)
-    expected = go_on(state(), q, k, v, {}, [1, 1, 1])
-    whole = state()
-    for at in lines_of(lambda: go_on(whole, q, k, v, {}, [1, 1])):
-        if not at[0].endswith("state.py"):
-            continue
-        ours = state()
-        assert interrupted(lambda one=ours: go_on(one, q, k, v, {}, [1, 1]), at)
-        begun = ours.length
-        rest = go_on(ours, q, k, v, {}, [1] * (3 - begun))
-        assert torch.equal(rest, expected[:, :, begun:]), at

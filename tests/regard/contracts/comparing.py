@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from asking import ask
+from asking import ask, limit_of
 from cell_options import OPTIONS, bucket
 from cell_patterns import PATTERNS, Row
 from cells import BATCH, Places
-from refusing import documented
 
 import regard as rg
 from regard.bias import Bias
+from regard.core.call import make_problem
+from regard.core.result import checked_wants
 from regard.core.tensors import Stored
 from regard.layers.caches.entries import kept
 from regard.testing import Answer, Budget, answer, kept_weights, make_qkv
@@ -162,17 +164,19 @@ class Cell:
         return 3.0 if self.device == "cuda" and self.dtype.itemsize == 2 else 1.0
 
     def compare(self, backend: str, tally: Tally) -> None:
-        """Raise unless the backend's result is within the error budget, or its refusal has the documented words."""
-        words = documented(backend, self) if self.device == "cpu" else None
+        """Raise unless the result is within the error budget, or the backend refuses by the limit that it declares."""
         q, k, v = (self._fresh(x) for x in self.tensors)
         options = self._options()
         want = ("log_sum_exp",) if self.seed % 2 else ()
-        call = lambda: ask(backend, q, k, v, pattern=self.row.build(self.whole), want=want, **options)  # noqa: E731
+        call = lambda: ask(backend, q, k, v, pattern=pattern, want=want, **options)  # noqa: E731
         with torch.set_grad_enabled(self.learning):
-            if words is not None:
-                with pytest.raises(rg.UnsupportedError, match=words):
+            pattern = self.row.build(self.whole)
+            given = {name: x for name, x in options.items() if name != "dropout_seed"}
+            problem = make_problem(q, k, v, pattern=pattern, want=checked_wants(want), **given)
+            if (limit := limit_of(backend, replace(problem, sink=None, want=()))) is not None:
+                with pytest.raises(rg.UnsupportedError, match=re.escape(limit)):
                     call()
-                tally.cells[f"{backend} refused: {words}"] += 1
+                tally.cells[f"{backend} refused: {limit[:20]}"] += 1
                 return
             detail = call()
         output = detail.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from asking import HERE, ask, computing
+from asking import PLAIN, ask, computing
 from small_blocks import cut
 
 import regard as rg
@@ -35,7 +35,7 @@ def test_no_option_lets_the_future_leak(options, detail):
 LOCAL = "causal & (causal_window(3) | global_tokens(0))"
 
 
-@pytest.mark.parametrize("backend", HERE)
+@pytest.mark.parametrize("backend", PLAIN)
 def test_one_text_in_a_batch_is_the_same_as_alone_within_the_budget(backend):
     """Not in every bit: a product of other sizes may add up in another order. Each of the two has its own budget."""
     q, k, v = make_qkv(batch=5)
@@ -47,7 +47,7 @@ def test_one_text_in_a_batch_is_the_same_as_alone_within_the_budget(backend):
         assert (together[row] - alone[0]).abs().max() <= bound
 
 
-@pytest.mark.parametrize("backend", HERE)
+@pytest.mark.parametrize("backend", PLAIN)
 def test_what_stands_beside_a_text_in_a_batch_changes_no_bit(backend):
     mine, others = make_qkv(batch=5, seed=1), make_qkv(batch=5, seed=2)
     before = ask(backend, *mine, pattern=LOCAL).output

@@ -10,7 +10,7 @@ import math
 import law_patterns as laws
 import pytest
 import torch
-from asking import HERE, ask, computes
+from asking import HERE, PLAIN, ask, computes
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from law_examples import law
@@ -102,7 +102,7 @@ def test_merged_pieces_equal_the_whole(backend, kv_heads, q_len, k_len, pattern,
     same(log_sum_exp, whole.log_sum_exp)
 
 
-@backends
+@pytest.mark.parametrize("backend", PLAIN)
 @several
 @given(laws.kv_heads, st.lists(st.integers(1, 7), min_size=1, max_size=4), laws.of_distance, st.booleans())
 def test_packed_texts_equal_texts_apart(backend, kv_heads, sizes, pattern, by_row):

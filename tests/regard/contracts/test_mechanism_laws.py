@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from asking import HERE, OTHERS, ask, computes
+from asking import ask, computes
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from law_examples import law
@@ -16,12 +16,13 @@ from small_blocks import cut
 
 from regard import mechanisms as m
 from regard import patterns as p
+from regard.backends import BACKENDS
 from regard.mechanisms.base import Mechanism, takes
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 lengths, seeds, orders = st.integers(1, LENGTH), st.integers(0, 99), st.permutations(range(3))
 several = law(4)
-NAMES = (*HERE, *OTHERS)
+NAMES = tuple(BACKENDS)
 choices = st.integers(0, len(NAMES) - 1)
 GATED = "gated-random-feature"
 BY_PLACE = (GATED, "lsh", "linformer", "local-predictive")  # a key counts by its position, too

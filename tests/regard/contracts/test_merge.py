@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from asking import LEARNING
+from asking import LEARNING, PLAIN
 
 import regard as rg
 from regard import patterns as p
@@ -24,7 +24,7 @@ def pieces_of(q, k, v, cuts, backend, pattern=None):
     return found
 
 
-@pytest.mark.parametrize("backend", [name for name in LEARNING if name != "tiled"])
+@pytest.mark.parametrize("backend", [name for name in LEARNING if name in PLAIN])
 @pytest.mark.parametrize("pattern", [None, p.Causal(), p.CausalWindow(3), p.Where(lambda i, j: (i + j) % 3 == 0)])
 @pytest.mark.parametrize("cuts", [(0, 11), (0, 4, 11), (0, 0, 1, 1, 6, 11), (0, 3, 5, 8, 9, 11)])
 def test_merged_pieces_equal_the_whole_in_values_and_gradients(cuts, pattern, backend):

@@ -13,8 +13,6 @@ from asking import PLAIN
 import regard as rg
 from regard import patterns as p
 from regard.backends import BACKENDS
-from regard.backends.tiled import Tiled
-from regard.core.backend import Refusal
 from regard.functional.kept import PLANS
 from regard.testing import make_qkv
 
@@ -89,12 +87,6 @@ def test_equal_problems_share_one_plan_and_tensor_patterns_one_of_their_own():
     assert rg.plan_attention(Q.double(), K.double(), V.double()) is not planned()
 
 
-def test_the_number_of_plans_kept_is_bounded():
-    for start in range(PLANS.problems.most + 20):
-        rg.plan_attention(Q, K, V, q_start=start)
-    assert len(PLANS.problems) <= PLANS.problems.most
-
-
 def test_a_named_backend_never_becomes_another():
     for name in PLAIN:
         assert rg.attention_detail(Q, K, V, backend=name).plan.backend == name
@@ -126,27 +118,6 @@ def test_a_plan_refuses_another_bias_than_it_was_made_for():
         plan.run(Q, K, V, bias=torch.zeros(7, 11, requires_grad=True))
     with pytest.raises(rg.ArgumentError, match="int64"):
         rg.plan_attention(Q, K, V, q_start=torch.tensor([0, 1])).run(Q, K, V, q_start=torch.tensor([0]))
-
-
-def test_a_backend_that_takes_long_to_assess_is_assessed_when_the_plan_is_printed(monkeypatch):
-    lengths, q = torch.tensor([300, 512]), torch.randn(2, 1, 512, 64)
-    pattern = p.Causal() & p.KeySpan(torch.zeros(2, dtype=torch.int64), lengths)
-    assessed, assess = [], Tiled.assess
-    monkeypatch.setattr(Tiled, "assess", lambda self, problem: assessed.append(problem) or assess(self, problem))
-    plan = rg.plan_attention(q, q, q, pattern=pattern, backend="fused")
-    assert not assessed
-    offer = BACKENDS["tiled"].assess(plan.problem.projected)
-    assert dict(plan.others)["tiled"] == offer.cost
-    assert offer.cost.work_on("cpu") >= BACKENDS["tiled"].least_work(plan.problem.projected) > 0
-
-
-def test_a_backend_that_takes_long_to_assess_is_chosen_where_it_is_the_cheapest(monkeypatch):
-    for name, backend in BACKENDS.items():
-        if name != "tiled":
-            monkeypatch.setattr(type(backend), "assess", lambda self, problem: Refusal("it is turned off"))
-    lengths, q = torch.tensor([300, 512]), torch.randn(2, 1, 512, 64)
-    pattern = p.Causal() & p.KeySpan(torch.zeros(2, dtype=torch.int64), lengths)
-    assert rg.plan_attention(q, q, q, pattern=pattern).backend == "tiled"
 
 
 def test_a_plan_is_made_without_learned_tensors_and_run_with_them():

@@ -201,15 +201,3 @@ def test_gradients_that_arrive_as_a_batch_give_a_batch(backend):
         expected = torch.autograd.grad(output, [q, k, v], one, retain_graph=True)
         for found, wanted in zip(batched, expected, strict=True):
             torch.testing.assert_close(found[at], wanted)
-
-
-def test_a_hessian_is_that_of_the_formula():
-    q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=3, k_len=4, head_dim=2, v_dim=2, dtype=torch.float64)
-
-    def loss(q: torch.Tensor, backend: str) -> torch.Tensor:
-        return rg.attention(q, k, v, pattern="causal", backend=backend).square().sum()
-
-    expected = torch.autograd.functional.hessian(lambda q: loss(q, "reference"), q)
-    for vectorize in (False, True):
-        found = torch.autograd.functional.hessian(lambda q: loss(q, "streamed"), q, vectorize=vectorize)
-        torch.testing.assert_close(found, expected)

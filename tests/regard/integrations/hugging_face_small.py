@@ -61,7 +61,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "reformer": {"is_decoder": True},
     "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": 2}, "glm5_next_text": {"num_key_value_heads": 4},
     "esmc": {"num_key_value_heads": 4}, "bridgetower_vision_model": {"hidden_size": 128},
-    "laguna": {"num_attention_heads_per_layer": None}, "gemma3n_text": {"intermediate_size": 64},
+    "clipseg": {"extract_layers": [0, 1]}, "laguna": {"num_attention_heads_per_layer": None},
+    "gemma3n_text": {"intermediate_size": 64},
     "gemma4_assistant": {}, "mistral_large4_text": {"kv_source_layers": None}, "falcon": {"alibi": False},
 }  # fmt: skip
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")
@@ -178,13 +179,14 @@ def built(kind: str) -> Any:
     error: Exception = ValueError("transformers lists no class of models for it")
     for model_class in classes_of(kind):
         try:
-            return _drawn(model_class, kind)
+            return drawn(model_class, kind)
         except Exception as raised:
             error = raised
     raise error
 
 
-def _drawn(model_class: Any, kind: str) -> Any:
+def drawn(model_class: Any, kind: str) -> Any:
+    """A small model of this class with random weights in eval mode."""
     with torch.device("meta"):
         size = parameters(model_class(small(kind)))
     if size > LARGEST:

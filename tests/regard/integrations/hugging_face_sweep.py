@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig
 
 from regard.errors import RegardError
 from regard.integrations.transformers import attach, explain
-from regard.integrations.transformers.checking import tiny_inputs
+from regard.integrations.transformers.attaching import live_positions, tiny_inputs
 
 REPORT = Path(__file__).parents[3] / "benchmarks" / "results" / "pretrained_families_cpu" / "architectures.json"
 ROWS, LENGTH, SECONDS = 4, 14, 60
@@ -114,16 +114,11 @@ def _outputs(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 def _far(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], inputs: dict[str, Any], name: str) -> float:
     """The norm of a difference over that of the output, of live positions; rows with padding are left out otherwise."""
-    theirs = expected[name]
-    live = torch.ones(theirs.shape[:1], dtype=torch.bool) if theirs.dim() else torch.ones((), dtype=torch.bool)
-    mask = None if "decoder_input_ids" in inputs else inputs.get("attention_mask")
-    if mask is not None and theirs.shape[:2] == mask.shape:
-        live = mask.bool()
-    elif mask is not None and theirs.dim() and len(theirs) == len(mask):
-        live = mask.bool().all(-1)
-    if not bool(theirs[live].isfinite().all()):
+    live = live_positions(inputs, expected[name])
+    theirs = expected[name][live]
+    if not bool(theirs.isfinite().all()):
         return 0.0
-    far = float((found[name][live] - theirs[live]).norm() / theirs[live].norm().clamp_min(1e-12))
+    far = float((found[name][live] - theirs).norm() / theirs.norm().clamp_min(1e-12))
     return far if far == far else float("inf")
 
 

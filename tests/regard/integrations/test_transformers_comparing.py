@@ -22,11 +22,6 @@ LIVE = torch.ones(2, 30, dtype=torch.long)
 LIVE[0, -9:] = 0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-    tf.logging.set_verbosity_error()
-
-
 def own_and_replaced(model, given, **options):
     """The logits before and after."""
     with torch.no_grad():
@@ -51,18 +46,23 @@ def test_figures_of_a_decoder_are_those_of_live_positions():
     assert compared.agreement == pytest.approx(float((own.argmax(-1) == new.argmax(-1)).float().mean()), abs=1e-6)
     assert compared.difference == pytest.approx(float((after - before)[live].norm() / before[live].norm()), rel=1e-4)
     assert compared.divergence > 1e-3
-    assert (
-        compared.cache_bytes == (2 * 2 * 30 * 8 * 2 * 4 * 3,) * 2
-    )  # batch, kv_heads, ids, head_dim, k and v, bytes, layers
+    # batch, kv_heads, ids, head_dim, k and v, bytes, layers
+    assert compared.cache_bytes == (2 * 2 * 30 * 8 * 2 * 4 * 3,) * 2
 
 
-def test_several_texts_are_weighted_by_their_positions():
+def test_several_texts_are_weighted_by_their_positions_and_take_a_tokenizer():
     model = BY_NAME["Llama"].model()
     replace_attention(model, pattern="causal_window(3)")
     parts = [compare_attention(model, IDS[row : row + 1, :stop], rounds=1) for row, stop in ((0, 30), (1, 10))]
     whole = compare_attention(model, [IDS[:1], IDS[1:, :10]], rounds=1)
     assert whole.positions == 40
     assert whole.divergence == pytest.approx((30 * parts[0].divergence + 10 * parts[1].divergence) / 40, rel=1e-5)
+
+    def tokenizer(texts, return_tensors):
+        assert return_tensors == "pt"
+        return {"input_ids": torch.tensor([[3 + ord(letter) % 90 for letter in texts[0]]])}
+
+    assert compare_attention(model, ["a text", "another text"], tokenizer=tokenizer, rounds=1).positions == 18
 
 
 def test_equal_attention_has_no_divergence_and_long_inputs_compute_fewer_pairs():
@@ -123,28 +123,14 @@ def test_the_report_is_json_and_the_model_is_as_it_was():
     assert [module.__dict__["_regard_change"].pattern for module in replacement._modules()] == [replacement.pattern] * 3
 
 
-def test_texts_take_a_tokenizer():
-    model = BY_NAME["Llama"].model()
-    replace_attention(model, pattern="causal_window(4)")
-
-    def tokenizer(texts, return_tensors):
-        assert return_tensors == "pt"
-        return {"input_ids": torch.tensor([[3 + ord(letter) % 90 for letter in texts[0]]])}
-
-    assert compare_attention(model, ["a text", "another text"], tokenizer=tokenizer, rounds=1).positions == 18
-
-
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [(["text"], "give tokenizer"), (torch.arange(4), r"\(batch, length\)"), ([], "are empty"), ([3.5], "inputs hold")],
 )
-def test_other_inputs_are_refused(inputs, words):
+def test_other_inputs_and_models_without_a_replacement_are_refused(inputs, words):
     model = BY_NAME["Llama"].model()
+    with pytest.raises(rg.ArgumentError, match="nothing is replaced"):
+        compare_attention(model, IDS)
     replace_attention(model, pattern="causal_window(4)")
     with pytest.raises(rg.ArgumentError, match=words):
         compare_attention(model, inputs)
-
-
-def test_a_model_without_a_replacement_is_refused():
-    with pytest.raises(rg.ArgumentError, match="nothing is replaced"):
-        compare_attention(BY_NAME["Llama"].model(), IDS)

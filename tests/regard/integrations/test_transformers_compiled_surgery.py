@@ -27,7 +27,6 @@ STREAMING = p.CausalWindow(3) | p.Prefix(2)
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    tf.logging.set_verbosity_error()
     torch._dynamo.reset()
 
 
@@ -48,7 +47,7 @@ def farthest(run, model, live=LIVE, **given):
     return checks.farthest(found, expected, live.bool() if live.shape == expected.shape[:2] else None)
 
 
-@pytest.mark.parametrize("name", ["Llama", "Mistral", "BERT", "T5"])
+@pytest.mark.parametrize("name", ["Mistral", "BERT", "T5"])
 def test_a_window_with_first_keys_is_one_graph_for_every_padding(name):
     model = BY_NAME[name].shallow()
     own = output(model)

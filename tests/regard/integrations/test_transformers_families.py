@@ -19,11 +19,6 @@ from regard.integrations.transformers import attach, detach, explain
 QUICK = ("Mistral", "Gemma 2", "gpt-oss", "Llama 4", "BERT", "ModernBERT", "Longformer", "LED", "BigBird")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-    tf.logging.set_verbosity_error()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_family_is_as_its_status_says(name):
@@ -48,31 +43,23 @@ def test_the_report_of_architectures_holds_none_that_is_wrong():
     assert sum(status in (sweep.EQUAL, sweep.PARTLY) for status in statuses) >= 300
 
 
-@pytest.mark.parametrize("padding", checks.PADDINGS)
 @pytest.mark.parametrize("name", QUICK)
-def test_logits_are_those_of_eager_attention(name, padding):
+def test_logits_are_those_of_eager_attention_and_every_module_calls_regard(name):
     family = BY_NAME[name]
-    assert checks.logits(family, family.model(), padding) <= checks.TOLERANCE
-
-
-@pytest.mark.parametrize("name", ["Mistral", "gpt-oss"])
-def test_a_dropped_padding_mask_fails_the_comparison(name):
-    """Otherwise the comparisons above would prove nothing."""
-    family = BY_NAME[name]
-    assert min(checks.control(family, family.model()).values()) > 1e-2
-
-
-def test_a_dropped_window_fails_the_comparison():
-    family = BY_NAME["Mistral"]
-    with checks.dropped("mask_function"):
-        assert checks.logits(family, family.model(), "none") > 1e-2
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_every_attention_module_calls_regard(name):
-    calls, silent = checks.called(BY_NAME[name], BY_NAME[name].model())
+    model = family.model()
+    for padding in checks.PADDINGS:
+        assert checks.logits(family, model, padding) <= checks.TOLERANCE, padding
+    calls, silent = checks.called(family, model)
     assert calls >= 3
     assert silent == ()
+
+
+def test_a_dropped_padding_mask_or_window_fails_the_comparison():
+    """Otherwise the comparisons above would prove nothing."""
+    family = BY_NAME["Mistral"]
+    assert min(checks.control(family, family.model()).values()) > 1e-2
+    with checks.dropped("mask_function"):
+        assert checks.logits(family, family.model(), "none") > 1e-2
 
 
 @pytest.mark.parametrize("name", ["Mistral", "gpt-oss", "T5", "LED"])
@@ -93,8 +80,9 @@ def test_packed_documents_and_chunked_prompts(name):
     assert checks.chunked(family, model, "holes") <= checks.TOLERANCE
 
 
-@pytest.mark.parametrize("way", checks.GENERATIONS)
-@pytest.mark.parametrize("name", ["Mistral", "gpt-oss"])
+@pytest.mark.parametrize(
+    ("name", "way"), [*(("Mistral", way) for way in checks.GENERATIONS), ("gpt-oss", "static"), ("gpt-oss", "beams")]
+)
 def test_generate_writes_the_same_tokens(name, way):
     family = BY_NAME[name]
     assert checks.same_tokens(family, family.model(), way)
@@ -109,7 +97,7 @@ def test_models_that_would_never_call_regard_are_refused_and_unchanged(name):
     assert model.config._attn_implementation == before
 
 
-@pytest.mark.parametrize("name", ["Longformer", "LED", "BigBird"])
+@pytest.mark.parametrize("name", ["Longformer", "LED"])
 def test_models_with_replacements_are_refused_without_replace_and_restored_by_detach(name):
     model = BY_NAME[name].model()
     kinds = [type(module) for module in model.modules()]
@@ -126,13 +114,12 @@ def test_a_name_given_at_loading_is_refused_where_nothing_would_call_regard(name
     """transformers accepts the name there, and the model would read the mask as numbers."""
     config = getattr(tf, name.replace("Model", "Config"))(**SIZES, attn_implementation="regard")
     model = getattr(tf, name)(config).eval()
-    with pytest.raises(rg.UnsupportedError, match="attach"):
+    with pytest.raises(rg.UnsupportedError, match=r"computes with this mask itself.*give it to attach"):
         model(input_ids=torch.randint(3, 99, (2, 14)), attention_mask=torch.ones(2, 14, dtype=torch.long))
 
 
-@pytest.mark.parametrize("marks", [[], [(0, 0), (1, 0), (2, 0), (3, 0)], [(0, 0), (1, 4), (3, 7), (3, 8)]])
-@pytest.mark.parametrize("padding", ["none", "left", "holes"])
-@pytest.mark.parametrize("name", ["Longformer", "LED"])
+@pytest.mark.parametrize("marks", [[(0, 0), (1, 0), (2, 0), (3, 0)], [(0, 0), (1, 4), (3, 7), (3, 8)]])
+@pytest.mark.parametrize(("name", "padding"), [("Longformer", "none"), ("Longformer", "holes"), ("LED", "left")])
 def test_global_tokens_may_differ_by_row(name, marks, padding):
     family = BY_NAME[name]
     model = family.model()
@@ -144,7 +131,7 @@ def test_global_tokens_may_differ_by_row(name, marks, padding):
     assert checks.farthest(found, expected, live) <= checks.TOLERANCE
 
 
-@pytest.mark.parametrize("length", [14, 60, 67])
+@pytest.mark.parametrize("length", [14, 67])
 def test_big_birds_blocks(length):
     """Short inputs change its type of attention; 67 is padded to whole blocks."""
     settings = {**SIZES, "max_position_embeddings": 256, "block_size": 4, "num_random_blocks": 2}

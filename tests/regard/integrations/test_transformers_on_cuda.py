@@ -8,7 +8,6 @@ import torch
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
 
 import hugging_face_checks as checks
-import transformers as tf
 from hugging_face_families import BY_NAME
 
 from regard.integrations.torch import replaced_attention
@@ -31,7 +30,6 @@ def _fresh_memory_is_poisoned() -> None:
 
 @pytest.fixture(autouse=True)
 def _inputs_on_the_gpu(monkeypatch):
-    tf.logging.set_verbosity_error()
     made = checks.inputs_of
 
     def inputs_of(*args):

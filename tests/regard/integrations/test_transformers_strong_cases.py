@@ -19,11 +19,6 @@ LIVE = torch.ones(3, 20, dtype=torch.long)
 LIVE[0, :6], LIVE[1, :1] = 0, 0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-    tf.logging.set_verbosity_error()
-
-
 class Int8(tf.cache_utils.QuantizedLayer):
     """transformers' own cache for quantised keys and values, in 8 bits with one scale for each row."""
 
@@ -58,17 +53,7 @@ def test_a_quantised_cache_gives_the_logits_of_eager_attention_and_rounds():
     assert 1e-4 < checks.farthest(found, exact) < 1.0
 
 
-@pytest.mark.parametrize("name", ["Llama", "GPT-2"])
-def test_generating_with_a_quantised_cache(name):
-    family = BY_NAME[name]
-    model = family.model()
-    given = {"attention_mask": LIVE, "max_new_tokens": 12, "do_sample": False}
-    expected, found = checks.both(family, model, lambda: model.generate(IDS, **{CACHE: quantised(model)}, **given))
-    assert torch.equal(expected, found)
-    assert found.shape == (3, 32)
-
-
-@pytest.mark.parametrize("name", ["Mistral", "gpt-oss", "GPT-NeoX"])
+@pytest.mark.parametrize("name", ["Mistral", "gpt-oss"])
 def test_a_prompt_that_generate_reads_in_chunks(name):
     family = BY_NAME[name]
     model = family.model()
@@ -81,7 +66,7 @@ def test_a_prompt_that_generate_reads_in_chunks(name):
     assert [call.q_len for call in observed.calls][:4] == [6, 6, 6, 2]
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma 2", "Mistral"])
+@pytest.mark.parametrize("name", ["Llama", "Gemma 2"])
 def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
     family, assistant = BY_NAME[name], BY_NAME["GPT-2"].model()
     model = family.model()
@@ -95,7 +80,7 @@ def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
     assert max(call.q_len for call in observed.calls[1:]) > 1  # several ids of the assistant in one call
 
 
-@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 2", "BERT", "T5"])
+@pytest.mark.parametrize("name", ["Mistral", "BERT", "T5"])
 def test_checkpointed_gradients_are_those_of_eager_attention(name):
     """Not only those of regard without checkpoints."""
     family = BY_NAME[name]
@@ -112,7 +97,7 @@ def test_checkpointed_gradients_are_those_of_eager_attention(name):
     assert checks._relative(checks._gradients(family, model, "regard"), expected) <= checks.GRADIENTS
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma 2", "BERT"])
+@pytest.mark.parametrize("name", ["Gemma 2", "BERT"])
 def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
     family = BY_NAME[name]
     model = family.shallow()
@@ -133,7 +118,7 @@ def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
     assert explain(model, given).silent == ()
 
 
-@pytest.mark.parametrize("name", ["ViT", "T5", "Marian", "Whisper"])
+@pytest.mark.parametrize("name", ["ViT", "T5", "Marian"])
 def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
     """Without masks, with a bias by distance, and with masks of two sequences: one graph each, forward."""
     family = BY_NAME[name]

@@ -1,4 +1,4 @@
-"""What the position-wise half computes, with gates and without."""
+"""The feed-forward network with gates and without, and its projections: a product of few rows is the product."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from regard.errors import ArgumentError
-from regard.layers import FeedForward
+from regard.layers import FeedForward, MultiHeadAttention, Projection, project
+from regard.layers import feed_forward as module
 from regard.layers.feed_forward import ACTIVATIONS
 
 FORMULAS = {
@@ -42,3 +45,85 @@ def test_each_activation_is_its_formula(activation, bias):
 def test_an_activation_that_does_not_exist_is_refused():
     with pytest.raises(ArgumentError, match="relu, gelu, gelu-tanh, silu, swiglu, geglu"):
         FeedForward(5, 7, "swish")
+
+
+ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
+
+
+@pytest.mark.parametrize("out", [1, 63, 64, 131, 193])
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_projection_is_x_times_the_matrix_plus_the_bias(rows, out):
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, 1, 29, generator=generator, dtype=torch.float64)
+    weight = torch.randn(out, 29, generator=generator, dtype=torch.float64)
+    bias, expected = torch.randn(out, generator=generator, dtype=torch.float64), (x[:, :, None] * weight).sum(-1)
+    with torch.no_grad():
+        found = project(x, weight)
+        assert found.shape == (rows, 1, out)
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(project(x, weight, bias), expected + bias, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("biased", [False, True])
+def test_of_bfloat16_it_is_as_exact_as_torchs_own(rows, biased):
+    x, weight, bias = torch.randn(rows, 31).bfloat16(), torch.randn(131, 31).bfloat16(), torch.randn(131).bfloat16()
+    bias = bias if biased else None
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    with torch.no_grad():
+        found = project(x, weight, bias)
+    assert found.dtype == torch.bfloat16
+    assert ((found.double() - exact).abs() <= exact.abs() / 128 + 0.02).all()
+
+
+def test_vectors_that_lie_apart_are_multiplied_as_they_are():
+    x, weight = torch.randn(3, 5, 7, dtype=torch.float64).transpose(0, 1)[:4, :1], torch.randn(67, 7).double()
+    with torch.no_grad():
+        torch.testing.assert_close(project(x, weight), x @ weight.T, atol=1e-12, rtol=0)
+
+
+def test_few_rows_go_block_by_block_and_only_without_gradients(monkeypatch):
+    taken = []
+    plain = module._by_blocks
+    monkeypatch.setattr(module, "_by_blocks", lambda *given: taken.append(len(given[0])) or plain(*given))
+    layer = Projection(7, 131)
+    for rows in ROWS:
+        layer(torch.randn(rows, 7))
+    assert taken == []
+    with torch.no_grad():
+        for rows in ROWS:
+            layer(torch.randn(rows, 7))
+    assert taken == [4, 5, 13, 15]
+
+
+def test_it_learns_as_a_linear_layer_does():
+    layer, x = Projection(7, 131).double(), torch.randn(5, 7, dtype=torch.float64)
+    layer(x).pow(2).sum().backward()
+    expected = 2 * (x @ layer.weight.T + layer.bias)
+    torch.testing.assert_close(layer.weight.grad, expected.T @ x)
+    torch.testing.assert_close(layer.bias.grad, expected.sum(0))
+
+
+@torch.inference_mode()
+def test_one_bias_for_all_is_added_for_any_number_of_rows():
+    weight, bias = torch.randn(128, 8), torch.randn(1)
+    for rows in (1, 4, 7, 20):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(project(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore::UserWarning:torch.ao")  # torch's own
+def test_pytorchs_dynamic_quantisation_replaces_it_once_it_is_a_linear_layer_as_its_docstring_says():
+    quantize = torch.ao.quantization.quantize_dynamic
+    layer, x = MultiHeadAttention(dim=64, heads=4, pattern="causal").eval(), torch.randn(2, 7, 64)
+    for types in ({nn.Linear}, {Projection}):
+        assert all(type(one) is Projection for one in quantize(layer, types).children() if hasattr(one, "weight"))
+    expected = layer(x)
+    for one in layer.modules():
+        if type(one) is Projection:
+            one.__class__ = nn.Linear
+    quantised = quantize(layer, {nn.Linear})
+    assert isinstance(quantised.to_q, torch.ao.nn.quantized.dynamic.Linear)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), expected)
+        torch.testing.assert_close(quantised(x), expected, atol=0.05, rtol=0)

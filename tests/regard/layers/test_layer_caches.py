@@ -34,7 +34,7 @@ def continued(layer, x, cuts, cache, **options) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_continuing_equals_the_whole_at_once(kind, data):
     layer, length = layer_of(), data.draw(st.sampled_from([WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 24]))
@@ -48,7 +48,7 @@ def test_continuing_equals_the_whole_at_once(kind, data):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
-@pytest.mark.parametrize("cuts", [range(25), (0, 7, 8, 20, 24), (0, 24)])
+@pytest.mark.parametrize("cuts", [range(25), (0, 7, 8, 24)])
 def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
     """With every score moved by at most d, a weight moves by a factor of at most e^(2 d)."""
     layer = layer_of()
@@ -100,19 +100,6 @@ def test_a_ring_is_as_long_as_the_layer_looks_back():
         layer_of(pattern="causal").new_cache(1, "ring")
 
 
-def test_a_full_static_cache_refuses_and_goes_on_after_a_crop():
-    layer = layer_of()
-    x = torch.randn(1, 5, 24, dtype=torch.float64)
-    cache = layer.new_cache(1, "static", capacity=4)
-    with torch.no_grad():
-        whole = layer(x)
-        layer(x[:, :4], cache=cache)
-        with pytest.raises(rg.ArgumentError, match="1 more entry would not fit"):
-            layer(x[:, 4:], cache=cache)
-        cache.crop(3)
-        assert torch.allclose(layer(x[:, 3:4], cache=cache), whole[:, 3:4], rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_left_padding_is_a_pattern_that_every_cache_carries(kind):
     layer = layer_of()
@@ -148,13 +135,6 @@ def test_training_through_a_cache_gives_the_gradients_of_the_whole(kind):
     assert all(torch.allclose(one, two, rtol=0, atol=1e-12) for one, two in zip(*found, strict=True))
 
 
-def test_an_int8_cache_does_not_train_and_says_so():
-    layer = layer_of()
-    x = torch.randn(1, 3, 24, dtype=torch.float64)
-    with pytest.raises(rg.UnsupportedError, match="rounding to int8 has none"):
-        layer(x, cache=layer.new_cache(1, dtype="int8"))
-
-
 def test_a_cache_made_by_hand_serves_as_well():
     layer = layer_of(torch.float32)
     cache = new_cache("static", 1, 2, 6, capacity=3)
@@ -162,32 +142,27 @@ def test_a_cache_made_by_hand_serves_as_well():
         assert layer(torch.zeros(1, 3, 24), cache=cache).shape == (1, 3, 24)
 
 
-LENGTH_BOUND = {
-    "alone": RandomBlocks(1, block=2, seed=3),
-    "in an alternative": Causal() & (KeySpan(0, 1) | RandomBlocks(1, block=2)),
-    "negated": ~RandomBlocks(1, block=2),
-    "of one head": PerHead([Causal(), Causal(), Causal(), RandomBlocks(1, block=2)]),
+BY_LENGTH = r"depends on the number of keys.*past=True"
+OF_ONE_CALL = {
+    "alone": (RandomBlocks(1, block=2, seed=3), BY_LENGTH),
+    "in an alternative": (Causal() & (KeySpan(0, 1) | RandomBlocks(1, block=2)), BY_LENGTH),
+    "negated": (~RandomBlocks(1, block=2), BY_LENGTH),
+    "of one head": (PerHead([Causal(), Causal(), Causal(), RandomBlocks(1, block=2)]), BY_LENGTH),
+    "mask": (PerHead([Full()] * 3 + [Explicit(torch.ones(5, 5, dtype=torch.bool))]), "for the rows of one call"),
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pattern", LENGTH_BOUND.values(), ids=LENGTH_BOUND)
-def test_blocks_drawn_among_all_keys_are_refused_with_a_cache_and_leave_it_as_it_was(pattern, kind):
-    layer, x = layer_of(), torch.randn(1, 5, 24, dtype=torch.float64)
-    cache = layer.new_cache(1, kind, KINDS[kind])
+@pytest.mark.parametrize("name", OF_ONE_CALL)
+def test_patterns_of_one_length_are_refused_with_a_cache_and_leave_it_as_it_was(name):
+    (pattern, words), layer, x = OF_ONE_CALL[name], layer_of(), torch.randn(1, 5, 24, dtype=torch.float64)
     with torch.no_grad():
-        layer(x[:, :2], cache=cache)
-        with pytest.raises(rg.UnsupportedError, match=r"depends on the number of keys.*past=True"):
-            layer(x[:, 2:], cache=cache, pattern=pattern)
-        assert cache.length == 2
+        for kind, capacity in KINDS.items():
+            cache = layer.new_cache(1, kind, capacity)
+            layer(x[:, :2], cache=cache)
+            with pytest.raises(rg.UnsupportedError, match=words):
+                layer(x[:, 2:], cache=cache, pattern=pattern)
+            assert cache.length == 2
         layer(x, pattern=pattern)  # at once it means one thing
-
-
-def test_a_mask_of_one_head_is_refused_with_a_cache():
-    mask = PerHead([Full(), Full(), Full(), Explicit(torch.ones(3, 3, dtype=torch.bool))])
-    layer, x = layer_of(), torch.randn(1, 3, 24, dtype=torch.float64)
-    with pytest.raises(rg.UnsupportedError, match="for the rows of one call"):
-        layer(x, cache=layer.new_cache(1), pattern=mask)
 
 
 def test_blocks_drawn_among_the_past_continue_as_the_whole_at_once():

@@ -50,22 +50,6 @@ class TestCache:
                 assert cache.length == at
                 torch.testing.assert_close(y, layer(x)[:, at - size : at], **EXACT)
 
-    def test_gradients_through_a_cache_equal_the_whole(self):
-        layer, found = make_layer(), []
-        for cached in (False, True):
-            layer.zero_grad()
-            torch.manual_seed(2)
-            x = texts().requires_grad_()
-            if cached:
-                cache = layer.new_cache(batch=2)
-                y = torch.cat([layer(part, cache=cache) for part in x.split(2, 1)], 1)
-            else:
-                y = layer(x)
-            y.sin().sum().backward()
-            found.append([x.grad, *(weight.grad for weight in layer.parameters())])
-        for whole, pieces in zip(*found, strict=True):
-            torch.testing.assert_close(pieces, whole, **EXACT)
-
     def test_a_refused_call_leaves_the_cache_as_it_was(self):
         layer = make_layer()
         cache = layer.new_cache(batch=2)
@@ -94,14 +78,6 @@ class TestCache:
             layer(x[:, :4], cache=cache)
         assert torch.equal(layer(x[:, 4:], cache=one, q_start=4), layer(x[:, 4:], cache=other))
 
-    def test_two_conversations_do_not_meet(self):
-        layer, x, y = make_layer(), texts(1), texts(1)
-        one, other = layer.new_cache(batch=1), layer.new_cache(batch=1)
-        for at in range(9):
-            mine, yours = layer(x[:, at : at + 1], cache=one), layer(y[:, at : at + 1], cache=other)
-        torch.testing.assert_close(mine, layer(x)[:, -1:], **EXACT)
-        torch.testing.assert_close(yours, layer(y)[:, -1:], **EXACT)
-
 
 class TestPadding:
     @pytest.mark.parametrize("side", ["left", "right"])
@@ -122,12 +98,6 @@ class TestPadding:
         clean = layer(x, pattern=span)
         x[1, 4:] = 1e6
         assert torch.equal(layer(x, pattern=span)[1, :4], clean[1, :4])
-
-    def test_a_batch_equals_each_text_alone(self):
-        layer, x = make_layer(), texts(4)
-        together = layer(x)
-        for row in range(4):
-            torch.testing.assert_close(together[row : row + 1], layer(x[row : row + 1]), **EXACT)
 
 
 class TestContext:
@@ -259,13 +229,3 @@ class TestRecording:
 def test_a_layer_that_cannot_be_is_refused(options, words):
     with pytest.raises(rg.ArgumentError, match=words):
         make_layer(**{"kv_heads": None, **options})
-
-
-def test_feed_forward_is_its_formula():
-    layer, x = FeedForward(6, 10), torch.randn(2, 3, 6)
-    hidden = (x @ layer.widen.weight.T + layer.widen.bias).clamp(min=0)
-    torch.testing.assert_close(layer(x), hidden @ layer.narrow.weight.T + layer.narrow.bias)
-    with pytest.raises(
-        rg.ArgumentError, match="'tanh' does not exist; there are relu, gelu, gelu-tanh, silu, swiglu, geglu"
-    ):
-        FeedForward(6, 10, activation="tanh")

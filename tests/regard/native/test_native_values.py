@@ -97,18 +97,3 @@ def test_the_kernel_says_whether_its_output_is_finite(native, q_len, k_len, v_di
                 changed[-1, -1, 3, column] = filling
                 assert is_sound(q, k, changed) is False
         assert is_sound(q, k, v) is True  # a call does not inherit what the one before found
-
-
-def test_keys_far_behind_the_first_two_gigabytes_are_read(native):
-    """Offsets are counted in 64 bits: two heads that are 2^31 numbers apart in memory that holds one row of each."""
-    far = 2**31 + 64
-    memory = torch.empty(far + 64 * 40, dtype=torch.int8).untyped_storage()  # pages that nobody touches take no memory
-    numbers = torch.empty(0, dtype=torch.int8).set_(memory)
-    k = numbers.as_strided((1, 2, 40, 64), (0, far, 64, 1))
-    k.copy_(torch.randint(-100, 100, (1, 2, 40, 64)))
-    scales = torch.rand(1, 2, 40, 1) / 100
-    q = torch.randn(1, 4, 3, 64)
-    stored = rg.core.tensors.Stored(k, scales)
-    found = rg.attention(q, stored, stored, backend="native")
-    dense = k.float() * scales
-    torch.testing.assert_close(found, rg.attention(q, dense, dense, backend="reference"), rtol=1e-4, atol=1e-5)

@@ -14,15 +14,14 @@ from regard.backends.native import build as building
 from regard.backends.native import library
 from regard.backends.native.build import BuildError, build
 
-# Each setting in a fork of a process that has imported torch alone: a record, or what the command prints.
+# Each setting in a fork of a process that has imported torch alone: a record, or the reasons of refused probes.
 FORKS = """
 import json, os, sys, torch
-script, command = sys.argv[1:]
-for setting, program in (("off", script), ("off", command), ("maybe", script)):
+script, probes = sys.argv[1:]
+for setting, program in (("off", script), ("off", probes), ("maybe", script)):
     print("----", setting, flush=True)
     if (child := os.fork()) == 0:
         os.environ["REGARD_NATIVE"] = setting
-        sys.argv = ["regard", "doctor"]
         try:
             exec(program, {})
         except SystemExit as leaving:
@@ -48,13 +47,14 @@ print(json.dumps({"backend": plan.backend, "others": json.loads(plan.to_json())[
 
 @pytest.fixture(scope="module")
 def printed() -> tuple[str, str, str]:
-    """The record where it is off, what doctor prints there, and the record of another setting."""
-    command = [sys.executable, "-c", FORKS, SCRIPT, "from regard_lab.cli import main; main()"]
+    """The record where it is off, the refusals of the probes there, and the record of another setting."""
+    probes = "from regard.testing.health import check_backend; print(check_backend('native').refused)"
+    command = [sys.executable, "-c", FORKS, SCRIPT, probes]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork has no other threads, and would wait for them
     done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    off, doctor, maybe = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]
-    return off, doctor, maybe
+    off, refused, maybe = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]
+    return off, refused, maybe
 
 
 def test_turned_off_it_refuses_with_the_reason(printed):
@@ -66,7 +66,7 @@ def test_turned_off_it_refuses_with_the_reason(printed):
     assert record["error"] < 1e-5
 
 
-def test_doctor_shows_the_reason(printed):
+def test_probes_are_refused_with_the_reason(printed):
     assert "REGARD_NATIVE=off turns it off" in printed[1]
 
 

@@ -34,16 +34,12 @@ def made_of_a_tensor() -> list[p.Pattern]:
     ]
 
 
-def test_patterns_made_in_two_workers_are_never_equal(batches):
+def test_patterns_made_in_two_workers_are_never_equal_nor_dropped_as_repeated(batches):
     for name in ("documents", "words", "mask"):
         found = [getattr(batch, name) for batch in batches]
         assert len(set(found)) == len(found)
-        assert all(one != other for one, other in combinations(found, 2))
-
-
-def test_no_part_made_in_a_worker_is_dropped_as_repeated(batches):
-    for name in ("documents", "words", "mask"):
-        for one, other in combinations([getattr(batch, name) for batch in batches], 2):
+        for one, other in combinations(found, 2):
+            assert one != other
             dense = one.dense(ROOM, ROOM), other.dense(ROOM, ROOM)
             assert torch.equal((one & other).canonical().dense(ROOM, ROOM), dense[0] & dense[1])
             assert torch.equal((one | other).canonical().dense(ROOM, ROOM), dense[0] | dense[1])
@@ -105,6 +101,21 @@ def test_a_copy_holds_the_same_numbers_and_so_is_equal(copied):
         assert str((again & pattern).canonical()) == str(pattern)
     for one, other in zip(made_of_a_tensor(), made_of_a_tensor(), strict=True):
         assert one != other  # the same numbers, given twice
+
+
+def test_they_copy_what_they_are_given_and_are_equal_only_to_themselves():
+    mask, numbers = torch.ones(2, 2, dtype=torch.bool), torch.tensor([1, 2])
+    makers = (lambda: p.Explicit(mask), lambda: p.KeySpan(0, numbers), lambda: p.SameDocument(numbers),
+              lambda: p.KeyMask(mask))  # fmt: skip
+    made = [(make(), make()) for make in makers]
+    dense = [one.dense(2, 2) for one, _ in made]
+    mask.zero_()
+    numbers.zero_()
+    for (one, other), before in zip(made, dense, strict=True):
+        assert torch.equal(one.dense(2, 2), before)
+        assert one == one != other
+        assert not one.by_value
+        assert len({one, other, one & p.Causal(), other & p.Causal()}) == 4
 
 
 def test_spans_by_row_as_lists_are_values():

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import io
+from importlib import import_module
+from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from law_examples import law
-from pattern_expressions import anything, lengths, pairs, starts, texts
+from pattern_expressions import HEADS, ROWS, alike, anything, lengths, local, pairs, starts, texts
 
 from regard.errors import ArgumentError
-from regard.patterns import (
-    Causal,
-    CausalWindow,
-    Explicit,
-    Full,
-    Grid,
-    KeySpan,
-    Pattern,
-    SlidingWindow,
-    parse,
-)
+from regard.patterns import CausalWindow, Full, Grid, Pattern, RandomBlocks, parse
+from regard.patterns.ranges import Ranges
 
-many = law(300)
+tiling = import_module("regard.patterns.tiles")
+many, several = law(300), law(100)
+where = st.integers(-6, 14)
+somebody = st.integers(1, 9)
+
+
+def marked(ranges: Ranges, length: int) -> torch.Tensor:
+    """The ranges as booleans, after a look at their form: sorted, apart, not empty, within 0 .. length."""
+    marks = torch.zeros(length, dtype=torch.bool)
+    end = -1
+    for one in ranges:
+        assert end < one.start < one.stop <= length
+        marks[one.start : one.stop] = True
+        end = one.stop
+    return marks
+
+
+def same(one: Pattern, other: Pattern, q_len: int = 9, k_len: int = 11) -> bool:
+    return all(
+        bool((pairs(one, q_len, k_len, q_start) == pairs(other, q_len, k_len, q_start)).all()) for q_start in (-3, 0, 5)
+    )
 
 
 @many
@@ -93,6 +105,141 @@ def test_visible_keys_are_those_that_some_query_sees(pattern, q_len, k_len, q_st
     assert bool((shown == truth).all())
 
 
+@several
+@given(anything, somebody, lengths, where)
+def test_segments_are_sound(pattern, q_len, k_len, q_start):
+    truth = pairs(pattern, q_len, k_len, q_start).flatten(0, 1)  # (anyone, q_len, k_len)
+    found = pattern.segments(q_start, q_start + q_len - 1, k_len)
+    full, some = marked(found.full, k_len), marked(found.some, k_len)
+    assert not (full & ~truth.all(0).all(0)).any()
+    assert not (truth.any(0).any(0) & ~some).any()
+
+
+@pytest.mark.parametrize("negated", [False, True])
+def test_a_draw_that_depends_on_the_number_of_keys_is_never_certain_without_it(negated):
+    for seed in range(5):
+        drawn = RandomBlocks(1, block=1, seed=seed)
+        pattern = ~drawn if negated else drawn
+        for key in range(6):
+            seen = pattern.sees_all(0, 0, range(key, key + 1))
+            assert not seen or all(pattern.dense(1, length, q_start=0)[0, key] for length in range(key + 1, 9))
+
+
+@several
+@given(alike, lengths, lengths, where, st.integers(1, 5), st.sampled_from([1, 16, tiling.AT_ONCE]))
+@example(parse("strided(3)"), 2, 1, 2, 2, tiling.AT_ONCE)  # the last tile has one key, which no rule is certain of
+def test_tiles_are_those_of_the_dense_form(pattern, q_len, k_len, q_start, tile, look):
+    truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
+    with mock.patch.object(tiling, "AT_ONCE", look):  # pairs that are looked at together
+        states = pattern.tiles(q_len, k_len, tile, q_start=q_start).states()
+    rows, columns = -(-q_len // tile), -(-k_len // tile)
+    assert tuple(states.shape) == (rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            block = truth[row * tile : (row + 1) * tile, column * tile : (column + 1) * tile]
+            assert states[row, column] == (2 if block.all() else int(block.any()))
+
+
+@several
+@given(alike, lengths, lengths, where)
+def test_empty_rows_see_no_key(pattern, q_len, k_len, q_start):
+    truth = pairs(pattern, q_len, k_len, q_start)[0, 0]
+    assert torch.equal(marked(pattern.empty_rows(q_len, k_len, q_start=q_start), q_len), ~truth.any(-1))
+
+
+@several
+@given(anything)
+def test_canonical_forms_mean_the_same_and_stay(pattern):
+    found = pattern.canonical()
+    assert same(found, pattern)
+    assert found.canonical() == found
+
+
+@several
+@given(alike, alike, alike)
+def test_canonical_forms_forget_order_and_grouping(a, b, c):
+    for one, other in (((a & b) & c, c & (b & a)), ((a | b) | c, c | (b | a)), (~(a & b), ~b | ~a)):
+        assert one.canonical() == other.canonical()
+        assert str(one.canonical()) == str(other.canonical())
+
+
+def test_canonical_forms_drop_what_is_implied_and_cut_what_is_cut():
+    for text, fewest in (
+        ("causal & causal_window(512)", "causal_window(512)"),
+        ("sliding_window(8) & ~(~causal)", "causal_window(5)"),
+        ("strided(4) | (strided(4) & global_tokens(0))", "strided(4)"),
+        ("strided(4) & (strided(4) | global_tokens(0))", "strided(4)"),
+        ("sliding_window(8) | sliding_window(4)", "sliding_window(8)"),
+        ("causal & ~causal", "~full"),
+        ("dilated_window(7, 1)", "sliding_window(6)"),
+        ("prefix(3) & key_span(1)", "key_span(1, 3)"),
+        ("lattice(1) | strided(5)", "full"),
+    ):
+        assert str(parse(text).canonical()) == fewest
+
+
+@several
+@given(anything)
+def test_structure_means_the_same(pattern):
+    assert same(pattern.structure(), pattern)
+
+
+@several
+@given(anything, st.integers(1, 4), where)
+def test_shifting_by_the_period_changes_nothing(pattern, q_len, q_start):
+    period = pattern.period
+    assume(period is not None)
+    rows, keys = torch.arange(q_len)[:, None] + q_start, torch.arange(9)
+    assert bool((pattern.allows(rows, keys) == pattern.allows(rows + period, keys + period)).all())
+
+
+@several
+@given(local)
+def test_patterns_of_distances_and_blocks_have_a_period(pattern):
+    assert pattern.period is not None
+
+
+@several
+@given(alike, st.integers(1, 5), st.data())
+def test_on_a_lattice_it_is_the_pattern_of_every_so_manieth_position(pattern, stride, data):
+    residue = data.draw(st.integers(0, stride - 1))
+    found = pattern.on_lattice(stride, residue)
+    assume(found is not None)
+    rows, keys = torch.arange(-2, 5)[:, None], torch.arange(6)
+    there = pattern.allows(rows * stride + residue, keys * stride + residue)
+    assert bool((found.allows(rows, keys) == there).all())
+
+
+@several
+@given(anything, lengths, lengths, where)
+def test_one_head_and_one_row_see_what_is_theirs(pattern, q_len, k_len, q_start):
+    truth = pairs(pattern, q_len, k_len, q_start).expand(ROWS, HEADS, q_len, k_len)
+    for row in range(ROWS):
+        for head in range(HEADS):
+            alone = pattern.for_row(row).for_head(head)
+            assert not alone.varies_by_row
+            assert not alone.varies_by_head
+            assert torch.equal(pairs(alone, q_len, k_len, q_start)[0, 0], truth[row, head])
+
+
+@several
+@given(anything, st.integers(1, 3))
+def test_a_stack_learns_from_nothing_beyond_its_reach(pattern, layers):
+    positions = 14
+    seen = pairs(pattern, positions, positions, 0).flatten(0, 1).any(0) | torch.eye(positions, dtype=torch.bool)
+    learns = torch.eye(positions, dtype=torch.bool)
+    for _ in range(layers):
+        learns = (seen.float() @ learns.float()) > 0
+    reach = pattern.reach(layers)
+    ahead = torch.arange(positions) - torch.arange(positions)[:, None]
+    assert reach.back is None or not learns[ahead < -reach.back].any()
+    assert reach.ahead is None or not learns[ahead > reach.ahead].any()
+
+
+def test_everything_is_certain_of_full():
+    assert Full().segments(0, 3, 5).full == Full().segments(0, 3, 5).some == (range(5),)
+
+
 @many
 @given(texts)
 def test_text_reads_back_as_the_same_pattern(pattern):
@@ -112,13 +259,12 @@ def test_garbage_is_refused_with_one_kind_of_error(text):
     assert parse(str(pattern)) == pattern
 
 
-NO_PATTERNS = (
-    "", "(" * 5000, "~" * 5000 + "causal", "&" * 20000, "causal causal", "key_span(1,)", "sliding_window(-1)",
-    "causal_window(" + "9" * 30 + ")", "causal_window", None, 7,
+@pytest.mark.parametrize(
+    "text",
+    ["", "(" * 5000, "~" * 5000 + "causal", "&" * 20000, "causal causal", "key_span(1,)", "sliding_window(-1)",
+     "causal_window(" + "9" * 30 + ")", "causal_window", None, 7],
+    ids=lambda text: str(text)[:20],
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("text", NO_PATTERNS)
 def test_texts_that_are_no_pattern_are_refused(text):
     with pytest.raises(ArgumentError):
         parse(text)
@@ -132,55 +278,3 @@ def test_a_refusal_shows_the_place():
 @pytest.mark.parametrize(("size", "length", "start"), [(2**40, 10**9, 0), (7, 10**9, -(10**6))])
 def test_counting_a_band_looks_at_no_pair(size, length, start):
     assert CausalWindow(size).count(length, length, q_start=start) > 0
-
-
-class TestPatternsThatHoldTensors:
-    def test_they_are_equal_only_to_themselves(self):
-        mask, stops = torch.ones(2, 2, dtype=torch.bool), torch.tensor([1, 2])
-        for make in (lambda: Explicit(mask), lambda: KeySpan(0, stops)):
-            one, other = make(), make()
-            assert one == one
-            assert one != other
-            assert len({one, other, one & Causal(), other & Causal()}) == 4
-
-    def test_they_copy_what_they_are_given(self):
-        mask, stops = torch.ones(2, 2, dtype=torch.bool), torch.tensor([1, 2])
-        explicit, span = Explicit(mask), KeySpan(0, stops)
-        mask.zero_()
-        stops.zero_()
-        assert explicit.count(2, 2) == 4
-        assert span.count(1, 2) == 3
-
-
-def test_patterns_are_immutable_and_usable_as_keys():
-    found = {Causal(): 1, SlidingWindow(4): 2, Causal() & SlidingWindow(4): 3, KeySpan(0, 3): 4}
-    assert found[SlidingWindow(4) & Causal()] == 3
-    with pytest.raises(AttributeError):
-        SlidingWindow(4).size = 5  # type: ignore[misc]
-
-
-def test_a_drawing_shows_the_pairs_and_their_positions():
-    lines = CausalWindow(2).draw(2, 4).splitlines()
-    assert lines == [
-        "causal_window(2): 4 of 8 pairs",
-        "queries at positions 2 to 3",
-        "    0 1 2 3",
-        "  2 · ■ ■ ·",
-        "  3 · · ■ ■",
-    ]
-    assert KeySpan(0, torch.tensor([1, 2])).draw(2).splitlines()[0].endswith("first batch row")
-    with pytest.raises(ArgumentError, match="201 x 5"):
-        Causal().draw(201, 5)
-
-
-@pytest.mark.parametrize(
-    ("encoding", "row"), [("ascii", "# # ."), ("cp1252", "# # ·"), ("utf-8", "■ ■ ·"), (None, "■ ■ ·")]
-)
-def test_a_drawing_can_be_printed_on_every_stream(monkeypatch, encoding, row):
-    stream = io.StringIO() if encoding is None else io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    monkeypatch.setattr("sys.stdout", stream)
-    drawn = Causal().draw(3)
-    print(drawn, flush=True)
-    assert drawn.splitlines()[3] == f"  1 {row}"
-    assert Causal().draw(3, plain=True).splitlines()[3] == "  1 # # ."
-    assert Causal().draw(3, plain=False).splitlines()[3] == "  1 ■ ■ ·"

@@ -1,49 +1,74 @@
-"""The structure of each leaf by itself, for all small sizes: random expressions seldom meet a leaf alone."""
+"""Each pattern by itself, for all small sizes: its pairs are those of its formula, and its structure is theirs."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
+from fuzz.meanings import LEAVES as FORMULAS
+from fuzz.meanings import TENSORS, Places, build, mask_of, plain_leaf
 
-from regard.patterns import (
-    Diagonals,
-    DilatedWindow,
-    Fixed,
-    GlobalTokens,
-    Grid,
-    KeySet,
-    Lattice,
-    Prefix,
-    QuerySet,
-    RandomBlocks,
-    SameBlock,
-    SameDocument,
-    Strided,
-    Summary,
-)
+from regard import patterns as p
+from regard.errors import ArgumentError
 from regard.patterns.drawing import learned
 from regard.patterns.lattices import alike_residues
 
 LEAVES = [
-    Diagonals(3, -1),
-    DilatedWindow(4, 3),
-    Fixed(6, summary=2),
-    GlobalTokens([0, 4, 5]),
-    KeySet((range(1, 3), range(6, 7))),
-    KeySet(()),
-    QuerySet((range(1, 3), range(6, 9))),
-    *(Lattice(stride) for stride in (1, 2, 3, 4, 6)),
-    *(SameBlock(size) for size in (1, 2, 3, 4, 6)),
-    *(SameBlock(size, offset=size - 2) for size in (3, 4, 6, 8)),
-    *(Summary(6, last) for last in range(1, 7)),
-    Summary(4, 3),
-    Strided(4),
-    Prefix(3),
-    RandomBlocks(2, block=3, seed=1),
-    RandomBlocks(2, block=2, seed=1, past=True),
-    SameDocument(torch.tensor([0, 0, 1, 1, 1, 0, 2, 2, 3])),
-]
+    p.Diagonals(3, -1), p.DilatedWindow(4, 3), p.Fixed(6, summary=2), p.GlobalTokens([0, 4, 5]),
+    p.KeySet((range(1, 3), range(6, 7))), p.KeySet(()), p.QuerySet((range(1, 3), range(6, 9))),
+    *(p.Lattice(stride) for stride in (1, 2, 3, 4, 6)), *(p.SameBlock(size) for size in (1, 2, 3, 4, 6)),
+    *(p.SameBlock(size, offset=size - 2) for size in (3, 4, 6, 8)), *(p.Summary(6, last) for last in range(1, 7)),
+    p.Summary(4, 3), p.Strided(4), p.Prefix(3), p.RandomBlocks(2, block=3, seed=1),
+    p.RandomBlocks(2, block=2, seed=1, past=True), p.SameDocument(torch.tensor([0, 0, 1, 1, 1, 0, 2, 2, 3])),
+]  # fmt: skip
 each_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=str)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMULAS if name not in TENSORS])
+def test_a_pattern_is_its_formula(name):
+    for seed in range(6):
+        node = plain_leaf(random.Random(seed), name, 9)
+        for q_len, k_len, q_start in ((13, 13, 0), (7, 18, 11), (17, 10, -7), (9, 11, -20), (3, 9, 30)):
+            at = Places(1, 1, q_len, k_len, (q_start,))
+            truth = torch.from_numpy(mask_of(node, at)[0, 0].copy())
+            pattern = build(node, at)
+            assert torch.equal(pattern.dense(q_len, k_len, q_start=q_start), truth), (node, q_start)
+            assert pattern.count(q_len, k_len, q_start=q_start) == int(truth.sum()), (node, q_start)
+
+
+def test_global_tokens_are_a_set_of_positions():
+    assert p.GlobalTokens([3, 0, 3]) == p.GlobalTokens((0, 3)) == p.GlobalTokens(torch.tensor([0, 3]))
+    assert p.GlobalTokens(range(3)).indices == (0, 1, 2)
+    assert hash(p.GlobalTokens([3, 0])) == hash(p.GlobalTokens({0, 3}))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: p.Strided(0), "Strided's stride is 0; it needs a whole number, 1 or more"),
+        (lambda: p.Strided(4, local=1), "local is 1; it is True or False"),
+        (lambda: p.Fixed(4, summary=5), "the last 5 keys; a block has 4"),
+        (lambda: p.Fixed(4, summary=0), "is 0; it needs a whole number, 1 or more"),
+        (lambda: p.DilatedWindow(2.5, 2), "size is 2.5"),
+        (lambda: p.DilatedWindow(4, True), "dilation is True"),
+        (lambda: p.DilatedWindow(2**40, 2**40), "64 bits"),
+        (lambda: p.Prefix(-1), "length is -1; it needs a whole number, 0 or more"),
+        (lambda: p.GlobalTokens(3.5), "it needs"),
+        (lambda: p.GlobalTokens([0, -1]), "is -1; it needs a whole number, 0 or more"),
+        (lambda: p.GlobalTokens([True]), "is True"),
+        (lambda: p.GlobalTokens(range(10**12)), "more than 1000000 positions"),
+        (lambda: p.RandomBlocks(0), "count is 0"),
+        (lambda: p.RandomBlocks(1, block=0), "block is 0"),
+        (lambda: p.RandomBlocks(1, seed=2**70), "64 bits"),
+        (lambda: p.RandomBlocks(1, past="no"), "past is 'no'"),
+        (lambda: p.Lattice(-2), "stride is -2"),
+        (lambda: p.SameBlock(0), "size is 0"),
+    ],
+)
+def test_arguments_that_make_no_pattern_are_refused_with_the_number_found(make, words):
+    with pytest.raises(ArgumentError, match=words):
+        make()
 
 
 @each_leaf
@@ -76,20 +101,17 @@ def test_on_every_lattice_that_it_knows_it_is_itself(leaf):
 
 
 @each_leaf
-@pytest.mark.parametrize("q_start", [0, 3, -2])
-def test_residues_that_count_as_alike_have_equal_pairs(leaf, q_start):
-    for stride in range(2, 9):
-        for rows in alike_residues(leaf, stride, Grid.whole(9, 11, q_start)):
-            found = set()
-            for row in rows:
-                residue = (q_start + row) % stride
-                if (there := leaf.on_lattice(stride, residue)) is not None:
-                    first, sizes = (
-                        (q_start + row) // stride,
-                        (len(range(row, 9, stride)), len(range(residue, 11, stride))),
-                    )
-                    found.add(str(there.dense(*sizes, q_start=first).tolist()))
-            assert len(found) < 2, (stride, rows)
+def test_residues_that_count_as_alike_have_equal_pairs(leaf):
+    for q_start in (0, 3, -2):
+        for stride in range(2, 9):
+            for rows in alike_residues(leaf, stride, p.Grid.whole(9, 11, q_start)):
+                found = set()
+                for row in rows:
+                    residue = (q_start + row) % stride
+                    if (there := leaf.on_lattice(stride, residue)) is not None:
+                        sizes = len(range(row, 9, stride)), len(range(residue, 11, stride))
+                        found.add(str(there.dense(*sizes, q_start=(q_start + row) // stride).tolist()))
+                assert len(found) < 2, (q_start, stride, rows)
 
 
 @each_leaf
@@ -103,15 +125,14 @@ def test_reach_is_no_less_than_what_a_stack_learns_from(leaf):
 
 
 def test_lattices_and_blocks_know_their_shortest_form():
-    assert str(Lattice(6).on_lattice(4, 1)) == "lattice(3)"
-    assert str(Lattice(6).on_lattice(6, 1)) == "full"
-    assert str(SameBlock(6).on_lattice(3, 1)) == "same_block(2)"
-    assert SameBlock(6).on_lattice(4, 0) is None
-    assert Summary(6, 1).on_lattice(4, 0) is None
-    assert str(Strided(8).on_lattice(8, 3).canonical()) == "full"
-    assert str(Strided(8, local=False).on_lattice(4, 3)) == "lattice(2)"
+    assert str(p.Lattice(6).on_lattice(4, 1)) == "lattice(3)"
+    assert str(p.Lattice(6).on_lattice(6, 1)) == "full"
+    assert str(p.SameBlock(6).on_lattice(3, 1)) == "same_block(2)"
+    assert p.SameBlock(6).on_lattice(4, 0) is p.Summary(6, 1).on_lattice(4, 0) is None
+    assert str(p.Strided(8).on_lattice(8, 3).canonical()) == "full"
+    assert str(p.Strided(8, local=False).on_lattice(4, 3)) == "lattice(2)"
 
 
 def test_far_keys_of_a_lattice_are_named_only_while_they_are_few():
-    assert len(Lattice(100).segments(7, 7, 6400).some) == 64
-    assert Lattice(100).segments(7, 7, 6401).some == (range(6401),)
+    assert len(p.Lattice(100).segments(7, 7, 6400).some) == 64
+    assert p.Lattice(100).segments(7, 7, 6401).some == (range(6401),)

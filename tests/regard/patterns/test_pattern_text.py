@@ -1,13 +1,18 @@
+"""Patterns as text, joined with texts by & | ~, and as text with tensors for a compiled graph."""
+
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from pattern_expressions import joined, readable
 
 import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError
+from regard.functional.compiled import _steady
 from regard.patterns import parse
-from regard.patterns.text import as_pattern
+from regard.patterns.text import as_pattern, read_together, written_apart
 
 SPELLINGS = {
     "strided(64)": p.Strided(64),
@@ -162,5 +167,84 @@ def test_lattices_of_many_strides_keep_their_meaning_and_are_counted_once_each()
     assert pattern.count(60, 60) == int(pattern.dense(60, 60).sum())
     q, k, v = (torch.randn(1, 1, 60, 4) for _ in range(3))
     expected = rg.attention(q, k, v, pattern=pattern, backend="reference")
-    for name in ("tiled", "fused", "streamed"):
+    for name in ("fused", "streamed"):
         torch.testing.assert_close(rg.attention(q, k, v, pattern=pattern, backend=name), expected)
+
+
+ASKING = {
+    "and": lambda one, other: one and other,
+    "or": lambda one, other: one or other,
+    "not": lambda one, _: not one,
+    "if": lambda one, other: one if other else None,
+    "bool": lambda one, _: bool(one),
+    "any": lambda one, other: any([one, other]),
+    "filter": lambda one, other: list(filter(None, [one, other])),
+}
+PATTERNS = [
+    p.Full(),
+    ~p.Full(),
+    p.Causal() & p.KeySpan(0, 3),
+    p.PerHead([p.Causal()]),
+    p.KeySpan(0, torch.tensor([3])),
+    p.Explicit(torch.ones(2, 2, dtype=torch.bool)),
+]
+
+
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+def test_a_pattern_has_no_truth_value_and_names_the_signs(ask):
+    for pattern in PATTERNS:
+        with pytest.raises(rg.ArgumentError, match=r"is neither true nor false.*& \| ~.*is None"):
+            ask(pattern, pattern)
+
+
+def test_a_text_is_read_on_either_side_of_a_sign():
+    causal, window = p.Causal(), p.SlidingWindow(4)
+    assert causal & "sliding_window(4)" == "sliding_window(4)" & causal == causal & window
+    assert causal | "sliding_window(4)" == "sliding_window(4)" | causal == causal | window
+    joined = p.Full()
+    joined &= "causal | prefix(2)"
+    assert joined == causal | p.Prefix(2)
+    assert str("prefix(2)" & causal) == "prefix(2) & causal"
+
+
+def test_a_text_that_is_no_pattern_is_refused_with_its_place():
+    for join in (lambda: p.Causal() & "sliding(4)", lambda: "sliding(4)" | p.Causal()):
+        with pytest.raises(
+            rg.ArgumentError, match="at character 1: there is no pattern 'sliding'; did you mean 'sliding_window'"
+        ):
+            join()
+
+
+@pytest.mark.parametrize("other", [None, 3, torch.ones(2, 2, dtype=torch.bool), ["causal"]])
+def test_what_is_neither_pattern_nor_text_is_joined_with_none(other):
+    for join in (lambda: p.Causal() & other, lambda: p.Causal() | other):
+        with pytest.raises(TypeError):
+            join()
+
+
+LENGTH = 9
+IDS = p.SameDocument(torch.arange(LENGTH) // 4)
+LIVE = p.KeyMask(torch.arange(LENGTH) % 3 > 0)
+
+
+def same_after_reading(pattern: p.Pattern) -> bool:
+    text, tensors = written_apart(pattern, _steady)
+    again = read_together(text, tensors)
+    return torch.equal(*(one.dense(LENGTH, LENGTH) for one in (again, pattern)))
+
+
+def test_either_inside_both_keeps_its_parentheses():
+    streaming = p.CausalWindow(4) | p.Prefix(2)
+    for pattern in (
+        p.CausalWindow(5) & IDS & streaming,
+        ~streaming & IDS,
+        (IDS | streaming) & LIVE,
+        ~(IDS & streaming),
+    ):
+        assert same_after_reading(pattern), str(pattern)
+
+
+@given(joined(readable), joined(readable))
+def test_every_expression_reads_back(one, other):
+    for pattern in (one & IDS & other, (one | LIVE) & other, ~(one & IDS) | other, one & ~(other | IDS)):
+        assert same_after_reading(pattern), str(pattern)

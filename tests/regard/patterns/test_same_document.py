@@ -68,16 +68,6 @@ class TestRowsWithTheirOwnDocuments:
         assert tuple(pattern.dense(5, 5).shape) == (5, 5)
 
 
-def test_it_copies_the_ids_and_is_equal_only_to_itself():
-    ids = torch.tensor([0, 0, 1])
-    one, other = SameDocument(ids), SameDocument(ids)
-    ids.zero_()
-    assert one.count(3, 3) == 5
-    assert one == one != other
-    assert len({one, other, one & Causal(), other & Causal()}) == 4
-    assert not one.by_value
-
-
 @pytest.mark.parametrize("ids", [[0, 1], torch.tensor([0.0]), torch.tensor([True])])
 def test_ids_that_are_no_numbers_are_refused(ids):
     with pytest.raises(ArgumentError, match="whole numbers"):

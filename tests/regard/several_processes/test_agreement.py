@@ -1,4 +1,4 @@
-"""Processes agree on every number that an option holds, or refuse the call together with a sentence that names it."""
+"""Processes agree on every number that an option holds, or refuse the call together and name the option."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,7 +16,6 @@ from torch import nn
 import regard
 from regard import bias, distributed
 from regard import patterns as p
-from regard.distributed import api
 
 
 @dataclass
@@ -75,6 +73,13 @@ def near(q_pos: torch.Tensor, k_pos: torch.Tensor, *, size: int) -> torch.Tensor
     return (q_pos - k_pos).abs() < size
 
 
+def with_default(size: int) -> FunctionType:
+    """A function with this default of a keyword."""
+    made = FunctionType(near.__code__, near.__globals__)
+    made.__kwdefaults__ = {"size": size}
+    return made
+
+
 def of_module(size: int):
     """A function that reads a number of a module."""
     settings = ModuleType("settings")
@@ -106,11 +111,14 @@ def functions(size: int, rank: int) -> dict[str, Any]:
         "a module of torch": Within(size),
         "a function inside another": wraps(near)(lambda a, b: near(a, b, size=size)),
         "a cached function": lru_cache(lambda a, b: (a - b).abs() < size),
+        "code": (lambda a, b: a >= b) if size == 2 else (lambda a, b: a <= b),
+        "a keyword of a part": partial(near, size=size),
+        "a keyword's default": with_default(size),
     }
 
 
-def learned(size: int) -> dict[str, dict[str, Any]]:
-    """Options that hold tensors, by the name that a refusal names."""
+def options(size: int) -> dict[str, dict[str, Any]]:
+    """Options whose texts are alike and whose numbers are not; their names begin with that of the option."""
     weights = bias.T5Relative(2, buckets=8, max_distance=20)
     with torch.no_grad():
         weights.weight.copy_(torch.arange(16.0).view(8, 2) / size)
@@ -120,7 +128,13 @@ def learned(size: int) -> dict[str, dict[str, Any]]:
         "bias": {"bias": weights},
         "bias of one's own": {"bias": ByTable(size)},
         "bias for all queries": {"bias": torch.full((12,), float(size))},
+        "bias with slopes": {"bias": bias.ALiBi((0.1, size))},
         "parameters": score,
+        "q_start": {"pattern": "causal", "q_start": torch.tensor([size])},
+        "sink as a number": {"sink": float(size)},
+        "pattern of documents": {"pattern": p.Causal() & p.SameDocument(torch.arange(12) // size)},
+        "pattern with a mask": {"pattern": p.PerHead([p.Full(), ~p.Explicit(torch.ones(12, 12).tril(size).bool())])},
+        "pattern of spans": {"pattern": p.KeySpan(torch.tensor([size]), None)},
     }
 
 
@@ -129,28 +143,40 @@ def call(options: dict[str, Any]) -> torch.Tensor:
     return distributed.attention(q, k, v, dist.group.WORLD, **options)
 
 
-def differing(what: str) -> None:
-    rank = dist.get_rank()
-    call({"pattern": p.Where(functions(2 + rank, 0)[what])} if what in functions(2, 0) else learned(2 + rank)[what])
+def every(size: int, rank: int = 0) -> dict[str, dict[str, Any]]:
+    of_functions = {what: {"pattern": p.Where(function)} for what, function in functions(size, rank).items()}
+    return of_functions | options(size)
 
 
-@pytest.mark.parametrize("what", [*functions(2, 0), *learned(2)])
-def test_a_number_that_an_option_holds_and_that_differs_is_refused_with_the_name_of_the_option(what, pools):
-    option = "pattern" if what in functions(2, 0) else what.split()[0]
-    for message in pools(2).refusals(differing, what):
-        assert "process 1 and process 0 make different calls" in message
-        there, here = message.split("Process 1 has ")[1].split("; process 0 has ")
-        assert there.startswith(option)
-        assert here.startswith(option)
+def differing() -> dict[str, str]:
+    """The message of each call whose number differs between the processes."""
+    found = {}
+    for what, given in every(2 + dist.get_rank()).items():
+        try:
+            call(given)
+            found[what] = ""
+        except regard.RegardError as error:
+            found[what] = str(error)
+    return found
+
+
+def test_a_number_that_an_option_holds_and_that_differs_is_refused_with_the_name_of_the_option(pools):
+    for messages in pools(2).run(differing):
+        for what, message in messages.items():
+            assert "process 1 and process 0 make different calls" in message, what
+            option = "pattern" if what in functions(2, 0) else what.split()[0]
+            there, here = message.split("Process 1 has ")[1].split("; process 0 has ")
+            assert there.startswith(option), what
+            assert here.startswith(option), what
 
 
 def equal() -> bool:
     """Call with options that are equal on both processes, or that belong to one."""
     rank = dist.get_rank()
-    for function in functions(3, rank).values():
-        call({"pattern": p.Where(function)})
-    for options in learned(3).values():
-        call(options)
+    for given in every(3, rank).values():
+        call(given)
+    copies = [near.__code__.replace() for _ in range(1 + 50 * rank)]  # elsewhere in memory
+    call({"pattern": p.Where(partial(FunctionType(copies[-1], globals()), size=3))})
     call({"bias": torch.full((6, 12), float(rank))})  # of the queries of this process
     return True
 
@@ -183,28 +209,3 @@ def stepped() -> list[str]:
 
 def test_a_number_that_changed_since_the_last_call_is_compared_again(pools):
     assert pools(2).run(stepped) == [["", "sink", "", "pattern"]] * 2
-
-
-def agreed_on(options: dict[str, Any], monkeypatch) -> tuple[Any, ...]:
-    """What a process tells the others before a call, without the tensors' places and lengths."""
-    told = []
-    agree = api.agree
-    monkeypatch.setattr(
-        api, "agree", lambda *args, **more: told.append((args[2], more["of_bias"])) or agree(*args, **more)
-    )
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        x = torch.ones(1, 2, 12, 4)
-        distributed.attention(x, x, x, dist.group.WORLD, **options)
-    finally:
-        dist.destroy_process_group()
-        monkeypatch.setattr(api, "agree", agree)
-    return told[0]
-
-
-@pytest.mark.parametrize("what", [*functions(2, 0), *learned(2)])
-def test_what_a_process_tells_the_others_depends_on_every_number_of_an_option(what, monkeypatch):
-    made = [{"pattern": p.Where(functions(size, size)[what])} if what in functions(2, 0) else learned(size)[what]
-            for size in (2, 3)]  # fmt: skip
-    first, again, other = (agreed_on(options, monkeypatch) for options in (made[0], made[0], made[1]))
-    assert first == again != other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -15,11 +16,10 @@ from torch.distributed.tensor.parallel import parallelize_module
 from regard.bias import ALiBi, T5Relative
 from regard.distributed import TensorParallel, tensor_parallel_plan
 from regard.errors import ArgumentError
-from regard.layers import FeedForward, MultiHeadAttention
+from regard.layers import FeedForward, MultiHeadAttention, record_attention
 from regard.patterns import Causal, CausalWindow, Explicit, PerHead, Strided
 
 IDS = torch.randint(4, 60, (3, 11), generator=torch.Generator().manual_seed(2))
-SOURCES = torch.randint(4, 60, (3, 7), generator=torch.Generator().manual_seed(3))
 
 
 def per_head() -> PerHead:
@@ -98,8 +98,7 @@ def divided_layer(count: int, name: str) -> dict[str, Any]:
     return computed(parallelize_module(layer(name), init_device_mesh("cpu", (count,)), TensorParallel()), name)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "count"), [*zip(LAYERS, cycle((4, 2))), ("grouped", 4), ("T5", 2)])
 def test_a_divided_layer_computes_what_one_process_computes(name, count, pools):
     expected = computed(layer(name), name)
     for found in pools(count).run(divided_layer, count, name):
@@ -220,3 +219,24 @@ def with_a_tie_across() -> None:
     layer = FeedForward(8, 8)
     layer.narrow.weight = layer.widen.weight
     parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
+
+
+def with_a_recording() -> None:
+    layer = parallelize_module(MultiHeadAttention(dim=16, heads=4), init_device_mesh("cpu", (2,)), TensorParallel())
+    with record_attention(layer):
+        layer(torch.zeros(1, 3, 16))
+
+
+def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
+    words = (
+        "6 query heads cannot be divided among 4 processes, each with as many; numbers of processes that can: 1, 2, 3"
+    )
+    assert all(words in message for message in pools(4).refusals(too_many_processes))
+    assert all("given a Linear" in message for message in pools(2).refusals(on_a_linear_layer))
+    words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
+    assert all(words in message for message in pools(2).refusals(with_a_tie_across))
+    assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
+    with pytest.raises(ArgumentError, match="model is an int; give a module"):
+        tensor_parallel_plan(3)  # ty: ignore
+    with pytest.raises(ArgumentError, match="has no MultiHeadAttention or FeedForward inside"):
+        tensor_parallel_plan(nn.Linear(2, 2))

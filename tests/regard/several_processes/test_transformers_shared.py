@@ -292,7 +292,7 @@ def called(what: str) -> None:
         ("other padding", ("make different calls",) * 2),
         ("padding of a part", ("it is that of the whole sequence, on every process",) * 2),
         ("longer padding", ("over several processes it is that of the whole sequence, (2, 13)",) * 2),
-        ("a mask of pairs", ("it says which keys are padding",) * 2),
+        ("a mask of pairs", ("it marks the live keys",) * 2),
         ("a cache", ("without a cache: to generate, use one process",) * 2),
         ("use_cache", ("called with use_cache",) * 2),
         ("generate", ("without a cache: to generate, use one process",) * 2),

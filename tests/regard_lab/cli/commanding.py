@@ -16,6 +16,7 @@ from typing import IO
 from regard_lab.cli import main
 
 STREAMS = (0, 1, 2)
+LINES = ["the animal sleeps", "a street", "the old animal"]
 SMALL = ("--dim", 16, "--heads", 2, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 256, "--cpu")
 
 

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from commanding import LINES
 
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageConfig, LanguageModel, TranslationTransformer
 from regard_lab.text import Tokeniser
-
-LINES = ["the animal sleeps", "a street", "the old animal"]
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from regard_lab.cli import demo, evaluate, train
 from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.models.storage import CHECKPOINTS_FILE
-from regard_lab.seeing.lens_study.report import JSON
+from regard_lab.seeing.lens_study.study import JSON
 from regard_lab.training import Started, StepDone
 from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.recipes import LanguageModelTraining

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from commanding import SMALL, regard, succeeded
-from conftest import LINES
+from commanding import LINES, SMALL, regard, succeeded
 
 from regard.errors import ArgumentError
 from regard.layers import MultiHeadAttention

@@ -115,10 +115,7 @@ KINDS = {
     "grouped": (LanguageModel, {"layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 4}),
     "learned": (LanguageModel, {"biases": True, "norm": "layer", "positions": "learned"}),
     "alibi": (LanguageModel, {"positions": "alibi", "head_dim": 5}),
-    "matrix": (
-        LanguageModel,
-        {"layers": 2, "kv_heads": 4, "heads": 8, "head_dim": 4, "mechanism": "softmax(general(4, 4))"},
-    ),
+    "matrix": (LanguageModel, {"kv_heads": 4, "heads": 8, "head_dim": 4, "mechanism": "softmax(general(4, 4))"}),
     "encoder": (TextEncoder, {"layers": 2}),
     "translator": (TranslationTransformer, {"positions": "rotary"}),
 }
@@ -191,8 +188,7 @@ def change(layer, groups, step, moves):
             part.copy_(part[readers].clone())
 
 
-@pytest.mark.parametrize("with_text", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "with_text"), [(kind, at % 2 == 0) for at, kind in enumerate(KINDS)])
 def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
     model, expected = scrambled(new_model(kind), 2)
     torch.testing.assert_close(says(model), expected, rtol=1e-9, atol=1e-9)
@@ -234,7 +230,6 @@ def test_a_rotation_that_changes_the_model_is_not_written(tmp_path, monkeypatch)
 def test_the_moments_are_those_of_the_inputs_of_each_layer():
     model = new_model("translator")
     inputs = []
-    layer = model.get_submodule("decoder.0.cross_attention") if hasattr(model, "decoder") else None
     name = next(name for name, one in model.named_modules() if isinstance(one, MultiHeadAttention) and "cross" in name)
     layer = model.get_submodule(name)
     handle = layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1)))

@@ -6,7 +6,7 @@ from families import FAMILIES, HEAD_DIM, HEADS, LAYERS, drawn, heads_of
 
 from regard.errors import ArgumentError, NotFoundError
 from regard_lab.conversion import convert_kv_heads
-from regard_lab.conversion.calibration import moments_of_folder, row_ids
+from regard_lab.conversion.folder_conversion import moments_of_folder, row_ids
 from regard_lab.conversion.model_folders import ModelFolder
 
 transformers = pytest.importorskip("transformers")
@@ -20,7 +20,7 @@ def new_folder(tmp_path, family, **settings):
     return model
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if " " not in name])
 def test_the_moments_are_those_of_the_whole_model(tmp_path, family):
     model = new_folder(tmp_path, family)
     seen = {}

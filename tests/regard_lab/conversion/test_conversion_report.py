@@ -10,8 +10,16 @@ import torch.nn.functional as F
 from regard.errors import OccupiedError
 from regard_lab.conversion import load_converted, uptraining
 from regard_lab.conversion.heads import Change, Conversion, Likeness
-from regard_lab.conversion.measures import Speed, agreement, agreement_on_task, decoder_of_ours, decoding_speed
-from regard_lab.conversion.report import ConversionReport, TrainingBudget, Uptrained
+from regard_lab.conversion.report import (
+    ConversionReport,
+    Speed,
+    TrainingBudget,
+    Uptrained,
+    agreement,
+    agreement_on_task,
+    decoder_of_ours,
+    decoding_speed,
+)
 from regard_lab.conversion.uptraining import Distillation, Uptraining, contexts_of, held_out_task, speeds_of
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer

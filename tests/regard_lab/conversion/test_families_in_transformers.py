@@ -1,7 +1,6 @@
 """Where transformers is installed: a converted folder loads there, and gives the logits of the repeated heads."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -45,9 +44,9 @@ def pool(model, family, groups, method):
                 heads[j : j + size] = group[0] if method == "first" else sum(group) / size
 
 
-@pytest.mark.parametrize("shard_size", ["1GB", "20KB"])
 @pytest.mark.parametrize(("family", "groups"), CASES)
-def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, family, groups, shard_size):
+def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, family, groups):
+    shard_size = "1GB" if (list(FAMILIES).index(family) + groups) % 2 else "20KB"
     model = drawn(transformers, family, **({} if family in ONE_HEAD else {"num_key_value_heads": HEADS}))
     saved(model, tmp_path / "in", shard_size)
     assert (tmp_path / "in" / "model.safetensors.index.json").exists() == (shard_size == "20KB")
@@ -71,13 +70,6 @@ def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, fam
         assert kept == 3 * 11 * report.kv_bytes["token"].after
     assert report.kv_bytes["token"] == tuple(2 * LAYERS * heads * HEAD_DIM * 8 for heads in (HEADS, groups))
     assert report.difference <= 1e-6
-
-
-@pytest.mark.parametrize("family", ["qwen2", "phi3", "stablelm"])
-def test_heads_repeated_change_no_logit(tmp_path, family):
-    model = drawn(transformers, family, num_key_value_heads=2)
-    convert_kv_heads(saved(model, tmp_path / "in"), tmp_path / "out", HEADS)
-    torch.testing.assert_close(logits(loaded(tmp_path / "out")), logits(model), rtol=1e-12, atol=1e-12)
 
 
 def turn_pairs(size, dims, generator, signs):
@@ -135,37 +127,26 @@ def test_align_finds_heads_that_are_copies_in_other_bases_and_another_order(tmp_
     assert (logits(loaded(tmp_path / "mean")) - expected_before).abs().max() > 0.05
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "gpt2"])
+@pytest.mark.parametrize("family", ["qwen3", "gpt_neox", "phi3"])
 def test_an_aligned_folder_repeated_again_is_the_same_model(tmp_path, family):
-    groups = 1 if family in ONE_HEAD else 2
-    model = drawn(transformers, family, **({} if family in ONE_HEAD else {"num_key_value_heads": HEADS}))
-    convert_kv_heads(saved(model, tmp_path / "in"), tmp_path / "out", groups, method="align")
+    model = drawn(transformers, family, num_key_value_heads=HEADS)
+    convert_kv_heads(saved(model, tmp_path / "in"), tmp_path / "out", 2, method="align")
     few = loaded(tmp_path / "out")
     assert (logits(few) - logits(model)).abs().max() > 0.05  # random heads cannot be merged without loss
-    if family not in ONE_HEAD:
-        convert_kv_heads(tmp_path / "out", tmp_path / "again", HEADS)
-        torch.testing.assert_close(logits(loaded(tmp_path / "again")), logits(few), rtol=1e-10, atol=1e-10)
+    convert_kv_heads(tmp_path / "out", tmp_path / "again", HEADS)
+    torch.testing.assert_close(logits(loaded(tmp_path / "again")), logits(few), rtol=1e-10, atol=1e-10)
 
 
-PROGRAM = """
-import sys
-sys.modules["regard"] = None  # importing it raises
-import torch, transformers
-for folder in sys.argv[1:]:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    ids = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
-    print(type(model).__name__, tuple(ids.shape), any(name.startswith("regard.") for name in sys.modules))
-"""
-
-
-def test_a_converted_folder_generates_where_regard_is_not_installed(tmp_path):
+def test_a_converted_folder_generates_where_regard_is_not_installed(tmp_path, monkeypatch):
     made = {"mistral": "MistralForCausalLM", "gpt_neox": "PhiForCausalLM", "opt": "GPTBigCodeForCausalLM"}
     for family in made:
         convert_kv_heads(saved(drawn(transformers, family).float(), tmp_path / family), tmp_path / f"{family}-out", 1)
-    folders = [tmp_path / f"{family}-out" for family in made]
-    answer = subprocess.run([sys.executable, "-c", PROGRAM, *folders], capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.splitlines() == [f"{name} (1, 7) False" for name in made.values()]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("regard", "regard_lab")]:
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises
+    for family, name in made.items():
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / f"{family}-out")
+        ids = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
+        assert (type(model).__name__, ids.shape) == (name, (1, 7))
 
 
 def test_random_heads_are_the_same_at_each_conversion_and_unlike_each_other(tmp_path):
@@ -267,10 +248,7 @@ def test_a_padded_row_of_another_family_gives_the_same_logits(tmp_path, family):
 
 @pytest.mark.parametrize(
     ("config", "defaults", "names"),
-    [
-        ("GPT2Config", layouts._GPT_2_DEFAULTS, layouts._OF_GPT_2),
-        ("OPTConfig", layouts._OPT_DEFAULTS, layouts._OF_OPT),
-    ],
+    [("GPT2Config", layouts._GPT_2_DEFAULTS, layouts._OF_GPT_2), ("OPTConfig", layouts._OPT_DEFAULTS, layouts._OF_OPT)],
 )
 def test_what_a_config_does_not_say_has_the_default_of_its_family(config, defaults, names):
     """A config file may leave out what its class sets by default."""

@@ -7,6 +7,7 @@ import torch
 
 import regard as rg
 from regard.errors import ArgumentError
+from regard.layers.caches import paged
 from regard_lab.decoding import Generator, Sampling, SpecialIds, Translator, beam_search, generate, greedy_search
 from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator, TranslationTransformer
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
@@ -240,6 +241,7 @@ WRITTEN = {
     "make", [lambda: language(pattern="causal_window(5)"), translator], ids=["language", "translator"]
 )
 def test_every_kind_writes_what_the_models_own_choice_writes(make, search, cache, monkeypatch):
+    monkeypatch.setattr(paged, "PAGE", 4)
     model = make()
     if cache == "ring" and isinstance(model, TranslationTransformer):
         with pytest.raises(rg.ArgumentError, match="causal has no limit"):

@@ -43,6 +43,12 @@ def translation():
 
 
 @cache
+def plain_translation(seed=0):
+    """The same sentence without a question, of a model of this seed."""
+    return explore_translation(translator(seed=seed), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+
+
+@cache
 def walked():
     """Every step of a small encoder-decoder whose weights are drawn."""
     return walk_whole("Das Tier schlief", context="The animal slept", layers=1)

@@ -32,6 +32,16 @@ def word_pieces():
     return _wrapped(inner, "[CLS] $A [SEP]", **names)
 
 
+def characters():
+    """Characters after a mark for each space, as sentence pieces have where no longer piece fits."""
+    inner = Tokenizer(models.BPE(unk_token="<unk>"))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    signs = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=50, special_tokens=signs, show_progress=False)
+    inner.train_from_iterator([SENTENCE], trainer)
+    return _wrapped(inner, "$A </s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
+
+
 def sequences():
     """Pieces of bytes before "</s>", as T5 and BART have."""
     tokenizer = byte_level()
@@ -77,11 +87,15 @@ def bert(kind="BertModel"):
     return drawn(getattr(transformers, kind)(config))
 
 
-def t5():
+def albert():
+    return drawn(transformers.AlbertModel(transformers.AlbertConfig(vocab_size=len(BYTES), embedding_size=8, **SIZES)))
+
+
+def t5(decoder_layers=2):
     needs_t5()
     config = transformers.T5Config(
         vocab_size=len(PAIRS), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0,
-        eos_token_id=2, pad_token_id=0,
+        num_decoder_layers=decoder_layers, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     model = drawn(transformers.T5ForConditionalGeneration(config))
     model.generation_config.max_new_tokens = None

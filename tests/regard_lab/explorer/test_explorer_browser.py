@@ -29,12 +29,12 @@ def translated(folder):
 @pytest.fixture(scope="module")
 def large(folder):
     """12 layers, 12 heads, 512 tokens."""
-    path = folder / "large.html"
-    show(weights(12, 12, 512, causal=True), [f"word{at}" for at in range(512)]).save(path)
-    return path
+    path, given = folder / "large.html", weights(12, 12, 512, causal=True)
+    show(given, [f"word{at}" for at in range(512)]).save(path)
+    return path, given
 
 
-def test_the_reader_shows_the_lens_beside_raw_attention(browser, translated):
+def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_chosen(browser, translated):
     with Opened(browser, translated) as opened:
         page = opened.page
         one = translation().explained[translation().chosen][0]
@@ -48,11 +48,6 @@ def test_the_reader_shows_the_lens_beside_raw_attention(browser, translated):
             assert label == word
             assert float(number.replace("−", "-")) == pytest.approx(score, abs=0.0051)
         assert "Why es rather than er or sie?" in page.locator(".question").inner_text()
-
-
-def test_another_word_and_another_lens_are_explained_when_they_are_chosen(browser, translated):
-    with Opened(browser, translated) as opened:
-        page = opened.page
         page.get_by_role("button", name="Tier").click()
         page.get_by_role("combobox", name="Lens", exact=True).select_option("gradients")
         place = translation().texts["target"].index("Tier")
@@ -62,7 +57,7 @@ def test_another_word_and_another_lens_are_explained_when_they_are_chosen(browse
         assert float(first.replace("−", "-")) == pytest.approx(one.source_scores[0], abs=0.0051)
 
 
-@pytest.mark.parametrize("width", [360, 768, 1920])
+@pytest.mark.parametrize("width", [360, 1920])
 def test_every_view_fits_the_screen_without_a_request_or_a_complaint(browser, translated, width):
     with Opened(browser, translated, width=width) as opened:
         for view in VIEWS:
@@ -138,7 +133,6 @@ def test_heads_are_sorted_by_their_measures(browser, folder):
     path = folder / "heads.html"
     show(given).save(path)
     orders = {"layer": "012", "entropy": "021", "distance": "012", "first": "012", "received": "012"}
-    orders |= {"distance": "012" if 2.625 < 3.5 else "021"}
     with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
         opened.page.locator("summary").click()
         for sort, order in orders.items():
@@ -148,22 +142,17 @@ def test_heads_are_sorted_by_their_measures(browser, folder):
             assert shown == order, sort
 
 
-def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light(browser, large):
-    assert large.stat().st_size <= 20e6
-    with Opened(browser, f"{large.as_uri()}#view=heads") as opened:
+def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(browser, large):
+    path, _ = large
+    assert path.stat().st_size <= 20e6
+    with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
         assert opened.cpu_seconds() <= 2
         assert opened.nodes() <= 2000
         for view in OF_WEIGHTS:
             opened.view(view)
             opened.page.wait_for_timeout(300)
             assert opened.nodes() <= 2000, view
-        assert len(opened.requests) == 1
-        assert not opened.complaints
-
-
-def test_a_pointer_over_512_tokens_is_answered_at_once(browser, large):
-    with Opened(browser, f"{large.as_uri()}#view=map&head=3") as opened:
-        opened.page.wait_for_timeout(500)
+        opened.view("Heat map")
         took = opened.page.evaluate("""() => {
             const canvas = document.querySelector("canvas.heatmap"), box = canvas.getBoundingClientRect();
             const times = [];
@@ -178,11 +167,13 @@ def test_a_pointer_over_512_tokens_is_answered_at_once(browser, large):
         }""")
         assert took <= 50
         assert " look" in opened.page.locator("[data-readout]").inner_text()
+        assert len(opened.requests) == 1
+        assert not opened.complaints
 
 
 def test_weights_of_a_large_page_are_within_the_stated_error(browser, large):
-    given = weights(12, 12, 512, causal=True)
-    with Opened(browser, f"{large.as_uri()}#view=map&layer=5&head=7&row=300") as opened:
+    path, given = large
+    with Opened(browser, f"{path.as_uri()}#view=map&layer=5&head=7&row=300") as opened:
         opened.page.wait_for_timeout(500)
         assert "rounded" in opened.page.locator(".badge").first.inner_text()
         cells = opened.page.locator("tbody tr").all_inner_texts()
@@ -213,7 +204,7 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
         assert not opened.complaints
 
 
-@pytest.mark.parametrize(("width", "heads", "across"), [(360, 6, 3), (360, 7, 4), (800, 12, 6), (1920, 12, 12)])
+@pytest.mark.parametrize(("width", "heads", "across"), [(360, 7, 4), (800, 12, 6)])
 def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, across):
     path = folder / f"heads-{heads}.html"
     show(weights(2, heads, 6)).save(path)
@@ -227,15 +218,14 @@ def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, acro
         column, row = heads % across, heads // across
         page.locator("canvas.heads").click(position={"x": (side + 14) * (column + 0.5), "y": (tall + 29) * (row + 0.5)})
         page.locator("canvas.heatmap").wait_for()
-        assert [page.get_by_role("combobox", name=name, exact=True).input_value() for name in ("Layer", "Head")] == [
-            "1",
-            "0",
-        ]
+        chosen = [page.get_by_role("combobox", name=name, exact=True).input_value() for name in ("Layer", "Head")]
+        assert chosen == ["1", "0"]
 
 
-@pytest.mark.parametrize("width", [360, 800, 1920])
-@pytest.mark.parametrize(("view", "count"), [("map", 24), ("map", 20), ("compare", 24), ("compare", 600)])
-def test_maps_and_their_words_are_not_wider_than_the_page(browser, folder, width, view, count):
+@pytest.mark.parametrize(
+    ("view", "count", "width"), [("map", 24, 360), ("map", 20, 1920), ("compare", 24, 800), ("compare", 600, 360)]
+)
+def test_maps_and_their_words_are_not_wider_than_the_page(browser, folder, view, count, width):
     path = folder / f"words-{count}.html"
     show(weights(1, 2, count), [f"word number {at}" for at in range(count)]).save(path)
     with Opened(browser, f"{path.as_uri()}#view={view}", width=width) as opened:

@@ -1,12 +1,16 @@
-"""The built script and style belong to the sources, are small, and name no other host."""
+"""The built script and style belong to the sources, are small, and name no other host; colours are those of Python."""
 
 import re
+from base64 import b64decode
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from matplotlib import colormaps
 
 import regard_lab.seeing.explorer as explorer
+from regard_lab.seeing.canvas import COLOURS
+from regard_lab.seeing.lenses.record import SIGNED
 
 FOLDER = Path(explorer.__file__).parent
 SOURCES = FOLDER / "source"
@@ -55,3 +59,27 @@ def test_sources_are_short_enough_to_be_read():
     sizes = {path.name: len(path.read_text("utf-8").splitlines()) for path in SOURCES.glob("*.js")}
     assert sizes
     assert not {name: lines for name, lines in sizes.items() if lines > 320}
+
+
+def table(name):
+    text = re.search(
+        rf"export const {name} = table\((.*?)\);", (SOURCES / "palettes.js").read_text("utf-8"), re.DOTALL
+    )[1]
+    values = b64decode("".join(re.findall(r'"([^"]*)"', text)))
+    return [tuple(values[at : at + 3]) for at in range(0, len(values), 3)]
+
+
+@pytest.mark.parametrize(("name", "of_matplotlib"), [("cividis", COLOURS), ("viridis", "viridis"), ("signed", SIGNED)])
+def test_a_table_equals_that_of_the_pictures(name, of_matplotlib):
+    assert table(name) == [tuple(map(int, row[:3])) for row in colormaps[of_matplotlib](range(256), bytes=True)]
+
+
+@pytest.mark.parametrize("name", ["cividis", "viridis"])
+def test_more_weight_is_always_lighter(name):
+    def luminance(colour):
+        parts = (part / 255 for part in colour)
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    steps = [luminance(colour) for colour in table(name)][::4]
+    assert steps == sorted(steps)

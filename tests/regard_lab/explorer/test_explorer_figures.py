@@ -39,8 +39,8 @@ def cells(image, rows, columns):
     return image[down][:, across]
 
 
-@pytest.mark.parametrize("count", [5, 60])
-def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path, count):
+def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path):
+    count = 20
     given = weights(1, 2, count, seed=3)  # the second head has no zeros, so no pair is grey
     given[0, 0, 0] = torch.eye(count)[0]  # both ends of the scale
     draw_attention(given, tmp_path / "one.svg", head=0)
@@ -91,7 +91,7 @@ def test_a_picture_says_what_its_rows_sum_to(tmp_path, monkeypatch):
     assert said[1].startswith("Rows sum to 0.50 to 0.50, not all to 1: a sink or keys that are not shown")
 
 
-@pytest.mark.parametrize("mechanism", ["linear", "performer(64, seed=0)", "random_feature(64, seed=0)"])
+@pytest.mark.parametrize("mechanism", ["linear", "performer(64, seed=0)"])
 def test_a_mechanism_without_a_softmax_shows_its_implicit_weights(tmp_path, mechanism):
     found = look(translator(encoder_mechanism=mechanism), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
     assert torch.allclose(found.encoder.sum(-1), torch.ones(()), atol=1e-3)

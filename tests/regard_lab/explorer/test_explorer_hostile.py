@@ -1,7 +1,6 @@
 """Text of the user is shown as text: in a file and live, nothing in it runs, and it adds no element."""
 
 import random
-import threading
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from regard_lab.seeing.explorer import (
     Attention,
     Exploration,
     compared,
-    explore_translation,
     explore_weights,
     to_page,
 )
@@ -23,7 +21,7 @@ from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.erasing import Changed
 
 from .browsing import Opened
-from .making import SOURCE, TARGET, TOKENISER, VIEWS, translator, weights
+from .making import SOURCE, VIEWS, plain_translation, weights
 
 PAYLOADS = (
     "</script><script>window.ran=1</script>", "<img src=x onerror=window.ran=1>", '"onmouseover="window.ran=1', "'><b>",
@@ -146,41 +144,36 @@ def test_hostile_text_is_harmless_in_a_live_page(browser, allowed):
 
     def read(text):
         typed.append(text)
-        return explore_translation(translator(), TOKENISER, text, TOKENISER.encode(TARGET), title=text)
+        return replace(plain_translation(), title=text)
 
     words = hostile_words(60)
     first = hostile_exploration(words)
-    with ExplorerServer(first, read, text=PAYLOADS[0], label=PAYLOADS[1]) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        with Opened(browser, server.url) as opened:
-            assert_harmless(opened, allowed)
-            box = opened.page.locator("#sentence")
-            assert box.input_value() == PAYLOADS[0]
-            for text in ("<img src=x onerror=window.ran=1> </script>", SOURCE):
-                box.fill(text)
-                opened.page.get_by_role("button", name="Read", exact=True).click()
-                opened.page.locator("h1").filter(has_text=text).wait_for()
-            assert typed == ["<img src=x onerror=window.ran=1> </script>", SOURCE]
-            assert_harmless(opened, allowed)
-            assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}
-        server.shutdown()
-        thread.join()
+    with (
+        ExplorerServer(first, read, text=PAYLOADS[0], label=PAYLOADS[1]).start() as server,
+        Opened(browser, server.url) as opened,
+    ):
+        box = opened.page.locator("#sentence")
+        assert box.input_value() == PAYLOADS[0]
+        for text in ("<img src=x onerror=window.ran=1> </script>", SOURCE):
+            box.fill(text)
+            opened.page.get_by_role("button", name="Read", exact=True).click()
+            opened.page.locator("h1").filter(has_text=text).wait_for()
+        assert typed == ["<img src=x onerror=window.ran=1> </script>", SOURCE]
+        assert_harmless(opened, allowed)
+        assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}
 
 
 def test_a_mistake_of_the_model_is_shown_in_the_page(browser):
     def read(text):
         raise IndexError("<b>index</b>")
 
-    with ExplorerServer(hostile_exploration(list("abcdefgh")), read, text="a", label="Text") as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        with Opened(browser, server.url) as opened:
-            opened.page.get_by_role("button", name="Read", exact=True).click()
-            opened.page.locator("[role=alert]").filter(has_text="cannot read").wait_for()
-            assert "<b>index</b>" in opened.page.locator("[role=alert]").inner_text()
-        server.shutdown()
-        thread.join()
+    with (
+        ExplorerServer(hostile_exploration(list("abcdefgh")), read, text="a", label="Text").start() as server,
+        Opened(browser, server.url) as opened,
+    ):
+        opened.page.get_by_role("button", name="Read", exact=True).click()
+        opened.page.locator("[role=alert]").filter(has_text="cannot read").wait_for()
+        assert "<b>index</b>" in opened.page.locator("[role=alert]").inner_text()
 
 
 def test_hostile_words_do_not_leave_their_element_in_the_file():

@@ -1,7 +1,6 @@
 """What-if of a language model: the probability of each next word when a word of the text is erased or replaced."""
 
 import json
-import threading
 
 import pytest
 import torch
@@ -11,8 +10,8 @@ from regard_lab.seeing.explorer import compared, explore_text, to_page
 from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_REREAD
+from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import text_with_word, text_without_each
-from regard_lab.seeing.lenses.passes import baseline
 from regard_lab.text import BEGIN
 
 from .browsing import Opened
@@ -100,19 +99,18 @@ def test_a_live_page_replaces_a_word_of_a_text(browser):
     def change(body):
         return changed_to_json(text_with_word(model, TOKENISER, body["text"], body["place"], body["word"]))
 
-    with ExplorerServer(
-        explore_text(model, TOKENISER, SOURCE), lambda text: None, text=SOURCE, label="Text", asks={"change": change}
-    ) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        with Opened(browser, f"{server.url}#view=change") as opened:
-            page = opened.page
-            page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
-            page.locator("#swap").fill("street")
-            page.keyboard.press("Enter")
-            page.locator("[data-change]").filter(has_text="With “street”").wait_for()
-            found = text_with_word(model, TOKENISER, SOURCE, 2, "street")
-            cells = page.get_by_role("region", name="Next words").locator("tbody td:nth-child(3)").all_inner_texts()
-            assert [float(cell) for cell in cells] == pytest.approx(found.probabilities, abs=5.1e-4)
-            assert json.loads(json.dumps(changed_to_json(found)))["translation"] == []
-            assert not opened.complaints
-        server.shutdown()
+    found = explore_text(model, TOKENISER, SOURCE)
+    with (
+        ExplorerServer(found, lambda text: None, text=SOURCE, label="Text", asks={"change": change}).start() as server,
+        Opened(browser, f"{server.url}#view=change") as opened,
+    ):
+        page = opened.page
+        page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
+        page.locator("#swap").fill("street")
+        page.keyboard.press("Enter")
+        page.locator("[data-change]").filter(has_text="With “street”").wait_for()
+        found = text_with_word(model, TOKENISER, SOURCE, 2, "street")
+        cells = page.get_by_role("region", name="Next words").locator("tbody td:nth-child(3)").all_inner_texts()
+        assert [float(cell) for cell in cells] == pytest.approx(found.probabilities, abs=5.1e-4)
+        assert json.loads(json.dumps(changed_to_json(found)))["translation"] == []
+        assert not opened.complaints

@@ -7,12 +7,12 @@ from regard.errors import ArgumentError
 from regard.patterns import Causal, CausalWindow, Explicit, GlobalTokens, PerHead, SameDocument, SlidingWindow, parse
 from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import show
-from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_translation, to_page
+from regard_lab.seeing.explorer import explore_pattern, explore_text, to_page
 from regard_lab.seeing.explorer.page import to_answer, unpacked
 from regard_lab.seeing.explorer.patterns import LENGTHS, map_pattern, patterns_used
 
 from .browsing import Opened
-from .making import SOURCE, TARGET, TOKENISER, language_model, translator
+from .making import SOURCE, TARGET, TOKENISER, language_model, plain_translation, translator
 
 TEXTS = (
     "causal",
@@ -92,7 +92,7 @@ def test_the_layers_of_each_model_are_named():
 
 
 def test_explorations_of_models_have_the_patterns_of_what_they_read():
-    found = explore_translation(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    found = plain_translation()
     assert [one.q_len for one in found.patterns] == [
         len(TOKENISER.encode(SOURCE)) + 1,
         *2 * [len(TOKENISER.encode(TARGET)) + 1],

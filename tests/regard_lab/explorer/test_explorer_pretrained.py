@@ -1,4 +1,4 @@
-"""What-if of models of transformers: a word is erased or replaced, and each kind of model shows what it does then."""
+"""Models of transformers in the explorer: eager attention's weights between whole words, and what a change does."""
 
 import json
 import re
@@ -10,13 +10,23 @@ import torch.nn.functional as F
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
 
-from regard.errors import ArgumentError, UnsupportedError
-from regard_lab.seeing.explorer import to_page
-from regard_lab.seeing.transformers import change_pretrained, changing, explore_pretrained, serve_pretrained
+import transformers
+
+from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.integrations.transformers import attach, detach, observe
+from regard_lab.seeing.explorer import show, to_page
+from regard_lab.seeing.transformers import (
+    change_pretrained,
+    changing,
+    explore_observed,
+    explore_pretrained,
+    serve_pretrained,
+)
+from regard_lab.seeing.watching import merge
 
 from .browsing import Opened
 from .making import instead
-from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, bert, mistral, t5
+from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, albert, bert, characters, mistral, t5
 
 WRITTEN = "the street was tired"
 
@@ -45,6 +55,111 @@ def chances(logits, ids, words, first):
     """The probability of each word from `first` on, of ids that are predicted from those before them."""
     rows = logits[0].log_softmax(-1)
     return [float(sum(rows[at - 1, ids[at]] for at in span).exp()) for span in words[first:]]
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, PIECES, characters()])
+def test_words_are_whole(tokenizer):
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 128}
+    model = transformers.GPT2Model(transformers.GPT2Config(vocab_size=len(tokenizer), **sizes))
+    words = explore_pretrained(model, tokenizer, SENTENCE).texts["text"]
+    whole = ["The", "animal", "cross", "the", "street", "because", "it", "was", "too"]
+    assert [word for word in words if word.isalpha() and word not in ("didn", "t")][:9] == whole
+    assert "didn't" in words or tokenizer is not BYTES  # a short form is one word
+    assert len(words) < len(tokenizer(SENTENCE)["input_ids"])
+
+
+def eager(model, **inputs):
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return model(**inputs, output_attentions=True)
+
+
+@pytest.mark.parametrize("make", [mistral, albert])
+def test_weights_are_those_of_eager_attention_between_words(make):
+    model = make()
+    found = explore_pretrained(model, BYTES, SENTENCE)
+    inputs, (one,) = BYTES(SENTENCE, return_tensors="pt"), found.attentions
+    words = [*zip(found.texts["text"], spans(found, BYTES, inputs["input_ids"][0].tolist()), strict=True)]
+    expected = merge(torch.cat(eager(model, **inputs).attentions), words, words)
+    assert torch.allclose(one.weights, expected, atol=1e-6)
+    assert one.unwritten == (make is mistral)
+
+
+def test_an_encoder_decoder_has_three_kinds_of_unequal_depth():
+    model = t5(decoder_layers=3)
+    found = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN)
+    source, target, read = (len(found.texts[name]) for name in ("source", "target", "read"))
+    assert [(one.name, tuple(one.weights.shape)) for one in found.attentions] == [
+        ("Cross-attention", (3, 4, target, source)),
+        ("Encoder self-attention", (2, 4, source, source)),
+        ("Decoder self-attention", (3, 4, target, read)),
+    ]
+    assert found.texts["target"] == ("the", "street", "was", "tired", "</s>")
+    assert found.texts["read"] == ("<begin>", "the", "street", "was", "tired")
+    outputs = eager(model, **PAIRS(SENTENCE, return_tensors="pt"), labels=torch.tensor([PAIRS(WRITTEN)["input_ids"]]))
+    kinds = outputs.cross_attentions, outputs.encoder_attentions, outputs.decoder_attentions
+    for one, expected in zip(found.attentions, kinds, strict=True):
+        whole = torch.cat(expected)[..., -1, :].sum(-1)  # the row of the end, a word of one id
+        assert torch.allclose(one.weights[..., -1, :].sum(-1), whole, atol=1e-5)
+    first = torch.cat(outputs.cross_attentions)[..., -1, -1]
+    assert torch.allclose(found.attentions[0].weights[..., -1, -1], first, atol=1e-6)
+
+
+def collected(make=mistral, want="weights", layers=None, **inputs):
+    """What `observe` collects in one forward pass."""
+    model = attach(make())
+    with torch.no_grad(), observe(model, want, layers=layers) as observed:
+        model(**(inputs or {"input_ids": torch.tensor([[1, 2, 3]])}))
+    return observed
+
+
+def test_what_observe_collected_is_shown_with_the_words_that_fit():
+    ids = torch.arange(2, 9)[None]
+    observed = collected(lambda: t5(decoder_layers=3), input_ids=ids, decoder_input_ids=ids[:, :4])
+    found = explore_observed(observed, list("abcdefg"), list("abcdefg"))
+    shapes = [tuple(one.weights.shape) for one in found.attentions]
+    assert sorted(shapes) == [(2, 4, 7, 7), (3, 4, 4, 4), (3, 4, 4, 7)]
+    crossing = next(one for one in found.attentions if one.weights.shape[2:] == (4, 7))
+    assert found.texts[crossing.columns] == tuple("abcdefg")
+    assert found.texts[crossing.rows] == ("0", "1", "2", "3")
+    assert show(found).html.count("<script") == 3
+    alike = collected(lambda: t5(decoder_layers=3), input_ids=ids, decoder_input_ids=ids)
+    assert sorted(len(one.weights) for one in explore_observed(alike).attentions) == [2, 3, 3]  # not joined
+
+
+def test_chosen_layers_and_a_batch_row_are_shown_as_float32():
+    observed = collected(lambda: mistral().double(), layers=[1], input_ids=torch.arange(2, 12).view(2, 5))
+    found = explore_observed(observed, batch_row=1).attentions[0].weights
+    assert torch.equal(found, observed.calls[0].weights[1][None].float())
+    (chosen,) = explore_pretrained(mistral().bfloat16(), BYTES, SENTENCE, layers=1).attentions
+    assert (chosen.weights.shape[0], chosen.weights.dtype) == (1, torch.float32)
+    assert torch.allclose(chosen.weights.sum(-1), torch.ones(()), atol=0.02)
+
+
+def bloom():
+    return transformers.BloomModel(transformers.BloomConfig(vocab_size=300, hidden_size=8, n_layer=1, n_head=2))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: explore_pretrained(torch.nn.Linear(1, 1), BYTES, "a"), "a model of transformers"),
+        (lambda: explore_pretrained(mistral(), None, "a"), "tokenizer is a NoneType"),
+        (lambda: explore_pretrained(mistral(), BYTES, 3), "text"),
+        (lambda: explore_pretrained(mistral(), BYTES, "a", "b"), "leave out written="),
+        (lambda: explore_pretrained(mistral(), BYTES, "a", layers=9), "there is no layer 9"),
+        (lambda: explore_pretrained(mistral(), BYTES, "a " * 80), "MistralForCausalLM reads at most 64"),
+        (lambda: explore_pretrained(t5(), PAIRS, "a " * 6000, "a"), "at most 268,435,456"),
+        (lambda: explore_pretrained(bloom(), BYTES, "a"), "does not call registered attention"),
+        (lambda: explore_observed("weights"), "observed is"),
+        (lambda: explore_observed(collected(want="entropy")), "weights was not requested"),
+        (lambda: explore_observed(collected(), ["a"]), "words has 1 words.*: 3 x 3"),
+        (lambda: explore_observed(collected(), batch_row=1), "batch_row is 1"),
+    ],
+)
+def test_a_mistake_is_one_sentence(call, says):
+    with pytest.raises(RegardError, match=says):
+        call()
 
 
 def test_the_next_words_of_a_causal_model_are_those_without_each_word():
@@ -155,9 +270,7 @@ def test_a_model_of_masked_words_says_how_to_mask_one():
     assert found.follows == "vectors"
     assert found.notes == ("Write [MASK] for a word to see what the model puts there.",)
     assert explore_pretrained(bert(), PIECES, MASKED, changes=True).follows == "vectors"  # no head for words
-
-
-def test_a_head_that_writes_on_a_model_that_looks_at_all_words_predicts_no_next_words():
+    # A head that writes on a model that looks at all words predicts no next words.
     assert explore_pretrained(bert("BertLMHeadModel"), PIECES, SENTENCE, changes=True).follows == "vectors"
 
 
@@ -233,6 +346,10 @@ def test_the_model_is_left_unchanged():
         change_pretrained(model, BYTES, SENTENCE, 99)
     assert (model.config._attn_implementation, model.training) == (before, True)
     assert not model.get_input_embeddings()._forward_hooks
+    attach(model)
+    explore_pretrained(model, BYTES, SENTENCE)
+    assert model.config._attn_implementation == "regard"
+    assert detach(model).config._attn_implementation == before
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,8 @@ def read(text):
 
 @pytest.fixture(scope="module")
 def server():
-    with ExplorerServer(translation(), read, text="The animal.", label="Sentence") as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
+    with ExplorerServer(translation(), read, text="The animal.", label="Sentence").start() as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def ask(server, method="GET", path=None, body=None, headers=None, host=None):
@@ -99,43 +95,47 @@ def test_another_sentence_is_read(server):
     assert answer["header"]["live"]["text"] == "The street."
 
 
-@pytest.mark.parametrize("text", ["refused", "broken"])
-def test_a_sentence_that_cannot_be_read_is_explained(server, text):
-    status, _, body = post(server, {"text": text})
-    assert status == 422
-    assert {"refused": "refused", "broken": "an index"}[text] in json.loads(body)["error"]
+def test_a_sentence_that_cannot_be_read_is_explained(server):
+    for text, sentence in (("refused", "refused"), ("broken", "an index")):
+        status, _, body = post(server, {"text": text})
+        assert status == 422
+        assert sentence in json.loads(body)["error"]
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["", "evil.example", "127.0.0.1", "127.0.0.1:1", "localhost:80", "[::1]", "127.0.0.1:PORT.evil.example", "\xff"],
-)
-def test_another_host_is_refused(server, host):
-    assert ask(server, host=host.replace("PORT", str(server.server_port)))[0] == 421
-    assert post(server, {"text": "a"}, host=host)[0] == 421
-
-
-def test_two_hosts_or_none_are_refused(server):
+def test_another_host_two_hosts_or_none_are_refused(server):
+    mine = f"127.0.0.1:{server.server_port}"
+    for host in (
+        "",
+        "evil.example",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost:80",
+        "[::1]",
+        f"{mine}.evil.example",
+        "\xff",
+    ):
+        assert ask(server, host=host)[0] == 421, host
+        assert post(server, {"text": "a"}, host=host)[0] == 421, host
     own = f"Host: 127.0.0.1:{server.server_port}\r\n"
     for hosts in ("", own + "Host: evil.example\r\n", own + own):
         assert b" 421 " in sent(server, f"GET /{server.token}/ HTTP/1.1\r\n{hosts}\r\n".encode())
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+PATHS = (
         "/", "", "//", "/{token}", "/{token}/../", "/{token}//", "/{token}/..%2f", "/{token}/%2e%2e/%2e%2e/etc/passwd",
         "/../../../../etc/passwd", "/..%2f..%2f..%2fetc%2fpasswd", "/%252e%252e%252fetc%252fpasswd",
         "/..%c0%af..%c0%afetc/passwd", "/....//....//etc/passwd", "/..\\..\\windows\\win.ini", "/{token}/read",
         "/{token}/?x=1", "/{token}/%00", "file:///etc/passwd", "http://127.0.0.1/{token}/", "/.git/config",
         "/{token}/explorer.js", "/x/{token}/", "/{token}/%ff", "*",
-    ],
 )  # fmt: skip
-def test_no_other_path_leads_anywhere(server, path):
-    status, _, body = ask(server, path=path.format(token=server.token) or "/")
-    assert status == 404
-    assert b"root:" not in body
-    assert server.token.encode() not in body
+
+
+def test_no_other_path_leads_anywhere(server):
+    for path in PATHS:
+        status, _, body = ask(server, path=path.format(token=server.token) or "/")
+        assert status == 404, path
+        assert b"root:" not in body
+        assert server.token.encode() not in body
 
 
 def test_another_page_may_not_ask(server):
@@ -145,21 +145,20 @@ def test_another_page_may_not_ask(server):
     assert "Access-Control-Allow-Origin" not in ask(server)[1]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"null", b'{"text": 1}', b'{"text": ""}', b'{"text": "  "}', b'{"text": "\\ud800"}', b"\xff\xfe",
-     b"[" * 60_000, json.dumps({"text": "a" * 4001}).encode(), b'{"other": "a"}', b"NaN", b"1" * 6000],
+BODIES = (
+    b"", b"{", b"[]", b"null", b'{"text": 1}', b'{"text": ""}', b'{"text": "  "}', b'{"text": "\\ud800"}', b"\xff\xfe",
+    b"[" * 60_000, json.dumps({"text": "a" * 4001}).encode(), b'{"other": "a"}', b"NaN", b"1" * 6000,
 )  # fmt: skip
-def test_a_body_that_is_no_sentence_is_explained(server, body):
-    status, _, answer = post(server, body)
-    assert status == 400
-    assert "4000 characters" in json.loads(answer)["error"]
 
 
-@pytest.mark.parametrize("text", ["", " \u00a0\n"])
-def test_a_blank_sentence_is_answered_with_a_sentence(server, text):
-    status, _, answer = post(server, {"text": text})
-    assert (status, json.loads(answer)["error"]) == (400, "The sentence is empty; write one of 1 to 4000 characters.")
+def test_a_body_that_is_no_sentence_is_explained(server):
+    for body in BODIES:
+        status, _, answer = post(server, body)
+        assert status == 400, body
+        assert "4000 characters" in json.loads(answer)["error"]
+    for text in ("", " \u00a0\n"):
+        blank = json.loads(post(server, {"text": text})[2])["error"]
+        assert blank == "The sentence is empty; write one of 1 to 4000 characters."
 
 
 def test_a_body_of_a_gigabyte_is_refused_before_it_is_read(server):
@@ -184,9 +183,7 @@ def test_what_a_page_may_ask_besides_is_refused_and_explained_like_a_sentence():
             raise ArgumentError("place must be a number")
         return {"word": body["text"]}
 
-    with ExplorerServer(translation(), asks={"change": change}) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
+    with ExplorerServer(translation(), asks={"change": change}).start() as running:
         path = f"/{running.token}/change"
         status, _, body = post(running, {"text": "a", "place": 1}, path=path)
         assert (status, json.loads(body)) == (200, {"word": "a"})
@@ -200,8 +197,6 @@ def test_what_a_page_may_ask_besides_is_refused_and_explained_like_a_sentence():
         assert ask(running, path=path)[0] == 404  # GET
         for other in (f"/{running.token}/walk", f"/{running.token}/read", f"/{running.token}/change/", "/change"):
             assert post(running, {"text": "a", "place": 1}, path=other)[0] == 404
-        running.shutdown()
-        thread.join()
 
 
 def test_unknown_methods_are_refused(server):
@@ -283,13 +278,6 @@ def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
     assert_survives_fuzzing(server, 50_000)
 
 
-def served(explored, asks, read):
-    """A server in a thread of its own, until the test module ends."""
-    with ExplorerServer(explored, read, asks=asks) as running:
-        assert set(running.asks) == {"read", "walk", "change"}
-        yield running.start()
-
-
 @pytest.fixture(scope="module", params=["translator", "language model", "mistral", "bert", "t5"])
 def asked(request, tmp_path_factory):
     """A server of a run, or a folder of Hugging Face, that answers everything that a page may ask for."""
@@ -299,8 +287,6 @@ def asked(request, tmp_path_factory):
         model.save(run, {TOKENISER_FILE: TOKENISER.to_json()})
     else:
         pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
-        from regard_lab.seeing.transformers import changing
-
         from . import pretrained
 
         model, tokenizer = {
@@ -310,15 +296,15 @@ def asked(request, tmp_path_factory):
         }[request.param]()
         model.save_pretrained(run)
         tokenizer.save_pretrained(run)
-        request.getfixturevalue("monkeypatch_module").setattr(changing, "MOST_WRITTEN", 4)
     opened = open_run(run)
-    yield from served(translation(), opened.asks(), lambda text: opened.read(text, None))
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patched:
-        yield patched
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        ExplorerServer(translation(), lambda text: opened.read(text, None), asks=opened.asks()).start() as running,
+    ):
+        if request.param == "t5":
+            patched.setattr("regard_lab.seeing.transformers.changing.MOST_WRITTEN", 4)
+        assert set(running.asks) == {"read", "walk", "change"}
+        yield running
 
 
 HOSTILE = (
@@ -381,29 +367,15 @@ def test_a_question_for_another_word_without_a_field_or_with_any_value_in_it_is_
     """Each field by itself, in a question that is right otherwise: chance seldom leaves the others right."""
     right = {"text": "The street.", "place": 1, "word": "animal"}
     assert assert_answered_or_explained(asked, "change", right)
+    values = None, True, 1.5, float("nan"), 10**300, -1, "", "\ud800", "</s>", "[MASK]", "a b", "a" * 61, [], {}
     for name in right:
         assert_answered_or_explained(asked, "change", {field: one for field, one in right.items() if field != name})
-        for value in (
-            None,
-            True,
-            1.5,
-            float("nan"),
-            10**300,
-            -1,
-            "",
-            "\ud800",
-            "</s>",
-            "[MASK]",
-            "a b",
-            "a" * 61,
-            [],
-            {},
-        ):
+        for value in values:
             assert_answered_or_explained(asked, "change", {**right, name: value})
 
 
 def test_questions_of_any_shape_are_answered_or_explained(asked):
-    assert_answers_or_explains(asked, 30)
+    assert_answers_or_explains(asked, 20)
 
 
 @pytest.mark.slow
@@ -419,9 +391,5 @@ def test_a_port_that_is_taken_is_explained(server):
 
 
 def test_a_page_without_a_form_reads_nothing():
-    with ExplorerServer(translation()) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
+    with ExplorerServer(translation()).start() as running:
         assert post(running, {"text": "a"})[0] == 404
-        running.shutdown()
-        thread.join()

@@ -13,7 +13,16 @@ from regard_lab.seeing.explorer.figures import to_exploration
 from regard_lab.seeing.explorer.page import Packed, header_of
 from regard_lab.text import BEGIN, END, PAD
 
-from .making import SOURCE, TARGET, TOKENISER, language_model, translation, translator, weights
+from .making import (
+    SOURCE,
+    TARGET,
+    TOKENISER,
+    language_model,
+    plain_translation,
+    translation,
+    translator,
+    weights,
+)
 
 
 def test_a_translation_has_every_kind_of_attention_with_its_own_depth():
@@ -51,7 +60,7 @@ def test_the_asked_word_is_shown_first_with_the_numbers_of_relevance():
 def test_other_words_are_compared_with_the_most_probable_alternatives():
     model = translator()
     ids = TOKENISER.encode(TARGET)
-    found = explore_translation(model, TOKENISER, SOURCE, ids)
+    found = plain_translation()
     with torch.no_grad():
         total = model(torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]]))[0, 0]
     logits = total.clone()
@@ -175,7 +184,7 @@ def test_numpy_arrays_are_not_changed():
 
 def test_a_chosen_word_is_compared_with_the_alternatives_if_no_words_are_given():
     ids = TOKENISER.encode(TARGET)
-    plain = explore_translation(translator(), TOKENISER, SOURCE, ids)
+    plain = plain_translation()
     chosen = explore_translation(translator(), TOKENISER, SOURCE, ids, of="es")
     assert chosen.texts["target"][chosen.chosen] == "es"
     assert chosen.explained[chosen.chosen][0].others == plain.explained[chosen.chosen][0].others

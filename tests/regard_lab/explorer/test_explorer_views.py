@@ -1,7 +1,6 @@
 """Walk-through, changed words, alignments, comparisons, relations and sampled rows: numbers equal those of Python."""
 
 import json
-import threading
 from dataclasses import replace
 
 import pytest
@@ -11,20 +10,31 @@ from regard.errors import ArgumentError
 from regard_lab.lessons.walkthrough import shown_walk, walk_whole
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.seeing import look_text, visible
-from regard_lab.seeing.english import relations_in
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation, show, to_page
 from regard_lab.seeing.explorer import sources as sources_module
-from regard_lab.seeing.explorer.comparing import heads_apart
 from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
 from regard_lab.seeing.explorer.records import ShownWalk
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.explorer.sources import heads_apart
+from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import Changed, with_word, without_each
-from regard_lab.seeing.lenses.passes import baseline
-from regard_lab.seeing.texts import look_rows
+from regard_lab.seeing.maps import look_rows
+from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
 
 from .browsing import Opened
-from .making import OTHER, SOURCE, TARGET, TOKENISER, instead, language_model, translation, translator, walked
+from .making import (
+    OTHER,
+    SOURCE,
+    TARGET,
+    TOKENISER,
+    instead,
+    language_model,
+    plain_translation,
+    translation,
+    translator,
+    walked,
+)
 
 IDS = TOKENISER.encode(TARGET)
 
@@ -48,10 +58,7 @@ def translated(page_of):
 
 
 def served(exploration, asks):
-    """A server of one exploration, in a thread."""
-    server = ExplorerServer(exploration, lambda text: exploration, text=SOURCE, label="Sentence", asks=asks)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    return server
+    return ExplorerServer(exploration, lambda text: exploration, text=SOURCE, label="Sentence", asks=asks).start()
 
 
 # the walk-through
@@ -119,14 +126,15 @@ def test_a_local_page_computes_the_steps_when_they_are_looked_at(browser):
         asked.append(body["text"])
         return walk_to_answer(shown_walk(walked()))
 
-    with served(replace(translation(), walk=None), {"walk": walk}) as server:
-        with Opened(browser, server.url) as opened:
-            assert asked == []
-            opened.view("Walk-through")
-            opened.page.wait_for_selector(".step .numbers, .step .words")
-            assert asked == [SOURCE]
-            assert not opened.complaints
-        server.shutdown()
+    with (
+        served(replace(translation(), walk=None), {"walk": walk}) as server,
+        Opened(browser, server.url) as opened,
+    ):
+        assert asked == []
+        opened.view("Walk-through")
+        opened.page.wait_for_selector(".step .numbers, .step .words")
+        assert asked == [SOURCE]
+        assert not opened.complaints
 
 
 def test_a_missing_walkthrough_has_a_reason(browser, page_of):
@@ -228,31 +236,27 @@ def test_a_live_page_replaces_a_word_and_explains_what_it_refuses(browser):
             "likeliest": [[["er", 0.5]]] * len(translation().texts["target"]), "translation": ["Der", "<b>Hund</b>"],
         }))  # fmt: skip
 
-    with served(translation(), {"change": change}) as server:
-        with Opened(browser, server.url) as opened:
-            page = opened.page
-            opened.view("What if")
-            page.get_by_role("group", name="Words of the source").get_by_text("animal", exact=True).click()
-            page.locator("#swap").fill("dog")
-            page.keyboard.press("Enter")
-            page.wait_for_function("() => document.querySelector('[data-change]').innerText.includes('0.250')")
-            assert "most probable there is “er” (0.500)" in page.locator("[data-change]").inner_text()
-            assert page.locator(".sentence mark").all_inner_texts() == ["Der", "<b>Hund</b>"]
-            page.locator("#swap").fill("<b>zebra</b>")
-            page.get_by_role("button", name="Replace").click()
-            page.wait_for_function(
-                "() => document.querySelector('.swap [role=alert]').innerText.includes('does not know')"
-            )
-            assert page.locator("b").count() == 0
-            assert asked == [(SOURCE, 1, "dog"), (SOURCE, 1, "<b>zebra</b>")]
-            assert not [one for one in opened.complaints if "422" not in one]
-        server.shutdown()
+    with served(translation(), {"change": change}) as server, Opened(browser, server.url) as opened:
+        page = opened.page
+        opened.view("What if")
+        page.get_by_role("group", name="Words of the source").get_by_text("animal", exact=True).click()
+        page.locator("#swap").fill("dog")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelector('[data-change]').innerText.includes('0.250')")
+        assert "most probable there is “er” (0.500)" in page.locator("[data-change]").inner_text()
+        assert page.locator(".sentence mark").all_inner_texts() == ["Der", "<b>Hund</b>"]
+        page.locator("#swap").fill("<b>zebra</b>")
+        page.get_by_role("button", name="Replace").click()
+        page.wait_for_function("() => document.querySelector('.swap [role=alert]').innerText.includes('does not know')")
+        assert page.locator("b").count() == 0
+        assert asked == [(SOURCE, 1, "dog"), (SOURCE, 1, "<b>zebra</b>")]
+        assert not [one for one in opened.complaints if "422" not in one]
 
 
 # alignments
 
 
-@pytest.mark.parametrize("name", ["transformer", "bahdanau", "luong"])
+@pytest.mark.parametrize("name", ["bahdanau", "luong"])
 def test_a_translation_is_read_step_by_step(browser, page_of, name):
     found = explore_translation(models()[name], TOKENISER, SOURCE, IDS)
     cross = found.attentions[0].weights[-1].mean(0)
@@ -307,11 +311,11 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
 
 
 def test_heads_of_equal_models_are_not_apart():
-    found = explore_translation(translator(), TOKENISER, SOURCE, IDS)
+    found = plain_translation()
     same = compared(found, found, "the same")
     for one in same.attentions:
         assert float(one.measured["apart"].abs().max()) < 1e-6
-    other = explore_translation(translator(seed=3), TOKENISER, SOURCE, IDS)
+    other = plain_translation(seed=3)
     assert float(compared(found, other, "").attentions[0].measured["apart"].min()) > 1e-4
 
 
@@ -346,16 +350,17 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
         assert "link" in opened.page.locator("main").inner_text()
 
 
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "sinusoidal"])
-def test_sampled_rows_are_those_of_the_whole(positions):
+@pytest.mark.parametrize(
+    ("kind", "positions"), [(LanguageModel, "rotary"), (TextEncoder, "alibi"), (LanguageModel, "sinusoidal")]
+)
+def test_sampled_rows_are_those_of_the_whole(kind, positions):
     torch.manual_seed(0)
     settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 4, "kv_heads": 2, "layers": 2}
-    for kind in (LanguageModel, TextEncoder):
-        model = kind(kind.Config(**settings, positions=positions, pattern="causal & causal_window(9)"))
-        whole, some = look_text(model, TOKENISER, SOURCE), look_rows(model, TOKENISER, SOURCE, 6, seed=3)
-        assert len(some.rows) == 6
-        assert model.training
-        torch.testing.assert_close(some.weights, whole.weights[:, :, list(some.rows)], atol=1e-6, rtol=1e-5)
+    model = kind(kind.Config(**settings, positions=positions, pattern="causal & causal_window(9)"))
+    whole, some = look_text(model, TOKENISER, SOURCE), look_rows(model, TOKENISER, SOURCE, 6, seed=3)
+    assert len(some.rows) == 6
+    assert model.training
+    torch.testing.assert_close(some.weights, whole.weights[:, :, list(some.rows)], atol=1e-6, rtol=1e-5)
 
 
 def test_a_long_text_says_that_its_rows_are_sampled(browser, page_of, monkeypatch):
@@ -379,33 +384,24 @@ def test_a_long_text_says_that_its_rows_are_sampled(browser, page_of, monkeypatc
         assert not opened.complaints
 
 
-def test_arrays_and_maps_have_no_view_that_needs_a_model(browser, tmp_path):
+def test_a_page_of_arrays_has_no_view_of_a_model_and_explains_sums_and_labels(browser, tmp_path):
     path = tmp_path / "weights.html"
-    show(torch.full((3, 3), 1 / 3)).save(path)
+    show(torch.full((2, 8, 3, 3), 1 / 6)).save(path)
     with Opened(browser, path.as_uri()) as opened:
-        names = opened.page.locator("nav button").all_inner_texts()
-        assert names == ["Reader", "Heads", "Heat map", "Links", "Compare"]
-
-
-def test_rows_that_do_not_sum_to_one_are_named_in_each_view_of_weights(browser, tmp_path):
-    path = tmp_path / "weights.html"
-    show(torch.full((2, 3, 3), 1 / 6)).save(path)
-    with Opened(browser, path.as_uri()) as opened:
-        for view in ("Reader", "Heads", "Heat map"):
+        assert opened.page.locator("nav button").all_inner_texts() == [
+            "Reader",
+            "Heads",
+            "Heat map",
+            "Links",
+            "Compare",
+        ]
+        for view in ("Reader", "Heat map", "Heads"):
             opened.view(view)
             hints = " ".join(opened.page.locator("p.hint").all_inner_texts())
             assert "Rows sum to 0.50 to 0.50, not all to 1" in hints, view
             assert "The weights of each row sum to 1." not in hints
-
-
-def test_the_labels_of_heads_are_explained_where_they_stand(browser, tmp_path):
-    path = tmp_path / "weights.html"
-    show(torch.full((2, 8, 3, 3), 1 / 3)).save(path)
-    with Opened(browser, path.as_uri()) as opened:
-        opened.view("Heads")
-        assert (
-            "layer.head, both counted from 0, so 1.7 is head 7 of layer 1." in opened.page.locator("main").inner_text()
-        )
+        counted = "layer.head, both counted from 0, so 1.7 is head 7 of layer 1."
+        assert counted in opened.page.locator("main").inner_text()
         opened.page.get_by_label("Sort by").select_option("entropy")
         assert "so 1.7 is head 7 of layer 1; then the entropy." in opened.page.locator("main").inner_text()
 

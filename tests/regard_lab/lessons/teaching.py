@@ -4,7 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
 import torch
 
 from regard_lab.decoding.loading import TOKENISER_FILE
@@ -30,20 +29,14 @@ def starting(sentences, *beginnings):
 
 
 def breaks(name):
-    """The texts of the tests of a lesson that break something, that is, take `monkeypatch` and call `starting`.
+    """The texts in the tests of a lesson that break something, as regular expressions.
 
-    Returns:
-        Regular expressions; what an f-string inserts may be anything.
+    What an f-string inserts may be anything.
     """
     tree = ast.parse((Path(__file__).parent / f"test_lesson_{name}.py").read_text("utf-8"))
-    return {
-        _expression(text)
-        for test in tree.body
-        if isinstance(test, ast.FunctionDef) and "monkeypatch" in {argument.arg for argument in test.args.args}
-        if any(isinstance(one, ast.Name) and one.id == "starting" for one in ast.walk(test))
-        for text in ast.walk(test)
-        if isinstance(text, ast.JoinedStr) or (isinstance(text, ast.Constant) and isinstance(text.value, str))
-    }
+    tests = [one for one in tree.body if isinstance(one, ast.FunctionDef) and "starting(" in ast.unparse(one)]
+    texts = [text for test in tests for text in ast.walk(test) if isinstance(text, ast.JoinedStr | ast.Constant)]
+    return {_expression(text) for text in texts if isinstance(text, ast.JoinedStr) or isinstance(text.value, str)}
 
 
 def _expression(text):
@@ -91,8 +84,3 @@ def untrained_run(folder):
     model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
     model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
     return folder
-
-
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
-    return untrained_run(tmp_path_factory.mktemp("runs") / "run")

@@ -1,4 +1,4 @@
-"""What holds for each of them: the record, its determinism, its code, its figure, and its mistakes."""
+"""What holds for each of them: the record, its determinism, its code, its figure, its page, and its mistakes."""
 
 import contextlib
 import io
@@ -12,7 +12,6 @@ from teaching import (
     LOOKING,
     breaks,
     never_broken,
-    run_folder,
     untrained_run,
     with_few_sentences,
     without_timing,
@@ -20,20 +19,27 @@ from teaching import (
 
 from regard.errors import ArgumentError, CheckpointError
 from regard_lab import lessons
-from regard_lab.lessons import LESSONS, Settings, find_lesson
+from regard_lab.lessons import LESSONS, Claim, Lesson, Settings, Table, Taught, complexity, find_lesson, to_markdown
+from regard_lab.lessons.taught import MEASURED
 from regard_lab.lessons.words import MOST_WORDS, milliseconds, words_of
 from regard_lab.training.recipes.run_folder import write_run
 
-__all__ = ["run_folder"]
 FILES = Path(lessons.__file__).parent
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
+    """Sizes that take long are smaller here; the files of these lessons test the claims at full size."""
     without_timing(monkeypatch)
     with_few_sentences(monkeypatch)
+    for setting, value in SMALL.items():
+        monkeypatch.setattr(f"regard_lab.lessons.{setting}", value)
 
 
+SMALL = {
+    "fixed_vector.LENGTHS": (1, 2, 4), "approximations.DRAWS": 4,
+    "complexity.counted": cache(complexity.counted), "complexity.path": cache(complexity.path),
+}  # fmt: skip
 TEXTS = {"caption": "a yellow triangle below a green circle"}  # for lessons that take texts of one form only
 
 
@@ -113,15 +119,12 @@ def test_the_code_that_is_shown_runs(name, run_folder):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_nothing_of_a_figure_is_outside_and_no_legend_lies_on_data(name, run_folder, tmp_path, monkeypatch):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     figures = []
     monkeypatch.setattr("regard_lab.seeing.canvas.save", lambda figure, path: figures.append(figure))
     chosen(name, run_folder).draw(tmp_path / "lesson.png")
     (figure,) = figures
-    drawn = FigureCanvasAgg(figure)
-    drawn.draw()
-    inked, (width, height) = figure.get_tightbbox(drawn.get_renderer()), figure.get_size_inches()
+    figure.draw_without_rendering()
+    inked, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert min(inked.x0, inked.y0, width - inked.x1, height - inked.y1) > -0.01
     legends = [axes.get_legend() for axes in figure.axes if axes.get_legend() is not None]
     assert not any(legend.get_window_extent().overlaps(axes.bbox) for legend in legends for axes in figure.axes)
@@ -198,3 +201,44 @@ def test_a_run_of_other_data_is_refused_as_by_the_lenses(name, tmp_path):
     words = f"have the right pronoun; lesson {name} is taught on a translator that has learned the embedded corpus"
     with pytest.raises(ArgumentError, match=words):
         find_lesson(name).teach(Settings(run=tmp_path / "run"))
+
+
+@pytest.fixture
+def taught():
+    return Taught(
+        lesson=Lesson("toy", "A toy", "Is it?"),
+        paragraphs=("First.", "Then a <b>."),
+        tables=(
+            Table("Sizes", ("a|b", "n"), (("x_y", "1"),)),
+            Table("Times", ("n", "ms"), (("1", "2"),), measured=True),
+        ),
+        claims=(
+            Claim("It holds.", True, "1 of 1"),
+            Claim("It does not.", False, "0 of 1"),
+            Claim("Who knows?", None, "1 of 2"),
+        ),
+        code="print(1)",
+        numbers={},
+        drawing=lambda figure: None,
+    )
+
+
+def test_the_page_holds_everything_in_order(taught):
+    assert to_markdown(taught, "toy.png").splitlines() == [
+        "# A toy", "", "**Is it?**", "", "First.", "", "Then a &lt;b>.", "", "![A toy](toy.png)", "",
+        "### Sizes", "", r"| a\|b | n |", "| --- | --- |", r"| x\_y | 1 |", "",
+        "### Times", "", MEASURED, "", "| n | ms |", "| --- | --- |", "| 1 | 2 |", "",
+        "## Claims checked", "", "- Holds: It holds. (1 of 1)", "- **Does not hold**: It does not. (0 of 1)",
+        "- **Undecided**: Who knows? (1 of 2)",
+        "", "## Try it", "", "```python", "print(1)", "```",
+    ]  # fmt: skip
+
+
+def test_a_page_without_a_figure_has_none(taught):
+    assert "![" not in to_markdown(taught)
+
+
+def test_hostile_words_stay_words(taught):
+    row = ("<script>alert(1)</script>", "[x](javascript:y) `z` \\")
+    page = to_markdown(Taught(**{**vars(taught), "tables": (Table("t", ("a", "b"), (row,)),)}))
+    assert r"| &lt;script>alert(1)&lt;/script> | \[x](javascript:y) \`z\` \\ |" in page

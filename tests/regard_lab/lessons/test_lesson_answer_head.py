@@ -19,10 +19,6 @@ def test_the_report_is_the_one_of_the_benchmark():
     assert report.command == measured["command"]
 
 
-def test_every_claim_holds():
-    assert failing("answer_head") == []
-
-
 def test_the_origins_inside_of_a_window_are_counted_from_the_distances():
     numbers = find_lesson("answer_head").teach().numbers
     distances = read_report("answer_head").figures["distances"]

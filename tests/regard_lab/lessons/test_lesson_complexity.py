@@ -7,7 +7,7 @@ from teaching import failing, starting
 from benchmarks.lesson_reports import of_complexity
 from regard.patterns import Causal, CausalWindow, Full, Pattern, SlidingWindow
 from regard.patterns.drawing import learned
-from regard_lab.lessons import Settings, complexity
+from regard_lab.lessons import complexity, find_lesson
 from regard_lab.lessons.report import read_report
 
 COUNTED, PATH = cache(complexity.counted), cache(complexity.path)  # for tests that change the report only
@@ -51,45 +51,50 @@ def report(monkeypatch):
     return made
 
 
-@pytest.fixture
-def known(monkeypatch):
-    """Pairs and paths are counted once for all tests that do not change them."""
-    monkeypatch.setattr(complexity, "counted", COUNTED)
-    monkeypatch.setattr(complexity, "path", PATH)
+@pytest.fixture(autouse=True)
+def again(monkeypatch):
+    """Pairs and paths are counted once for all tests; a test adds the names of those that it changes."""
+    changed, count, way = set(), complexity.counted, complexity.path
+    monkeypatch.setattr(complexity, "counted", lambda name, n: (count if name in changed else COUNTED)(name, n))
+    monkeypatch.setattr(complexity, "path", lambda name, *given: (way if name in changed else PATH)(name, *given))
+    return changed
 
 
-@pytest.mark.usefixtures("known")
 def test_every_claim_holds_if_times_are_as_promised(report):
     assert failing("complexity") == []
 
 
-@pytest.mark.usefixtures("known")
 def test_what_is_counted_holds_with_any_report():
     assert not [one for one in failing("complexity") if not one.startswith(("Measured times", "On one CPU thread"))]
 
 
-def test_a_mask_that_halves_the_exponent_is_seen(monkeypatch, report):
+def test_a_mask_that_halves_the_exponent_is_seen(monkeypatch, report, again):
+    again.update(["causal"])
     monkeypatch.setitem(complexity.PATTERNS, "causal", lambda n: Causal() & CausalWindow(64))
     assert starting(failing("complexity"), "Twice as many words", "Self-attention, global tokens")
 
 
-def test_a_constant_stride_is_seen(monkeypatch, report):
+def test_a_constant_stride_is_seen(monkeypatch, report, again):
+    again.update(["strided", "fixed"])
     monkeypatch.setattr(complexity, "root", lambda n: 16)
     assert starting(failing("complexity"), "The pairs of strided and fixed")
 
 
-def test_a_window_that_shows_everything_is_seen(monkeypatch, report):
+def test_a_window_that_shows_everything_is_seen(monkeypatch, report, again):
+    again.update(["window"])
     monkeypatch.setitem(complexity.PATTERNS, "window", lambda n: Full())
     assert starting(failing("complexity"), "The work of recurrent", "For windows and convolutions")
 
 
-def test_counts_that_are_wrong_are_seen(monkeypatch, report):
+def test_counts_that_are_wrong_are_seen(monkeypatch, report, again):
+    again.update(complexity.PATTERNS)
     real = Pattern.count
     monkeypatch.setattr(Pattern, "count", lambda self, q_len, k_len: real(self, q_len, k_len) ** 2)
     assert starting(failing("complexity"), "Twice as many", "The pairs of strided", "The work of recurrent")
 
 
-def test_a_network_that_forgets_is_seen(monkeypatch, report):
+def test_a_network_that_forgets_is_seen(monkeypatch, report, again):
+    again.update(["gru"])
     monkeypatch.setattr(complexity, "count_steps", lambda name, length, seed: {"path": length - 1})
     assert starting(failing("complexity"), "For windows and convolutions")
 
@@ -109,9 +114,7 @@ def test_a_network_that_forgets_is_seen(monkeypatch, report):
 )
 def test_another_report_is_seen(monkeypatch, report, row, key, value, sentence, verdict, says, tmp_path):
     report.figures[row][key] = value
-    monkeypatch.setattr(complexity, "counted", COUNTED)
-    monkeypatch.setattr(complexity, "path", PATH)
-    taught = complexity.teach(Settings())
+    taught = find_lesson("complexity").teach()
     (claim,) = [one for one in taught.claims if not one.holds]
     assert starting([claim.sentence], sentence)
     assert claim.verdict == verdict

@@ -21,9 +21,8 @@ def test_the_distributions_before_training_are_those_of_the_model():
         assert (powers / powers.sum()).tolist() == pytest.approx(numbers["before"][place], abs=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"seed": 4, "text": "a a a b"}])
-def test_every_claim_holds(settings):
-    assert failing("decoder", **settings) == []
+def test_every_claim_holds_for_words_that_repeat():
+    assert failing("decoder", seed=4, text="a a a b") == []
 
 
 def test_a_lost_mask_is_seen(monkeypatch):

@@ -9,7 +9,7 @@ from teaching import failing, starting
 from regard_lab.lessons import fixed_vector
 from regard_lab.lessons.report import read_report
 from regard_lab.lessons.words import normal
-from regard_lab.models.recurrent.memory import MemoryAttention
+from regard_lab.models.recurrent.cells import MemoryAttention
 
 MEASURED = Path(__file__).parents[3] / "benchmarks" / "results" / "length_story_cpu" / "length_story.json"
 

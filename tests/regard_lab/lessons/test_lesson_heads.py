@@ -2,15 +2,13 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from teaching import failing, run_folder, starting, with_few_sentences
+from teaching import failing, starting, with_few_sentences
 
 from regard.errors import DataError
 from regard_lab.lessons import Settings, find_lesson, heads, referent
-from regard_lab.lessons.heads import Score, links_of, score
+from regard_lab.lessons.heads import links_of
 from regard_lab.seeing import AttentionMaps
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, Weights, make_split
-
-__all__ = ["run_folder"]
 
 SENTENCES = make_split("test", 60, weights=Weights(attribute=0.6))
 
@@ -29,7 +27,8 @@ def words_apart(source):
 def test_the_links_are_those_of_the_grammar(sentence):
     words = words_apart(sentence.source)
     links, made = links_of(sentence, words), sentence.derivation
-    ((verb, subject),) = links["verb to subject"]
+    pairs = {name: [(word, *others) for word, others in those] for name, those in links.items()}
+    ((verb, subject),) = pairs["verb to subject"]
     assert words[subject].lower() == made.subject.english
     between = words[subject + 1 : verb]  # the verb is the first word after its subject that is no helper
     assert all(word in ("did", "not", "was", "didn't", "wasn't") for word in between)
@@ -37,34 +36,15 @@ def test_the_links_are_those_of_the_grammar(sentence):
     described = [
         noun for noun, told in ((made.subject, made.subject_attribute), (made.object, made.object_attribute)) if told
     ]
-    assert [words[noun].lower() for _, noun in links["adjective to noun"]] == [noun.english for noun in described]
-    assert all(noun == adjective + 1 for adjective, noun in links["adjective to noun"])
-    ((it, referent),) = links["it to referent"]
+    assert [words[noun].lower() for _, noun in pairs["adjective to noun"]] == [noun.english for noun in described]
+    assert all(noun == adjective + 1 for adjective, noun in pairs["adjective to noun"])
+    ((it, referent),) = pairs["it to referent"]
     assert (words[it].lower(), words[referent].lower()) == ("it", sentence.referent)
 
 
 def test_words_of_another_sentence_are_refused():
     with pytest.raises(DataError, match=r"'animal' of .* is not among the words"):
         links_of(ARTICLE_SENTENCES[0], ["a", "cat"])
-
-
-def test_a_head_made_by_hand_scores_what_it_should():
-    """Head 0 looks from 1 to 0 and from 3 to 2; head 1 at everything alike; head 2 most at itself, then like head 0."""
-    length = 4
-    weights = torch.full((1, 3, length, length), 0.25)
-    weights[0, 0] = torch.tensor([[1.0, 0, 0, 0], [0.7, 0.1, 0.1, 0.1], [0, 1, 0, 0], [0, 0.3, 0.6, 0.1]])
-    weights[0, 2] = 0.6 * torch.eye(length) + 0.4 * weights[0, 0]
-    found = score([weights, weights], [[(1, 0), (3, 2)], [(3, 0)]])
-    torch.testing.assert_close(found.shares, torch.tensor([[2 / 3, 0, 2 / 3]], dtype=torch.float64))
-    assert (found.count, found.chance) == (3, pytest.approx(1 / 3))
-    assert (found.offset, found.by_offset) == (-1, pytest.approx(2 / 3))
-    backwards = score([weights.mT, weights.mT], [[(1, 0), (3, 2)], [(3, 0)]])
-    assert not torch.equal(found.shares, backwards.shares)
-
-
-def test_no_pair_is_no_score():
-    with pytest.raises(DataError, match="no sentence contains such a pair"):
-        score([torch.ones(1, 1, 2, 2)], [[]])
 
 
 MANY = 40  # enough sentences to decide every claim
@@ -85,7 +65,7 @@ def looking(at):
             words = words_apart(source)
             weights = torch.full((2, 2, len(words), len(words)), 1 / len(words))
             for pairs in links_of(grammar[source], words).values():
-                for word, other in pairs:
+                for word, (other,) in pairs:
                     weights[0, 0, word] = torch.eye(len(words))[at(word, other)]
             found.append(AttentionMaps(tuple(words), ("<end>",), weights, torch.ones(1, 2, 1, 1), weights[:, :, :1]))
         return found
@@ -157,13 +137,5 @@ def test_the_pictures_of_both_lessons_show_a_share_alike(share, shown):
     of_referent = {"articles": [article], "chance": 0.075, **bars}
     cells_and_labels = 2 * len(heads.RELATIONS)
     for lesson, numbers, count in ((heads, of_heads, cells_and_labels), (referent, of_referent, len(bars))):
-        lesson._draw(numbers, figure := Figure())
+        lesson.draw(numbers, figure := Figure())
         assert " ".join(text.get_text() for text in figure.findobj(Text)).count(shown) == count
-
-
-def test_the_best_head_is_that_of_the_validation_sentences():
-    def found(*shares):
-        return Score(torch.tensor(shares), count=5, chance=0.1, offset=-2, by_offset=0.4)
-
-    numbers = heads._numbers(valid=found([0.1, 0.2], [0.9, 0.3]), test=found([0.8, 0.0], [0.5, 0.1]))
-    assert (numbers["chosen"], numbers["chosen_share"]) == ([1, 0], 0.5)

@@ -9,7 +9,7 @@ from regard.mechanisms import Linformer
 from regard.patterns import CausalWindow
 from regard.positions import Sinusoidal
 from regard_lab.lessons import LESSONS, Settings
-from regard_lab.lessons import imprecise_numbers as measures
+from regard_lab.lessons import imprecise as measures
 from regard_lab.lessons.words import normal
 
 

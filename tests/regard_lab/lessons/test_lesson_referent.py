@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from teaching import run_folder, starting, with_few_sentences
+from teaching import starting, with_few_sentences
 
 from regard.errors import ArgumentError
 from regard_lab.decoding import Translator
@@ -10,8 +10,6 @@ from regard_lab.lessons import Settings, find_lesson, referent
 from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import it_weights, referents
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, make_split, swap_other, swap_referent
-
-__all__ = ["run_folder"]
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from teaching import failing, starting
 
-from regard_lab.lessons import Settings, built_heads, find_lesson, relation_tables, relations
+from regard_lab.lessons import Settings, find_lesson, relations
 from regard_lab.lessons.report import read_report
-from regard_lab.seeing.english import ALL, BACK
+from regard_lab.seeing.relations import ALL, BACK
 
 REPORT = read_report("relations")
 MODELS = REPORT.figures["models"]
@@ -116,13 +116,15 @@ def test_a_causal_model_that_looks_ahead_is_noticed(monkeypatch):
 
 
 def test_heads_that_look_beside_the_right_word_are_not_scored_as_right(monkeypatch):
-    real = built_heads._weights
-    monkeypatch.setattr(built_heads, "_weights", lambda *given: real(*given).roll(1, -1))
-    assert starting(failing("relations"), "The measure finds the relation of each head")
+    real = relations._weights
+    monkeypatch.setattr(relations, "_weights", lambda *given: real(*given).roll(1, -1))
+    missed, *others = failing("relations")  # a head with all its weight on the word itself hits less than chance
+    assert missed.startswith("The measure finds the relation of each head")
+    assert not others or starting(others, "With random labels the same heads")
 
 
 def test_labels_that_are_not_random_are_noticed(monkeypatch):
-    monkeypatch.setattr(built_heads, "random_labels", lambda links, *given: links)
+    monkeypatch.setattr(relations, "random_labels", lambda links, *given: links)
     assert starting(failing("relations"), "With random labels the same heads")
 
 
@@ -132,7 +134,7 @@ def test_the_pairs_of_the_sentences_are_read_from_the_maps_of_the_chosen_head():
         "relations": {"noun to article": {"head": [0, 1]}},
         "sentences": {"s": {"words": ["<begin>", "the", "cat", "sat"], "maps": {"0.1": weights}}},
     }
-    read = relation_tables._weight_of
+    read = relations._weight_of
     assert read(model, "s", "cat", "the", "noun to article") == "0.50, 1 of 2"
     assert read(model, "s", "sat", "the", "noun to article") == "0.10, 3 of 3"
     assert read(model, "s", "cat", "the", "verb to subject") == ""

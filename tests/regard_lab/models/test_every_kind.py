@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard.errors import ArgumentError, CheckpointError, KeywordError, NotFoundError
 from regard_lab import models
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
 from regard_lab.models.base import Storable
@@ -41,6 +41,15 @@ def test_every_kind_is_exported(name):
     kind = kinds()[name]
     assert getattr(models, kind.__name__, None) is kind, f"export {kind.__name__} in regard_lab.models"
     assert kind.__name__ in models.__all__
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_a_model_called_with_a_mask_says_that_padding_needs_none(name):
+    kind = kinds()[name]
+    model, ids = kind(kind.Config(**SMALL[name])), torch.tensor([[5, 6, 0]])
+    for mask in ("attention_mask", "src_key_padding_mask"):
+        with pytest.raises(KeywordError, match=f"{kind.__name__} has no argument '{mask}'; .*PAD"):
+            model(ids, **{mask: torch.ones(1, 3)})
 
 
 @pytest.mark.parametrize("name", kinds())

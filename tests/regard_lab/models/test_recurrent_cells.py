@@ -19,7 +19,7 @@ from regard_lab.models.recurrent import (
     MemoryAttention,
     Tapes,
 )
-from regard_lab.models.recurrent.memory import Memory
+from regard_lab.models.recurrent.cells import Memory
 
 X, H, M, OUT, LENGTH = 5, 7, 3, 11, 13  # sizes of x, state, memory and h~; words of the source
 CELLS = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "tanh": nn.RNNCell, "2 gru": nn.GRU, "2 lstm": nn.LSTM}

@@ -13,13 +13,7 @@ import torch
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.models import storage
-from regard_lab.models.storage import (
-    Checkpoints,
-    load_model,
-    read_checkpoints,
-    save_model,
-    write_checkpoints,
-)
+from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints, save_model, write_checkpoints
 
 TOKENISER = '{"words": ["das", "Tier", "überquerte"]}'
 
@@ -134,8 +128,7 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"kind": 7}, {"config": []}, {"files": None}, {"files": {}}, {"files": {"weights.safetensors": None}}],
+    "changes", [{"kind": 7}, {"config": []}, {"files": None}, {"files": {}}, {"files": {"weights.safetensors": None}}]
 )
 def test_a_config_of_another_shape_and_an_extra_file_that_is_no_text_are_refused(tmp_path, changes):
     files = read_sealed(save(tmp_path / "m") / "config.json")["files"]

@@ -1,34 +1,21 @@
-"""The lines of a walk are real: a reader who types them gets every number."""
+"""The lines of a walkthrough run; its numbers are those of PyTorch's module and of NumPy, as rows and as columns."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from walk_cases import CASES, SENTENCE, case, given
+import torch.nn.functional as F
+from walk_cases import CASES, COLUMNS, CONTEXT, SENTENCE, case, check_lines, given
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.lessons.walkthrough import layer, walk
-from regard_lab.lessons.walkthrough.steps import LANGUAGE
+from regard_lab.lessons.walkthrough import layer, to_html, to_text, walk
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_lines_typed_one_after_the_other_give_every_step(name):
-    found = case(name)
-    typed = {**LANGUAGE, **given(found)}
-    for step in found.steps:
-        assert step.line.startswith(f"{step.name} = ")
-        exec(step.line, typed)
-        value = typed[step.name]
-        if isinstance(step.value, torch.Tensor):
-            torch.testing.assert_close(value, step.value, rtol=0, atol=1e-6)
-            assert tuple(value.shape) == tuple(len(axis) for axis in step.axes), step.name
-        else:
-            assert tuple(value) == step.value
-            assert len(value) == len(step.axes[0])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_walk_ends_where_the_layer_and_the_fused_call_do(name):
+def test_lines_give_every_step_and_end_where_the_layer_and_the_fused_call_do(name):
+    check_lines(case(name))
     checks = case(name).checks
     assert max(check.difference for check in checks) < 1e-12
     assert checks[-1].line.startswith("layer(x.T[None]" if "columns" in name else "layer(x[None]")
@@ -88,3 +75,156 @@ def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone():
 def test_what_does_not_go_together_is_refused(options, said):
     with pytest.raises(ArgumentError, match=said):
         walk(SENTENCE, **options)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_vector_is_a_column_of_the_same_numbers(name):
+    columns, rows = case(name), case(name.removesuffix(", columns"))
+    turned = 0
+    for one, other in zip(columns.steps, rows.steps, strict=True):
+        assert one.name == other.name
+        if not isinstance(one.value, torch.Tensor):
+            continue
+        units, others = ([axis.unit for axis in step.axes] for step in (one, other))
+        if others[-2:] == ["words", "numbers"]:
+            assert units[-2:] == ["numbers", "words"], one.name
+            torch.testing.assert_close(one.value.mT, other.value, rtol=0, atol=1e-9)
+            turned += 1
+        elif one.name.startswith("positions"):
+            torch.testing.assert_close(one.value.T, other.value, rtol=0, atol=1e-9)
+        else:
+            assert units == others
+            torch.testing.assert_close(one.value, other.value, rtol=0, atol=1e-9)
+    assert turned >= 6
+
+
+def test_its_lines_are_those_of_the_articles():
+    found = walk(SENTENCE, columns=True, heads=1)
+    lines = {step.name: step.line for step in found.steps}
+    assert lines["q"] == "q = W_q[0] @ x"
+    assert lines["omega"] == "omega = k.T @ q[:, 1]"
+    assert lines["scores"] == "scores = q.T @ k"
+    assert lines["contexts"] == "contexts = v @ weights.T"
+    assert lines["output"] == "output = W_o @ contexts"
+    formulas = {step.name: step.formula for step in found.steps}
+    assert formulas["scores"] == "Ω = Q^T K"
+    assert formulas["q"] == "q_i = W_q x_i"
+
+
+def test_text_and_page_show_columns():
+    found = walk(SENTENCE, columns=True)
+    assert "4 numbers × 7 words" in to_text(found)
+    assert "4 numbers × 7 words" in to_html(found)
+    assert "7 words × 4 numbers" not in to_text(found)
+
+
+def test_rows_are_the_default():
+    assert "columns" not in walk(SENTENCE).settings
+    assert next(step.line for step in walk(SENTENCE).steps if step.name == "q") == "q = x @ W_q[0].T"
+
+
+def pytorch_module(found, dim, heads):
+    """torch.nn.MultiheadAttention with the weights of a walk."""
+    module = torch.nn.MultiheadAttention(dim, heads, bias=False, batch_first=True, dtype=torch.float64)
+    parts = given(found)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.cat([parts[name].flatten(0, 1) for name in ("W_q", "W_k", "W_v")]))
+        module.out_proj.weight.copy_(parts["W_o"])
+    return module
+
+
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+def test_self_causal_and_cross_attention_equal_pytorch_s_module(kind):
+    found = case(kind)
+    dim, heads = found["x"].shape[1], len(found["Q"])
+    x, c = found["x"][None], found["c" if kind == "cross" else "x"][None]
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if kind == "causal" else None
+    output, weights = pytorch_module(found, dim, heads)(x, c, c, attn_mask=hidden, average_attn_weights=False)
+    torch.testing.assert_close(found["all_weights"], weights[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found["output"], output[0], rtol=0, atol=1e-6)
+    followed = {"self": 0, "causal": 1, "cross": 0}[kind]
+    torch.testing.assert_close(found["alpha"], weights[0, followed, found.word], rtol=0, atol=1e-6)
+
+
+def test_grouped_heads_equal_pytorch_s_fused_call():
+    found = case("grouped")
+    q, k, v = found["Q"][None], found["K"][None], found["V"][None]
+    assert (q.shape[1], k.shape[1]) == (6, 2)
+    contexts = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0]
+    torch.testing.assert_close(found["all_contexts"], contexts, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found["contexts"], contexts[4], rtol=0, atol=1e-6)
+    output = contexts.transpose(0, 1).flatten(1) @ given(found)["W_o"].T
+    torch.testing.assert_close(found["output"], output, rtol=0, atol=1e-6)
+
+
+def by_pairs(found, score):
+    """Output (n, dim) in NumPy, a pair at a time, for a score of a query, a key and a head; mask as the walk's."""
+    parts = {name: np.asarray(value) for name, value in given(found).items() if isinstance(value, torch.Tensor)}
+    x, c = np.asarray(found["x"]), np.asarray(found["c"] if found.context else found["x"])
+    heads, kv_heads = len(parts["W_q"]), len(parts["W_k"])
+    causal = found.settings["causal"]
+    joined = []
+    for head in range(heads):
+        own = head // (heads // kv_heads)
+        rows = []
+        for i, vector in enumerate(x):
+            seen = range(i + 1) if causal else range(len(c))
+            query = parts["W_q"][head] @ vector
+            scores = [score(query, parts["W_k"][own] @ c[j], parts, head) for j in seen]
+            shares = np.exp(np.array(scores) - max(scores))
+            rows.append(sum(s * (parts["W_v"][own] @ c[j]) for s, j in zip(shares / shares.sum(), seen, strict=True)))
+        joined.append(np.stack(rows))
+    return np.concatenate(joined, axis=1) @ parts["W_o"].T
+
+
+def additive(q, k, parts, head):
+    return parts["v_a"][head] @ np.tanh(parts["W_a"][head] @ q + parts["U_a"][head] @ k)
+
+
+def concat(q, k, parts, head):
+    return parts["v_a"][head] @ np.tanh(parts["W_a"][head] @ np.concatenate([q, k]))
+
+
+def general(q, k, parts, head):
+    return q @ parts["W_a"][head] @ k
+
+
+def dot(q, k, parts, head):
+    return q @ k
+
+
+@pytest.mark.parametrize("form", ["", " grouped", " across", " alone"])
+@pytest.mark.parametrize("score", [additive, concat, general, dot])
+def test_other_scores_equal_their_papers_formulas_pair_by_pair(score, form):
+    found = case(f"{score.__name__}{form}")
+    np.testing.assert_allclose(np.asarray(found["output"]), by_pairs(found, score), rtol=0, atol=1e-6)
+
+
+def test_rotary_positions_turn_complex_numbers():
+    found = case("rotary")
+    d = found["q"].shape[1]
+    for plain, turned in (("q", "q_turned"), ("k", "k_turned")):
+        vectors = np.asarray(found[plain])
+        numbers = vectors[:, : d // 2] + 1j * vectors[:, d // 2 :]
+        speeds = 10_000.0 ** (-2 * np.arange(d // 2) / d)
+        numbers = numbers * np.exp(1j * np.arange(len(vectors))[:, None] * speeds)
+        expected = np.concatenate([numbers.real, numbers.imag], axis=1)
+        np.testing.assert_allclose(np.asarray(found[turned]), expected, rtol=0, atol=1e-6)
+
+
+def test_waves_are_those_of_the_paper():
+    found = walk(SENTENCE, dim=10, heads=2, positions="sinusoidal")
+    for place, vector in enumerate(found["positions"].tolist()):
+        for c in range(5):
+            angle = place / 10_000 ** (2 * c / 10)
+            assert vector[2 * c : 2 * c + 2] == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
+    torch.testing.assert_close(found["x"], found["embeddings"] + found["positions"])
+
+
+def test_ids_are_places_in_the_vocabulary_of_both_texts():
+    found = walk(SENTENCE, context=CONTEXT)
+    every = sorted({*found.words, *found.context})
+    assert [every[i] for i in found["ids"]] == list(found.words)
+    assert [every[i] for i in found["context_ids"]] == list(found.context)
+    torch.testing.assert_close(found["x"], given(found)["table"][found["ids"]])
+    torch.testing.assert_close(found["c"], given(found)["table"][found["context_ids"]])

@@ -2,25 +2,14 @@
 
 import pytest
 import torch
-from walk_cases import given
+from walk_cases import SIZES, SOURCE, TEXT, TOKENISER, check_lines, saved
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
 from regard_lab.lessons.walkthrough import LIMIT, walk_run
-from regard_lab.lessons.walkthrough.steps import LANGUAGE
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentTranslator
-from regard_lab.text import BEGIN, END, Tokeniser
-
-TEXTS = ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"]
-TOKENISER = Tokeniser.train(TEXTS * 3, 330)
-SIZES = {"vocab_size": TOKENISER.vocab_size, "dim": 12}
-TEXT, SOURCE = "the animal was tired", "das Tier ging"
-
-
-def saved(model, folder):
-    model.save(folder, {"tokeniser.json": TOKENISER.to_json()})
-    return folder
+from regard_lab.text import BEGIN, END
 
 
 def recorded(model, *inputs):
@@ -90,14 +79,7 @@ def test_a_translator_s_encoder_and_its_look_at_the_source(tmp_path, norm, layer
 
 def test_lines_of_a_run_typed_one_after_the_other_give_every_step(tmp_path):
     model = TranslationTransformer(TranslationTransformer.Config(**SIZES, heads=3, encoder_layers=2, decoder_layers=2))
-    found = walk_run(saved(model, tmp_path / "run"), TEXT, context=SOURCE, layer=1)
-    typed = {**LANGUAGE, **given(found)}
-    for step in found.steps:
-        exec(step.line, typed)
-        if isinstance(step.value, torch.Tensor):
-            torch.testing.assert_close(typed[step.name], step.value, rtol=0, atol=1e-6)
-        else:
-            assert tuple(typed[step.name]) == step.value
+    check_lines(walk_run(saved(model, tmp_path / "run"), TEXT, context=SOURCE, layer=1))
 
 
 def test_what_a_walk_cannot_show_is_refused(tmp_path):

@@ -7,14 +7,13 @@ import shlex
 import pytest
 import torch
 from test_walk_page import Outline, tab
-from walk_cases import HOSTILE, SENTENCE, given
+from walk_cases import HOSTILE, SENTENCE, SIZES, SOURCE, TEXT, TOKENISER, check_lines, saved
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
-from regard_lab.lessons.walkthrough import sublayers, to_html, to_json, to_text, walk_whole, walk_whole_run
-from regard_lab.lessons.walkthrough.steps import LANGUAGE
+from regard_lab.lessons.walkthrough import stacks, to_html, to_json, to_text, walk_whole, walk_whole_run
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.text import BEGIN, END, Tokeniser
+from regard_lab.text import BEGIN, END
 
 __all__ = ["tab"]
 CONTEXT = "Das Leben ist kurz"
@@ -25,15 +24,6 @@ WHOLE = {
     "grouped and rotary": {"heads": 4, "kv_heads": 2, "dim": 16, "positions": "rotary", "layers": 1},
     "rotary across": {"context": CONTEXT, "positions": "rotary", "layers": 1, "kv_heads": 1},
 }
-TEXTS = ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"]
-TOKENISER = Tokeniser.train(TEXTS * 3, 330)
-SIZES = {"vocab_size": TOKENISER.vocab_size, "dim": 12}
-TEXT, SOURCE = "the animal was tired", "das Tier ging"
-
-
-def saved(model, folder):
-    model.save(folder, {"tokeniser.json": TOKENISER.to_json()})
-    return folder
 
 
 def run_of(model, folder, seed=0):
@@ -51,23 +41,10 @@ def ids_of(*texts, opens=False, closes=False):
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_lines_typed_one_after_the_other_give_every_step(name):
+def test_lines_give_every_step_and_every_layer_is_compared_with_the_model(name):
     found = walk_whole(SENTENCE, **WHOLE[name])
-    typed = {**LANGUAGE, **given(found)}
+    check_lines(found)
     assert len({step.name for step in found.steps}) == len(found.steps)  # no name is used twice
-    for step in found.steps:
-        exec(step.line, typed)
-        value = typed[step.name]
-        if isinstance(step.value, torch.Tensor):
-            torch.testing.assert_close(value, step.value, rtol=0, atol=1e-9)
-            assert tuple(value.shape) == tuple(len(axis) for axis in step.axes), step.name
-        else:
-            assert tuple(value) == step.value
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_every_layer_and_the_output_are_compared_with_the_model(name):
-    found = walk_whole(SENTENCE, **WHOLE[name])
     layers = WHOLE[name].get("layers", 2)
     expected = {"encoder": layers + 2, "encoder-decoder": 2 * layers + 2, "rotary across": 2 * layers + 2}
     assert len(found.checks) == expected.get(name, layers + 1)
@@ -154,7 +131,7 @@ def test_a_trained_translator(tmp_path, norm, cross):
     [("relu", "torch.tanh({})"), ("relu", "torch.relu({}) * 1.00001")],
 )
 def test_a_line_that_is_not_the_model_s_raises(monkeypatch, what, wrong):
-    monkeypatch.setitem(sublayers.ACTIVATED, what, wrong)
+    monkeypatch.setitem(stacks.ACTIVATED, what, wrong)
     with pytest.raises(RegardError, match=r"model\.blocks\[0\].* and the step h1 differ by"):
         walk_whole(SENTENCE)
 
@@ -242,15 +219,13 @@ def test_the_page_shows_attention_weights_of_all_words_and_one_row_of_vectors():
 def test_a_browser_shows_it_folded_and_keys_open_a_layer(tab, tmp_path, dark, width):
     path = tmp_path / "page.html"
     path.write_text(to_html(walk_whole(SENTENCE, context=CONTEXT)), encoding="utf-8")
-    tab.requests.clear()
-    tab.complaints.clear()
     tab.open(path, width=width, dark=dark)
     assert tab.requests == [path.as_uri()]
     assert tab.complaints == []
     folded = "[...document.querySelectorAll('details.part')].filter(one => !one.open).length"
     assert tab.run(folded) == 6
     for _ in range(15):  # the skip link, the given variables and the parts come first
-        tab.press("Tab")
+        tab.page.keyboard.press("Tab")
         if tab.run("document.activeElement.parentElement.className") == "part":
             break
     assert tab.run("document.activeElement.tagName") == "SUMMARY"

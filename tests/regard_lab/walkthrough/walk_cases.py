@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import torch
+
 from regard_lab.lessons.walkthrough import Walk, walk
+from regard_lab.lessons.walkthrough.steps import LANGUAGE
+from regard_lab.text import Tokeniser
 
 SENTENCE = "Life is short, eat dessert first"
 CONTEXT = "Dessert first, dinner later!"
@@ -40,11 +45,40 @@ CASES |= {
 }
 COLUMNS = {f"{name}, columns": {**options, "columns": True} for name, options in CASES.items()}
 CASES |= COLUMNS
+VIEWED = list(CASES)[::3]  # of every kind some, for tests of what all walks have in common
 
 
+TOKENISER = Tokeniser.train(
+    ["the animal did not cross the street because it was too tired", "das Tier ging nicht über die Straße"] * 3, 330
+)
+SIZES = {"vocab_size": TOKENISER.vocab_size, "dim": 12}
+TEXT, SOURCE = "the animal was tired", "das Tier ging"
+
+
+@cache
 def case(name: str) -> Walk:
     return walk(SENTENCE, **CASES[name])
 
 
 def given(found: Walk) -> dict[str, Any]:
     return {one.name: one.value for one in found.given}
+
+
+def saved(model, folder):
+    model.save(folder, {"tokeniser.json": TOKENISER.to_json()})
+    return folder
+
+
+def check_lines(found: Walk) -> None:
+    """The lines of a walk, typed one after the other, give every step."""
+    typed = {**LANGUAGE, **given(found)}
+    for step in found.steps:
+        assert step.line.startswith(f"{step.name} = ")
+        exec(step.line, typed)
+        value = typed[step.name]
+        if isinstance(step.value, torch.Tensor):
+            torch.testing.assert_close(value, step.value, rtol=0, atol=1e-9)
+            assert tuple(value.shape) == tuple(len(axis) for axis in step.axes), step.name
+        else:
+            assert tuple(value) == step.value
+            assert len(value) == len(step.axes[0])

@@ -1,0 +1,348 @@
+"""The decode backend: few queries and many keys, as when a text is continued token by token.
+
+Query heads that share a key/value head become rows of one matrix, so that each key is read once. Where the fused
+operation takes the dtype of the keys, it computes the call; long runs of keys are divided among the threads. Otherwise
+all weights of the few queries are computed, which is every option and statistic, and keys that a cache stores in a
+narrow dtype are widened chunk by chunk in one workspace that fits a core's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from regard.backends import flash
+from regard.backends.dropout import drop
+from regard.backends.limits import not_empty, on_dot_products, refused, where
+from regard.backends.merging import merge
+from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.sinks import with_sinks
+from regard.backends.statistics.second_pass import observe
+from regard.core.backend import Cost, Offer, Operands, Refusal
+from regard.core.problem import PER_ROW, Problem
+from regard.core.result import Result
+from regard.core.tensors import Stored
+from regard.patterns.row_blocks import Kind, Run
+from regard.reprs import Described
+
+QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
+MOST = 4  # the most runs; more are computed as one run with a mask
+SPLIT = 512  # fewest keys for one thread
+PART_ROWS = 32  # rows that the fused operation gives to one thread in any case
+WORKSPACE = 1 << 17  # numbers in the workspace: half a MiB; a quarter of it and four times as much were slower
+FEWEST = 256  # the fewest keys in a chunk, for any number of heads
+
+Runs = tuple[Run, ...]
+Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-sum-exp (.., rows)
+
+
+@with_sinks
+class Decode(Described):
+    """Softmax over dot products of at most 16 queries, with every option and statistic, without a gradient."""
+
+    name = "decode"
+    limits = (
+        on_dot_products,
+        not_empty,
+        where(
+            lambda problem: problem.q_len > QUERIES,
+            f"it is for at most {QUERIES} queries, and there are {{problem.q_len}}",
+        ),
+        where(
+            lambda problem: problem.needs_grad or problem.bias_learns,
+            "it has no gradient; continue texts under torch.no_grad()",
+        ),
+    )
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
+        runs = _runs_of(problem)
+        if (refusal := strict_refusal(problem, _pairs(problem, runs))) is not None:
+            return refusal
+        folds = _folds(problem, runs)
+        return Offer(_cost(problem, runs, folds), partial(self.run, problem, runs, folds), takes_stored=True)
+
+    def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
+        with torch.no_grad():
+            if folds and runs:
+                return _folded(problem, runs, operands)
+            return _weighed(problem, runs, operands) if runs else _nothing(problem, operands)
+
+
+def _folds(problem: Problem, runs: Runs) -> bool:
+    """Whether the fused operation can compute it from keys in their stored dtype.
+
+    Keys in bfloat16 are not widened first on any processor: reading them twice is what would take the time. On cuda
+    only FlashAttention, which takes no mask, divides the keys among the multiprocessors.
+    """
+    plain = problem.softcap is None and not problem.dropout and not set(problem.want) - {"log_sum_exp"}
+    narrow = problem.dtype == torch.bfloat16 and problem.bias is None
+    computing = problem.dtype if narrow else flash.computing(problem.dtype, problem.device)
+    if problem.device == "cuda":
+        unmasked = all(run.kind == Kind.WHOLE for run in runs)
+        size = max(problem.head_dim, problem.v_dim)
+        return (
+            plain and problem.storage == computing and unmasked and flash.has_flash_attention(computing, size, "cuda")
+        )
+    return plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
+
+
+def _pairs(problem: Problem, runs: Runs) -> int:
+    return problem.batch * problem.heads * problem.q_len * sum(len(run.keys) for run in runs)
+
+
+def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
+    """Each key and value is read once from memory, as it is stored; a widened chunk stays in the core's cache."""
+    width = 8 if problem.dtype == torch.float64 else 4
+    pairs = _pairs(problem, runs)
+    keys = sum(len(run.keys) for run in runs)
+    dims = problem.head_dim + problem.v_dim
+    stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
+    rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
+    masks = width * max((_mask_size(problem, run) for run in runs if run.kind == Kind.BITS), default=0)
+    flops = 2 * pairs * dims
+    if folds:
+        return Cost(flops, stored + rows + 2 * masks, 2 * masks, pairs, calls=2 * len(runs))
+    size = _chunk_size(problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim), problem.device)
+    chunks = -(-keys // size)
+    scores = width * pairs
+    return Cost(flops, stored + rows + 4 * scores + 2 * masks, 3 * scores + masks, pairs, calls=5 + 2 * chunks)
+
+
+def _mask_size(problem: Problem, run: Run) -> int:
+    rows = problem.batch if problem.q_start is None or problem.pattern.varies_by_row else 1
+    heads = problem.heads if problem.bias is not None or problem.pattern.varies_by_head else problem.group
+    return rows * heads * problem.q_len * len(run.keys)
+
+
+def _nothing(problem: Problem, operands: Operands) -> Result:
+    """The result of a problem in which every row is empty."""
+    shape = operands.q.shape[:3]
+    wide = torch.promote_types(problem.dtype, torch.float32)
+    none = operands.q.new_zeros(*shape, 0, dtype=wide)
+    found = observe(problem, operands.grid, none, none.bool())
+    if "log_sum_exp" in problem.want:
+        found["log_sum_exp"] = none.new_full(shape, -math.inf)
+    return Result(operands.q.new_zeros(*shape, problem.v_dim), **found)
+
+
+def _runs_of(problem: Problem) -> Runs:
+    """The runs of a problem's queries as one row block: WHOLE without a mask, BITS with one.
+
+    Statistics need all reachable keys in one run, so if any are requested there is one run.
+    """
+    schedule = Schedule.of_problem(problem, rows=problem.q_len)
+    if not schedule.keys:
+        return ()
+    whole = (Run(schedule.keys, Kind.BITS),)
+    if problem.q_start is PER_ROW:
+        return whole
+    without_mask = Kind.WHOLE if problem.bias is None else Kind.BITS
+    if problem.pattern.sees_all(problem.q_start, problem.q_start + problem.q_len - 1, schedule.keys):
+        return (Run(schedule.keys, without_mask),)
+    if set(problem.want) - {"log_sum_exp"}:
+        return whole
+    runs = schedule.whole.runs
+    if len(runs) > MOST:
+        return whole
+    return tuple(Run(run.keys, without_mask if run.kind == Kind.WHOLE else Kind.BITS) for run in runs)
+
+
+def _allowed(problem: Problem, operands: Operands, run: Run) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Which pairs of a run are allowed and what is added to their scores, both (batch or 1, heads or 1, q_len or 1,
+    keys or 1) or None; a score of -inf masks a pair."""
+    if run.kind == Kind.WHOLE:
+        return None, None
+    grid = operands.grid.block(range(problem.q_len), run.keys)
+    pairs = problem.pattern.evaluate(grid)
+    pairs = pairs if pairs.dim() == 4 else pairs[None, None]
+    bias = operands.bias_block(grid)
+    return (pairs, None) if bias is None else (pairs & (bias != -torch.inf), bias)
+
+
+def _with_columns(runs: Iterable[Run]) -> Iterator[tuple[Run, slice]]:
+    """Each run with its columns in the concatenation of all runs."""
+    start = 0
+    for run in runs:
+        yield run, slice(start, start + len(run.keys))
+        start += len(run.keys)
+
+
+def _folded(problem: Problem, runs: Runs, operands: Operands) -> Result:
+    """Output and log-sum-exp; keys and values must have the dtype in which queries are computed."""
+    k, v = (x.numbers if isinstance(x, Stored) else x for x in (operands.k, operands.v))
+    q = operands.q.to(k.dtype).reshape(problem.batch, problem.kv_heads, problem.group * problem.q_len, problem.head_dim)
+    here = operands.grid.keys.start
+    found: list[Merged] = []
+    for one in runs:
+        keys = slice(one.keys.start - here, one.keys.stop - here)
+        own = (k, v) if len(one.keys) == k.shape[2] else (k[:, :, keys], v[:, :, keys])
+        found += _computed(q, *own, _mask(problem, operands, one, k.dtype), problem.scale)
+    output, log_sum_exp = found[0] if len(found) == 1 else merge(found)
+    shape = operands.q.shape[:3]
+    wanted = log_sum_exp.reshape(shape) if "log_sum_exp" in problem.want else None
+    return Result(output.reshape(*shape, problem.v_dim).to(operands.q.dtype), wanted)
+
+
+def _mask(problem: Problem, operands: Operands, run: Run, dtype: torch.dtype) -> torch.Tensor | None:
+    """Scores to add to the rows of a run, (batch or 1, kv_heads or 1, group * q_len, keys)."""
+    seen, bias = _allowed(problem, operands, run)
+    if seen is None:
+        return None
+    mask = seen.new_zeros(seen.shape, dtype=dtype) if bias is None else bias.to(dtype).expand(seen.shape)
+    mask = mask.masked_fill(~seen, -math.inf)
+    heads = problem.heads if mask.shape[1] > 1 else problem.group
+    mask = mask.expand(mask.shape[0], heads, problem.q_len, len(run.keys))
+    return mask.reshape(mask.shape[0], heads // problem.group, problem.group * problem.q_len, len(run.keys))
+
+
+def _computed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> list[Merged]:
+    """Attention over one run, in several parts along the keys if threads would be idle otherwise."""
+    parts = _parts(q, k.shape[2])
+    if parts == 1:
+        return [flash.forward(q, k, v, flash.FusedCall(mask, False, scale))]
+    size = k.shape[2] // parts
+    outputs, sums = [], []
+    for row in range(len(q)):  # one batch row at a time, so that its parts are a batch without a copy
+        own = None if mask is None else _cut(mask[row if mask.shape[0] > 1 else 0], 2, parts, size)
+        output, log_sum_exp = flash.forward(
+            q[row].expand(parts, -1, -1, -1),
+            _cut(k[row], 1, parts, size),
+            _cut(v[row], 1, parts, size),
+            flash.FusedCall(own, False, scale),
+        )
+        outputs.append(output)
+        sums.append(log_sum_exp)
+    found = list(zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True))  # (batch, kv_heads, rows, ..) a part
+    if k.shape[2] % parts:
+        rest = slice(parts * size, None)
+        call = flash.FusedCall(None if mask is None else mask[..., rest], False, scale)
+        found.append(flash.forward(q, k[:, :, rest], v[:, :, rest], call))
+    return found
+
+
+def _cut(x: torch.Tensor, axis: int, parts: int, size: int) -> torch.Tensor:
+    """Equal parts of x along an axis, (parts, ...), as a view; a shorter rest at the end is omitted."""
+    return x.narrow(axis, 0, parts * size).unflatten(axis, (parts, size)).movedim(axis, 0)
+
+
+def _parts(q: torch.Tensor, keys: int) -> int:
+    """The number of parts into which the keys of a run are divided; FlashAttention on cuda divides them itself."""
+    if not q.is_cpu:
+        return 1
+    tasks = q.shape[0] * q.shape[1] * -(-q.shape[2] // PART_ROWS)
+    return max(1, min(-(-torch.get_num_threads() // tasks), keys // SPLIT))
+
+
+def _weighed(problem: Problem, runs: Runs, operands: Operands) -> Result:
+    """Output and every statistic."""
+    scores, seen = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
+    if problem.want:
+        seen = seen & (scores != -math.inf)
+    most = scores.amax(-1, keepdim=True)
+    empty_rows = most == -math.inf
+    weights = scores.sub_(most.masked_fill(empty_rows, 0)).exp_()
+    total = weights.sum(-1, keepdim=True).masked_fill(empty_rows, 1)
+    weights.div_(total)
+    output = _output(problem, runs, operands, weights)
+
+    wanted: dict[str, Any] = {}
+    if "log_sum_exp" in problem.want:
+        wanted["log_sum_exp"] = (most + total.log())[..., 0]  # -inf for empty rows
+    if set(problem.want) - {"log_sum_exp"}:
+        wanted |= observe(problem, operands.grid, weights, seen)
+    return Result(output.to(operands.q.dtype), **wanted)
+
+
+def _chunk_size(width: int, device: str) -> int:
+    """Keys in a chunk, if `width` numbers are read for each key over all batch rows and heads."""
+    workers = torch.get_num_threads() if device == "cpu" else 256
+    return max(FEWEST, WORKSPACE * workers // max(1, width))
+
+
+def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores in the order of the formula, -inf where a pair is not allowed, and which pairs are."""
+    wide = torch.promote_types(operands.q.dtype, torch.float32)
+    shape = (problem.batch, problem.heads, problem.q_len, sum(len(run.keys) for run in runs))
+    scores = torch.empty(shape, dtype=wide, device=operands.q.device)
+    rows = _as_rows(problem, scores)  # (batch * kv_heads, group * q_len, columns)
+    q = _as_rows(problem, operands.q.to(wide) * problem.scale)
+    for columns, k in _chunks(runs, operands, operands.k, wide):
+        rows[..., columns] = torch.bmm(q, k.mT)  # out= with strides would be computed head by head
+    if (scales := _scales(runs, operands, operands.k)) is not None:
+        rows.mul_(scales)
+    if problem.softcap is not None:
+        scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
+
+    seen = torch.ones((), dtype=torch.bool, device=scores.device).expand(shape)
+    for run, columns in _with_columns(runs):
+        here, bias = _allowed(problem, operands, run)
+        if here is None:
+            continue
+        part = scores[..., columns]
+        if bias is not None:
+            part += bias
+        part.masked_fill_(~here, -math.inf)
+        seen = here.expand(shape) if len(runs) == 1 else seen  # statistics need one run
+    return scores, seen
+
+
+def _output(problem: Problem, runs: Runs, operands: Operands, weights: torch.Tensor) -> torch.Tensor:
+    """The weighted mean of the values, (batch, heads, q_len, v_dim)."""
+    if problem.dropout:
+        parts = []
+        for run, columns in _with_columns(runs):
+            grid = operands.grid.block(range(problem.q_len), run.keys)
+            parts.append(drop(weights[..., columns], problem.dropout, operands.dropout_seed, grid))
+        weights = torch.cat(parts, -1)
+    rows = _as_rows(problem, weights)
+    if (scales := _scales(runs, operands, operands.v)) is not None:
+        rows = rows * scales
+    output = rows.new_zeros(*rows.shape[:2], problem.v_dim)
+    for columns, v in _chunks(runs, operands, operands.v, weights.dtype):
+        output.baddbmm_(rows[..., columns], v)
+    return output.view(problem.batch, problem.heads, problem.q_len, problem.v_dim)
+
+
+def _as_rows(problem: Problem, x: torch.Tensor) -> torch.Tensor:
+    """(batch, heads, q_len, ..) as one matrix for each key/value head, with its queries as rows."""
+    return x.reshape(problem.batch * problem.kv_heads, problem.group * problem.q_len, x.shape[-1])
+
+
+def _scales(runs: Runs, operands: Operands, x: torch.Tensor | Stored) -> torch.Tensor | None:
+    """The scales of int8 keys or values, (batch * kv_heads, 1, columns); None for other dtypes."""
+    if not isinstance(x, Stored) or x.scales is None:
+        return None
+    here = operands.grid.keys.start
+    parts = [x.scales[:, :, run.keys.start - here : run.keys.stop - here, 0] for run in runs]
+    return torch.cat(parts, 2).flatten(0, 1)[:, None]
+
+
+def _chunks(
+    runs: Runs, operands: Operands, x: torch.Tensor | Stored, wide: torch.dtype
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Keys or values of some columns, (batch * kv_heads, chunk, dim) in `wide`; int8 without their scales.
+
+    All chunks share one workspace, so the next chunk overwrites the last.
+    """
+    numbers = x.numbers if isinstance(x, Stored) else x
+    batch, kv_heads, _, dim = numbers.shape
+    size = _chunk_size(batch * kv_heads * dim, numbers.device.type)
+    workspace = torch.empty(0, dtype=wide, device=numbers.device)
+    for run, columns in _with_columns(runs):
+        offset = run.keys.start - operands.grid.keys.start
+        for start in range(0, len(run.keys), size):
+            stop = min(start + size, len(run.keys))
+            chunk = numbers[:, :, offset + start : offset + stop]
+            if numbers.dtype != wide:
+                if workspace.shape != chunk.shape:
+                    workspace = chunk.new_empty(chunk.shape, dtype=wide)
+                chunk = workspace.copy_(chunk)
+            yield slice(columns.start + start, columns.start + stop), chunk.flatten(0, 1)

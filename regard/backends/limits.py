@@ -1,0 +1,53 @@
+"""What a backend does not compute, as a declaration from which its refusals follow.
+
+A backend has `limits`, functions from a problem to the reason for refusing it, or None; `refused` asks them in order. A
+problem that passes all limits is computed, except where `strict=True` forbids it. Tests read the same declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from regard.core.backend import Refusal
+from regard.core.problem import PER_ROW, Problem
+
+Limit = Callable[[Problem], str | None]
+
+
+def refused(limits: Iterable[Limit], problem: Problem) -> Refusal | None:
+    """The refusal of a problem by the first limit that it exceeds, or None."""
+    return next((Refusal(reason) for limit in limits if (reason := limit(problem)) is not None), None)
+
+
+def where(applies: Callable[[Problem], bool], reason: str) -> Limit:
+    """A limit for the problems of which this holds; braces in the reason hold what to read of the problem."""
+    return lambda problem: reason.format(problem=problem, pattern=problem.pattern) if applies(problem) else None
+
+
+def on_softmax(problem: Problem) -> str | None:
+    """For softmax of any score."""
+    return None if problem.mechanism.is_softmax else f"it computes softmax attention, not {problem.mechanism}"
+
+
+def on_dot_products(problem: Problem) -> str | None:
+    """For softmax over dot products."""
+    return problem.not_dot_product
+
+
+def on_one_start(problem: Problem) -> str | None:
+    """For batch rows whose queries have the same positions."""
+    if problem.q_start is not PER_ROW:
+        return None
+    return "q_start is a tensor, so the plan does not know the positions of the queries"
+
+
+def no_weights(problem: Problem) -> str | None:
+    """For calls that want no statistic, or log_sum_exp alone."""
+    names = ", ".join(str(one) for one in problem.want if one != "log_sum_exp")
+    return f"it does not compute the weights, which {names} needs" if names else None
+
+
+not_empty = where(lambda problem: problem.empty, "there is nothing to compute")
+on_structure = where(
+    lambda problem: not problem.pattern.structured, "{pattern} has no structure and can only be evaluated pair by pair"
+)

@@ -1,0 +1,390 @@
+"""The lenses by name, and the call that applies one of them.
+
+Gradients and attention are here; erasing is in a file of its own. Attention shows where a model looks, not what it
+uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+
+from regard.arguments import each, of_kind, shown, whole
+from regard.errors import ArgumentError, UnsupportedError
+from regard_lab.decoding.loading import check_together
+from regard_lab.models import LanguageModel, RecurrentTranslator
+from regard_lab.seeing.lenses.contrast import (
+    SIDES,
+    Batch,
+    Contrast,
+    Explained,
+    against_alternatives,
+    by_batch,
+    embedded,
+    find_contrast,
+    rows_of,
+    run,
+    without_words,
+)
+from regard_lab.seeing.lenses.erasing import erasure_scores
+from regard_lab.seeing.lenses.record import Relevance, WordScores, by_word
+from regard_lab.seeing.maps import check_attends
+from regard_lab.seeing.watching import all_weights, in_eval_mode, watched
+from regard_lab.text import Tokeniser
+
+STEPS = 20
+FINER, MOST_STEPS = 3, 540  # the steps are tripled, up to this number
+ENOUGH = 0.05  # the completeness error at which they stay: of the change of the log odds, if that is above 1
+
+
+@dataclass(frozen=True)
+class Integrated:
+    """Integrated gradients of one side of a contrast.
+
+    Args:
+        scores: (length,) of each id, float32 or wider; 0 for padding, BEGIN and END.
+        change: the log odds minus those with every word of the side replaced by the baseline.
+    """
+
+    scores: torch.Tensor
+    change: float
+
+    @property
+    def error(self) -> float:
+        """The completeness error: `|sum of scores - change|`."""
+        return abs(float(self.scores.sum()) - self.change)
+
+
+def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: Batch) -> list[Integrated]:
+    """Integrate the gradient of the log odds f along the line from the baseline b to the embeddings x of one side.
+
+        score_i = (x_i - b) . mean over s of grad_i f(b + (s + 1/2) / steps (x - b))
+
+    The other side stays as it is. One run of the model holds all steps of all batch rows.
+
+    Source: Axiomatic Attribution for Deep Networks, Sundararajan et al. 2017, section 3.
+    """
+    vectors, without = embedded(model, batch), without_words(model, batch)
+    x, start = vectors[side], without[side]
+    kept = x.dtype
+    wide = torch.promote_types(kept, torch.float32)
+    x, start = x.to(wide), start.to(wide)
+    index = torch.arange(len(x), device=x.device).repeat_interleave(steps)
+    along = ((torch.arange(steps, device=x.device, dtype=wide) + 0.5) / steps).repeat(len(x))[:, None, None]
+    path = (start[index] + along * (x - start)[index]).requires_grad_()
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN has no backward pass in eval mode
+        odds = run(model, batch.rows(index), rows_of(vectors, index) | {side: path.to(kept)})
+        (gradient,) = torch.autograd.grad(odds.sum(), path)
+    mean = gradient.unflatten(0, (len(x), steps)).mean(1)  # (batch, length, dim)
+    with torch.no_grad():
+        change = run(model, batch) - run(model, batch, vectors | {side: without[side]})
+    scores = ((x - start) * mean).sum(-1)
+    return [Integrated(row, fall) for row, fall in zip(scores, change.tolist(), strict=True)]
+
+
+def gradient_scores(
+    model: Explained, contrasts: Sequence[Contrast], *, steps: int | None = None, sides: Sequence[str] = SIDES
+) -> list[WordScores]:
+    """Integrated gradients of each word of the source, and apart from them of each written word.
+
+    Args:
+        model: in eval mode.
+        contrasts: what is explained.
+        steps: of the integral. None takes 20, and for texts whose completeness error is then above 5 % of the change of
+            the log odds 60, 180 and at last 540.
+        sides: "source", "written" or both; a side that is left out has no scores.
+    """
+    results = [WordScores(passes=1) for _ in contrasts]
+    for side in sides:
+        pending = [index for index, contrast in enumerate(contrasts) if getattr(contrast, side)]
+        number = STEPS if steps is None else steps
+        while pending:
+            integrated = partial(integrate, model, side, number)
+            parts, again = by_batch(model, [contrasts[index] for index in pending], integrated, number), []
+            for index, part in zip(pending, parts, strict=True):
+                results[index] = _with_side(results[index], contrasts[index], side, part, number)
+                if steps is None and number < MOST_STEPS and part.error > ENOUGH * max(1.0, abs(part.change)):
+                    again.append(index)
+            pending, number = again, FINER * number
+    return results
+
+
+def _with_side(before: WordScores, contrast: Contrast, side: str, found: Integrated, steps: int) -> WordScores:
+    """The scores with those of one side, and the passes that they took."""
+    first_time = not getattr(before, side)
+    return replace(
+        before,
+        **{side: by_word(found.scores, getattr(contrast, f"{side}_words"))},
+        passes=before.passes + steps + first_time,
+        backward_passes=before.backward_passes + steps,
+        errors={**before.errors, side: found.error},
+        changes={**before.changes, side: found.change},
+    )
+
+
+Row = tuple[torch.Tensor, torch.Tensor]  # scores of the source ids and of the written ids
+Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cross: (layers, heads, rows, keys)
+
+
+def attention_scores(
+    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], *, head: tuple[int, int] | None = None
+) -> list[WordScores]:
+    """The raw weights of the step that writes the word: cross-attention to the source, self-attention to the written.
+
+    Args:
+        model: a model with attention; a recurrent translator has no weights on written words.
+        tokeniser: the tokeniser that the model was trained with.
+        contrasts: what is explained; attention does not depend on the words that are compared.
+        head: (layer, head), from 0; None for the mean over all heads of all layers.
+
+    Raises:
+        ArgumentError: a head that does not exist.
+        UnsupportedError: a recurrent translator without attention.
+    """
+
+    def last_row(stacks: Stacks) -> Row:
+        _, decoder, cross = (_chosen(stack, head) for stack in stacks)
+        return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(decoder) else decoder.flatten()
+
+    return _from_weights(model, tokeniser, contrasts, last_row)
+
+
+def rollout_scores(model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast]) -> list[WordScores]:
+    """Attention rolled out through all layers: the product of the mean weights, half of each layer being the residual.
+
+        E = prod over encoder layers of (A + I) / 2
+        X = [0, I];  for each decoder layer: X = (A + I) / 2 X, then X = X / 2 + [C E, 0] / 2
+
+    The row of the step that writes the word is the result. It is a weak lens: it treats every head as equally useful
+    and ignores values, norms and feed-forwards.
+
+    Raises:
+        UnsupportedError: a recurrent translator.
+
+    Source: Quantifying Attention Flow in Transformers, Abnar and Zuidema 2020, section 3.
+    """
+    if isinstance(model, RecurrentTranslator):
+        raise UnsupportedError(
+            "rollout multiplies the self-attention of layers, and RecurrentTranslator has none; use "
+            "lens='gradients' or lens='erase'"
+        )
+    return _from_weights(model, tokeniser, contrasts, rolled_out)
+
+
+def rolled_out(stacks: Stacks) -> Row:
+    """The last row of the rollout of one text, for its source ids and its written ids."""
+    encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
+    from_source = torch.eye(encoder.shape[-1])
+    for weights in encoder:
+        from_source = (weights + torch.eye(len(weights))) / 2 @ from_source
+    source, written = torch.zeros(decoder.shape[-1], encoder.shape[-1]), torch.eye(decoder.shape[-1])
+    for layer, weights in enumerate(decoder):
+        mixing = (weights + torch.eye(len(weights))) / 2
+        source, written = mixing @ source, mixing @ written
+        if layer < len(cross):
+            source, written = (source + cross[layer] @ from_source) / 2, written / 2
+    return source[-1], written[-1]
+
+
+def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor:
+    """(layers, heads, rows, keys) -> the weights of a head, or the mean; none if there are no layers."""
+    layers, heads = weights.shape[:2]
+    if not layers:
+        return weights.new_zeros(0, 0)
+    if head is None:
+        return weights.mean((0, 1))
+    layer, number = head
+    if not (0 <= layer < layers and 0 <= number < heads):
+        raise ArgumentError(
+            f"head {number} of layer {layer} does not exist; there are layers 0 to {layers - 1} and heads 0 to "
+            f"{heads - 1}"
+        )
+    return weights[layer, number]
+
+
+def _from_weights(
+    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], Row]
+) -> list[WordScores]:
+    """Word scores from the weights of one pass; `read` gets those of one text without its padding."""
+    if not isinstance(model, LanguageModel):
+        check_attends(model)
+
+    def scores(chosen: list[Contrast], batch: Batch) -> Iterator[WordScores]:
+        with watched(model, tokeniser) as recording:
+            run(model, batch)
+        encoder, decoder, cross = all_weights(recording, model)
+        for row, contrast in enumerate(chosen):
+            s, t = len(contrast.source), len(contrast.written)
+            source, written = read((encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]))
+            yield WordScores(
+                source=by_word(source, contrast.source_words) if len(source) else (),
+                written=by_word(written, contrast.written_words) if len(written) else (),
+                passes=1,
+            )
+
+    return by_batch(model, contrasts, scores)
+
+
+Lens = Literal["gradients", "erase", "attention", "rollout"]
+LENSES: tuple[Lens, ...] = get_args(Lens)
+DEFAULT: Lens = "erase"
+NOTES = {
+    "gradients": "Integrated gradients from the mean of the words' embeddings, for each side apart.",
+    "erase": "The fall of the log odds when a word is replaced by the mean of the words' embeddings.",
+    "attention": "Raw attention while the word is written, {which}: it says where the model looks, not what it uses.",
+    "rollout": "Attention rolled out through all layers: a weak lens, which ignores what the layers compute.",
+}
+
+
+def relevance(
+    model: Explained,
+    tokeniser: Tokeniser,
+    source: str | None,
+    target_ids: Sequence[int],
+    of: str,
+    instead_of: Sequence[str] = (),
+    lens: Lens = DEFAULT,
+    *,
+    place: int | None = None,
+    head: tuple[int, int] | None = None,
+    steps: int | None = None,
+) -> Relevance:
+    """The relevance of each word that the model had read for one written word rather than others.
+
+        log odds = logit(of) - log(sum over instead_of of exp(logit)),   where `of` was written
+
+    "erase" replaces one word at a time. It is the default: of the lenses here it agrees best with the words that a
+    trained model was shown to depend on (`regard lenses`, docs/lenses.md). The relevance by "gradients" adds up to the
+    change of the log odds. "attention" and "rollout" show the weights, which are not signed and need not be what the
+    model uses.
+
+    Args:
+        model: a translation model or a language model, in float32 or bfloat16; it is left unchanged.
+        tokeniser: the tokeniser that the model was trained with.
+        source: the text that was translated; None for a language model.
+        target_ids: what was written, without BEGIN and END, as `Translation.ids`; for a language model with its prompt.
+        of: the written word to explain.
+        instead_of: words that could stand in its place. Words are compared by their first sub-words. By default the
+            three that the model found most probable beside it; the result names them.
+        lens: "gradients", "erase", "attention" or "rollout".
+        place: index of the word among the written words, if it occurs more than once.
+        head: for "attention", (layer, head) from 0; the mean over all heads of all layers by default.
+        steps: for "gradients", of the integral. By default 20, or up to 540 where the completeness error needs them.
+
+    Returns:
+        The relevance of whole words: the sum over their sub-words.
+
+    Raises:
+        ArgumentError: a word that was not written or occurs several times, words that begin with the same sub-word, an
+            unknown lens, or an option of another lens.
+        UnsupportedError: attention of a model without attention, or rollout of a recurrent translator.
+
+    Source: integrated gradients, Sundararajan et al. 2017; contrastive scores, Interpreting Language Models with
+    Contrastive Explanations, Yin and Neubig 2022.
+
+    >>> from regard_lab.models import TranslationTransformer
+    >>> tokeniser = Tokeniser.train(["The animal slept. Das Tier schlief, weil es er sie müde war."] * 2, 400)
+    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    >>> written = tokeniser.encode("Das Tier schlief, weil es müde war.")
+    >>> asked = {"of": "es", "instead_of": ("er", "sie")}
+    >>> why = relevance(model, tokeniser, "The animal slept.", written, **asked, lens="gradients")
+    >>> why.question, why.source_words, why.written_words[-1]
+    ('es rather than er or sie', ('The', 'animal', 'slept', '.', '<end>'), 'weil')
+    >>> change = why.changes["source"]                      # the log odds minus those without the source's words
+    >>> abs(sum(why.source_scores) - change) <= why.completeness + 1e-6
+    True
+    """
+    of_kind("model", model, Explained, "a translation model or a language model")
+    check_options(lens, head, steps)
+    if (source is None) != isinstance(model, LanguageModel):
+        raise ArgumentError(
+            f"source is {shown(source)} for a {type(model).__name__}; a translation model needs the text that was "
+            f"translated, and a language model has none: give source=None"
+        )
+    check_together(model.config.vocab_size, tokeniser)
+    if not isinstance(instead_of, tuple | list) or instead_of:
+        contrast = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
+    else:
+        contrast = against_alternatives(model, tokeniser, source, target_ids, of, place)
+    return explain(model, tokeniser, [contrast], lens, head=head, steps=steps)[0]
+
+
+def check_options(lens: str, head: tuple[int, int] | None = None, steps: int | None = None) -> None:
+    """Raise an ArgumentError for an unknown lens, or an option that belongs to another one."""
+    if lens not in LENSES:
+        raise ArgumentError(f"there is no lens {lens!r}; there are {', '.join(LENSES)}")
+    if head is not None and lens != "attention":
+        raise ArgumentError(f"head={shown(head)} belongs to lens='attention', and the lens is {lens!r}; leave it out")
+    if (
+        head is not None
+        and len([whole("a number of head", number) for number in each("head", head, "(layer, head)")]) != 2
+    ):
+        raise ArgumentError(f"head is {shown(head)}; give (layer, head)")
+    if steps is not None and lens != "gradients":
+        raise ArgumentError(f"steps={steps} belongs to lens='gradients', and the lens is {lens!r}; leave it out")
+    if steps is not None:
+        whole("steps", steps, 1)
+
+
+def explain(
+    model: Explained,
+    tokeniser: Tokeniser,
+    contrasts: Sequence[Contrast],
+    lens: str = DEFAULT,
+    *,
+    head: tuple[int, int] | None = None,
+    steps: int | None = None,
+    sides: Sequence[str] = SIDES,
+) -> list[Relevance]:
+    """Apply a lens to many contrasts, in batches; `relevance` is the call for one, with its arguments checked.
+
+    Args:
+        model, tokeniser, lens, head, steps: as for `relevance`.
+        contrasts: as `find_contrast` returns them.
+        sides: "source", "written" or both, for "gradients" and "erase"; fewer sides take fewer passes.
+
+    Returns:
+        One record for each contrast, in order.
+    """
+    with in_eval_mode(model):
+        if lens == "gradients":
+            scores = gradient_scores(model, contrasts, steps=steps, sides=sides)
+        elif lens == "erase":
+            scores = erasure_scores(model, contrasts, sides=sides)
+        elif lens == "attention":
+            scores = attention_scores(model, tokeniser, contrasts, head=head)
+        else:
+            scores = rollout_scores(model, tokeniser, contrasts)
+        odds = log_odds(model, contrasts)
+    which = "the mean over all heads of all layers" if head is None else f"layer {head[0]}, head {head[1]}, from 0"
+    note = NOTES[lens].format(which=which)
+    return [_record(*one, lens=lens, note=note) for one in zip(contrasts, scores, odds, strict=True)]
+
+
+@torch.no_grad()
+def log_odds(model: Explained, contrasts: Sequence[Contrast]) -> list[float]:
+    """The log odds of each contrast, from ids."""
+    return by_batch(model, contrasts, lambda _, batch: run(model, batch).tolist())
+
+
+def _record(contrast: Contrast, scores: WordScores, odds: float, *, lens: str, note: str) -> Relevance:
+    return Relevance(
+        lens=lens,
+        word=contrast.word,
+        others=contrast.others,
+        place=contrast.place,
+        log_odds=odds,
+        source_words=tuple(word for word, _ in contrast.source_words),
+        source_scores=scores.source,
+        written_words=tuple(word for word, _ in contrast.written_words),
+        written_scores=scores.written,
+        passes=scores.passes,
+        backward_passes=scores.backward_passes,
+        completeness=max(scores.errors.values(), default=None),
+        changes=scores.changes,
+        note=note,
+    )

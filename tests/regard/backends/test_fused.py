@@ -1,0 +1,73 @@
+"""The fused backend: a bias of any shape, gathered keys, and row blocks that compute few masked pairs."""
+
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.backends.composed import RowBlockCalls
+from regard.core.call import make_problem
+from regard.testing import make_qkv
+
+
+def calls_of(pattern: str, length: int) -> RowBlockCalls:
+    q = torch.empty(1, 1, 1, 64).expand(1, 8, length, 64)
+    return RowBlockCalls.of(make_problem(q, q, q, pattern=pattern))
+
+
+@pytest.mark.parametrize("pattern", [None, "causal", "causal_window(3)", "key_span(2, 5)", "global_tokens(0)"])
+@pytest.mark.parametrize("shape", [(7,), (2, 1, 1, 7), (1, 4, 7, 1), (2, 4, 7, 7)])
+def test_a_bias_tensor_is_added_as_in_the_reference(pattern, shape):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 7, 8, generator=generator, dtype=torch.float64) for _ in range(3))
+    bias = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if shape[-1] > 1:
+        bias[..., 0] = -torch.inf
+    found, expected = (
+        rg.attention(q, k, v, pattern=pattern, bias=bias, backend=name) for name in ("fused", "reference")
+    )
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "sliding_window(48) | global_tokens(0..15) | random_blocks(2, block=64, seed=3)",
+        "causal & fixed(64, summary=2)",
+        "causal_window(8) | diagonals(900, -896)",  # a far window that comes into sight
+    ],
+)
+def test_keys_with_large_gaps_are_gathered_and_equal_the_reference_with_gradients(pattern):
+    blocks = calls_of(pattern, 1000).blocks
+    assert any(len(block.runs) > 1 for block in blocks)
+    qkv = make_qkv(q_len=1000, k_len=1000, heads=2, kv_heads=1, dtype=torch.float64, requires_grad=True)
+    found, expected = (rg.attention(*qkv, pattern=pattern, backend=name) for name in ("fused", "reference"))
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    pull = torch.randn_like(expected)
+    for one, other in zip(*(torch.autograd.grad(x, qkv, pull) for x in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length", "most"),
+    [
+        ("sliding_window(512)", 4096, 1.25),
+        ("sliding_window(192) | global_tokens(0..127) | random_blocks(3, block=64, seed=0)", 16_384, 1.6),
+        ("causal & fixed(64)", 4096, 3),
+    ],
+)
+def test_few_masked_pairs_are_computed(pattern, length, most):
+    calls = calls_of(pattern, length)
+    kept = calls.problem.kept_pairs
+    assert kept <= calls.cost.pairs <= most * kept
+
+
+def test_strict_counts_the_pairs_of_patterns_that_differ_by_batch_row():
+    q, k, v = make_qkv(q_len=500, k_len=500)
+    pattern = p.Causal() & p.KeySpan(0, torch.tensor([400, 500]))
+    found, expected = (
+        rg.attention(q, k, v, pattern=pattern, backend=one, strict=one == "fused") for one in ("fused", "reference")
+    )
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(rg.UnsupportedError, match="more than twice as many"):
+        rg.attention(q, k, v, pattern=p.CausalWindow(2) & pattern, backend="fused", strict=True)

@@ -1,9 +1,0 @@
-import pytest
-
-from .browsing import chromium
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with chromium() as running:
-        yield running

@@ -1,0 +1,115 @@
+"""Untrained models, contrasts and translators that the tests share; some write the grammar's own translations."""
+
+import torch
+
+from regard_lab.decoding import Translation, Translator
+from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
+from regard_lab.seeing import AttentionMaps
+from regard_lab.seeing.lenses import find_contrast
+from regard_lab.text import BEGIN, END, Tokeniser
+from regard_lab.text.pronouns import PRONOUNS, make_split, swap_adjective, swap_other, swap_referent
+
+TOKENISER = Tokeniser.train([text for one in make_split("train", 40) for text in (one.source, one.target)], 420)
+
+
+def small_model(seed=0, **settings):
+    torch.manual_seed(seed)
+    chosen = {"dim": 16, "heads": 2, "dropout": 0.0, **settings}
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, **chosen)).eval()
+    with torch.no_grad():  # sharper than a fresh model, so that rows differ visibly
+        for name, parameter in model.named_parameters():
+            if "to_q" in name or "to_k" in name:
+                parameter.mul_(3)
+    return model
+
+
+def random_maps(source_words, target_words, layers=2, heads=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows(count, keys, causal=False):
+        scores = 3 * torch.randn(layers, heads, count, keys, generator=generator)
+        hidden = torch.ones(count, keys, dtype=torch.bool).triu(1) & causal
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1)
+
+    s, t = len(source_words), len(target_words)
+    return AttentionMaps(tuple(source_words), tuple(target_words), rows(s, s), rows(t, t, causal=True), rows(t, s))
+
+
+SENTENCES = make_split("valid", 6)
+
+
+def contrast_of(sentence):
+    """The pronoun of a sentence against the other two, in the grammar's own translation."""
+    ids = TOKENISER.encode(sentence.target)
+    others = [pronoun for pronoun in PRONOUNS if pronoun != sentence.pronoun]
+    words = [word for word, _ in TOKENISER.words(ids)]
+    place = max(at for at, word in enumerate(words) if word == sentence.pronoun)
+    return find_contrast(TOKENISER, sentence.source, ids, sentence.pronoun, others, place)
+
+
+CONTRASTS = [contrast_of(sentence) for sentence in SENTENCES]
+
+
+def recurrent(**choices):
+    torch.manual_seed(0)
+    config = RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=16, hidden=14, dropout=0.0, **choices)
+    return RecurrentTranslator(config).eval()
+
+
+def language_model(**choices):
+    torch.manual_seed(0)
+    config = LanguageModel.Config(vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=2, **choices)
+    return LanguageModel(config).eval()
+
+
+MODELS = {
+    "transformer": small_model,
+    "untied": lambda: small_model(tied=False, norm="post", positions="rotary"),
+    "bahdanau": lambda: recurrent(attention="bahdanau"),
+    "luong": lambda: recurrent(attention="luong-general", cell="lstm", input_feeding=True),
+    "no attention": lambda: recurrent(attention="none"),
+}
+
+
+def odds_by_hand(model, contrast, source_vectors=None, written_vectors=None):
+    """The log odds of one contrast from the model's own call, without the code of the lenses."""
+    source, written = torch.tensor([contrast.source]), torch.tensor([contrast.written])
+    logits = model(source, written, source_vectors=source_vectors, target_vectors=written_vectors)[0, -1]
+    return logits[contrast.of] - torch.logsumexp(logits[list(contrast.instead_of)], 0)
+
+
+def without_words(vectors, ids):
+    """Embeddings (length, dim) with each word's replaced by their mean, and that mean."""
+    words = torch.tensor([identifier not in (BEGIN, END) for identifier in ids])
+    mean = vectors[words].mean(0)
+    return torch.where(words[:, None], mean, vectors), mean
+
+
+TEST_SENTENCES = make_split("test", 24)
+
+
+class GrammarTranslator(Translator):
+    """Looks the grammar's own translations up instead of computing them."""
+
+    def translate(self, lines, **options):
+        changes = (lambda one: one, swap_referent, swap_other, swap_adjective)
+        every = [change(one) for one in (*TEST_SENTENCES, *make_split("valid", 12)) for change in changes]
+        targets = {one.source: one.target for one in every if one is not None}
+        return [self._written(line, targets[line]) for line in lines]
+
+    def _written(self, line, text):
+        ids = tuple(self.tokeniser.encode(text))
+        return Translation(line, text, tuple(self.tokeniser.encode(line)), ids, 0.0, 0.0, True)
+
+
+def assert_apart(figure):
+    """No text of a figure meets another one or leaves it."""
+    figure.canvas.draw()
+    boxes = [(text.get_window_extent(), text) for text in figure.texts]
+    width, height = figure.bbox.size
+    for at, (box, text) in enumerate(boxes):
+        assert min(box.x0, box.y0, width - box.x1, height - box.y1) >= 0, text
+        for other, neighbour in boxes[at + 1 :]:
+            across = min(box.x1, other.x1) - max(box.x0, other.x0)
+            down = min(box.y1, other.y1) - max(box.y0, other.y0)
+            assert across <= 1 or down <= 1, (text, neighbour)

@@ -1,0 +1,103 @@
+"""What a lens returns, as JSON, as text with signed bars, and as a picture."""
+
+import json
+
+import pytest
+from small_models import CONTRASTS, TOKENISER, assert_apart, small_model
+
+from regard.errors import ArgumentError
+from regard_lab.seeing import Relevance, draw_relevance
+from regard_lab.seeing.canvas import new_figure
+from regard_lab.seeing.lenses import explain
+from regard_lab.seeing.lenses import record as record_file
+from regard_lab.seeing.lenses.record import draw_words, signed_colour
+
+
+def relevance(**changed):
+    fields = {
+        "lens": "gradients", "word": "es", "others": ("er", "sie"), "place": 2, "log_odds": 3.0,
+        "source_words": ("animal", "street", "<end>"), "source_scores": (4.0, -2.0, 0.0),
+        "written_words": ("<begin>", "weil"), "written_scores": (0.0, 1.0), "passes": 43, "backward_passes": 40,
+        "completeness": 0.25, "changes": {"source": 2.0, "written": 1.0}, "note": "A note.",
+    }  # fmt: skip
+    return Relevance(**{**fields, **changed})
+
+
+def test_bars_are_as_long_as_their_scores_and_on_the_side_of_their_sign():
+    lines = relevance().text(60).splitlines()
+    bars = {line.split()[0]: line for line in lines if "│" in line}
+    assert bars["animal"].endswith("│" + "█" * 14)  # the largest score of both sides fills its half
+    assert bars["street"].endswith(" " + "▒" * 7 + "│")
+    assert bars["weil"].endswith("│" + "█" * 4)
+    assert bars["<end>"].endswith(" │")
+    assert len({line.index("│") for line in bars.values()}) == 1
+    assert lines[0] == "es rather than er or sie: log odds 3.00, probability 0.953 among these"
+    assert lines[-2:] == ["lens gradients, 43 passes and 40 back; completeness error 0.25", "A note."]
+    assert max(map(len, relevance(log_odds=0.0).text(90).splitlines())) <= 90
+    with pytest.raises(ArgumentError, match="at least 40"):
+        relevance().text(39)
+
+
+@pytest.mark.parametrize("width", [40, 47, 59, 60, 80])
+def test_bars_fit_every_width_beside_the_longest_words(width):
+    words = ("Donaudampfschifffahrtsgesellschaft", "a", "<end>")
+    lines = relevance(source_words=words, source_scores=(-12.0, 6.0, 0.0)).text(width).splitlines()
+    bars = [line for line in lines if "│" in line]
+    assert max(map(len, bars)) <= width
+    assert len({line.index("│") for line in bars}) == 1
+    assert max(line.count("▒") for line in bars) == 2 * max(line.count("█") for line in bars) >= 8
+
+
+def test_the_record_is_json_and_pairs_each_word_with_its_score():
+    record = json.loads(json.dumps(relevance().to_dict()))
+    assert record["source"][1] == {"word": "street", "score": -2.0}
+    assert record["written"] == [{"word": "<begin>", "score": 0.0}, {"word": "weil", "score": 1.0}]
+    assert record["probability"] == pytest.approx(0.9526, abs=1e-4)
+    assert (record["of"], record["instead_of"], record["completeness"]) == ("es", ["er", "sie"], 0.25)
+    assert relevance(written_scores=()).to_dict()["written"] == []
+
+
+def test_control_characters_are_not_printed():
+    text = relevance(word="e\x1bs", source_words=("a\x07", "\u202eb", "c")).text()
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\u202e" not in text
+
+
+@pytest.mark.parametrize("lens", ["gradients", "attention"])
+def test_words_and_their_scores_are_drawn_without_overlap(tmp_path, lens):
+    options = {"steps": 3} if lens == "gradients" else {}
+    (record,) = explain(small_model(), TOKENISER, CONTRASTS[:1], lens, **options)
+    draw_relevance(record, tmp_path / "why.png")
+    assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
+    with new_figure() as figure:
+        draw_words(figure, record)
+        texts = [text.get_text() for text in figure.texts]
+        assert_apart(figure)
+    for word, score in zip(record.source_words, record.source_scores, strict=True):
+        assert word in texts
+        assert f"{score:+.2f}" in texts
+
+
+def test_the_explained_word_is_the_last_and_has_no_score(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(record_file, "draw_word", lambda figure, word, *place: drawn.append((word.label, word.score)))
+    with new_figure() as figure:
+        draw_words(figure, relevance())
+    assert drawn[-1] == ("es", None)
+    assert drawn[:2] == [("animal", 4.0), ("street", -2.0)]
+
+
+def test_colours_tell_the_sign():
+    red, _, blue = signed_colour(2.0, 2.0)
+    assert blue > red
+    red, _, blue = signed_colour(-2.0, 2.0)
+    assert red > blue
+    assert min(signed_colour(0.0, 2.0)) > 0.9
+    assert signed_colour(0.0, 0.0) == signed_colour(0.0, 1.0)
+
+
+def test_a_text_too_long_for_a_picture_is_refused(tmp_path):
+    words = ("a",) * 121
+    with pytest.raises(ArgumentError, match="at most 120"):
+        draw_relevance(relevance(source_words=words, source_scores=(0.0,) * 121), tmp_path / "long.png")

@@ -1,0 +1,233 @@
+"""The lens benchmark: what is known and verified, how lenses are scored, a report that goes on, its picture."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from small_models import TEST_SENTENCES, TOKENISER, GrammarTranslator, assert_apart, recurrent, small_model
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError, DataError
+from regard_lab.decoding import Translator
+from regard_lab.seeing.canvas import new_figure
+from regard_lab.seeing.lens_study import (
+    LensReport,
+    draw_pronoun,
+    known_sentences,
+    lens_agreement,
+    measure_routes,
+    study_lenses,
+    view_pronoun,
+)
+from regard_lab.seeing.lens_study import known as known_file
+from regard_lab.seeing.lens_study import study as study_file
+from regard_lab.seeing.lens_study.figure import draw_view
+from regard_lab.seeing.lens_study.known import SWAPS, swapped, written_before
+from regard_lab.seeing.lens_study.study import agreement, deletion
+from regard_lab.seeing.lenses import explain, log_odds, relevance
+from regard_lab.text import END
+from regard_lab.text.pronouns import swap_adjective, swap_referent
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return GrammarTranslator(small_model(encoder_layers=1, decoder_layers=1), TOKENISER)
+
+
+@pytest.fixture(scope="module")
+def known(translator):
+    return known_sentences(translator, TEST_SENTENCES)
+
+
+def test_a_known_sentence_names_the_words_of_its_cause(known):
+    assert len(known) == len(TEST_SENTENCES)
+    for one in known:
+        words = [word for word, _ in one.contrast.source_words]
+        assert words[one.it].lower() == "it"
+        assert (words[one.referent], words[one.other]) == (one.sentence.referent, one.sentence.other)
+        assert one.sentence.derivation.drawback.english.endswith(words[one.adjective])
+        assert (one.contrast.word, one.as_grammar) == (one.sentence.pronoun, True)
+        assert one.contrast.written[1:] == written_before(TOKENISER, one.sentence)
+
+
+def test_a_wrong_pronoun_is_not_explained(translator, known, monkeypatch):
+    wrong = {"es": "er", "er": "sie", "sie": "es"}
+    translation = translator.translate([TEST_SENTENCES[0].source])[0]
+    before, _, after = translation.text.rpartition(f" {TEST_SENTENCES[0].pronoun} ")
+    text = f"{before} {wrong[TEST_SENTENCES[0].pronoun]} {after}"
+    changed = replace(translation, text=text, ids=tuple(TOKENISER.encode(text)))
+    monkeypatch.setattr(translator, "translate", lambda lines: [changed], raising=False)
+    assert known_sentences(translator, TEST_SENTENCES[:1]) == []
+    assert lens_agreement(translator, TEST_SENTENCES[:1]) is None
+
+
+def test_a_swap_changes_one_text_and_keeps_the_question(known):
+    one = known[0]
+    versions = swapped(TOKENISER, one)
+    base, other = versions["nothing"], swap_referent(one.sentence)
+    assert versions["source"].source == (*TOKENISER.encode(other.source), END)
+    assert versions["source"].written == base.written
+    assert versions["written"].source == base.source
+    assert versions["written"].written[1:] == written_before(TOKENISER, other)
+    assert (versions["both"].source, versions["both"].written) == (
+        versions["source"].source,
+        versions["written"].written,
+    )
+    assert versions["adjective"].source == (*TOKENISER.encode(swap_adjective(one.sentence).source), END)
+    for version in versions.values():
+        assert (version.of, version.instead_of, version.word) == (base.of, base.instead_of, base.word)
+
+
+def test_an_adjective_of_the_other_noun_moves_the_referent():
+    moved = [(one, new) for one in TEST_SENTENCES if (new := swap_adjective(one)) is not None]
+    assert len(moved) > len(TEST_SENTENCES) / 2
+    for before, after in moved:
+        assert (after.referent, after.other) == (before.other, before.referent)
+        assert len(set(before.source.split()) ^ set(after.source.split())) == 2
+        assert before.pronoun != after.pronoun
+
+
+def test_routes_are_mean_probabilities_after_each_swap(translator, known):
+    measured = measure_routes(translator, known)
+    for kind, first in ((measured.last, False), (measured.first, True)):
+        group = [one for one in known if one.link_first is first]
+        if not group:
+            assert kind == {}
+            continue
+        odds = log_odds(translator.model, [swapped(TOKENISER, one)["both"] for one in group])
+        assert kind["both"] == pytest.approx(float(torch.tensor(odds).sigmoid().mean()), abs=1e-6)
+    assert sum(measured.counts) == len(known)
+    with pytest.raises(DataError, match="none is translated as by the grammar"):
+        measure_routes(translator, [replace(one, as_grammar=False) for one in known])
+
+
+def test_a_cause_is_verified_only_if_every_swap_says_so():
+    share = {"nothing": 0.9, "source": 0.9, "written": 0.9, "both": 0.1, "other": 0.9, "adjective": 0.1}
+    assert known_file._is_verified(share)
+    for name, value in (("nothing", 0.4), ("both", 0.6), ("other", 0.4), ("adjective", 0.6)):
+        assert not known_file._is_verified({**share, name: value})
+    assert not known_file._is_verified({name: value for name, value in share.items() if name != "adjective"})
+
+
+def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(known):
+    def scores(**chosen):
+        lists = []
+        for one in known:
+            values = [0.0] * len(one.contrast.source_words)
+            values[one.it] = 9.0
+            for name, value in chosen.items():
+                values[getattr(one, name)] = value
+            lists.append(values)
+        return lists
+
+    assert agreement(known, scores(referent=2.0, other=1.0)) == (1.0, 1.0, 1.0)
+    assert agreement(known, scores(referent=1.0, adjective=2.0)) == (0.0, 1.0, 1.0)
+    assert agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0  # a tie does not count
+    assert agreement(known, scores(other=3.0, referent=1.0)) == (0.0, 0.0, 0.0)
+
+
+def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(translator, known):
+    model, one = translator.model.double(), known[0]
+    scores = [
+        float(place) for place in range(len(one.contrast.source_words))
+    ]  # <end>, the full stop, the adjective ...
+    fall = deletion(translator, [one], [scores], words=2)
+    before = torch.tensor(log_odds(model, [one.contrast])).sigmoid()
+    erased = explain(model, TOKENISER, [one.contrast], "erase", sides=("source",))[0].source_scores
+    after = torch.tensor([0.0, erased[-2]])  # without <end>, which stays, and without it and the full stop
+    expected = (before - torch.sigmoid(torch.tensor(log_odds(model, [one.contrast])) - after)).mean()
+    assert fall == pytest.approx(float(expected), abs=1e-6)
+    assert abs(fall) > 1e-6
+    model.float()
+
+
+def test_lens_agreement_is_the_share_with_the_referent_above_the_other_noun(translator, known):
+    records = explain(translator.model, TOKENISER, [one.contrast for one in known], steps=20)
+    above = [r.source_scores[one.referent] > r.source_scores[one.other] for one, r in zip(known, records, strict=True)]
+    assert 0 < sum(above) < len(above)
+    assert lens_agreement(translator, TEST_SENTENCES) == sum(above) / len(above)
+
+
+@pytest.fixture
+def _all_verified(monkeypatch):
+    monkeypatch.setattr(known_file, "_is_verified", lambda share: bool(share))
+    monkeypatch.setattr(study_file, "CHOOSING", 6)
+
+
+@pytest.mark.usefixtures("_all_verified")
+def test_a_report_goes_on_where_it_stopped(translator, tmp_path, monkeypatch):
+    told = []
+    first = study_lenses(translator, sentences=8, out=tmp_path, name="demo", tell=told.append)
+    assert list(first.rows) == ["random", "it", "cross", "cross_head", "rollout", "erase", "gradients", "swap"]
+    kept = LensReport.load(tmp_path)
+    assert kept.to_dict() == json.loads(json.dumps(first.to_dict()))
+    del kept.rows["erase"]
+    kept.rows["random"]["top"] = 0.987
+    kept.save(tmp_path)
+    again = study_lenses(translator, sentences=8, out=tmp_path, tell=(told := []).append)
+    assert "erasure (default) ..." in told
+    assert sum(line.endswith("measured before") for line in told) == 7
+    assert again.rows["random"]["top"] == 0.987  # read, not measured
+    page = (tmp_path / "lenses.md").read_text("utf-8")
+    assert "| erasure (default) |" in page
+    assert "0.987" in page
+    with pytest.raises(ArgumentError, match="other weights or sentences"):
+        study_lenses(translator, sentences=9, out=tmp_path)
+    with torch.no_grad():
+        translator.model.embedding.weight[5] += 1
+    with pytest.raises(ArgumentError, match="other weights or sentences"):
+        study_lenses(translator, sentences=8, out=tmp_path)
+
+
+@pytest.mark.usefixtures("_all_verified")
+@pytest.mark.parametrize(
+    ("attention", "missing"), [("bahdanau", {"it", "rollout"}), ("none", {"it", "rollout", "cross"})]
+)
+def test_recurrent_translators_have_the_lenses_that_apply_to_them(attention, missing):
+    report = study_lenses(GrammarTranslator(recurrent(attention=attention), TOKENISER), sentences=4)
+    assert not missing & report.rows.keys()
+    assert {"random", "erase", "gradients", "swap"} <= report.rows.keys()
+    assert ("cross" in report.rows) == (attention == "bahdanau")
+
+
+def test_a_translator_that_understands_nothing_is_refused(translator):
+    untrained = Translator(translator.model, TOKENISER)
+    with pytest.raises(ArgumentError, match="a cause that swaps verify"):
+        study_lenses(untrained, sentences=3)
+
+
+def test_the_view_holds_the_lens_and_the_attention_of_one_head(translator):
+    sentence = TEST_SENTENCES[0]
+    (translation,) = translator.translate([sentence.source])
+    view = view_pronoun(translator, sentence, translation, (0, 1))
+    known = known_sentences(translator, [sentence])[0]
+    options = {"of": sentence.pronoun, "instead_of": known.contrast.others, "place": known.contrast.place}
+    for lens, record, more in (("erase", view.lens, {}), ("attention", view.attention, {"head": (0, 1)})):
+        expected = relevance(
+            translator.model, TOKENISER, sentence.source, translation.ids, **options, lens=lens, **more
+        )
+        assert record.source_scores == pytest.approx(expected.source_scores, abs=1e-5)
+    best = max(zip(view.lens.source_scores, view.lens.source_words, strict=True))
+    assert view.line(1) == f"{view.line(1).partition(':')[0]}: {best[1]} ({best[0]:+.1f})"
+    assert (
+        view_pronoun(Translator(translator.model, TOKENISER), sentence, translation, (0, 1)) is None
+    )  # it writes noise
+
+
+def test_words_and_routes_are_drawn_without_overlap(translator, tmp_path):
+    translations = translator.translate([one.source for one in TEST_SENTENCES[:1]])
+    view = view_pronoun(translator, TEST_SENTENCES[0], translations[0], (0, 0))
+    routes = measure_routes(translator, known_sentences(translator, TEST_SENTENCES))
+    draw_pronoun(view, tmp_path / "used.png", routes)
+    assert (tmp_path / "used.png").read_bytes().startswith(b"\x89PNG")
+    with new_figure() as figure:
+        draw_view(figure, view, routes)
+        assert_apart(figure)
+        texts = [text.get_text() for text in figure.texts]
+    for name, share in routes.last.items():
+        assert SWAPS[name] in texts
+        assert f"{share:.2f}" in texts
+    assert "one chosen head of cross-attention" in "".join(texts)
+    assert "layer 0, head 0" in "".join(texts)
+    assert f"mean over {count_of(routes.counts[0], 'test sentences')}" in "".join(texts)

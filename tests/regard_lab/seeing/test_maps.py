@@ -1,0 +1,307 @@
+"""What models looked at: all weights between ids and between words, and the words that one word looked at most."""
+
+import pytest
+import torch
+from small_models import TOKENISER, random_maps, recurrent, small_model
+
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.layers import record_attention
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.models.encoder import EncoderConfig, TextEncoder
+from regard_lab.seeing import KINDS, AttentionMaps, draw_maps, it_weights, look, look_batch, looked_at, merge, tell_look
+from regard_lab.seeing.maps import look_text
+from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.text.batches import make_batch
+from regard_lab.text.pronouns import make_split
+
+SOURCE, TARGET = "The rhinoceros didn't cross the street.", "Das Nashorn überquerte die Straße nicht."
+HOSTILE = ["$x^2$", "<script>alert('x')</script>", "猫 😀", "שלום عالم", "", "one\ntwo\x07\u202e", "__init__ " * 9]
+
+
+def weights_of(maps):
+    return {kind: getattr(maps, kind) for kind in KINDS}
+
+
+def test_rows_sum_to_one_between_ids_and_between_words():
+    maps = look(small_model(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    for found in (maps, maps.merged()):
+        for kind, weights in weights_of(found).items():
+            assert weights.dtype == torch.float32
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), msg=kind)
+
+
+def test_merging_sums_over_what_is_read_and_averages_over_what_reads():
+    source, target = TOKENISER.encode(SOURCE) + [END], TOKENISER.encode(TARGET) + [END]
+    maps = look(small_model(), TOKENISER, SOURCE, target[:-1])
+    merged = maps.merged()
+    source_words, target_words = TOKENISER.words(source), TOKENISER.words(target)
+    read_words = TOKENISER.words([BEGIN, *target[:-1]])
+    assert max(len(places) for _, places in target_words) > 1, "the case needs a word of several ids"
+    assert merged.source_words == tuple(word for word, _ in source_words)
+    assert merged.target_words == tuple(word for word, _ in target_words)
+    assert merged.read_words == tuple(word for word, _ in read_words)
+    sides = {
+        "encoder": (source_words, source_words), "decoder": (target_words, read_words),
+        "cross": (target_words, source_words),
+    }  # fmt: skip
+    for kind, (rows, columns) in sides.items():
+        found, fine = getattr(merged, kind), getattr(maps, kind)
+        for row, (_, reading) in enumerate(rows):
+            for column, (_, read) in enumerate(columns):
+                by_hand = sum(fine[..., i, j] for i in reading for j in read) / len(reading)
+                torch.testing.assert_close(found[..., row, column], by_hand)
+
+
+def test_merging_what_is_merged_changes_nothing():
+    merged = look(small_model(), TOKENISER, SOURCE, TOKENISER.encode(TARGET)).merged()
+    again = merged.merged()
+    assert (again.source_words, again.target_words) == (merged.source_words, merged.target_words)
+    for kind in KINDS:
+        assert torch.equal(getattr(again, kind), getattr(merged, kind))
+
+
+@pytest.mark.parametrize("budget", [4096, 40, 1])
+def test_a_batch_gives_what_each_sentence_gives_alone(budget):
+    """Computed in float64 and given in float32, so that the order of sums shows in the last bit at most."""
+    model = small_model(positions="rotary").double()
+    sentences = [(SOURCE, TOKENISER.encode("Ja.")), ("No.", TOKENISER.encode(TARGET)), ("", []), (SOURCE, [])]
+    together = look_batch(model, TOKENISER, sentences, batch_tokens=budget)
+    for (source, ids), found in zip(sentences, together, strict=True):
+        alone = look(model, TOKENISER, source, ids)
+        assert (found.source_words, found.target_words) == (alone.source_words, alone.target_words)
+        for kind in KINDS:
+            torch.testing.assert_close(getattr(found, kind), getattr(alone, kind), rtol=2**-23, atol=1e-12)
+    assert look_batch(model, TOKENISER, []) == []
+
+
+def test_encoder_and_decoder_may_be_of_unequal_depth():
+    maps = look(small_model(encoder_layers=1, decoder_layers=3), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    assert [len(getattr(maps, kind)) for kind in KINDS] == [1, 3, 3]
+
+
+def test_maps_are_the_ones_each_layer_computed():
+    """The last row of cross-attention, recomputed from the layer's own projections and its real input."""
+    model = small_model(decoder_layers=2)
+    seen = {}
+    layer = model.decoder[1].cross_attention
+    layer.register_forward_pre_hook(lambda module, inputs: seen.update(x=inputs[0], context=inputs[1]))
+    maps = look(model, TOKENISER, SOURCE, TOKENISER.encode(TARGET))
+    with torch.no_grad():
+        q = layer.to_q(seen["x"])[0, -1].view(2, 8)
+        k = layer.to_k(seen["context"])[0].view(-1, 2, 8)
+        by_hand = (torch.einsum("hd,khd->hk", q, k) / 8**0.5).softmax(-1)
+    torch.testing.assert_close(maps.cross[1, :, -1], by_hand)
+
+
+def test_row_t_is_the_step_that_writes_id_t_and_has_not_read_it():
+    model = small_model()
+    ids = TOKENISER.encode(TARGET)
+    changed = [*ids[:3], ids[3] + 1, *ids[4:]]
+    before, after = look(model, TOKENISER, SOURCE, ids), look(model, TOKENISER, SOURCE, changed)
+    assert torch.equal(before.cross[:, :, :4], after.cross[:, :, :4])
+    assert not torch.allclose(before.cross[:, :, 4:], after.cross[:, :, 4:])
+    assert before.target_words[3] != after.target_words[3]
+    assert before.target_words[-1] == "<end>"
+    assert before.read_words == ("<begin>", *before.target_words[:-1])
+    assert not before.decoder.triu(1).any()
+
+
+def test_looking_leaves_the_model_as_it_was_and_drops_nothing():
+    model = small_model(dropout=0.5, attention_dropout=0.5).train()
+    model.encoder[0].eval()
+    modes = [module.training for module in model.modules()]
+    first, second = (look(model, TOKENISER, SOURCE, TOKENISER.encode(TARGET)) for _ in range(2))
+    assert torch.equal(first.cross, second.cross)
+    assert [module.training for module in model.modules()] == modes
+    assert not first.cross.requires_grad
+    with pytest.raises(ArgumentError):
+        look(model, TOKENISER, SOURCE, [TOKENISER.vocab_size])
+    assert [module.training for module in model.modules()] == modes
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_of_any_precision_gives_float32_rows(dtype):
+    maps = look(small_model().to(dtype), TOKENISER, SOURCE, TOKENISER.encode(TARGET)).merged()
+    assert maps.cross.dtype == torch.float32
+    torch.testing.assert_close(maps.cross.sum(-1), torch.ones(maps.cross.shape[:-1]), rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_any_text_has_maps(text):
+    maps = look(small_model(), TOKENISER, text, TOKENISER.encode(text)).merged()
+    assert maps.source_words == maps.target_words
+    assert "".join(maps.source_words) == "".join(text.split()) + "<end>"
+    torch.testing.assert_close(maps.encoder.sum(-1), torch.ones(maps.encoder.shape[:-1]))
+
+
+def test_wrong_targets_and_strangers_are_refused():
+    model = small_model()
+    with pytest.raises(ArgumentError, match=r"text 'Das Tier'.*tokeniser\.encode"):
+        look(model, TOKENISER, SOURCE, "Das Tier")
+    with pytest.raises(ArgumentError, match=r"special ids \[0, 2, 3\]"):
+        look(model, TOKENISER, SOURCE, [BEGIN, 7, END, PAD])
+    other = Tokeniser.train(["another"], 261)
+    with pytest.raises(ArgumentError, match=rf"{TOKENISER.vocab_size} ids and the tokeniser {other.vocab_size}"):
+        look(model, other, SOURCE, [])
+
+
+def test_a_matrix_is_one_head_or_the_mean_of_a_layer():
+    maps = random_maps(["a", "b", "<end>"], ["x", "<end>"], layers=2, heads=3)
+    assert torch.equal(maps.matrix("cross", layer=0, head=2), maps.cross[0, 2])
+    torch.testing.assert_close(maps.matrix("encoder"), maps.encoder[1].mean(0))
+    for wrong, message in [
+        ({"kind": "sideways"}, "'sideways'; there are encoder, decoder, cross"),
+        ({"kind": "cross", "layer": 2}, "layer 2 does not exist; the cross weights have layers 0 to 1"),
+        ({"kind": "cross", "layer": -3}, "layer -3"),
+        ({"kind": "cross", "head": 3}, "head 3 does not exist; the cross weights have heads 0 to 2"),
+        ({"kind": "cross", "head": -1}, "head -1"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            maps.matrix(**wrong)
+
+
+def test_weights_that_do_not_fit_the_labels_are_refused():
+    with pytest.raises(ShapeError, match=r"cross weights are \(1, 1, 2, 2\).*\(layers, heads, 2, 3\)"):
+        AttentionMaps(
+            ("a", "b", "c"), ("x", "y"), torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+        )
+
+
+def test_words_that_leave_an_id_out_or_share_one_and_weights_that_do_not_fit_them_are_not_merged():
+    for wrong in ([("a", range(1)), ("b", range(1))], [("a", range(1, 2))], [("a", range(0))]):
+        with pytest.raises(ArgumentError, match="rows"):
+            merge(torch.full((len(wrong), 1), 0.5), wrong, [("c", range(1))])
+    words = [("a", range(1)), ("b", range(1, 2))]
+    with pytest.raises(ShapeError, match=r"\(3, 2\).*\(\.\.\., 2, 2\)"):
+        merge(torch.ones(3, 2), words, words)
+
+
+PAIRS = [(one.source, TOKENISER.encode(one.target)) for one in make_split("valid", 5)]
+CHOICES = [
+    {"attention": "bahdanau"},
+    {"attention": "luong-general"},
+    {"attention": "luong-dot", "input_feeding": True},
+    {"attention": "luong-concat", "reach": "local-m", "window": 2},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: "-".join(map(str, choices.values())))
+def test_a_row_is_what_the_step_that_writes_the_word_looked_at(choices):
+    model, (source, ids) = recurrent(**choices), PAIRS[0]
+    maps = look(model, TOKENISER, source, ids)
+    batch = make_batch([(TOKENISER.encode(source), ids)])
+    state = model.start(batch.source)
+    rows = []
+    for identifier in batch.target[0]:
+        with torch.no_grad(), record_attention(model) as recording:
+            model.step(identifier[None], state)
+        rows.append(recording["cell.attention"][0].weights[0, :, 0])
+    torch.testing.assert_close(maps.cross[0], torch.stack(rows, 1), rtol=1e-4, atol=1e-6)
+    assert len(maps.encoder) == len(maps.decoder) == 0
+    with pytest.raises(ArgumentError, match="no encoder weights"):
+        maps.matrix("encoder")
+
+
+def test_sentences_of_a_batch_are_looked_at_as_if_alone():
+    model = recurrent(attention="bahdanau")
+    for (source, ids), maps in zip(PAIRS, look_batch(model, TOKENISER, PAIRS), strict=True):
+        torch.testing.assert_close(maps.cross, look(model, TOKENISER, source, ids).cross, rtol=1e-4, atol=1e-6)
+
+
+def test_the_cross_attention_alone_is_drawn(tmp_path):
+    maps = look(recurrent(attention="luong-general"), TOKENISER, *PAIRS[0]).merged()
+    assert maps.cross.sum(-1).allclose(torch.ones(()))
+    draw_maps(maps, tmp_path / "look.png", title="a recurrent translator")
+    assert (tmp_path / "look.png").stat().st_size > 10_000
+
+
+def test_what_is_not_there_is_refused_in_words():
+    with pytest.raises(UnsupportedError, match="attention='none'"):
+        look(recurrent(attention="none"), TOKENISER, *PAIRS[0])
+    with pytest.raises(UnsupportedError, match="measured in self-attention"):
+        it_weights(recurrent(attention="bahdanau"), TOKENISER, make_split("valid", 2))
+
+
+CAT = "The cat sat on the mat because it was tired."
+FEW_PIECES = Tokeniser.train([CAT], vocab_size=280)  # few pieces, so that words have several
+SIZES = {"vocab_size": FEW_PIECES.vocab_size, "dim": 16, "layers": 2, "heads": 2}
+
+
+def model_of(kind):
+    torch.manual_seed(0)
+    return LanguageModel(LanguageConfig(**SIZES)) if kind == "causal" else TextEncoder(EncoderConfig(**SIZES))
+
+
+@pytest.mark.parametrize("kind", ["causal", "encoder"])
+def test_the_maps_are_the_weights_of_the_model(kind):
+    model = model_of(kind)
+    maps = look_text(model, FEW_PIECES, CAT)
+    ids = [BEGIN, *FEW_PIECES.encode(CAT), *([END] if kind == "encoder" else [])]
+    with torch.no_grad(), record_attention(model.eval()) as recording:
+        model(torch.tensor([ids]))
+    second = recording["blocks.1.attention"][0].weights[0]
+    torch.testing.assert_close(maps.piece_weights[1], second)
+    torch.testing.assert_close(maps.weights[1], merge(second, maps.spans, maps.spans))
+    assert maps.words[:3] == ("<begin>", "The", "cat")
+    assert (maps.words[-1], maps.causal) == (("<end>", False) if kind == "encoder" else (".", True))
+    assert len(ids) > len(maps.words)
+    torch.testing.assert_close(maps.weights.sum(-1), torch.ones(2, 2, len(maps.words)))
+    ahead = maps.weights.triu(1).any()
+    assert bool(ahead) == (kind == "encoder")
+
+
+def test_the_model_keeps_its_mode_and_another_model_or_tokeniser_is_refused():
+    model = model_of("causal").train()
+    model.norm.eval()
+    look_text(model, FEW_PIECES, CAT)
+    assert model.training
+    assert not model.norm.training
+    with pytest.raises(ArgumentError, match="`look` takes a translator"):
+        look_text(torch.nn.Linear(2, 2), FEW_PIECES, CAT)
+    other = Tokeniser.train([CAT], vocab_size=262)
+    with pytest.raises(ArgumentError, match=r"has 2[678]. ids and the tokeniser 262"):
+        look_text(model_of("causal"), other, CAT)
+
+
+def by_hand():
+    words = ("the", "animal", "it", "the", "<end>")
+    rows = torch.full((1, 2, 5, 5), 0.2)
+    rows[0, 1, 2] = torch.tensor([0.05, 0.2, 0.5, 0.05, 0.2])
+    return AttentionMaps(words, ("das", "<end>"), rows, torch.ones(1, 2, 2, 2) / 2, rows[:, :, :2])
+
+
+def test_words_are_ranked_by_weight_and_equal_ones_stay_in_order():
+    ranked = looked_at(by_hand(), "it", head=1)
+    assert [word for word, _ in ranked] == ["it", "animal", "<end>", "the", "the"]
+    assert [round(weight, 3) for _, weight in ranked] == [0.5, 0.2, 0.2, 0.05, 0.05]
+    assert ranked == looked_at(by_hand(), "IT", head=1) == looked_at(by_hand(), 2, head=1)
+
+
+def test_the_told_sentence_leaves_the_word_itself_out_and_names_the_truth():
+    told = tell_look(by_hand(), "it", head=1, referent="animal", count=2)
+    assert told == "*it* looked most at animal (0.20), <end> (0.20); true referent: animal"
+    assert "referent" not in tell_look(by_hand(), "it")
+    maps = by_hand()
+    maps.encoder[0, 0, 2, 1] = 0.0
+    assert tell_look(maps, "it", referent="animal").endswith("; true referent: animal")  # one head sees it
+    maps.encoder[0, 1, 2, 1] = 0.0
+    assert tell_look(maps, "it", head=1, referent="animal").endswith(
+        "; true referent: animal, unseen by every head of this layer"
+    )
+
+
+def test_the_decoder_is_told_by_what_it_writes_and_had_read():
+    maps = random_maps(["a", "<end>"], ["x", "y", "<end>"])
+    assert "\x1b" not in tell_look(random_maps(["a\x1b[2J", "<end>"], ["x", "<end>"]), 1)
+    assert tell_look(maps, "x", kind="decoder", count=1) == "*x* looked most at <begin> (1.00)"
+    assert [word for word, weight in looked_at(maps, 0, kind="decoder") if weight] == ["<begin>"]
+
+
+def test_an_unknown_word_is_refused_with_those_there_are():
+    with pytest.raises(ArgumentError, match="called 'they'; there are the animal it the <end>"):
+        looked_at(by_hand(), "they")
+    with pytest.raises(ArgumentError, match="word 5 does not exist; the encoder rows are words 0 to 4"):
+        looked_at(by_hand(), 5)
+    for count in (0, 1.5, True):
+        with pytest.raises(ArgumentError, match="count"):
+            tell_look(by_hand(), "it", count=count)

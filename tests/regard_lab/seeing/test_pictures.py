@@ -1,0 +1,196 @@
+import struct
+import sys
+from itertools import pairwise
+
+import pytest
+import torch
+from small_models import TOKENISER, random_maps, small_model
+
+from regard.errors import ArgumentError, MissingPackageError
+from regard_lab.seeing import AttentionMaps, canvas, draw_heads, draw_maps, look, picture
+
+HOSTILE = [
+    "$\\frac{$", "<script>", "猫😀\U0001fae0", "שלום", "", "a\nb\x07", "\u202eevil", "Donau" * 20, "a_b^c", "%s", "\\",
+]  # fmt: skip
+
+
+def words(count):
+    return [f"word{place}" for place in range(count - 1)] + ["<end>"]
+
+
+def size_of(path):
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert content.endswith(b"IEND\xaeB`\x82")
+    return struct.unpack(">II", content[16:24])
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures, instead of their files."""
+    figures = []
+    monkeypatch.setattr(picture, "save", lambda figure, path: figures.append(figure))
+    return figures
+
+
+def test_a_sentence_becomes_a_png_of_sensible_size(tmp_path):
+    maps = look(small_model(), TOKENISER, "The animal slept.", TOKENISER.encode("Das Tier schlief."))
+    draw_maps(maps, tmp_path / "maps.png", title="The animal slept.")
+    width, height = size_of(tmp_path / "maps.png")
+    assert 800 < width < 3000
+    assert 600 < height < 3000
+    assert [path.name for path in tmp_path.iterdir()] == ["maps.png"]
+
+
+def test_the_same_maps_are_the_same_bytes_whatever_the_users_style(tmp_path):
+    import matplotlib
+
+    maps = random_maps(words(3), words(4))
+    draw_maps(maps, tmp_path / "first.png", title="cat")
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 30, "text.usetex": True}):
+        draw_maps(maps, tmp_path / "second.png", title="cat")
+    draw_maps(maps, tmp_path / "third.png", title="cat", head=0)
+    first, second, third = (tmp_path.joinpath(f"{name}.png").read_bytes() for name in ("first", "second", "third"))
+    assert first == second != third
+
+
+def test_hostile_words_and_titles_are_drawn_as_text(tmp_path):
+    maps = random_maps(HOSTILE, HOSTILE)
+    draw_maps(maps, tmp_path / "maps.png", title="$\\frac{$ \n 猫" + "x" * 3000)
+    draw_heads(maps, tmp_path / "heads.png", "decoder")
+    assert size_of(tmp_path / "maps.png")[0] < 9000
+    assert size_of(tmp_path / "heads.png")[0] < 9000
+
+
+def test_what_is_invisible_or_missing_in_the_font_is_spelt_out():
+    assert canvas.drawable("a\n\u202e猫$_") == "a\\n\\u202e[U+732B]$_"
+    assert canvas.label_texts(["x" * 18, "x" * 19]) == ["x" * 18, "x" * 17 + "…"]
+
+
+@pytest.mark.parametrize(("source", "target"), [(1, 1), (13, 14), (40, 6), (4, 40)])
+def test_no_text_meets_another_or_leaves_the_picture(drawn, source, target):
+    draw_maps(random_maps(words(source), words(target), layers=1), "maps.png", title="A title of many words " * 9)
+    assert_texts_apart(drawn[0])
+
+
+@pytest.mark.parametrize("length", [1, 20])
+def test_no_text_of_the_grid_meets_another_or_leaves_it(drawn, length):
+    draw_heads(random_maps(words(length), words(length), layers=2, heads=3), "heads.png")
+    assert_texts_apart(drawn[0])
+
+
+def assert_texts_apart(figure):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    FigureCanvasAgg(figure).draw()
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    boxes = [(text.get_window_extent(), text) for text in texts]
+    for box, text in boxes:
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= figure.bbox.width, text
+        assert box.y1 <= figure.bbox.height, text
+    straight = [(box, text) for box, text in boxes if text.get_rotation() in (0, 90)]
+    assert len(straight) > 4
+    for place, (box, text) in enumerate(straight):
+        for other, neighbour in straight[place + 1 :]:
+            assert not box.overlaps(other), (text, neighbour)
+    for axes in figure.axes:
+        slanted = [text for text in axes.xaxis.get_majorticklabels() if text.get_rotation() == 45]
+        for text, neighbour in pairwise(slanted):  # parallel lines: their distance tells
+            apart = (neighbour.get_window_extent().x0 - text.get_window_extent().x0) / 2**0.5
+            assert apart > text.get_fontsize() / 72 * figure.dpi
+
+
+def test_the_picture_shows_the_layer_and_head_that_were_asked_for(drawn):
+    maps = random_maps(words(4), words(5), layers=2, heads=3)
+    draw_maps(maps, "maps.png", layer=0, head=2)
+    draw_maps(maps, "maps.png")
+    for figure, expected in zip(drawn, (maps.cross[0, 2], maps.cross[1].mean(0)), strict=True):
+        image = figure.axes[0].images[0]
+        torch.testing.assert_close(torch.tensor(image.get_array().data), expected)
+        assert image.get_clim() == (0, 1)
+        assert image.get_cmap().name == "cividis"
+    assert "decoder layer 0, head 2" in [text.get_text() for text in drawn[0].texts]
+    assert "decoder layer 1 (last), mean of 3 heads" in [text.get_text() for text in drawn[1].texts]
+
+
+def test_each_panel_shows_the_head_that_was_chosen_for_it(drawn):
+    maps = random_maps(words(4), words(5), layers=2, heads=3)
+    draw_maps(maps, "maps.png", heads={"encoder": (0, 1), "cross": (0, 2)})
+    (figure,) = drawn
+    torch.testing.assert_close(torch.tensor(figure.axes[0].images[0].get_array().data), maps.cross[0, 2])
+    said = [text.get_text() for text in figure.texts]
+    assert {"decoder layer 0, head 2", "encoder layer 0, head 1", "decoder layer 1 (last), mean of 3 heads"} <= {*said}
+    with pytest.raises(ArgumentError, match="heads names 'croos'; the panels are cross, encoder, decoder"):
+        draw_maps(maps, "maps.png", heads={"croos": (0, 2)})
+
+
+def test_what_was_not_written_yet_has_no_colour(drawn):
+    draw_maps(random_maps(words(3), words(4)), "maps.png")
+    decoder = next(axes for axes in drawn[0].axes if axes.images and axes.images[0].get_array().shape == (4, 4))
+    assert decoder.images[0].get_array().mask.tolist() == [[key > row for key in range(4)] for row in range(4)]
+
+
+def test_every_head_has_its_place_in_the_grid(drawn):
+    maps = random_maps(words(4), words(5), layers=2, heads=3)
+    draw_heads(maps, "heads.png", "cross")
+    found = [torch.tensor(axes.images[0].get_array().data) for axes in drawn[0].axes if axes.images]
+    torch.testing.assert_close(torch.stack(found).view(2, 3, 5, 4), maps.cross)
+
+
+def test_a_grid_too_small_for_words_says_so(drawn):
+    draw_heads(random_maps(words(60), words(3), heads=6, layers=1), "heads.png")
+    assert any("60 × 60 words in order, too small to be named" in text.get_text() for text in drawn[0].texts)
+
+
+@pytest.mark.parametrize("draw", [draw_maps, draw_heads])
+def test_places_no_picture_can_go_to_are_refused(tmp_path, draw):
+    maps = random_maps(words(2), words(2))
+    with pytest.raises(ArgumentError, match="nowhere, does not exist"):
+        draw(maps, tmp_path / "nowhere" / "maps.png")
+    with pytest.raises(ArgumentError, match=r"maps\.jpg; pictures are PNG or SVG"):
+        draw(maps, tmp_path / "maps.jpg")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_is_refused_and_the_old_picture_stays(tmp_path):
+    path = tmp_path / "maps.png"
+    path.write_bytes(b"old")
+    with pytest.raises(ArgumentError, match="121 words and a picture shows at most 120"):
+        draw_maps(random_maps(words(121), words(2)), path)
+    with pytest.raises(ArgumentError, match="head 7"):
+        draw_maps(random_maps(words(2), words(2)), path, head=7)
+    with pytest.raises(ArgumentError, match="kind is 'sideways'"):
+        draw_heads(random_maps(words(2), words(2)), path, "sideways")
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("draw", [draw_maps, draw_heads])
+def test_a_missing_matplotlib_is_named(monkeypatch, tmp_path, draw):
+    canvas._glyphs.cache_clear()
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingPackageError, match="a picture needs the package 'matplotlib'"):
+        draw(random_maps(words(2), words(2)), tmp_path / "maps.png")
+
+
+def test_pairs_that_no_head_may_look_at_are_grey_and_small_weights_are_not():
+    heads = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[1.0, 1e-9, 0.0], [0.0, 1.0, 0.0]]])
+    assert canvas.not_allowed(heads).tolist() == [[False, False, True], [False, False, True]]
+
+
+def test_pairs_outside_the_window_of_an_encoder_are_drawn_in_another_tone_than_the_weight_0(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(picture, "draw_weights", lambda figure, box, weights, masked: drawn.append(masked))
+    monkeypatch.setattr(picture, "label_rows", lambda *_: None)
+    monkeypatch.setattr(picture, "label_columns", lambda *_: None)
+    monkeypatch.setattr(picture.Panel, "_write_numbers", lambda *_: None)
+    window = torch.ones(1, 2, 4, 4).tril(1).triu(-1)
+    maps = AttentionMaps(tuple("abcd"), ("x",), window / window.sum(-1, keepdim=True), torch.ones(1, 2, 1, 1),
+                         torch.full((1, 2, 1, 4), 0.25))  # fmt: skip
+    draw_maps(maps, tmp_path / "maps.png")
+    assert sorted(int(masked.sum()) for masked in drawn) == [0, 0, 6]
+    assert "not allowed" in picture.NOTE

@@ -1,0 +1,76 @@
+"""Models divided by tensor parallelism and by FSDP2: training and decoding as on one process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from several_processes.test_tensor_parallel import IDS, local, trained
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import parallelize_module
+
+from regard.distributed import shard_model, tensor_parallel_plan
+from regard_lab.decoding import greedy_search
+from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+
+SOURCES = torch.randint(4, 60, (3, 7), generator=torch.Generator().manual_seed(3))
+CONFIGS = {
+    "language": LanguageConfig(
+        vocab_size=60, dim=24, heads=8, kv_heads=2, head_dim=4, layers=2, hidden_dim=22, biases=True
+    ),
+    "translation": TranslationTransformer.Config(
+        vocab_size=60, dim=24, heads=4, cross_kv_heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0
+    ),
+    "encoder": EncoderConfig(
+        vocab_size=60, dim=24, heads=4, layers=2, positions="alibi", head="words", dropout=0.0
+    ),
+}  # fmt: skip
+KINDS = {"language": LanguageModel, "translation": TranslationTransformer, "encoder": TextEncoder}
+
+
+def divided(name: str, how: str, count: int) -> nn.Module:
+    torch.manual_seed(6)
+    module = KINDS[name](CONFIGS[name]).double()
+    if how == "one":
+        return module
+    mesh = init_device_mesh("cpu", (count,))
+    return (
+        shard_model(module, mesh) if how == "fsdp" else parallelize_module(module, mesh, tensor_parallel_plan(module))
+    )
+
+
+def training(name: str, how: str, count: int) -> dict:
+    return trained(divided(name, how, count), (SOURCES, IDS) if name == "translation" else (IDS,))
+
+
+@pytest.mark.parametrize(("name", "count"), [("language", 4), ("translation", 2), ("translation", 4), ("encoder", 2)])
+def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
+    expected = training(name, "one", 1)
+    for found in pools(count).run(training, name, "tensor", count):
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
+        assert found["weights"].keys() == expected["weights"].keys()
+        for where, one in found["weights"].items():
+            assert abs(one - expected["weights"][where]).max() < 1e-7, where  # Adam divides tiny gradients
+
+
+def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int, int]:
+    """What a model writes, and the bytes of its weights and caches on this process."""
+    module = divided(name, how, count).eval()
+    cached = 0
+    if how != "fsdp":  # its weights are inference tensors once a search has run
+        with torch.no_grad():
+            state = module.start(SOURCES)
+            module.step(SOURCES[:, 0], state)
+        cached = state.nbytes
+    texts = [tuple(one.ids) for one in greedy_search(module, SOURCES, max_length=12)]
+    return texts, sum(local(one).nbytes for one in module.parameters()), cached
+
+
+@pytest.mark.parametrize("how", ["tensor", "fsdp"])
+@pytest.mark.parametrize("name", ["language", "translation"])
+def test_a_divided_model_writes_the_same_texts_with_a_part_of_the_memory(name, how, pools):
+    texts, weights, cached = writing(name, "one", 1)
+    for found, its_weights, its_caches in pools(2).run(writing, name, how, 2):
+        assert found == texts
+        assert its_weights < 0.75 * weights
+        assert how == "fsdp" or its_caches * 2 == cached
