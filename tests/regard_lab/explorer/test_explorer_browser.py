@@ -24,13 +24,6 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def translated(folder):
-    path = folder / "translation.html"
-    to_page(translation()).save(path)
-    return path.as_uri()
-
-
-@pytest.fixture(scope="module")
 def large(folder):
     """12 layers, 12 heads, 512 tokens."""
     path, given = folder / "large.html", weights(12, 12, 512, causal=True)
@@ -83,13 +76,11 @@ def pixels(page, row, column):
 
 
 @pytest.mark.parametrize("palette", ["cividis", "viridis"])
-def test_pixels_are_those_of_the_python_table(browser, folder, palette):
+def test_pixels_are_those_of_the_python_table(browser, page_of, palette):
     given = weights(1, 1, 12, seed=3)
     given[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
-    path = folder / f"pixels-{palette}.html"
-    show(given).save(path)
     expected = colormaps[palette](given[0, 0].numpy(), bytes=True)
-    with Opened(browser, f"{path.as_uri()}#view=map&palette={palette}") as opened:
+    with Opened(browser, f"{page_of(show(given))}#view=map&palette={palette}") as opened:
         opened.page.wait_for_timeout(200)
         wrong = {
             (row, column): (shown, tuple(map(int, expected[row, column])))
@@ -121,23 +112,20 @@ def test_unequal_depths_and_lengths_are_all_reached(browser, translated):
                 assert f"weight {expected:.4f}" in said
 
 
-def test_links_say_how_much_weight_they_hide(browser, folder):
+def test_links_say_how_much_weight_they_hide(browser, page_of):
     given = torch.tensor([[0.5, 0.25, 0.15, 0.1], [0.1, 0.2, 0.3, 0.4], [1.0, 0, 0, 0], [0.25] * 4])
-    path = folder / "links.html"
-    show(given, list("abcd")).save(path)
-    with Opened(browser, f"{path.as_uri()}#view=links&row=0&share=0.6") as opened:
+    address = page_of(show(given, list("abcd")))
+    with Opened(browser, f"{address}#view=links&row=0&share=0.6") as opened:
         assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 25 % of this row, 20 % of all")
         opened.page.get_by_label("Weight shown").fill("100")
         opened.page.wait_for_timeout(100)
         assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 0 % of this row, 0 % of all")
 
 
-def test_heads_are_sorted_by_their_measures(browser, folder):
+def test_heads_are_sorted_by_their_measures(browser, page_of):
     given = torch.stack([torch.eye(8), torch.full((8, 8), 1 / 8), torch.eye(8)[[0] * 8]])
-    path = folder / "heads.html"
-    show(given).save(path)
     orders = {"layer": "012", "entropy": "021", "distance": "012", "first": "012", "received": "012"}
-    with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
+    with Opened(browser, f"{page_of(show(given))}#view=heads") as opened:
         opened.page.locator("summary").click()
         for sort, order in orders.items():
             opened.page.get_by_role("combobox", name="Sort by", exact=True).select_option(sort)
@@ -209,10 +197,8 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
 
 
 @pytest.mark.parametrize(("width", "heads", "across"), [(360, 7, 4), (800, 12, 6)])
-def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, across):
-    path = folder / f"heads-{heads}.html"
-    show(weights(2, heads, 6)).save(path)
-    with Opened(browser, f"{path.as_uri()}#view=heads&scale=largest", width=width) as opened:
+def test_a_layer_of_heads_begins_at_the_left(browser, page_of, width, heads, across):
+    with Opened(browser, f"{page_of(show(weights(2, heads, 6)))}#view=heads&scale=largest", width=width) as opened:
         page = opened.page
         page.wait_for_function("() => document.querySelector('canvas.heads').grid")
         assert page.evaluate("document.querySelector('canvas.heads').grid.across") == across
@@ -229,10 +215,9 @@ def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, acro
 @pytest.mark.parametrize(
     ("view", "count", "width"), [("map", 24, 360), ("map", 20, 1920), ("compare", 24, 800), ("compare", 600, 360)]
 )
-def test_maps_and_their_words_are_not_wider_than_the_page(browser, folder, view, count, width):
-    path = folder / f"words-{count}.html"
-    show(weights(1, 2, count), [f"word number {at}" for at in range(count)]).save(path)
-    with Opened(browser, f"{path.as_uri()}#view={view}", width=width) as opened:
+def test_maps_and_their_words_are_not_wider_than_the_page(browser, page_of, view, count, width):
+    address = page_of(show(weights(1, 2, count), [f"word number {at}" for at in range(count)]))
+    with Opened(browser, f"{address}#view={view}", width=width) as opened:
         opened.page.wait_for_function("() => document.querySelector('main canvas').place")
         found = opened.page.evaluate(
             """(count) => {

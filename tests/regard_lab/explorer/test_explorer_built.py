@@ -103,10 +103,8 @@ def test_an_example_is_small(name):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_opens_without_a_request_or_a_complaint(browser, tmp_path, name):
-    path = tmp_path / f"{name}.html"
-    example_page(name).save(path)
-    with Opened(browser, path.as_uri() + EXAMPLES[name][0]) as opened:
+def test_an_example_opens_without_a_request_or_a_complaint(browser, page_of, name):
+    with Opened(browser, page_of(example_page(name)) + EXAMPLES[name][0]) as opened:
         buttons = opened.page.locator("nav button")
         for at in range(buttons.count()):
             buttons.nth(at).click()

@@ -184,12 +184,10 @@ def test_a_hundred_thousand_positions_are_small_and_quick(browser, large):
         assert not opened.complaints
 
 
-def test_what_is_chosen_is_shown_with_its_streamed_numbers(browser, streamed, tmp_path):
+def test_what_is_chosen_is_shown_with_its_streamed_numbers(browser, streamed, page_of):
     q, k, words = streamed
     head = stream_head(q, k, words, pattern=Causal())
-    path = tmp_path / "streamed.html"
-    show(head).save(path)
-    with Opened(browser, path.as_uri()) as opened:
+    with Opened(browser, page_of(show(head))) as opened:
         page = opened.page
         page.locator("#find").fill("2345")
         page.get_by_role("button", name="Next").click()
@@ -213,11 +211,9 @@ def test_what_is_chosen_is_shown_with_its_streamed_numbers(browser, streamed, tm
         page.wait_for_function("() => document.querySelector('[role=alert]').innerText === 'Not found.'")
 
 
-def test_sampled_rows_are_labelled(browser, streamed, tmp_path):
+def test_sampled_rows_are_labelled(browser, streamed, page_of):
     q, k, words = streamed
-    path = tmp_path / "sampled.html"
-    show(stream_head(q, k, words, pattern=Causal(), rows=100)).save(path)
-    with Opened(browser, path.as_uri(), width=360) as opened:
+    with Opened(browser, page_of(show(stream_head(q, k, words, pattern=Causal(), rows=100))), width=360) as opened:
         assert "sampled: 100 of 3,000 rows" in opened.page.locator(".badge").first.inner_text()
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360
         opened.page.locator(".rows canvas").focus()
@@ -229,9 +225,9 @@ def test_sampled_rows_are_labelled(browser, streamed, tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_has_no_complaint_about_a_long_text(browser, streamed, tmp_path, scheme):
+def test_axe_has_no_complaint_about_a_long_text(browser, streamed, page_of, scheme):
     q, k, words = streamed
-    path = tmp_path / "axe.html"
-    show(stream_head(q, k, words, rows=50)).save(path)
-    with Opened(browser, path.as_uri(), color_scheme=scheme, bypass_csp=True) as opened:
-        assert_accessible(opened, path)
+    with Opened(
+        browser, page_of(show(stream_head(q, k, words, rows=50))), color_scheme=scheme, bypass_csp=True
+    ) as opened:
+        assert_accessible(opened, scheme)

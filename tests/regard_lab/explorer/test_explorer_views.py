@@ -10,7 +10,7 @@ from regard.errors import ArgumentError
 from regard_lab.lessons.walkthrough import shown_walk, walk_whole
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.seeing import look_text, visible
-from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation, show, to_page
+from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation, show
 from regard_lab.seeing.explorer import sources as sources_module
 from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
 from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
@@ -37,24 +37,6 @@ from .making import (
 )
 
 IDS = TOKENISER.encode(TARGET)
-
-
-@pytest.fixture(scope="module")
-def page_of(tmp_path_factory):
-    """The address of the page of an exploration."""
-    folder, count = tmp_path_factory.mktemp("pages"), iter(range(99))
-
-    def saved(exploration):
-        path = folder / f"{next(count)}.html"
-        to_page(exploration).save(path)
-        return path.as_uri()
-
-    return saved
-
-
-@pytest.fixture(scope="module")
-def translated(page_of):
-    return page_of(translation())
 
 
 def served(exploration, asks):
@@ -384,10 +366,8 @@ def test_a_long_text_says_that_its_rows_are_sampled(browser, page_of, monkeypatc
         assert not opened.complaints
 
 
-def test_a_page_of_arrays_has_no_view_of_a_model_and_explains_sums_and_labels(browser, tmp_path):
-    path = tmp_path / "weights.html"
-    show(torch.full((2, 8, 3, 3), 1 / 6)).save(path)
-    with Opened(browser, path.as_uri()) as opened:
+def test_a_page_of_arrays_has_no_view_of_a_model_and_explains_sums_and_labels(browser, page_of):
+    with Opened(browser, page_of(show(torch.full((2, 8, 3, 3), 1 / 6)))) as opened:
         assert opened.page.locator("nav button").all_inner_texts() == [
             "Reader",
             "Heads",
@@ -468,11 +448,11 @@ def test_a_longer_text_says_that_it_is_not_read_again():
     assert f"more than {MOST_REREAD} words" in found.notes[0]
 
 
-def test_the_page_shows_how_each_next_word_moves(browser, tmp_path):
-    found, path = explore_text(language_model(), TOKENISER, SOURCE), tmp_path / "text.html"
-    to_page(compared(found, found, "the same")).save(path)
+def test_the_page_shows_how_each_next_word_moves(browser, page_of):
+    found = explore_text(language_model(), TOKENISER, SOURCE)
+    address = page_of(compared(found, found, "the same"))
     words, changes = found.texts["text"], found.changes
-    with Opened(browser, f"{path.as_uri()}#view=change") as opened:
+    with Opened(browser, f"{address}#view=change") as opened:
         page = opened.page
         page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
         page.get_by_role("combobox", name="Next word").select_option(str(words.index("street") - 1))
