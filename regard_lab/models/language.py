@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind, whole
 from regard.bias import ALiBi
-from regard.core.keywords import OF_MODELS, answering
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError
 from regard.layers import FeedForward, MultiHeadAttention, Projection
@@ -439,7 +439,7 @@ class LanguageModel(Stack):
         self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
         self._initialise()
 
-    @answering("LanguageModel", OF_MODELS)
+    @refusing_keywords("LanguageModel", OF_MODELS)
     def forward(self, ids: torch.Tensor, *, vectors: torch.Tensor | None = None) -> torch.Tensor:
         """Scores of the next id at each position.
 

@@ -269,7 +269,7 @@ def regard_mask(
         mask = PatternMask(pattern, start, shape, place, dense, dtype=dtype)
     except UnknownMaskError as unknown:
         if shared is not None:
-            shared.refuse(UnsupportedError(f"{unknown} is not known to regard, so it is not computed over processes"))
+            shared.refuse(f"{unknown} is not known to regard, so it is not computed over processes")
         pairs = dense()
         mask = PatternMask(Explicit(pairs), 0, shape, place, lambda: pairs, reason=str(unknown), dtype=dtype)
         mask.pairs()

@@ -53,15 +53,6 @@ def test_a_quantised_cache_gives_the_logits_of_eager_attention_and_rounds():
     assert 1e-4 < checks.farthest(found, exact) < 1.0
 
 
-def test_generating_with_a_quantised_cache():
-    family = BY_NAME["GPT-2"]
-    model = family.model()
-    given = {"attention_mask": LIVE, "max_new_tokens": 12, "do_sample": False}
-    expected, found = checks.both(family, model, lambda: model.generate(IDS, **{CACHE: quantised(model)}, **given))
-    assert torch.equal(expected, found)
-    assert found.shape == (3, 32)
-
-
 @pytest.mark.parametrize("name", ["Mistral", "gpt-oss"])
 def test_a_prompt_that_generate_reads_in_chunks(name):
     family = BY_NAME[name]
