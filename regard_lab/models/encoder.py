@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from regard.arguments import shown
-from regard.core.keywords import OF_MODELS, answering
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import KeySpan, Pattern, parse
 from regard.positions import Learned
@@ -160,7 +160,7 @@ class TextEncoder(Stack):
             self.head = ClassesHead(config.dim, config.classes, config.pooling, config.dropout)
         self._initialise()
 
-    @answering("TextEncoder", OF_MODELS)
+    @refusing_keywords("TextEncoder", OF_MODELS)
     def forward(self, ids: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
         """The output of the head for a batch of texts.
 
