@@ -21,7 +21,7 @@ from regard.backends.limits import not_empty, on_dot_products, refused, where
 from regard.backends.merging import merge
 from regard.backends.schedule import Schedule, strict_refusal
 from regard.backends.sinks import with_sinks
-from regard.backends.statistics.observe import observe
+from regard.backends.statistics.second_pass import observe
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result

@@ -7,7 +7,7 @@
 
 The runs of a row block are disjoint and ascending, and together they contain every allowed pair of its rows. A schedule
 is made without reading a tensor. It is iterated, not stored. Equal consecutive blocks are one block with a number of
-`times`, so a window over a million rows has only a few row blocks. `flat` writes a schedule as int32 arrays, as a
+`times`, so a window over a million rows has only a few row blocks. `arrays` writes a schedule as int32 arrays, as a
 native kernel reads it. Fused, tiled, streamed, decode and flex compute schedules or views of them; `strict_refusal` is
 the one check behind `strict=True`.
 """
@@ -29,7 +29,6 @@ from regard.patterns.ranges import Ranges, without
 from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run, ascending, row_block
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
-SHOWN = 12  # row blocks in the text of a schedule
 
 
 @dataclass(frozen=True)
@@ -47,15 +46,6 @@ class Schedule:
         align: WHOLE runs begin and end at multiples of it if another run follows, and narrower gaps are closed.
         most: limit to the pairs between the first and the last key of a row block; above it a block gets fewer rows,
             but at least 16.
-
-    >>> from regard.patterns import CausalWindow
-    >>> print(Schedule.of(CausalWindow(100), 1000, 1000, rows=64))
-    schedule of causal_window(100): 1000 rows by 1000 keys, 16 row blocks
-      rows 0-63: keys 0-0 whole, 1-63 bounded
-      rows 64-127: keys 0-27 bounded, 28-64 whole, 65-127 bounded
-      rows 128-191 and 12 more, each 64 further: keys 29-91 bounded, 92-128 whole, 129-191 bounded
-      rows 960-999: keys 861-899 bounded, 900-960 whole, 961-999 bounded
-      153464 pairs computed, 95050 kept
     """
 
     pattern: Pattern
@@ -114,15 +104,9 @@ class Schedule:
         """Pairs in the runs of all row blocks, allowed or not."""
         return sum(block.pairs for block in self)
 
-    @property
-    def kept(self) -> int:
-        """Pairs that the pattern allows, from its structure."""
-        assert self.starts is not None
-        return self.pattern.count(self.q_len, self.k_len, q_start=self.starts[0])
-
-    def flat(self) -> Flat:
+    def arrays(self) -> Arrays:
         """The schedule as int32 arrays."""
-        return _Flattening(self).result()
+        return _Writing(self).result()
 
     def _times(self, block: RowBlock) -> int:
         """How often a row block repeats, itself included, as far as the pattern's structure shows it."""
@@ -170,25 +154,6 @@ class Schedule:
         return [(run.keys.start - far, run.keys.stop - far, run.kind) for run in away.runs] == [
             (run.keys.start, run.keys.stop, run.kind) for run in here.runs
         ]
-
-    def __str__(self) -> str:
-        blocks = list(self)
-        number = sum(block.times for block in blocks)
-        lines = [
-            f"schedule of {self.pattern}: {count_of(self.q_len, 'rows')} by "
-            f"{count_of(self.k_len, 'keys')}, {count_of(number, 'row blocks')}"
-        ]
-        for block in blocks[:SHOWN]:
-            runs = ", ".join(f"{run.keys.start}-{run.keys.stop - 1} {run.kind.name.lower()}" for run in block.runs)
-            more = f" and {block.times - 1} more, each {len(block.rows)} further" if block.times > 1 else ""
-            keys = f"keys {runs}" if runs else "no key"
-            lines.append(f"  rows {block.rows.start}-{block.rows.stop - 1}{more}: {keys}")
-        if len(blocks) > SHOWN:
-            lines.append(f"  and row blocks from row {blocks[SHOWN].rows.start} on")
-        lines.append(
-            f"  {count_of(self.pairs, 'pairs')} computed" + ("" if self.starts is None else f", {self.kept} kept")
-        )
-        return "\n".join(lines)
 
 
 def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
@@ -264,7 +229,7 @@ def joined(ranges: Ranges, gap: int = 1) -> Ranges:
 
 
 @dataclass(frozen=True, eq=False)
-class Flat:
+class Arrays:
     """A schedule as int32 arrays, the form for native kernels.
 
     blocks: (row blocks, 4): first row, end of rows, first run, end of runs.
@@ -284,7 +249,7 @@ class Flat:
 
 
 @dataclass
-class _Flattening:
+class _Writing:
     """Writes row blocks one after the other into lists of numbers and tensors."""
 
     schedule: Schedule
@@ -304,14 +269,14 @@ class _Flattening:
         grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
         self.answers = Answers(schedule.pattern, grid)
 
-    def result(self) -> Flat:
+    def result(self) -> Arrays:
         for block in self.schedule:
             first = [(run, *self._read(block.rows, run)) for run in block.runs]
             for at in range(block.times):
                 self._write(block, first, at * len(block.rows))
         none = torch.zeros(2, 0, dtype=torch.int64, device="cpu")
         lo, hi = torch.cat([none, *self.bounds], 1).int()
-        return Flat(_table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words]))
+        return Arrays(_table(self.blocks), _table(self.runs), lo, hi, torch.cat([none[0].int(), *self.words]))
 
     def _read(self, rows: range, run: Run) -> tuple[Kind, torch.Tensor | None]:
         """The kind of a run by evaluating its pairs, with its bounds (2, rows) or words."""

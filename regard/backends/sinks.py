@@ -24,10 +24,10 @@ from regard.core.hidden import prepared_sink
 from regard.core.problem import Problem
 from regard.core.result import Result
 
-Kind = TypeVar("Kind", bound=type[Backend])
+BackendClass = TypeVar("BackendClass", bound=type[Backend])
 
 
-def with_sinks(kind: Kind) -> Kind:
+def with_sinks(kind: BackendClass) -> BackendClass:
     """A class of backends that also offers to compute problems with sinks: it computes them without, then rescales."""
     plain = kind.assess
 
@@ -89,7 +89,7 @@ def _scaled(plain: Result, sink: torch.Tensor | None) -> torch.Tensor:
     return (plain.output * share.to(plain.log_sum_exp.dtype).unsqueeze_(-1)).to(plain.output.dtype)
 
 
-class Rows(NamedTuple):
+class SinkRows(NamedTuple):
     """What a sink changes in each row, (batch, heads, q_len).
 
     share: the sum of the weights. log_sum_exp: with the sink. of_keys: the same, but -inf for an empty row.
@@ -102,7 +102,7 @@ class Rows(NamedTuple):
     sink: torch.Tensor
 
 
-def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Rows:
+def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> SinkRows:
     """The rows of a call from the log-sum-exp of its keys; without a sink, or with one of -inf, nothing changes.
 
     On the CPU this is computed in float64 and then rounded: PyTorch's vectorised and scalar code round alike then, so
@@ -111,7 +111,7 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Row
     empty = log_sum_exp == -math.inf
     if sink is None:
         ones = torch.ones_like(log_sum_exp)
-        return Rows(ones.masked_fill(empty, 0), log_sum_exp, log_sum_exp, torch.zeros_like(log_sum_exp))
+        return SinkRows(ones.masked_fill(empty, 0), log_sum_exp, log_sum_exp, torch.zeros_like(log_sum_exp))
     dtype = log_sum_exp.dtype
     if log_sum_exp.is_cpu:
         log_sum_exp, sink = log_sum_exp.double(), sink.double()
@@ -124,7 +124,7 @@ def rows_with_sinks(log_sum_exp: torch.Tensor, sink: torch.Tensor | None) -> Row
     both = torch.where(z > 0, keys + (-above).exp().log1p(), sink + below.exp().log1p())
     every = torch.where(empty, sink, both)
     weight = torch.where(empty, (sink > -math.inf).to(z.dtype), _sigmoid(-z))
-    return Rows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))
+    return SinkRows(*(x.to(dtype) for x in (share, every, every.masked_fill(empty, -math.inf), weight)))
 
 
 def _sigmoid(z: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from regard.backends.dropout import row_states, write_kept
 from regard.backends.limits import not_empty, on_softmax, refused
 from regard.backends.merging import Merging
 from regard.backends.schedule import strict_refusal
-from regard.backends.scores.blocking import Blocking, RowBlock, Size, Workspace, blocking_of
+from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
 from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Scores, score_inputs
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.backends.scores.plain import softmax_pieces
@@ -60,7 +60,7 @@ class Streamed(Described):
         return Result(output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None, **statistics)
 
 
-def _cost(blocking: Blocking, size: Size) -> Cost:
+def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
     problem, pairs = blocking.problem, size.pairs
     learning = problem.needs_grad or problem.bias_learns
     width = torch.promote_types(problem.dtype, torch.float32).itemsize

@@ -26,7 +26,7 @@ from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.lattices import alike_residues, off_lattices, simplified
+from regard.patterns.counts import alike_residues, off_lattices, simplified
 from regard.reprs import Described
 
 MERGED = 3  # times that a number of an output is moved when another part is merged into it
@@ -46,11 +46,11 @@ class Tiled(Described):
     def assess(self, problem: Problem) -> Offer | Refusal:
         if (refusal := refused(self.limits, problem)) is not None:
             return refusal
-        shares = [Share(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
+        shares = [SharedPattern(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
         cost = _cost(problem, shares)
         if (refusal := strict_refusal(problem, cost.pairs)) is not None:
             return refusal
-        return Offer(with_statistics(cost, problem), partial(_run, problem, Parts(problem, tuple(shares))))
+        return Offer(with_statistics(cost, problem), partial(_run, problem, LatticeCalls(problem, tuple(shares))))
 
 
 def _has_lattice(problem: Problem) -> str | None:
@@ -86,7 +86,7 @@ def _patterns_of(problem: Problem) -> list[tuple[slice, tuple[int, ...] | None, 
     return found
 
 
-def _cost(problem: Problem, shares: list[Share]) -> Cost:
+def _cost(problem: Problem, shares: list[SharedPattern]) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4
     flops = moved = 0.0
     pairs = calls = 0
@@ -103,7 +103,7 @@ def _cost(problem: Problem, shares: list[Share]) -> Cost:
     return Cost(flops, moved, peak_bytes=peak, pairs=pairs, calls=calls, pace=pace)
 
 
-def _run(problem: Problem, parts: Parts, operands: Operands) -> Result:
+def _run(problem: Problem, parts: LatticeCalls, operands: Operands) -> Result:
     dtype, wide = operands.q.dtype, torch.promote_types(operands.q.dtype, torch.float32)
     if dtype != wide:  # each merge rounds
         operands = operands._replace(**{name: getattr(operands, name).to(wide) for name in "qkv"})
@@ -113,11 +113,11 @@ def _run(problem: Problem, parts: Parts, operands: Operands) -> Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class LatticeCalls:
     """The parts of every share, as one attention."""
 
     problem: Problem
-    shares: tuple[Share, ...]
+    shares: tuple[SharedPattern, ...]
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         q, v = operands.q, operands.v
@@ -158,7 +158,7 @@ class Parts:
         return tuple(x.to(like.dtype) for x, like in zip(grads, inputs, strict=True))
 
     @cached_property
-    def _first_of_all(self) -> Part | None:
+    def _first_of_all(self) -> LatticePart | None:
         """The part that has all batch rows, heads and queries, if there is one; other parts are added to it."""
         share = self.shares[0]
         return share.parts[0] if share.is_whole and share.parts and share.parts[0].stride == 1 else None
@@ -172,7 +172,7 @@ def _merge(output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, 
     log_sum_exp.copy_(total)
 
 
-class Share:
+class SharedPattern:
     """The batch rows and query heads (None for all) that share one pattern, and its parts."""
 
     def __init__(self, problem: Problem, rows: slice, heads: tuple[int, ...] | None, pattern: Pattern) -> None:
@@ -236,7 +236,7 @@ class Residues:
         return there == self
 
 
-class Part:
+class LatticePart:
     """Residues as problems of their own: one call for each batch row, or for each residue if these are fewer."""
 
     def __init__(self, problem: Problem, own: Residues, grid: Grid) -> None:
@@ -291,14 +291,14 @@ class Part:
         return [whole[at] if self._by_row else whole[:, at] for at in range(self.times)]
 
 
-def _parts_of(problem: Problem, grid: Grid) -> Iterator[Part]:
+def _parts_of(problem: Problem, grid: Grid) -> Iterator[LatticePart]:
     """The disjoint parts of a pattern that is the same for all batch rows and heads."""
     assert problem.q_start is not PER_ROW
     keys = grid.keys
     rest, on_lattices = off_lattices(simplified(problem.pattern))
     if rest != NOTHING:
         rows = problem.q_len
-        yield Part(problem, Residues(rest, 1, 1, 0, rows, problem.q_start, 0, len(keys), keys.start), grid)
+        yield LatticePart(problem, Residues(rest, 1, 1, 0, rows, problem.q_start, 0, len(keys), keys.start), grid)
     for stride, pattern in on_lattices:
         before: Residues | None = None
         for rows in alike_residues(pattern, stride, grid):
@@ -307,10 +307,10 @@ def _parts_of(problem: Problem, grid: Grid) -> Iterator[Part]:
                 before = replace(before, count=before.count + len(rows))
                 continue
             if before is not None:
-                yield Part(problem, before, grid)
+                yield LatticePart(problem, before, grid)
             before = None if one is None else replace(one, count=len(rows))
         if before is not None:
-            yield Part(problem, before, grid)
+            yield LatticePart(problem, before, grid)
 
 
 def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues | None:

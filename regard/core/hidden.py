@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import real
 from regard.bias import Bias
 from regard.core.backend import Operands, Relative
 from regard.core.call import Call
@@ -191,7 +192,7 @@ def prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """The logits of the sinks as (batch or 1, heads or 1, 1) in float32, or in float64 where q is."""
     wide = torch.promote_types(q.dtype, torch.float32)
     if not isinstance(sink, torch.Tensor):
-        return torch.full((1, 1, 1), sink, dtype=wide, device=q.device)
+        return torch.full((1, 1, 1), real("sink", sink), dtype=wide, device=q.device)  # no key holds the number
     if sink.requires_grad:  # a logit of -inf is no sink, so nothing depends on it, not even the sum of an empty row
         sink = sink.masked_fill(sink == -math.inf, -math.inf)
     return sink.to(wide)[(None,) * (2 - sink.dim())][..., None]

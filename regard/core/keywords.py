@@ -1,4 +1,4 @@
-"""The answer to an argument of another library's attention: what to write in its place."""
+"""Keywords of other libraries' attention: what to write in the place of each."""
 
 from __future__ import annotations
 
@@ -10,84 +10,75 @@ from typing import ParamSpec, TypeVar
 from regard.arguments import suggest
 from regard.errors import KeywordError
 
-PADDING = (
-    "pattern=KeySpan(0, lengths) for padding behind the keys; for any other padding pattern=KeyMask(mask), where True "
-    "means that a key may be looked at (key_padding_mask means the opposite: invert it)"
-)
 MASK = (
     "a boolean mask is pattern=Explicit(mask), where True means that the query may look at the key (as in "
     "scaled_dot_product_attention; nn.MultiheadAttention means the opposite: invert it); a mask of numbers is bias=mask"
 )
+PADDING = (
+    "pattern=KeySpan(0, lengths) for padding behind the keys; for any other padding pattern=KeyMask(mask), where True "
+    "means that a key may be looked at (key_padding_mask means the opposite: invert it)"
+)
+PADDING_MASKS = ("attention_mask", "key_padding_mask", "src_key_padding_mask")
 WEIGHTS = "regard.attention_detail(..., want='weights') returns the weights"
-FEWER = "leave it out: k and v may have fewer heads than q"
+CAUSAL = "write pattern='causal'"
+WINDOW = "write pattern='causal_window(size)' or pattern='sliding_window(size)'"
 OF_CALLS = {
-    "attn_mask": MASK,
-    "mask": MASK,
-    "src_mask": MASK,
-    "attention_mask": PADDING,
-    "key_padding_mask": PADDING,
-    "src_key_padding_mask": PADDING,
-    "is_causal": "write pattern='causal'; if q and k have different lengths, regard aligns the last query with "
-    "the last key, and PyTorch the first ones",
-    "causal": "write pattern='causal'",
-    "window_size": "write pattern='causal_window(size)' or pattern='sliding_window(size)'",
+    **dict.fromkeys(("attn_mask", "mask", "src_mask"), MASK),
+    **dict.fromkeys(PADDING_MASKS, PADDING),
+    **dict.fromkeys(("query", "key", "value"), "the arguments are called q, k, v"),
+    "is_causal": f"{CAUSAL}; if q and k have different lengths, regard aligns the last query with the last key, and "
+    "PyTorch the first ones",
+    "causal": CAUSAL,
+    "window_size": WINDOW,
     "dropout_p": "write dropout=; in evaluation 0",
-    "enable_gqa": FEWER,
+    "enable_gqa": "leave it out: k and v may have fewer heads than q",
     "softmax_scale": "write scale=",
     "need_weights": f"{WEIGHTS}; regard.record_attention(model) records those of layers",
     "average_attn_weights": f"{WEIGHTS} of each head, which weights.mean(1) averages",
-    "query": "the arguments are called q, k, v",
-    "key": "the arguments are called q, k, v",
-    "value": "the arguments are called q, k, v",
-}
-CAUSAL = "write pattern='causal'"
-OF_LAYERS = {
-    "embed_dim": "write dim=",
-    "d_model": "write dim=",
-    "hidden_size": "write dim=",
-    "num_heads": "write heads=",
-    "nhead": "write heads=",
-    "num_kv_heads": "write kv_heads=",
-    "num_key_value_heads": "write kv_heads=",
-    "kdim": "write context_dim=; keys and values come from the same vectors",
-    "vdim": "write context_dim=; keys and values come from the same vectors",
-    "bias": "write projection_bias= for biases of the projections; a bias of the scores is given to the call, as in "
-    "layer(x, bias=regard.bias.ALiBi())",
-    "causal": CAUSAL,
-    "is_causal": CAUSAL,
-    "window_size": OF_CALLS["window_size"],
-    "batch_first": "leave it out: inputs are always (batch, length, dim)",
-    "add_bias_kv": "it has no counterpart here",
-    "add_zero_attn": "it has no counterpart here",
-    "device": "write layer.to(device)",
-    "dtype": "write layer.to(dtype)",
 }
 INPUTS = (
     "the inputs are called x and context: layer(x), or layer(x, context), whose keys and values come from the context"
 )
 OF_INPUTS = {**OF_CALLS, **dict.fromkeys(("query", "key", "value", "q", "k", "v", "hidden_states"), INPUTS)}
-PADDED = "leave it out: positions that hold the id PAD (0) are padding, which nothing looks at"
+OF_LAYERS = {
+    **dict.fromkeys(("embed_dim", "d_model", "hidden_size"), "write dim="),
+    **dict.fromkeys(("num_heads", "nhead"), "write heads="),
+    **dict.fromkeys(("num_kv_heads", "num_key_value_heads"), "write kv_heads="),
+    **dict.fromkeys(("kdim", "vdim"), "write context_dim=; keys and values come from the same vectors"),
+    **dict.fromkeys(("causal", "is_causal"), CAUSAL),
+    **dict.fromkeys(("add_bias_kv", "add_zero_attn"), "it has no counterpart here"),
+    "bias": "write projection_bias= for biases of the projections; a bias of the scores is given to the call, as in "
+    "layer(x, bias=regard.bias.ALiBi())",
+    "window_size": WINDOW,
+    "batch_first": "leave it out: inputs are always (batch, length, dim)",
+    "device": "write layer.to(device)",
+    "dtype": "write layer.to(dtype)",
+}
 OF_MODELS = {
-    **dict.fromkeys(("attention_mask", "mask", "key_padding_mask", "src_key_padding_mask"), PADDED),
+    **dict.fromkeys(
+        (*PADDING_MASKS, "mask"),
+        "leave it out: positions that hold the id PAD (0) are padding, which nothing looks at",
+    ),
+    **dict.fromkeys(("src", "tgt"), "the ids are called source and target"),
+    **dict.fromkeys(
+        ("causal", "is_causal"),
+        "a language model and a decoder are causal already; patterns belong to the config",
+    ),
     "input_ids": "the ids are the first argument, model(ids)",
-    "src": "the ids are called source and target",
-    "tgt": "the ids are called source and target",
     "labels": "the model returns logits; torch.nn.functional.cross_entropy(logits, labels) gives a loss",
-    "is_causal": "a language model and a decoder are causal already; patterns belong to the config",
-    "causal": "a language model and a decoder are causal already; patterns belong to the config",
 }
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
 
-def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str], answers: dict[str, str]) -> None:
+def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str], ways: dict[str, str]) -> None:
     """Raise a KeywordError for keywords that the function does not take, with what to write instead of each.
 
     Args:
         function: the name for the message.
         given: the keywords that were given.
         takes: those that exist.
-        answers: what to write for keywords of other libraries.
+        ways: what to write for keywords of other libraries.
 
     >>> refuse_keywords("attention", ["causal"], ("pattern", "scale"), OF_CALLS)
     Traceback (most recent call last):
@@ -99,40 +90,40 @@ def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str],
     named: dict[str, list[str]] = {}  # keywords by what to write instead
     for name in given:
         if name not in takes:
-            named.setdefault(answers.get(name) or suggest(name, takes), []).append(repr(name))
+            named.setdefault(ways.get(name) or suggest(name, takes), []).append(repr(name))
     if len(named) > 1:
-        listed = ", ".join(f"{', '.join(names)} ({answer})" for answer, names in named.items())
+        listed = ", ".join(f"{', '.join(names)} ({way})" for way, names in named.items())
         raise KeywordError(f"{function} has no arguments {listed}")
-    for answer, names in named.items():
-        raise KeywordError(f"{function} has no argument {', '.join(names)}; {answer}")
+    for way, names in named.items():
+        raise KeywordError(f"{function} has no argument {', '.join(names)}; {way}")
 
 
-def answering(name: str, answers: dict[str, str]) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+def refusing_keywords(name: str, ways: dict[str, str]) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
     """A decorator: a keyword that the function does not take raises a KeywordError with what to write instead.
 
-    It is checked before Python looks for missing arguments, so that `layer(query=x)` is answered as well.
+    It is checked before Python looks for missing arguments, so that `layer(query=x)` is refused with it as well.
 
     Args:
         name: of the function, for the message.
-        answers: what to write for keywords of other libraries.
+        ways: what to write for keywords of other libraries.
 
-    >>> @answering("a layer", OF_LAYERS)
+    >>> @refusing_keywords("a layer", OF_LAYERS)
     ... def layer(dim): return dim
     >>> layer(d_model=64)
     Traceback (most recent call last):
     regard.errors.KeywordError: a layer has no argument 'd_model'; write dim=
     """
 
-    def answered(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    def refusing(function: Callable[Given, Found]) -> Callable[Given, Found]:
         takes = tuple(key for key in signature(function).parameters if key != "self")
 
         @wraps(function)
         def call(*args: Given.args, **options: Given.kwargs) -> Found:
             for key in options:
                 if key not in takes:
-                    refuse_keywords(name, options, takes, answers)
+                    refuse_keywords(name, options, takes, ways)
             return function(*args, **options)
 
         return call
 
-    return answered
+    return refusing

@@ -13,8 +13,7 @@ from regard.core.call import Call
 from regard.core.problem import checked_mechanism
 from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
-from regard.mechanisms import Mechanism
-from regard.patterns import Pattern, SameDocument, as_pattern
+from regard.patterns import SameDocument, as_pattern
 from regard.patterns.documents import PerDocument
 
 _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
@@ -42,11 +41,7 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     """
     tensors: tuple[Any, Any, Any] = call[:3]
     q, k, v = tensors
-    named = (("q", q), ("k", k), ("v", v))
-    for name, tensor in named:
-        if is_nested(tensor) and tensor.layout != torch.jagged:
-            refuse_layout(name, tensor)
-    for name, tensor in named:
+    for name, tensor in zip("qkv", tensors, strict=True):
         _check(name, tensor)
     if not torch.equal(_offsets(k), _offsets(v)):
         raise ShapeError("k and v are nested tensors of different lengths; each key needs a value")
@@ -56,30 +51,19 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
         )
     alike = torch.equal(_offsets(q), _offsets(k))
     _refuse_options(call, alike)
-    pattern = _packed_pattern(as_pattern(call.pattern), checked_mechanism(call.mechanism), q, k, alike)
-    q_values, k_values, v_values = (x.values()[None] for x in (q, k, v))
-    offsets = _offsets(q)
+    pattern, offsets = as_pattern(call.pattern).canonical(), _offsets(q)
+    positions = torch.arange(q.values().shape[1], device=q.device)
+    if not checked_mechanism(call.mechanism).is_softmax and alike and pattern.period == 1 and len(positions):
+        # linear mechanisms take documents only by ids
+        pattern &= SameDocument(torch.bucketize(positions, offsets.to(torch.int64), right=True))
+    else:
+        pattern = PerDocument(pattern, tuple(offsets.tolist()), tuple(_offsets(k).tolist()))
+    q, k, v = (x.values()[None] for x in tensors)
 
     def unpacked(output: torch.Tensor) -> torch.Tensor:
         return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets, jagged_dim=2)
 
-    return call._replace(q=q_values, k=k_values, v=v_values, pattern=pattern, q_start=0), unpacked
-
-
-def _packed_pattern(pattern: Pattern, mechanism: Mechanism, q: torch.Tensor, k: torch.Tensor, alike: bool) -> Pattern:
-    q_edges, k_edges = (tuple(_offsets(x).tolist()) for x in (q, k))
-    summing = not mechanism.is_softmax
-    pattern = pattern.canonical()
-    # linear mechanisms take documents only by ids
-    if summing and alike and pattern.period == 1 and q.values().shape[1]:
-        return pattern & SameDocument(_ids(q))
-    return PerDocument(pattern, q_edges, k_edges)
-
-
-def _ids(x: torch.Tensor) -> torch.Tensor:
-    """The document of every packed position, (positions,)."""
-    positions = torch.arange(x.values().shape[1], device=x.device)
-    return torch.bucketize(positions, _offsets(x).to(torch.int64), right=True)
+    return call._replace(q=q, k=k, v=v, pattern=pattern, q_start=0), unpacked
 
 
 def _offsets(x: torch.Tensor) -> torch.Tensor:
@@ -94,6 +78,8 @@ def _check(name: str, x: torch.Tensor | Stored) -> None:
         raise ShapeError(
             f"{name} is a dense tensor {tuple(x.shape)} beside nested ones; q, k and v need to be nested alike"
         )
+    if x.layout != torch.jagged:
+        refuse_layout(name, x)
     if x.dim() != 4 or not isinstance(x.shape[2], torch.SymInt):
         ragged = x.dim() == 4 and isinstance(x.shape[1], torch.SymInt)
         way = f": give {name}.transpose(1, 2)" if ragged else ""

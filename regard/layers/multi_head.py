@@ -13,7 +13,7 @@ from regard.arguments import count_of, real, shown, whole, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
-from regard.core.keywords import OF_INPUTS, OF_LAYERS, answering
+from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
@@ -166,7 +166,7 @@ class MultiHeadAttention(RecordedLayer):
     torch.Size([2, 5, 32])
     """
 
-    @answering("MultiHeadAttention", OF_LAYERS)
+    @refusing_keywords("MultiHeadAttention", OF_LAYERS)
     def __init__(
         self,
         dim: int,
@@ -247,7 +247,7 @@ class MultiHeadAttention(RecordedLayer):
         with hinting_at_pytorch(state_dict):
             return super().load_state_dict(state_dict, strict, assign)
 
-    @answering("an attention layer", OF_INPUTS)
+    @refusing_keywords("an attention layer", OF_INPUTS)
     def forward(
         self,
         x: torch.Tensor,

@@ -125,7 +125,12 @@ def load_converted(
         invariance = within_rounding(difference(rotated, model), fault)
         source = _like(rotated, model)
     other = _pooled(source, kv_heads, method)
-    twin = model if repeats else _reference(source, other, method)
+    largest = None
+    if check:
+        twin = model if repeats else _reference(source, other, method)
+        if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
+            raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
+        largest = within_rounding(difference(other, twin), "the converted model and its reference differ")
     kept, fewer = kept_of_one(model), kept_of_one(other)
     report = Conversion(
         kind=saved.kind,
@@ -135,7 +140,7 @@ def load_converted(
         parameters=Change(*(sum(part.numel() for part in each.parameters()) for each in (model, other))),
         kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()},
         measured=True,
-        difference=_checked_difference(other, twin) if check else None,
+        difference=largest,
         invariance=invariance,
         likeness=alike,
     )
@@ -262,7 +267,11 @@ def turned(
     groups = {name: after[name].kv_heads for name, layer in attention_layers(model).items()
               if after[name].kv_heads < layer.kv_heads}  # fmt: skip
     for name in groups:
-        _check_rotatable(name, attention_layers(model)[name])
+        if not isinstance(_score(layer := attention_layers(model)[name]), ScaledDot | Dot | General):
+            raise UnsupportedError(
+                f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; "
+                f"use method mean or first"
+            )
     copy = deepcopy(model).double().eval()
     layers, state = attention_layers(copy), copy.state_dict()
     moments = {} if calibration is None else moments_of(copy, groups, calibration)
@@ -317,14 +326,6 @@ def second_moment(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     return flat.T @ flat, len(flat)
 
 
-def _check_rotatable(name: str, layer: MultiHeadAttention) -> None:
-    if not isinstance(_score(layer), ScaledDot | Dot | General):
-        raise UnsupportedError(
-            f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; "
-            f"use method mean or first"
-        )
-
-
 def _score(layer: MultiHeadAttention) -> object:
     """The score whose softmax a layer computes; None for another mechanism."""
     declared = layer.mechanism.declared
@@ -348,12 +349,6 @@ def difference(model: Model, other: Model) -> float:
     ids = torch.randint(1, model.config.vocab_size, (2, 3, length), generator=generator)
     inputs = tuple(ids) if isinstance(model, TranslationTransformer) else (ids[0],)
     return largest_difference(*(deepcopy(each).double().eval()(*inputs) for each in (model, other)))
-
-
-def _checked_difference(model: Model, twin: Model) -> float:
-    if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
-        raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
-    return within_rounding(difference(model, twin), "the converted model and its reference differ")
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ class Uptraining:
 
     Args:
         config: the settings.
-        tell: is handed remarks about what is read and what is replaced.
+        tell: receives remarks about what is read and what is replaced.
         showing: shows the events of the training.
 
     Source: GQA, Ainslie et al. 2023, section 2.1.
@@ -141,11 +140,16 @@ class Uptraining:
         if is_hugging_face(folder):
             return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
-        config = replace(config, block=config.block or trained_block(folder))
+        trained = (read_settings(folder) or {}).get("block")  # ids in a row, if the folder is a run of ours
+        config = replace(config, block=config.block or (trained if isinstance(trained, int) else None))
         task = held_out_task(model, saved.extra_files, config, self.tell)
-        converted = load_converted(
-            folder, kv_heads, method, calibration=None if method != "align" else partial(read_batches, task)
-        )
+
+        def read_batches(model: Any) -> None:
+            for index in range(CALIBRATION_BATCHES):
+                task.loss(model, task.batch(index))
+
+        calibration = None if method != "align" else read_batches
+        converted = load_converted(folder, kv_heads, method, calibration=calibration)
         measured = agreement_on_task(converted.before, converted.after, task)
         if not measured.ids:
             raise ArgumentError("--text is too short: none of it is left to measure on")
@@ -168,7 +172,7 @@ class Uptraining:
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.distil and config.steps is None:
-            raise ArgumentError("--distil needs --uptrain-steps: it says what is learned from")
+            raise ArgumentError("--distil needs --uptrain-steps: it changes what is learned from")
         if config.steps is None:
             check_out(folder, out)
             if earlier := earlier_conversion(out):
@@ -217,24 +221,12 @@ class Uptraining:
             )  # fmt: skip
 
 
-def read_batches(task: Task, model: Any) -> None:
-    """Run a model on the first batches of a task."""
-    for index in range(CALIBRATION_BATCHES):
-        task.loss(model, task.batch(index))
-
-
 def speeds_of(before: Model, after: Model) -> list[Speed]:
     """How fast two language models decode; nothing for other models."""
     if not isinstance(before, LanguageModel) or not isinstance(after, LanguageModel):
         return []
     longest = before.config.max_length if before.config.positions == "learned" else None
     return decoding_speed(decoder_of_ours(before), decoder_of_ours(after), contexts_of(longest))
-
-
-def trained_block(folder: Path) -> int | None:
-    """The ids in a row that a language model was trained and validated with, if the folder is a run of ours."""
-    given = (read_settings(folder) or {}).get("block")
-    return given if isinstance(given, int) else None
 
 
 def trained_tokens(folder: Path) -> int | None:
@@ -245,9 +237,7 @@ def trained_tokens(folder: Path) -> int | None:
         return None
 
 
-def held_out_task(
-    model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
-) -> LanguageTask | TranslationTask | MaskedWordTask:
+def held_out_task(model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent) -> Task:
     """The task that a model was trained for, on the texts of the settings; their last part is held out."""
     if TOKENISER_FILE not in files:
         raise NotFoundError(f"this model has no {TOKENISER_FILE} beside it, so it cannot read --text")

@@ -15,7 +15,7 @@ from regard.errors import ArgumentError
 from regard.reprs import Described, brief
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard_lab.decoding.sampling import Sampling
-from regard_lab.decoding.search import Hypothesis, generate
+from regard_lab.decoding.search import generate
 from regard_lab.models import LanguageModel
 from regard_lab.text import BEGIN, Tokeniser, pad
 from regard_lab.text.seen_words import SeenWords
@@ -231,7 +231,9 @@ class Generator(Described):
             for at, (row, hypotheses) in enumerate(zip(rows, texts, strict=True)):
                 for one in hypotheses:
                     text, stopped = listener.read(at, one.ids)
-                    generations[row].append(_generation(prompts[row], encoded[row][1:], one, text, stopped))
+                    ended = "stop" if stopped else "end" if one.finished else "length"
+                    read, numbers = tuple(encoded[row][1:]), (one.log_probability, one.score)
+                    generations[row].append(Generation(prompts[row], text, read, one.ids, *numbers, ended))
             listener.close([[one.ids for one in hypotheses] for hypotheses in texts])
         return generations
 
@@ -247,8 +249,3 @@ class Generator(Described):
                 f"{max(0, config.max_length - longest + 1)}, "
                 f"or shorten the prompt"
             )
-
-
-def _generation(prompt: str, prompt_ids: list[int], written: Hypothesis, text: str, stopped: bool) -> Generation:
-    ended = "stop" if stopped else "end" if written.finished else "length"
-    return Generation(prompt, text, tuple(prompt_ids), written.ids, written.log_probability, written.score, ended)

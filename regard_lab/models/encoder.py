@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from regard.arguments import shown
-from regard.core.keywords import OF_MODELS, answering
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import KeySpan, Pattern, parse
 from regard.positions import Learned
@@ -153,10 +153,14 @@ class TextEncoder(Stack):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.config: EncoderConfig = config
-        self.head = new_head(config)
+        self.head: WordsHead | ClassesHead | None = None
+        if config.head == "words":
+            self.head = WordsHead(config.dim, config.vocab_size, config.norm, config.epsilon, config.tied)
+        elif config.classes is not None:
+            self.head = ClassesHead(config.dim, config.classes, config.pooling, config.dropout)
         self._initialise()
 
-    @answering("TextEncoder", OF_MODELS)
+    @refusing_keywords("TextEncoder", OF_MODELS)
     def forward(self, ids: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
         """The output of the head for a batch of texts.
 
@@ -247,16 +251,6 @@ class TextEncoder(Stack):
     def _initialise_head(self, deviation: float) -> None:
         if isinstance(self.head, WordsHead) and self.head.weight is not None:
             nn.init.normal_(self.head.weight, std=deviation)
-
-
-def new_head(config: EncoderConfig) -> WordsHead | ClassesHead | None:
-    """The head of a config, or None."""
-    if config.head == "words":
-        return WordsHead(config.dim, config.vocab_size, config.norm, config.epsilon, config.tied)
-    if config.head == "classes":
-        assert config.classes is not None
-        return ClassesHead(config.dim, config.classes, config.pooling, config.dropout)
-    return None
 
 
 def text_mask(aligned: Aligned) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind, whole
 from regard.bias import ALiBi
-from regard.core.keywords import OF_MODELS, answering
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError
 from regard.layers import FeedForward, MultiHeadAttention, Projection
@@ -184,6 +184,9 @@ def in_turn(texts: EACH, layer: int) -> str:
     return texts if isinstance(texts, str) else texts[layer % len(texts)]
 
 
+# Layers
+
+
 class Stack(TextModel):
     """Base class of LanguageModel and TextEncoder: embeddings, blocks and a norm. Subclasses add a head."""
 
@@ -251,6 +254,9 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
         bias=ALiBi() if config.positions == "alibi" else None,
         dropout=config.dropout,
     )
+
+
+# The state: texts, their caches, and how prompts of unequal lengths are batched
 
 
 def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -406,6 +412,9 @@ def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
     return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
 
 
+# The model
+
+
 class LanguageModel(Stack):
     """A decoder-only Transformer: scores of the next id after each id of a text.
 
@@ -430,7 +439,7 @@ class LanguageModel(Stack):
         self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
         self._initialise()
 
-    @answering("LanguageModel", OF_MODELS)
+    @refusing_keywords("LanguageModel", OF_MODELS)
     def forward(self, ids: torch.Tensor, *, vectors: torch.Tensor | None = None) -> torch.Tensor:
         """Scores of the next id at each position.
 

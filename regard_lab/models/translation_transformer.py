@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind
-from regard.core.keywords import OF_MODELS, answering
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
@@ -224,7 +224,7 @@ class TranslationTransformer(TextModel):
         self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
         self._initialise()
 
-    @answering("TranslationTransformer", OF_MODELS)
+    @refusing_keywords("TranslationTransformer", OF_MODELS)
     def forward(
         self,
         source: torch.Tensor,

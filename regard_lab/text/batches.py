@@ -52,7 +52,10 @@ class TokenBatches(Described):
         seed = of_kind("seed", seed, int, "an integer")
         if not 0 <= rank < world:
             raise ArgumentError(f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1")
-        costs = [_cost(length) for length in each("lengths", lengths, LENGTHS)]
+        costs = []
+        for length in each("lengths", lengths, LENGTHS):
+            sides = length if isinstance(length, Sequence) and not isinstance(length, str | bytes) else [length]
+            costs.append(max((side if type(side) is int else whole("a length", side) for side in sides), default=0))
         _check_costs(costs, budget)
         self.budget, self.seed, self.world, self.rank = budget, seed, world, rank
         self._bucket_of = _buckets(costs)
@@ -114,11 +117,6 @@ def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) ->
     filled = [[value] * (longest - len(row)) for row in rows]
     padded = [[*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)]
     return torch.tensor(padded, dtype=torch.long).reshape(len(rows), longest)
-
-
-def _cost(length: int | Sequence[int]) -> int:
-    sides = length if isinstance(length, Sequence) and not isinstance(length, str | bytes) else [length]
-    return max((side if type(side) is int else whole("a length", side) for side in sides), default=0)
 
 
 def _check_costs(costs: list[int], budget: int) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from regard.arguments import a_list, a_path, absent, count_of, of_kind
+from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
-from regard_lab.text.lines import LONE_SURROGATES, PathLike, normalise, numbered_lines, tidy, tidy_target
+from regard_lab.text.lines import LONE_SURROGATES, PathLike, check_there, normalise, numbered_lines, tidy, tidy_target
 from regard_lab.text.tables import (
     DELIMITERS,
     EMPTY_LINE,
@@ -69,11 +69,8 @@ def rows(
         raise NotFoundError(f"two paths are read as parallel plain files, but {tables[0]} is a table; give it alone")
     if len(paths) == 2:
         return _parallel_rows(*paths), None, None
-    if not tables and Path(paths[0]).is_dir():
-        raise NotFoundError(f"{paths[0]} is a folder; name a file inside it")
-    if not tables and not Path(paths[0]).exists():
-        raise NotFoundError(absent(paths[0]))
     if not tables:
+        check_there(paths[0])
         raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
     table = table_of(Path(paths[0]))
     if table.suffix not in DELIMITERS:
@@ -143,7 +140,7 @@ class PairFile:
     """Pairs read from files, and why other lines were dropped.
 
     `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason. `header`
-    says what was done with a first line that is a header, or may be one; `quoted` names the rows of a `.tsv` that look
+    is a phrase about a first line that is a header, or may be one; `quoted` names the rows of a `.tsv` that look
     quoted, which are read as they are.
     """
 
@@ -268,7 +265,7 @@ def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
 
 
 def _about_the_keys(table: PairTable, columns: Columns) -> str | None:
-    """What the first line says about the keys to name, if it is an object without the wanted ones."""
+    """A phrase about the keys of the first object, if it lacks the wanted ones."""
     try:
         record = json.loads(first_line(table.path))
     except (ValueError, RecursionError):
@@ -314,7 +311,8 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
         raise ArgumentError(
             f"the shares are valid={valid} and test={test}; give shares of 0 or more whose sum is below 1"
         )
-    placed = [_fraction(pair.source) for pair in pairs]
+    digests = (hashlib.sha256(normalise(pair.source).encode("utf-8")).digest() for pair in pairs)
+    placed = [int.from_bytes(digest[:8], "big") / 2**64 for digest in digests]  # the fraction of each
     sources = sorted(set(placed))
     parts = 1 + (valid > 0) + (test > 0)
     if len(sources) < parts:
@@ -323,20 +321,12 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
             f"split into {parts} parts, which need at least {parts}; add pairs, or give the validation pairs in a "
             f"separate file"
         )
-    test_count = _clamp(sum(f < test for f in sources), test > 0, len(sources) - 1 - (valid > 0))
-    valid_count = _clamp(sum(f < test + valid for f in sources) - test_count, valid > 0, len(sources) - 1 - test_count)
+    below = [sum(fraction < share for fraction in sources) for share in (test, test + valid)]
+    test_count = max(test > 0, min(below[0], len(sources) - 1 - (valid > 0)))
+    valid_count = max(valid > 0, min(below[1] - test_count, len(sources) - 1 - test_count))
     first_valid, first_train = sources[test_count], sources[test_count + valid_count]
     splits = Splits([], [], [])
     for pair, fraction in zip(pairs, placed, strict=True):
         held_out = splits.test if fraction < first_valid else splits.valid
         (held_out if fraction < first_train else splits.train).append(pair)
     return splits
-
-
-def _fraction(source: str) -> float:
-    digest = hashlib.sha256(normalise(source).encode("utf-8")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def _clamp(count: int, least: int, most: int) -> int:
-    return max(least, min(count, most))

@@ -1,14 +1,21 @@
-"""A call as an object: its key tells apart whatever may need another plan, and nothing else."""
+"""A call, its key, its problem and its plan: equal calls share a plan and are checked once, and no others do."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch.autograd import forward_ad
 
 import regard as rg
+from regard import patterns as p
 from regard.bias import ALiBi, Bias, T5Relative
-from regard.core.call import Call
+from regard.core.call import Call, make_problem
+from regard.core.problem import PER_ROW
+from regard.functional.kept import PLANS
+from regard.mechanisms import Softmax
+from regard.patterns import Causal
 from regard.testing import make_qkv
 
 Q, K, V = make_qkv()
@@ -170,3 +177,164 @@ def test_a_plan_that_has_seen_dense_tensors_refuses_sparse_ones_of_their_shape()
     plan.run(Q, K, V)
     with pytest.raises(rg.ShapeError, match="layout"):
         plan.run(Q.to_sparse(), K, V)
+
+
+def planned(q: Any, k: Any, v: Any, **options: Any) -> rg.Plan:
+    call = Call(q, k, v, **options)
+    return (PLANS.find(call) or PLANS.plan(call))[0]
+
+
+def test_a_call_seen_before_is_not_checked_again(monkeypatch: pytest.MonkeyPatch):
+    plan = planned(Q, K, V, pattern="causal", scale=0.5)
+    monkeypatch.setattr(Call, "problem", None)
+    assert planned(*make_qkv(seed=1, layout="sliced"), pattern="causal", scale=0.5) is plan
+
+
+def test_a_call_with_a_bias_seen_before_is_not_checked_again_and_another_bias_is(monkeypatch: pytest.MonkeyPatch):
+    bias = torch.randn(2, 1, 1, K.shape[2])
+    plan = planned(Q, K, V, bias=bias)
+    assert planned(Q, K, V) is not plan
+    assert planned(Q, K, V, bias=bias[:1]) is not plan
+    assert planned(Q, K, V, bias=bias.clone().requires_grad_()) is not plan
+    with pytest.raises(rg.ShapeError):
+        planned(Q, K, V, bias=bias[..., :-1])
+    with pytest.raises(rg.RegardError):
+        planned(Q, K, V, bias=bias.bool())
+    for name in ("weak", "strong"):  # the numbers are those of each call
+        bias = bias * 10
+        expected = rg.attention(Q.double(), K.double(), V.double(), bias=bias.double()).float()
+        torch.testing.assert_close(plan.run(Q, K, V, bias=bias), expected, atol=1e-5, rtol=0, msg=name)
+    with pytest.raises(rg.ArgumentError, match="bias"):
+        plan.run(Q, K, V, bias=bias[:1])
+    with pytest.raises(rg.ArgumentError, match="bias"):
+        plan.run(Q, K, V)
+    monkeypatch.setattr(Call, "problem", None)
+    assert planned(Q, K, V, bias=bias) is plan
+
+
+def test_two_ways_of_posing_a_problem_share_its_plan():
+    ways: list[dict[str, Any]] = [{}, {"mechanism": Softmax()}, {"scale": 5**-0.5}, {"q_start": 4}]
+    assert len({id(planned(Q, K, V, pattern=pattern, **way)) for way in ways for pattern in ("causal", Causal())}) == 1
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ({"scale": 1}, {"scale": True}),
+        ({"softcap": 1}, {"softcap": True}),
+        ({"dropout": 1}, {"dropout": True}),
+        ({"q_start": 1}, {"q_start": True}),
+        ({"q_start": 1}, {"q_start": 1.0}),
+        ({}, {"pattern": ["causal"]}),
+    ],
+)
+def test_what_equals_a_right_argument_but_is_none_is_refused_after_it(right, wrong):
+    planned(Q, K, V, **right)
+    with pytest.raises(rg.ArgumentError):
+        planned(Q, K, V, **wrong)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: (Q.to_sparse(), K, V),
+        lambda: (Q, K.double(), V),
+        lambda: (Q, K, V.to("meta")),
+        lambda: (Q.numpy(), K, V),
+        lambda: (Q, K[:, :, :5], V),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused_after_those_that_do(other):
+    planned(Q, K, V)
+    with pytest.raises(rg.ShapeError):
+        planned(*other())
+
+
+def test_a_call_that_needs_gradients_has_a_plan_of_its_own():
+    leaf = Q.clone().requires_grad_()
+    assert planned(leaf, K, V).problem.needs_grad
+    assert not planned(Q, K, V).problem.needs_grad
+    with torch.no_grad():
+        assert planned(leaf, K, V) is planned(Q, K, V)
+
+
+def test_the_number_of_plans_kept_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    for table in (PLANS.calls, PLANS.problems, PLANS.own):
+        monkeypatch.setattr(table, "most", 8)
+    for start in range(12):
+        planned(Q, K, V, q_start=start)
+        planned(Q, K, V, pattern=p.KeySpan(torch.tensor([0, start])))
+    assert len(PLANS.calls) == len(PLANS.problems) == len(PLANS.own) == 8
+    last = planned(Q, K, V, q_start=11)
+    assert planned(Q, K, V, q_start=11) is last
+
+
+def test_a_plan_looks_again_at_tensors_it_has_not_seen():
+    plan = planned(Q, K, V)
+    assert plan.run(Q, K, V).shape == (2, 6, 7, 13)
+    with pytest.raises(rg.ArgumentError, match=r"this plan was made for other tensors, .* k torch\.float64"):
+        plan.run(Q, K.double(), V)
+    with pytest.raises(rg.ArgumentError, match="without a tensor as bias"):
+        plan.run(Q, K, V, bias=torch.zeros(11))
+
+
+def test_equal_calls_pose_equal_problems():
+    one = make_problem(*make_qkv(seed=1), pattern="causal", bias=torch.zeros(7, 11))
+    other = make_problem(*make_qkv(seed=2, layout="sliced"), pattern=p.Causal(), bias=torch.ones(7, 11))
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+def test_every_difference_makes_another_problem():
+    q, k, v = make_qkv()
+    ways = ({}, {"pattern": "causal"}, {"scale": 1.0}, {"softcap": 1.0}, {"dropout": 0.1}, {"q_start": 0},
+            {"q_start": torch.tensor([0, 1])}, {"bias": torch.zeros(11)}, {"bias": torch.zeros(7, 1)},
+            {"bias": torch.zeros(11, requires_grad=True)}, {"strict": True}, {"want": ("weights",)})  # fmt: skip
+    problems = {make_problem(q, k, v, **way) for way in ways}
+    problems |= {make_problem(*make_qkv(dtype=torch.float64)), make_problem(*make_qkv(requires_grad=True))}
+    assert len(problems) == len(ways) + 2
+
+
+def test_sizes_start_and_pairs_are_told():
+    problem = make_problem(*make_qkv(), pattern="causal")
+    assert (problem.group, problem.q_start, problem.pairs) == (2, 4, 2 * 6 * 7 * 11)
+    assert problem.kept_pairs == 2 * 6 * (5 + 6 + 7 + 8 + 9 + 10 + 11)
+    assert make_problem(*make_qkv(), q_start=torch.tensor([0, 1])).q_start is PER_ROW
+    assert str(problem) == (
+        "softmax(scaled_dot) of 2 x 6 heads over 3, 7 queries by 11 keys, head_dim 5, float32 on cpu, pattern causal"
+    )
+
+
+def test_what_needs_no_gradient_is_known():
+    leaf = make_qkv(requires_grad=True)
+    assert make_problem(*leaf).needs_grad
+    with torch.no_grad():
+        assert not make_problem(*leaf).needs_grad
+
+
+def test_swapped_axes_are_suspected_where_swapping_would_fit():
+    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    doubt = "are heads and length swapped"
+    for sides in ((q.transpose(1, 2), k, v), (q, *(x.transpose(1, 2) for x in (k, v)))):
+        with pytest.raises(rg.ShapeError, match=doubt):
+            rg.attention(*sides)
+    with pytest.raises(rg.ShapeError, match=r"must be a multiple of kv_heads$"):
+        rg.attention(torch.randn(2, 6, 5, 8), torch.randn(2, 4, 9, 8), torch.randn(2, 4, 9, 8))
+
+
+def test_pytorchs_is_causal_is_answered_with_both_alignments():
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(TypeError, match="regard aligns the last query with the last key, and PyTorch the first ones"):
+        rg.attention(q, q, q, is_causal=True)
+
+
+def test_a_gate_is_asked_for_with_its_shape():
+    """`new_parameters` makes no gates, so that the error does not name it."""
+    q, k, v = make_qkv(batch=2, heads=4, kv_heads=2, q_len=5, k_len=5)
+    gated = rg.mechanisms.RandomFeature(8, gated=True)
+    with pytest.raises(rg.ArgumentError, match=r"compute 'gate' of shape \(2, 2, 5\) for each call, and give it"):
+        rg.attention(q, k, v, pattern="causal", mechanism=gated)
+    given = {"gate": torch.full((2, 2, 5), 0.5)}
+    rg.attention(q, k, v, pattern="causal", mechanism=gated, parameters=given)
+    with pytest.raises(rg.ArgumentError, match=r"make it with mechanism\.new_parameters"):
+        rg.attention(q, k, v, mechanism=rg.mechanisms.Softmax(rg.mechanisms.General(5, 5)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -38,139 +39,92 @@ Q, K, V = make_qkv()
 LAYER = rg.MultiHeadAttention(8, 2)
 X = torch.zeros(1, 3, 8)
 LINEAR = m.LinearTransformer()
-OPTIONS = (
-    "pattern", "mechanism", "bias", "softcap", "scale", "dropout", "dropout_seed", "q_start", "backend", "strict",
-    "parameters",
-)  # fmt: skip
-WITH_WANT = (*OPTIONS, "want")
-HANDED = ("bias", "q_start", "dropout_seed", "parameters")
-
-
-def cache(**options: Any) -> caches.Cache:
-    return caches.new_cache(options.pop("kind", "dynamic"), **{"batch": 1, "kv_heads": 2, "head_dim": 4, **options})
-
-
-def state(**options: Any) -> caches.RecurrentState:
-    return caches.RecurrentState(**{"mechanism": LINEAR, "batch": 1, "kv_heads": 2, "head_dim": 4, **options})
-
-
+DEFAULTS = {"dropout": 0.0, "backend": "auto", "strict": False}
 KV = torch.zeros(1, 2, 3, 4)
+QKV = {"q": Q, "k": K, "v": V}
 PLAN = rg.plan_attention(Q, K, V)
-PLACES: dict[str, Callable[[Any], Any]] = {
-    **{f"attention({name})": lambda x, name=name: rg.attention(Q, K, V, **{name: x}) for name in OPTIONS},
-    **{f"detail({name})": lambda x, name=name: rg.attention_detail(Q, K, V, **{name: x}) for name in WITH_WANT},
-    **{f"plan({name})": lambda x, name=name: rg.plan_attention(Q, K, V, **{name: x}) for name in WITH_WANT},
-    **{f"run({name})": lambda x, name=name: PLAN.run(Q, K, V, **{name: x}) for name in HANDED},
-    **{f"Plan.detail({name})": lambda x, name=name: PLAN.detail(Q, K, V, **{name: x}) for name in HANDED},
-    "q": lambda x: rg.attention(x, K, V),
-    "k": lambda x: rg.attention(Q, x, V),
-    "v": lambda x: rg.attention(Q, K, x),
-    "q, k, v": lambda x: rg.attention(x, x, x),
-    "run's q": lambda x: PLAN.run(x, K, V),
-    "run's k": lambda x: PLAN.run(Q, x, V),
-    "run's v": lambda x: PLAN.run(Q, K, x),
-    "plan's k": lambda x: rg.plan_attention(Q, x, V),
-    "detail's v": lambda x: rg.attention_detail(Q, K, x),
-    "pieces": lambda x: rg.merge_attention(x),
-    "a piece": lambda x: rg.merge_attention([x]),
-    "output of a piece": lambda x: rg.merge_attention([(Q, Q[..., 0]), (x, Q[..., 0])]),
-    "log_sum_exp of a piece": lambda x: rg.merge_attention([(Q, x)]),
-    **{
-        f"layer({name})": lambda x, name=name: rg.MultiHeadAttention(**{"dim": 8, "heads": 2, name: x})
-        for name in (
-            "dim", "heads", "kv_heads", "head_dim", "context_dim", "pattern", "mechanism", "positions", "dropout",
-            "softcap", "scale", "projection_bias", "backend", "strict",
-        )
-    },
-    "x": lambda x: LAYER(x),
-    "context": lambda x: LAYER(X, x),
-    **{f"x, {name}": lambda x, name=name: LAYER(X, **{name: x}) for name in ("pattern", "bias", "q_start", "cache")},
-    "project_context": lambda x: LAYER.project_context(x),
-    **{
-        f"new_cache({name})": lambda x, name=name: LAYER.new_cache(**{"batch": 1, name: x})
-        for name in ("batch", "kind", "capacity", "dtype")
-    },
-    "a context": lambda x: layers.ProjectedContext(x, KV),
-    "record_attention": lambda x: layers.record_attention(x).__enter__(),
-    "record_attention's want": lambda x: layers.record_attention(LAYER, want=x).__enter__(),
-    **{
-        f"feed_forward({name})": lambda x, name=name: layers.FeedForward(**{"dim": 8, "hidden_dim": 9, name: x})
-        for name in ("dim", "hidden_dim", "activation", "dropout", "bias")
-    },
-    "feed_forward's x": lambda x: layers.FeedForward(8, 9)(x),
-    **{
-        f"cache({name})": lambda x, name=name: cache(**{name: x})
-        for name in ("kind", "batch", "kv_heads", "head_dim", "v_dim", "dtype", "device", "capacity")
-    },
-    "static capacity": lambda x: cache(kind="static", capacity=x),
-    "append's k": lambda x: cache().append(x, KV),
-    "append's v": lambda x: cache().append(KV, x),
-    "crop": lambda x: cache().crop(x),
-    "reorder": lambda x: cache().reorder(x),
-    "save": lambda x: cache().save(x) if not isinstance(x, str) else None,
-    "load": lambda x: caches.load_cache(x),
-    "load of a kind": lambda x: caches.GrowingCache.load(x),
-    **{
-        f"state({name})": lambda x, name=name: state(**{name: x})
-        for name in ("mechanism", "batch", "kv_heads", "head_dim", "v_dim", "dtype", "device")
-    },
-    "state's q": lambda x: state().attend(x, KV, KV),
-    "state's pattern": lambda x: state().attend(KV, KV, KV, pattern=x),
-    "state's parameters": lambda x: state().attend(KV, KV, KV, parameters=x),
-    "state's crop": lambda x: state().crop(x),
-    "state's reorder": lambda x: state().reorder(x),
-    "state's load": lambda x: caches.RecurrentState.load(x, LINEAR),
-    "stored numbers": lambda x: Stored(x),
-    "stored scales": lambda x: Stored(KV.to(torch.int8), x),
-    "stored first": lambda x: Stored(KV, first=x),
-    "slopes": lambda x: b.ALiBi(x),
-    "a slope": lambda x: b.ALiBi([x]),
-    **{f"t5({name})": lambda x, name=name: b.T5Relative(**{"heads": 2, name: x})
-       for name in ("heads", "buckets", "max_distance", "bidirectional")},
-    "rotary base": lambda x: pos.Rotary(base=x),
-    "rotary dims": lambda x: pos.Rotary(dims=x),
-    "rotary pairs": lambda x: pos.Rotary(pairs=x),
-    "rotate": lambda x: pos.Rotary().rotate(x, torch.arange(3)),
-    "rotate's positions": lambda x: pos.Rotary().rotate(KV, x),
-    "sinusoidal": lambda x: pos.Sinusoidal(x),
-    "sinusoidal base": lambda x: pos.Sinusoidal(4, x),
-    "sinusoidal positions": lambda x: pos.Sinusoidal(4)(x),
-    "learned length": lambda x: pos.Learned(x, 4),
-    "learned dim": lambda x: pos.Learned(4, x),
-    "learned positions": lambda x: pos.Learned(4, 4)(x),
-    "performer": lambda x: m.Performer(x),
-    "performer seed": lambda x: m.Performer(4, x),
-    "orthogonal": lambda x: m.Performer(4, 1, x),
-    "random features": lambda x: m.RandomFeature(x),
-    "gated": lambda x: m.RandomFeature(4, x),
-    "sigma": lambda x: m.RandomFeature(4, sigma=x),
-    "linformer": lambda x: m.Linformer(x, 2),
-    "linformer's shared": lambda x: m.Linformer(4, 2, x),
-    "lsh chunk": lambda x: m.LSH(x),
-    "lsh buckets": lambda x: m.LSH(buckets=x),
-    "lsh several buckets": lambda x: m.LSH(buckets=(x,)),
-    "feature map": lambda x: m.LinearTransformer(x),
-    "relu": lambda x: m.Relu(x),
-    "shifts": lambda x: m.Products(x),
-    "score": lambda x: m.Softmax(x),
-    "general": lambda x: m.General(x, 3),
-    "additive": lambda x: m.Additive(4, 3, x),
-    "projected keys": lambda x: m.Concat(4, 3, 2, x),
-    "local score": lambda x: m.LocalPredictive(x, 4, 3),
-    "local window": lambda x: m.LocalPredictive(m.Dot(), x, 3),
-    "local query_dim": lambda x: m.LocalPredictive(m.Dot(), 4, x),
-    "new_parameters": lambda x: m.Softmax(m.General(4, 3)).new_parameters(x),
-    "top_keys": lambda x: top_keys(x),
-    "weights_of": lambda x: weights_of(x),
-    "weights_of heads": lambda x: weights_of([0], x),
+SIZES = {"batch": 1, "kv_heads": 2, "head_dim": 4}
+CACHE, STATE = caches.new_cache("dynamic", **SIZES), caches.RecurrentState(LINEAR, **SIZES)
+OPTIONS = [name for name in signature(rg.attention).parameters if name not in (*QKV, "foreign")]
+# by name a function, and arguments that it takes: each of its arguments in turn is replaced by garbage
+FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "attention": (rg.attention, QKV),
+    "attention_detail": (rg.attention_detail, QKV | dict.fromkeys(OPTIONS) | DEFAULTS),
+    "plan_attention": (rg.plan_attention, QKV | dict.fromkeys(OPTIONS) | DEFAULTS),
+    "Plan.run": (PLAN.run, QKV),
+    "Plan.detail": (PLAN.detail, QKV),
+    "q, k, v": (lambda x: rg.attention(x, x, x), {}),
+    "merge_attention": (rg.merge_attention, {}),
+    "a piece": (lambda piece: rg.merge_attention([piece]), {}),
+    "of a piece": (lambda output, log_sum_exp: rg.merge_attention([(Q, Q[..., 0]), (output, log_sum_exp)]),
+                   {"output": Q, "log_sum_exp": Q[..., 0]}),
+    "MultiHeadAttention": (rg.MultiHeadAttention, {"dim": 8, "heads": 2}),
+    "layer": (LAYER.forward, {"x": X}),
+    "project_context": (LAYER.project_context, {}),
+    "layer's new_cache": (LAYER.new_cache, {"batch": 1}),
+    "ProjectedContext": (layers.ProjectedContext, {"keys": KV, "values": KV, "gate": None}),
+    "record_attention": (lambda model, want: layers.record_attention(model, want=want).__enter__(),
+                         {"model": LAYER, "want": "weights"}),
+    "FeedForward": (layers.FeedForward, {"dim": 8, "hidden_dim": 9}),
+    "feed_forward": (layers.FeedForward(8, 9).forward, {}),
+    "new_cache": (caches.new_cache, {"kind": "dynamic", **SIZES}),
+    "static": (lambda capacity: caches.new_cache("static", **SIZES, capacity=capacity), {}),
+    "append": (lambda k, v: caches.new_cache("dynamic", **SIZES).append(k, v), {"k": KV, "v": KV}),
+    "crop": (CACHE.crop, {}),
+    "reorder": (CACHE.reorder, {}),
+    "save": (lambda path: None if isinstance(path, str) else CACHE.save(path), {}),
+    "load_cache": (caches.load_cache, {"path": "x"}),
+    "load": (caches.GrowingCache.load, {"path": "x"}),
+    "RecurrentState": (caches.RecurrentState, {"mechanism": LINEAR, **SIZES}),
+    "attend": (lambda **given: caches.RecurrentState(LINEAR, **SIZES).attend(**given),
+               {"q": KV, "k": KV, "v": KV, "pattern": None, "parameters": None}),
+    "state's crop": (STATE.crop, {}),
+    "state's reorder": (STATE.reorder, {}),
+    "state's load": (lambda path: caches.RecurrentState.load(path, LINEAR), {}),
+    "Stored": (lambda numbers, first: Stored(numbers, first=first), {"numbers": KV, "first": 0}),
+    "stored scales": (lambda scales: Stored(KV.to(torch.int8), scales), {}),
+    "ALiBi": (b.ALiBi, {}),
+    "a slope": (lambda slope: b.ALiBi([slope]), {}),
+    "T5Relative": (b.T5Relative, {"heads": 2}),
+    "Rotary": (pos.Rotary, {}),
+    "rotate": (pos.Rotary().rotate, {"x": KV, "positions": torch.arange(3)}),
+    "Sinusoidal": (pos.Sinusoidal, {"dim": 4}),
+    "sinusoidal": (pos.Sinusoidal(4).forward, {}),
+    "Learned": (pos.Learned, {"length": 4, "dim": 4}),
+    "learned": (pos.Learned(4, 4).forward, {}),
+    "Performer": (m.Performer, {}),
+    "RandomFeature": (m.RandomFeature, {}),
+    "Linformer": (m.Linformer, {"length": 4, "rank": 2}),
+    "LSH": (m.LSH, {}),
+    "several buckets": (lambda buckets: m.LSH(buckets=(buckets,)), {}),
+    "LinearTransformer": (m.LinearTransformer, {}),
+    "Relu": (m.Relu, {}),
+    "Products": (m.Products, {}),
+    "Softmax": (m.Softmax, {}),
+    "General": (m.General, {"query_dim": 4, "key_dim": 3}),
+    "Additive": (m.Additive, {"query_dim": 4, "key_dim": 3, "hidden": 2}),
+    "Concat": (m.Concat, {"query_dim": 4, "key_dim": 3, "hidden": 2}),
+    "LocalPredictive": (m.LocalPredictive, {"score": m.Dot(), "window": 4, "query_dim": 3}),
+    "new_parameters": (m.Softmax(m.General(4, 3)).new_parameters, {"heads": 1}),
+    "top_keys": (top_keys, {}),
+    "weights_of": (weights_of, {"rows": [0]}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_garbage_is_taken_or_refused_by_a_sentence(place):
+def places() -> Iterator[tuple[str, str]]:
+    """Each function with each of its arguments."""
+    for function, (call, given) in FUNCTIONS.items():
+        kinds = signature(call).parameters.values()
+        named = [one.name for one in kinds if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        yield from ((function, name) for name in dict.fromkeys([*named, *given]) if name != "generator")
+
+
+@pytest.mark.parametrize(("function", "argument"), [*places()])
+def test_garbage_is_taken_or_refused_by_a_sentence(function, argument):
+    call, given = FUNCTIONS[function]
     for name, value in GARBAGE.items():
         try:
-            PLACES[place](value)
+            call(**{**given, argument: value})
         except rg.RegardError as refusal:
             words = str(refusal)
             assert 20 < len(words) < 1000, (name, words)

@@ -22,7 +22,7 @@ from regard.core.problem import Problem
 _PIECE = 1 << 24  # pairs that are looked at together while runs are found
 
 Allows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+ChangeScore = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @lru_cache(maxsize=32)
@@ -141,11 +141,11 @@ def _by_bits(kinds: torch.Tensor, bits: torch.Tensor) -> Allows:
 def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
     """A function that reads `table` at one index for each axis; an axis of size 1 is broadcast."""
     used = [size > 1 for size in table.shape]
-    flat = table.reshape([size for size in table.shape if size > 1])
+    arrays = table.reshape([size for size in table.shape if size > 1])
 
     def at(*place: torch.Tensor) -> torch.Tensor:
         needed = tuple(index for index, wanted in zip(place, used, strict=True) if wanted)
-        return flat[needed] if needed else flat
+        return arrays[needed] if needed else arrays
 
     return at
 
@@ -160,7 +160,7 @@ def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return chosen.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
-def change_of(problem: Problem, operands: Operands) -> Change | None:
+def change_of(problem: Problem, operands: Operands) -> ChangeScore | None:
     """softcap · tanh(score / softcap) + bias as a function of (score, batch, head, query, key); None without both."""
     softcap = problem.softcap
     bias = None if operands.bias is None else _bias_at(operands.bias, operands)

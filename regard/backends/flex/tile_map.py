@@ -63,21 +63,21 @@ def tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
 @torch.inference_mode(False)  # what is remembered may be needed where gradients are
 def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
     kinds = _Kinds()
-    sheets: dict[Pattern, _Sheet] = {}
-    found: list[list[_Sheet]] = []
+    tiles_of_pattern: dict[Pattern, _Tiles] = {}
+    found: list[list[_Tiles]] = []
     for row in _plain(pattern, batch, heads):
         for one in row:
-            if one not in sheets:
-                sheets[one] = _sheet(one, grid, kinds)
-        found.append([sheets[one] for one in row])
-    empty_rows = torch.stack([torch.stack([sheet.empty_rows for sheet in row]) for row in found])[..., None]
+            if one not in tiles_of_pattern:
+                tiles_of_pattern[one] = _tiles(one, grid, kinds)
+        found.append([tiles_of_pattern[one] for one in row])
+    empty_rows = torch.stack([torch.stack([tiles.empty_rows for tiles in row]) for row in found])[..., None]
     times = batch * heads // (len(found) * len(found[0]))
     return TileMap(
-        kinds=torch.stack([torch.stack([sheet.kinds for sheet in row]) for row in found]),
+        kinds=torch.stack([torch.stack([tiles.kinds for tiles in row]) for row in found]),
         bits=torch.stack(kinds.bits),
         empty_rows=empty_rows if empty_rows.any() else None,
-        pairs=times * sum(sheet.pairs for row in found for sheet in row),
-        kept=times * sum(sheet.kept for row in found for sheet in row),
+        pairs=times * sum(tiles.pairs for row in found for tiles in row),
+        kept=times * sum(tiles.kept for row in found for tiles in row),
         limits=_limits(pattern, grid),
     )
 
@@ -163,7 +163,7 @@ class _Kinds:
 
 
 @dataclass(frozen=True)
-class _Sheet:
+class _Tiles:
     """The tiles of one pattern: kinds (rows of tiles, columns), which rows are empty, and pairs as in TileMap."""
 
     kinds: torch.Tensor
@@ -172,7 +172,7 @@ class _Sheet:
     kept: int
 
 
-def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
+def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
     answers = Answers(pattern, grid)
     numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
     table, empty_rows = [], []
@@ -198,4 +198,4 @@ def _sheet(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Sheet:
                 kept += kinds.kept[kind]
         table.append(row)
         empty_rows.append(~looking[: len(block.rows)])
-    return _Sheet(torch.stack(table), torch.cat(empty_rows), pairs, kept)
+    return _Tiles(torch.stack(table), torch.cat(empty_rows), pairs, kept)

@@ -3,6 +3,6 @@
 Causal calls are computed chunk by chunk: pairs within a chunk one by one, all earlier keys through their sum.
 """
 
-from regard.backends.linear.backend import Linear
+from regard.backends.linear.attend import Linear
 
 __all__ = ["Linear"]

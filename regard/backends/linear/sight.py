@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from regard.backends.flash import weigh
-from regard.backends.linear.walk import Tensors, Walk
+from regard.backends.linear.walk import Walk, WalkTensors
 from regard.backends.second_order import Piece, gradients
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Grid, Pattern
@@ -94,13 +94,13 @@ class Sight:
         empty = self._at_rows(self.visible.cumsum(-1)) == 0
         return empty if self.earlier is None else empty & ~self.earlier
 
-    def tensors(self, features: Features, v: torch.Tensor) -> Tensors:
+    def tensors(self, features: Features, v: torch.Tensor) -> WalkTensors:
         """The features and values (batch, kv_heads, keys, v_dim) as a walk reads them."""
         q = features.q.unflatten(1, (features.k.shape[1], -1))  # (batch, kv_heads, group, rows, features)
-        tensors = self._without_hidden(Tensors(q, features.k, v, *_logarithms(features)))
+        tensors = self._without_hidden(WalkTensors(q, features.k, v, *_logarithms(features)))
         return tensors if features.floor is None else replace(tensors, least=self._least(features.floor, tensors))
 
-    def _without_hidden(self, tensors: Tensors) -> Tensors:
+    def _without_hidden(self, tensors: WalkTensors) -> WalkTensors:
         if self.visible is None:
             return tensors
         hidden = ~self.visible
@@ -110,15 +110,15 @@ class Sight:
         k_log, decay_log = tensors.k_log.masked_fill(hidden, -math.inf), tensors.decay_log.masked_fill(hidden, 0)
         return replace(tensors, k=k, k_log=k_log, decay_log=decay_log)
 
-    def least_after(self, floor: float, tensors: Tensors) -> torch.Tensor:
+    def least_after(self, floor: float, tensors: WalkTensors) -> torch.Tensor:
         """`least` for the call that continues this one."""
         return self._running(floor, tensors)[..., -1:]
 
-    def _least(self, floor: float, tensors: Tensors) -> torch.Tensor:
+    def _least(self, floor: float, tensors: WalkTensors) -> torch.Tensor:
         """The value of `_running` at the last key that each row may look at, (batch, kv_heads, rows)."""
         return self._at_rows(self._running(floor, tensors))
 
-    def _running(self, floor: float, tensors: Tensors) -> torch.Tensor:
+    def _running(self, floor: float, tensors: WalkTensors) -> torch.Tensor:
         """log(floor · Σ exp(k_log_j + Σ decay_log_t)), (batch, kv_heads, keys), in float64."""
         if not self.walk.keys and self.least is not None:
             return self.least

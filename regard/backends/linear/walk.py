@@ -287,7 +287,7 @@ def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True)
-class Tensors:
+class WalkTensors:
     """The tensors that a walk reads.
 
     q: (batch, kv_heads, group, rows, features). k: (batch, kv_heads, keys, features).

@@ -6,10 +6,9 @@ import torch
 
 from regard.backends.composed import Calls
 from regard.backends.limits import Limit, not_empty, on_dot_products, refused, where
-from regard.backends.native.kernel import Differentiated, Kernel
+from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
-from regard.backends.native.statistics import with_asked
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strict_refusal
 from regard.backends.sinks import with_sinks
@@ -46,7 +45,7 @@ class Native(Described):
         kernel, reads = Kernel(library, problem), _reads_stored(problem)
         steps = steps_of(library, problem) if reads else None
         return Offer(
-            with_asked(_cost(problem, library, pairs, estimated), problem),
+            with_kernel_statistics(_cost(problem, library, pairs, estimated), problem),
             kernel.run,
             takes_stored=reads,
             steps=None if steps is None else steps.run,

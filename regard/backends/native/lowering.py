@@ -1,8 +1,8 @@
-"""Turns a problem into the schedules that the kernel reads: one for each pattern that a batch row or head has.
+"""Lowers a problem to the schedules that the kernel reads: one for each pattern that a batch row or head has.
 
 A band is lowered without evaluating a pair: each row block has one run with the bounds of every row. Other patterns are
-lowered by `Schedule.flat`. The panels in which the kernel adds up keys begin at the first key that any query of a text
-could look at, wherever this call begins, so that a continued text and a padded one get equal bits.
+lowered by `Schedule.arrays`. The panels in which the kernel adds up keys begin at the first key that any query of a
+text could look at, wherever this call begins, so that a continued text and a padded one get equal bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from regard.backends.native.library import MOST_ROWS, CSchedule
-from regard.backends.schedule import Flat, Schedule
+from regard.backends.schedule import Arrays, Schedule
 from regard.core.problem import Problem
 from regard.patterns import Pattern
 from regard.patterns.band import Band
@@ -31,12 +31,12 @@ class Lowered:
     None if all batch rows and heads have the first.
     """
 
-    schedules: list[tuple[Flat, int]]
+    schedules: list[tuple[Arrays, int]]
     schedule_of: torch.Tensor | None
     structs: Any = field(init=False, repr=False)  # the array of rg_schedule
 
     def __post_init__(self) -> None:  # and not when first asked for, which two threads could do at once
-        structs = (CSchedule * len(self.schedules))(*(_struct(flat, origin) for flat, origin in self.schedules))
+        structs = (CSchedule * len(self.schedules))(*(_struct(arrays, origin) for arrays, origin in self.schedules))
         object.__setattr__(self, "structs", structs)
 
     @property
@@ -47,14 +47,16 @@ class Lowered:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        tensors = (x for flat, _ in self.schedules for x in (flat.blocks, flat.runs, flat.lo, flat.hi, flat.bits))
+        tensors = (
+            x for arrays, _ in self.schedules for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)
+        )
         return sum(x.nbytes for x in tensors)
 
 
-def _struct(flat: Flat, origin: int) -> CSchedule:
+def _struct(arrays: Arrays, origin: int) -> CSchedule:
     return CSchedule(
-        len(flat.blocks), len(flat.runs), len(flat.lo), len(flat.bits), origin,
-        *(x.data_ptr() for x in (flat.blocks, flat.runs, flat.lo, flat.hi, flat.bits)),
+        len(arrays.blocks), len(arrays.runs), len(arrays.lo), len(arrays.bits), origin,
+        *(x.data_ptr() for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)),
     )  # fmt: skip
 
 
@@ -95,13 +97,13 @@ class Bands:
         hi = high if self.right is None else min(max(position + self.right + 1, low), high)
         return lo, max(lo, hi)
 
-    def flats(self, starts: list[int], q_len: int, keys: range) -> list[tuple[Flat, int]]:
+    def arrays(self, starts: list[int], q_len: int, keys: range) -> list[tuple[Arrays, int]]:
         """The schedule of each batch row, in blocks of the most rows, each with one run and the bounds of its rows."""
         if (alone := self.bounds_alone(starts, q_len, keys)) is not None:
             low, high = alone
             block, run = [[0, 1, 0, int(low < high)]], [[low, high, int(Kind.WHOLE), 0]]
             numbers = (torch.tensor(x, dtype=torch.int32, device="cpu") for x in (block, run, [low], [high], []))
-            return [(Flat(*numbers), min(max(int(self.start), 0), keys.stop))]
+            return [(Arrays(*numbers), min(max(int(self.start), 0), keys.stop))]
         lo, hi = (x.int().contiguous() for x in self.bounds(starts, q_len, keys))
         first = torch.arange(0, q_len, MOST_ROWS, dtype=torch.int32, device="cpu")
         end = (first + MOST_ROWS).clamp(max=q_len)
@@ -114,7 +116,7 @@ class Bands:
         none = torch.zeros(0, dtype=torch.int32, device="cpu")
         origins = self.start.clamp(0, keys.stop).expand(len(lo)).tolist()
         parts = zip(blocks, runs, lo, hi, origins, strict=True)
-        return [(Flat(block, run, one, other, none), origin) for block, run, one, other, origin in parts]
+        return [(Arrays(block, run, one, other, none), origin) for block, run, one, other, origin in parts]
 
 
 def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
@@ -142,7 +144,7 @@ def lower(problem: Problem, keys: range, starts: list[int]) -> Lowered:
     """
     pattern, batch, heads = problem.pattern, problem.batch, problem.heads
     if (bands := bands_of(pattern, problem.k_len)) is not None:
-        schedules = bands.flats(starts, problem.q_len, keys)
+        schedules = bands.arrays(starts, problem.q_len, keys)
         rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
         return Lowered(schedules, None if len(schedules) == 1 else rows.expand(batch, heads).contiguous())
     schedules, known, numbers = [], {}, []
@@ -161,10 +163,10 @@ def lower(problem: Problem, keys: range, starts: list[int]) -> Lowered:
     return Lowered(schedules, table.expand(batch, heads).contiguous())
 
 
-def _schedule(problem: Problem, pattern: Pattern, start: int, keys: range) -> tuple[Flat, int]:
+def _schedule(problem: Problem, pattern: Pattern, start: int, keys: range) -> tuple[Arrays, int]:
     """The schedule of one batch row and head, and the origin of its panels."""
     q_len, k_len = problem.q_len, problem.k_len
     if (bands := bands_of(pattern, k_len)) is not None:
-        return bands.flats([start], q_len, keys)[0]
+        return bands.arrays([start], q_len, keys)[0]
     origin = min(pattern.keys(0, k_len - 1, k_len).start, keys.stop)
-    return Schedule(pattern, q_len, k_len, (start, start), keys, ROWS).flat(), origin
+    return Schedule(pattern, q_len, k_len, (start, start), keys, ROWS).arrays(), origin

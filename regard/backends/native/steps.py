@@ -61,12 +61,12 @@ class Steps:
 
     def __init__(self, library: Library, problem: Problem, bands: list[Bands]) -> None:
         self.library, self.problem = library, problem
-        self.looks = [_look(one) for one in bands]
+        self.bands = [_row_band(one) for one in bands]
         self.varies = problem.pattern.varies_by_row
         self.summed = "log_sum_exp" in problem.want
         self._products = problem.batch * problem.heads * problem.q_len * (problem.head_dim + problem.v_dim)  # of a key
         self._repeats = not (self.varies or self.summed or problem.q_len > STEP or problem.bias is not None)
-        self._repeats &= len(self.looks[0].spans) == 1
+        self._repeats &= len(self.bands[0].spans) == 1
         self._wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
         rows, heads, dim = problem.q_len, problem.heads, problem.v_dim
         # Of the output (batch, heads, q_len, v_dim), which lies as (batch, q_len, heads, v_dim): shape and strides.
@@ -82,10 +82,10 @@ class Steps:
             return self._repeated(call, q, call.k, call.v)
         k, v = (x if isinstance(x, Stored) else dense(x) for x in (call.k, call.v))
         k_len = k.shape[2]
-        looks = self.looks
+        bands = self.bands
         if self.varies:  # with other numbers in each call, which decide the order of the bands and which one is needed
-            looks = [_look(one) for one in alternatives_of(as_pattern(call.pattern).canonical(), MOST_KEYS) or ()]
-            if not 0 < len(looks) <= len(self.looks):
+            bands = [_row_band(one) for one in alternatives_of(as_pattern(call.pattern).canonical(), MOST_KEYS) or ()]
+            if not 0 < len(bands) <= len(self.bands):
                 return None
         output, q = torch.empty_strided(*self._room, dtype=problem.dtype, device="cpu"), dense(q)
         lse = torch.empty(q.shape[:3], dtype=self._wide, device="cpu") if self.summed else None
@@ -96,7 +96,7 @@ class Steps:
             filled = spare.pop()
         except IndexError:
             filled = self._new(problem.batch if by_row else 1)
-        filled.place(looks, range(first, k_len), call.q_start)
+        filled.place(bands, range(first, k_len), call.q_start)
         filled.layout, into = None, filled.call
         into.first_key, into.keys = first, k_len - first
         into.threads = min(torch.get_num_threads(), max(1, self._products * k_len // FEWEST))
@@ -126,7 +126,7 @@ class Steps:
         if layout != filled.layout:
             filled.layout = None
             q, k, v = dense(q), dense(k), dense(v)
-            filled.place(self.looks, range(k_len), call.q_start)
+            filled.place(self.bands, range(k_len), call.q_start)
             filled.call.first_key, filled.call.keys = 0, k_len
             filled.most_threads = max(1, self._products * k_len // FEWEST)
             for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
@@ -143,10 +143,10 @@ class Steps:
 
     def _new(self, count: int) -> Any:
         """A call struct with so many schedules. As in `Kernel.compute`, only a call that was computed keeps it."""
-        return _Many(self.problem) if self.problem.q_len > STEP else _Filled(self.problem, count, len(self.looks))
+        return _Many(self.problem) if self.problem.q_len > STEP else _Filled(self.problem, count, len(self.bands))
 
 
-class Look(NamedTuple):
+class RowBand(NamedTuple):
     """The keys of a query: those up to `left` before and `right` after its position, within a span.
 
     spans: start and stop of each batch row, or of all of them.
@@ -169,24 +169,24 @@ class Look(NamedTuple):
         return lo, max(lo, hi)
 
 
-def _look(bands: Bands) -> Look:
+def _row_band(bands: Bands) -> RowBand:
     spans = torch.broadcast_tensors(bands.start, bands.stop)
-    return Look(bands.left, bands.right, list(zip(*(one.tolist() for one in spans), strict=True)))
+    return RowBand(bands.left, bands.right, list(zip(*(one.tolist() for one in spans), strict=True)))
 
 
 class _Many(Filled):
     """A call struct for many queries, whose schedules are made for one call."""
 
-    def place(self, looks: list[Look], keys: range, q_start: int | torch.Tensor | None) -> None:
+    def place(self, bands: list[RowBand], keys: range, q_start: int | torch.Tensor | None) -> None:
         """Write the schedule of each batch row."""
-        problem, (look,) = self.problem, looks
-        start, stop = (torch.tensor(ends, dtype=torch.int64, device="cpu") for ends in zip(*look.spans, strict=True))
+        problem, (band,) = self.problem, bands
+        start, stop = (torch.tensor(ends, dtype=torch.int64, device="cpu") for ends in zip(*band.spans, strict=True))
         starts = _starts(q_start, problem.q_len, keys.stop)
-        flats = Bands(look.left, look.right, start, stop).flats(starts, problem.q_len, keys)
-        rows = torch.arange(len(flats), dtype=torch.int32, device="cpu")[:, None]
-        table = None if len(flats) == 1 else rows.expand(problem.batch, problem.heads).contiguous()
-        self.lowered = Lowered(flats, table)
-        self.call.schedules, self.call.schedule = len(flats), self.lowered.address
+        schedules = Bands(band.left, band.right, start, stop).arrays(starts, problem.q_len, keys)
+        rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
+        table = None if len(schedules) == 1 else rows.expand(problem.batch, problem.heads).contiguous()
+        self.lowered = Lowered(schedules, table)
+        self.call.schedules, self.call.schedule = len(schedules), self.lowered.address
         self.call.schedule_of = None if table is None else table.data_ptr()
 
 
@@ -214,33 +214,33 @@ class _Filled(Filled):
         self.call.schedules, self.call.schedule = count, ctypes.addressof(self.structs)
         self.call.schedule_of = ctypes.addressof(self.schedule_of) if count > 1 else None
 
-    def place(self, looks: list[Look], keys: range, q_start: int | torch.Tensor | None) -> None:
+    def place(self, bands: list[RowBand], keys: range, q_start: int | torch.Tensor | None) -> None:
         """Write the keys that each query may look at, as `Bands.bounds` gives them."""
         starts = _starts(q_start, self.problem.q_len, keys.stop)
         for row in range(self.count):
             first = starts[row if len(starts) > 1 else 0]
             if self.most == 1:
-                self._place_one(row, first, looks[0], keys.stop)
+                self._place_one(row, first, bands[0], keys.stop)
             else:
-                self._place_all(row, first, looks, keys.stop)
+                self._place_all(row, first, bands, keys.stop)
 
-    def _place_one(self, row: int, first: int, look: Look, k_len: int) -> None:
+    def _place_one(self, row: int, first: int, band: RowBand, k_len: int) -> None:
         """The run of a batch row whose queries may look at one band."""
         q_len = self.problem.q_len
-        low, high = look.span(row, k_len)
+        low, high = band.span(row, k_len)
         at = row * q_len
         for i in range(q_len):
-            self.lo[at + i], self.hi[at + i] = look.run(first + i, low, high)
+            self.lo[at + i], self.hi[at + i] = band.run(first + i, low, high)
         begin, end = self.lo[at], self.hi[at + q_len - 1]
         whole = begin == self.lo[at + q_len - 1] and self.hi[at] == end
         self.block[4 * row + 3] = int(begin < end)
         self.runs[4 * row : 4 * row + 4] = [begin, end, int(Kind.WHOLE if whole else Kind.BOUNDED), 0]
         self.structs[row].origin = low
 
-    def _place_all(self, row: int, position: int, looks: list[Look], k_len: int) -> None:
+    def _place_all(self, row: int, position: int, bands: list[RowBand], k_len: int) -> None:
         """The runs of the one query of a batch row that may look at several bands."""
-        spans = [look.span(row, k_len) for look in looks]
-        joined = union(range(*look.run(position, *span)) for look, span in zip(looks, spans, strict=True))
+        spans = [band.span(row, k_len) for band in bands]
+        joined = union(range(*band.run(position, *span)) for band, span in zip(bands, spans, strict=True))
         numbers = [number for run in joined for number in (run.start, run.stop, int(Kind.WHOLE), 0)]
         at = 4 * self.most * row
         self.runs[at : at + len(numbers)] = numbers

@@ -87,7 +87,7 @@ class Workspace:
 
 
 @dataclass(frozen=True)
-class Size:
+class BlockCounts:
     """The numbers of computed pairs and of score blocks; `exact` is False if they are estimated from a sample."""
 
     pairs: int
@@ -155,7 +155,7 @@ class Blocking:
         units = min(self._fitting // heads, batch) * heads if self._fitting >= heads else min(self._fitting, heads)
         return units * self.problem.group * self.rows * self.keys if batch else 0
 
-    def size(self) -> Size:
+    def size(self) -> BlockCounts:
         """Pairs computed over all heads, and the number of score blocks; estimated from a sample if there are many."""
         problem, schedule = self.problem, self.schedule(known_starts(self.problem))
         count = -(-problem.q_len // self.rows)
@@ -168,7 +168,7 @@ class Blocking:
         found = [measure(schedule.block_at(at * self.rows)) for at in sample]
         share = count / len(sample) if sample else 1
         pairs, blocks = sum(one[0] for one in found), sum(one[1] for one in found)
-        return Size(round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count)
+        return BlockCounts(round(share * pairs) * heads, round(share * blocks) * lots, exact=len(sample) == count)
 
     def _cut(self, run: Run) -> Iterator[Run]:
         return (Run(run.keys[at : at + self.keys], run.kind) for at in range(0, len(run.keys), self.keys))

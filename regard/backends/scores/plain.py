@@ -21,7 +21,7 @@ from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.base import AroundCentre
+from regard.mechanisms.scores import AroundCentre
 from regard.patterns import Grid
 from regard.patterns.ranges import Ranges
 
@@ -31,7 +31,7 @@ Maybe = torch.Tensor | None
 
 
 @dataclass(frozen=True)
-class Rows:
+class PlainRows:
     """Some rows of a problem and the runs of keys that any of them may look at."""
 
     problem: Problem
@@ -142,7 +142,7 @@ class Scored:
         return self.hidden.all(-1)
 
 
-def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = None) -> Iterator[Rows]:
+def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = None) -> Iterator[PlainRows]:
     """The rows of a problem, or only those in `wanted`, in blocks of as many as fit."""
     schedule = Schedule.of_problem(problem, problem.q_len)
     width = problem.batch * problem.heads * (problem.head_dim if sums_tanh(problem) else 1)
@@ -161,7 +161,7 @@ def rows_of(problem: Problem, operands: Operands, wanted: list[range] | None = N
                     break
                 count, here = len(more), wider
             if here:
-                yield Rows(problem, operands, range(at, at + count), here)
+                yield PlainRows(problem, operands, range(at, at + count), here)
             at += count
 
 
@@ -169,7 +169,7 @@ def softmax_pieces(problem: Problem, operands: Operands) -> Iterator[Piece]:
     """The pieces that compute output and log-sum-exp from (v, *score_inputs)."""
     for rows in rows_of(problem, operands):
 
-        def compute(v: torch.Tensor, *inputs: Any, rows: Rows = rows) -> tuple[torch.Tensor, ...]:
+        def compute(v: torch.Tensor, *inputs: Any, rows: PlainRows = rows) -> tuple[torch.Tensor, ...]:
             scored = rows.scores(*inputs)
             weights, log_sum_exp = weigh(scored.scores, scored.hidden)
             if problem.dropout >= 1:

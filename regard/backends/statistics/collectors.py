@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from regard.backends.scores.blocks import ScoreBlock, Scores
-from regard.backends.scores.plain import Rows, rows_of
+from regard.backends.scores.plain import PlainRows, rows_of
 from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands
 from regard.core.problem import Problem
@@ -272,7 +272,7 @@ def statistics_pieces(
         statistics = [_statistic(name, rows, indices) for name in names]
 
         def compute(
-            log_sum_exp: torch.Tensor, *inputs: Any, rows: Rows = rows, statistics: list[Statistic] = statistics
+            log_sum_exp: torch.Tensor, *inputs: Any, rows: PlainRows = rows, statistics: list[Statistic] = statistics
         ) -> list[torch.Tensor]:
             scored = rows.scores(*inputs)
             empty, hidden = scored.empty[..., None], scored.hidden
@@ -283,7 +283,7 @@ def statistics_pieces(
         yield Piece(compute, (rows.lines, *rows.inputs), tuple(place for _, place in statistics))
 
 
-def _statistic(name: str, rows: Rows, indices: torch.Tensor | None) -> Statistic:
+def _statistic(name: str, rows: PlainRows, indices: torch.Tensor | None) -> Statistic:
     lines, columns = rows.lines, rows.columns
     if name == "received":
         return lambda weights, _: weights.sum(-2), (*lines[:2], columns)
@@ -300,7 +300,7 @@ def _statistic(name: str, rows: Rows, indices: torch.Tensor | None) -> Statistic
     return lambda weights, logs: -(weights * logs).sum(-1), lines
 
 
-def _chosen(rows: Rows) -> Statistic:
+def _chosen(rows: PlainRows) -> Statistic:
     """The weights of the requested rows and heads that are among these rows."""
     asked = requested(WeightsOf, rows.problem.want)
     assert asked is not None
@@ -315,7 +315,7 @@ def _chosen(rows: Rows) -> Statistic:
     return lambda weights, _: weights[:, heads][:, :, lines], place
 
 
-def _top(rows: Rows, indices: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def _top(rows: PlainRows, indices: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """The weights of the keys with these indices; 0 where the index is -1."""
     columns = rows.columns
     if isinstance(columns, torch.Tensor):

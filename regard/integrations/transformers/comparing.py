@@ -17,9 +17,9 @@ from regard.arguments import count_of, kind_of, whole
 from regard.errors import ArgumentError
 from regard.integrations.transformers.attaching import REPLACEMENTS
 from regard.integrations.transformers.modules import attention_modules
-from regard.integrations.transformers.replaced import given_cache
 from regard.integrations.transformers.surgery import Replacement
 from regard.integrations.transformers.watching import taken_calls
+from regard.integrations.transformers.window_cache import given_cache
 from regard.reprs import brief
 from regard.timing import median_seconds
 

@@ -27,9 +27,10 @@ from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.reading import live_keys
+from regard.integrations.transformers.window_cache import given_cache
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
-__all__ = ["given_cache", "replace_modules", "restore_modules"]
+__all__ = ["replace_modules", "restore_modules"]
 
 _patterns: Any = WeakTensorKeyDictionary()  # made from a mask tensor, which all layers of a forward pass share
 
@@ -142,11 +143,6 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
             self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, is_causal=False
         )
         return self.out_proj(output.flatten(2)), None, past
-
-
-def given_cache(*given: Any) -> Any:
-    """The cache among the values of a call or an output, which versions of transformers name differently."""
-    return next((one for one in given if hasattr(one, "get_seq_length")), None)
 
 
 def _cache_of(past: Any, crossing: bool, layer: Any) -> tuple[Any, bool]:

@@ -80,8 +80,9 @@ class Shared:
     met: bool = False
     given: Callable[[], _Given | None] = field(default=_Given, repr=False)
 
-    def refuse(self, error: RegardError) -> NoReturn:
+    def refuse(self, sentence: str, kind: type[RegardError] = UnsupportedError) -> NoReturn:
         """Raise an error, after it was reported to the other processes, so that they do not wait for this one."""
+        error = kind(sentence)
         self.report(error)
         raise error
 
@@ -93,27 +94,22 @@ class Shared:
 
     def check_mask(self, pattern: Pattern, q_start: int, keys: int) -> None:
         """Raise unless a mask is that of the whole sequence, in positions that all processes know."""
-        reason = None
         if keys != self.length or q_start:
-            reason = (
+            self.refuse(
                 f"a mask of {keys} keys from position {-q_start} on was made, and the processes share "
                 f"{self.length} positions; this model makes masks from its own part or from a cache"
             )
-        elif pattern.documents:
-            reason = (
+        if pattern.documents:
+            self.refuse(
                 f"a mask of {pattern} has documents of one part of the sequence, which the other processes do not "
                 f"know; packed documents are computed on one process"
             )
-        if reason:
-            self.refuse(UnsupportedError(reason))
 
     def refuse_call(self, module: nn.Module, why: str) -> NoReturn:
         """Raise because a module calls attention in a way that is not computed over processes."""
         self.refuse(
-            UnsupportedError(
-                f"{type(module).__name__} {why}, which is not computed over several processes; use one process: "
-                f"attach(model) without mesh"
-            )
+            f"{type(module).__name__} {why}, which is not computed over several processes; use one process: "
+            f"attach(model) without mesh"
         )
 
     def attention(
@@ -146,12 +142,7 @@ def shared_now() -> Shared | None:
 
 
 def sharing_of(model: PreTrainedModel, mesh: Any, layout: str, form: str) -> Sharing | None:
-    """How the sequence of a model would be divided; None without a mesh.
-
-    Raises:
-        UnsupportedError: a model that needs more of the sequence than attention gives it.
-        ArgumentError: an unknown layout or form, or no mesh of one dimension.
-    """
+    """How the sequence of a model would be divided; None without a mesh."""
     check_division(layout, form)
     if mesh is None:
         if (layout, form) != ("contiguous", "auto"):
@@ -268,10 +259,9 @@ def _complete(given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Sh
     asked = given.get("position_ids")
     if asked is not None and not (asked.shape[-1:] == places.shape[-1:] and bool((asked == places).all())):
         shared.refuse(
-            ArgumentError(
-                f"position_ids on process {rank} are not the positions of its part, which begin with "
-                f"{places[0, :4].tolist()}; leave them out"
-            )
+            f"position_ids on process {rank} are not the positions of its part, which begin with "
+            f"{places[0, :4].tolist()}; leave them out",
+            ArgumentError,
         )
     given["position_ids"] = places
     mask, shape = given.get("attention_mask"), (x.shape[0], layout.length)
@@ -279,10 +269,9 @@ def _complete(given: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Sh
         mask = torch.ones(shape, dtype=torch.long, device=x.device)
     elif mask.shape != shape:
         shared.refuse(
-            ShapeError(
-                f"attention_mask is {shown(mask)}; over several processes it is that of the whole sequence, "
-                f"{shape}, on every process"
-            )
+            f"attention_mask is {shown(mask)}; over several processes it is that of the whole sequence, {shape}, on "
+            f"every process",
+            ShapeError,
         )
     given["attention_mask"] = mask
 

@@ -18,7 +18,7 @@ from regard.errors import UnsupportedError
 from regard.integrations.transformers.masks import PatternMask
 from regard.patterns import Pattern
 
-__all__ = ["WindowLayer", "check_kept", "mask_of_kept", "window_cache"]
+__all__ = ["WindowLayer", "check_kept", "given_cache", "mask_of_kept", "window_cache"]
 
 DROPPED = "_regard_dropped"  # on the keys of a call: which keys are left out, as a range
 
@@ -39,6 +39,11 @@ def check_kept(pattern: Pattern, first: int, last: int) -> None:
             f"this call computes {part}, whose positions are not known where a cache drops keys; windows, prefixes "
             f"and left padding are. Use the model's own cache for it"
         )
+
+
+def given_cache(*given: Any) -> Any:
+    """The cache among the values of a call or an output, which versions of transformers name differently."""
+    return next((one for one in given if hasattr(one, "get_seq_length")), None)
 
 
 def mask_of_kept(key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:

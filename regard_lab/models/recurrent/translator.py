@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.arguments import count_of, of_kind
-from regard.core.keywords import OF_MODELS, answering
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError
 from regard.layers import Projection
 from regard.layers.caches.base import check_rows
@@ -190,7 +190,7 @@ class RecurrentTranslator(TextModel):
         self.to_first_state = nn.Linear(hidden, (2 if config.cell == "lstm" else 1) * config.decoder_layers * hidden)
         self._initialise()
 
-    @answering("RecurrentTranslator", OF_MODELS)
+    @refusing_keywords("RecurrentTranslator", OF_MODELS)
     def forward(
         self,
         source: torch.Tensor,

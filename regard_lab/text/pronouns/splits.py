@@ -99,14 +99,6 @@ class Opening:
     partners: tuple[Noun, ...]
 
 
-def deal_referents(random: Random) -> Iterator[Noun]:
-    """Yield all nouns in endless rounds, shuffled in each, so that each is equally often the referent."""
-    while True:
-        deck = list(NOUNS)
-        random.shuffle(deck)
-        yield from deck
-
-
 def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Derivation | None:
     """Draw a sentence in which *it* refers to the given noun.
 
@@ -211,7 +203,7 @@ def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WE
     """
     if split not in SPLITS:
         raise ArgumentError(f"there is no split {split!r}; the corpus has {', '.join(SPLITS)}")
-    _check_count(f"sentences of {split!r}", count, LARGEST_COUNT[split])
+    _check_count("sentences", count, split)
     drawn = _distinct_derivations(split, Random(f"{split} {seed}"), weights)
     return [write(derivation) for derivation in islice(drawn, count)]
 
@@ -237,7 +229,7 @@ def make_contrast_pairs(
         >>> len(set(before.source.split()) ^ set(after.source.split())), before.pronoun != after.pronoun
         (2, True)
     """
-    _check_count("contrast pairs of 'test'", count, LARGEST_COUNT["test"])
+    _check_count("contrast pairs", count, "test")
     random = Random(f"contrast {seed}")
     pairs: list[tuple[PronounSentence, PronounSentence]] = []
     seen: set[str] = set()
@@ -276,7 +268,7 @@ def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list
         >>> len(set(first.source.split()) ^ set(twin.source.split()))
         2
     """
-    _check_count("sentences of 'train'", count, LARGEST_COUNT["train"])
+    _check_count("sentences", count, "train")
     random = Random(f"twins {seed}")
     groups: list[tuple[PronounSentence, ...]] = []
     seen: set[str] = set()
@@ -295,25 +287,25 @@ def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list
 def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Iterator[Derivation]:
     """An endless stream of distinct derivations of a split."""
     seen: set[Derivation] = set()
-    for referent in deal_referents(random):
-        derivation = draw(split, referent, random, weights)
-        if derivation is not None and derivation not in seen:
-            seen.add(derivation)
-            yield derivation
+    while True:
+        deck = list(NOUNS)  # in endless rounds, so that each is equally often the referent
+        random.shuffle(deck)
+        for referent in deck:
+            derivation = draw(split, referent, random, weights)
+            if derivation is not None and derivation not in seen:
+                seen.add(derivation)
+                yield derivation
 
 
 def with_referent_moved(derivation: Derivation, random: Random) -> Derivation | None:
     """The sentence with a drawback of the other noun and the same degree; None if none fits."""
-    drawbacks = [
-        drawback
-        for drawback in telling_drawbacks(derivation.other.sense, derivation.referent.sense)
-        if derivation.degree in degrees(drawback, derivation.link)
-    ]
+    telling = telling_drawbacks(derivation.other.sense, derivation.referent.sense)
+    drawbacks = [one for one in telling if derivation.degree in degrees(one, derivation.link)]
     if not drawbacks:
         return None
     return replace(derivation, drawback=random.choice(drawbacks), refers_to_subject=not derivation.refers_to_subject)
 
 
-def _check_count(what: str, count: int, largest: int) -> None:
-    if not 0 <= count <= largest:
-        raise ArgumentError(f"{count} {what}: give a count from 0 to {largest}")
+def _check_count(what: str, count: int, split: Split) -> None:
+    if not 0 <= count <= LARGEST_COUNT[split]:
+        raise ArgumentError(f"{count} {what} of {split!r}: give a count from 0 to {LARGEST_COUNT[split]}")

@@ -22,7 +22,7 @@ def built():
 def test_keys_far_apart_cost_whole_panels():
     """Four keys of each 64 are computed as whole panels, each once."""
     alone, all_keys = plan_of("causal & fixed(64, summary=4, local=false)", 512), plan_of("causal", 512)
-    kept = alone.problem.kept.pairs
+    kept = alone.problem.kept_pairs
     assert alone.cost.pairs >= 4 * kept  # a panel has 16 keys or more
     assert alone.cost.pairs <= all_keys.cost.pairs * 1.2
 

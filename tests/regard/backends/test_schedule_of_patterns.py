@@ -1,4 +1,4 @@
-"""A schedule holds every allowed pair once, and its flat arrays hold nothing else."""
+"""A schedule holds every allowed pair once, and its arrays arrays hold nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.schedule import Flat, Kind, RowBlock, Run, Schedule, aligned, packed, strict_refusal
+from regard.backends.schedule import Arrays, Kind, RowBlock, Run, Schedule, aligned, packed, strict_refusal
 from regard.core.call import make_problem
 from regard.testing import make_qkv
 
@@ -38,21 +38,21 @@ PATTERNS: dict[str, p.Pattern] = {
 STARTS = (None, 0, 31, -20)
 
 
-def allowed_by(flat: Flat, q_len: int, k_len: int) -> torch.Tensor:
-    """The pairs that flat arrays hold, and how often each."""
+def allowed_by(arrays: Arrays, q_len: int, k_len: int) -> torch.Tensor:
+    """The pairs that arrays arrays hold, and how often each."""
     found = torch.zeros(q_len, k_len, dtype=torch.int64)
-    for first, stop, begin, end in flat.blocks.tolist():
-        for start, after, kind, place in flat.runs[begin:end].tolist():
+    for first, stop, begin, end in arrays.blocks.tolist():
+        for start, after, kind, place in arrays.runs[begin:end].tolist():
             keys = torch.arange(start, after)
             for row in range(first, stop):
                 if kind == Kind.WHOLE:
                     here = torch.ones(len(keys), dtype=torch.bool)
                 elif kind == Kind.BOUNDED:
-                    lo, hi = (int(x[place + row - first]) for x in (flat.lo, flat.hi))
+                    lo, hi = (int(x[place + row - first]) for x in (arrays.lo, arrays.hi))
                     here = (keys >= lo) & (keys < hi)
                 else:
                     count = -(-len(keys) // 32)
-                    words = flat.bits[place + (row - first) * count :][:count]
+                    words = arrays.bits[place + (row - first) * count :][:count]
                     bit = torch.arange(len(keys))
                     here = (words[bit // 32] >> (bit % 32)) & 1 == 1
                 found[row, start:after] += here
@@ -62,9 +62,9 @@ def allowed_by(flat: Flat, q_len: int, k_len: int) -> torch.Tensor:
 def check(pattern: p.Pattern, q_len: int, k_len: int, q_start: int | None, rows: int, align: int) -> None:
     schedule = Schedule.of(pattern.canonical(), q_len, k_len, q_start, rows=rows, align=align)
     dense = pattern.dense(q_len, k_len, q_start=q_start)
-    flat = schedule.flat()
-    assert torch.equal(allowed_by(flat, q_len, k_len), dense.long())
-    assert [(a, b) for a, b, *_ in flat.blocks.tolist()] == [
+    arrays = schedule.arrays()
+    assert torch.equal(allowed_by(arrays, q_len, k_len), dense.long())
+    assert [(a, b) for a, b, *_ in arrays.blocks.tolist()] == [
         (at, min(at + rows, q_len)) for at in range(0, q_len, rows)
     ]
     for block in (one for few in schedule for one in few.each()):
@@ -118,7 +118,7 @@ def test_any_combination_is_rebuilt_from_its_flat_arrays(pattern, q_len, k_len, 
 def test_equal_row_blocks_are_stored_once() -> None:
     schedule = Schedule.of(p.CausalWindow(256), 1_000_000, 1_000_000, rows=64)
     assert [block.times for block in schedule] == [1, 1, 1, 1, 15_621]
-    assert len(schedule.flat().blocks) == 15_625
+    assert len(schedule.arrays().blocks) == 15_625
 
 
 def test_a_far_window_that_comes_into_sight_ends_a_repetition() -> None:
@@ -163,7 +163,7 @@ def test_words_hold_32_keys_each() -> None:
 
 def test_batch_rows_that_start_apart_have_no_flat_arrays() -> None:
     with pytest.raises(ValueError, match="start at different positions"):
-        Schedule(p.Causal(), 4, 4, (0, 1), range(4), rows=2).flat()
+        Schedule(p.Causal(), 4, 4, (0, 1), range(4), rows=2).arrays()
 
 
 def test_the_one_strict_check_compares_with_the_pairs_kept() -> None:

@@ -61,24 +61,30 @@ def test_narrow_dtypes_answer_in_their_own_dtype_near_the_exact_answer(name, dty
 
 
 @every
-def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan(name):
+def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_backend(name):
     if not takes(MECHANISMS[name], p.KeySpan):
         return
-    found = []
-    for spoilt in (0.0, torch.nan, torch.inf):
-        call = make_call(name, requires_grad=True)
-        pattern = p.KeySpan(1, 9) & (p.Causal() if call.always_causal else p.Full())
-        with torch.no_grad():
-            for x in (call.k, call.v):
-                x[:, :, [0, 9, 10]] = spoilt
-        rows = slice(1, 9)  # of the queries: those that are keys themselves may be spoilt where they are hidden
-        output = answer(call, pattern=pattern)
-        sent = torch.autograd.grad(output[:, :, rows].sum(), call.learning)
-        found.append((output[:, :, rows].detach(), *(x.nan_to_num() if x.shape == call.q.shape else x for x in sent)))
-        assert all(x.isfinite().all() for x in found[-1])
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            assert torch.equal(one, two), name
+    starts, stops = torch.tensor([1, 3]), torch.tensor([9, 8])
+    hidden = (torch.arange(LENGTH) < starts[:, None]) | (torch.arange(LENGTH) >= stops[:, None])  # (batch, keys)
+    clean = make_call(name, requires_grad=True)
+    pattern = p.KeySpan(starts, stops) & (p.Causal() if clean.always_causal else p.Full())
+    for backend in ("reference", *fast(clean, pattern=pattern)):
+        found = []
+        for spoilt in (0.5, torch.nan, torch.inf):
+            call = make_call(name, requires_grad=True)
+            with torch.no_grad():
+                for x in (call.k, call.v):
+                    x.masked_fill_(hidden[:, None, :, None], spoilt)
+                if "gate" in (call.parameters or {}):
+                    call.parameters["gate"].masked_fill_(hidden[:, None], spoilt)
+            rows = slice(3, 8)  # of the queries: those that are keys themselves may be spoilt where they are hidden
+            output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
+            sent = torch.autograd.grad(output[:, :, rows].square().sum(), call.learning)
+            sent = [x.nan_to_num() if x.shape == call.q.shape else x for x in sent]
+            found.append((output[:, :, rows].detach(), *sent))
+            assert all(x.isfinite().all() for x in found[-1])
+        for other in found[1:]:
+            assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True)), backend
 
 
 @causal
@@ -103,24 +109,31 @@ def test_queries_before_the_first_key_are_zeros_with_zero_gradient(name):
 
 
 @every
-def test_a_row_without_any_key_is_zeros(name):
+def test_a_row_without_any_key_is_zeros_on_any_backend(name):
     call = make_call(name, requires_grad=True)
     if not takes(call.mechanism, p.KeySpan):
         return
     nobody = p.KeySpan(torch.tensor([3, 0]), torch.tensor([3, LENGTH]))
-    output = answer(call, pattern=nobody & (p.Causal() if call.always_causal else p.Full()))
-    assert torch.equal(output[0], torch.zeros_like(output[0]))
-    assert all(x.isfinite().all() for x in torch.autograd.grad(output.sum(), call.learning))
+    pattern = nobody & (p.Causal() if call.always_causal else p.Full())
+    for backend in ("reference", *fast(call, pattern=pattern)):
+        output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
+        assert torch.equal(output[0], torch.zeros_like(output[0]))
+        sent = torch.autograd.grad(output.sum(), call.learning)
+        assert all(x.isfinite().all() for x in sent)
+        assert call.mechanism.shares_keys or not sent[0][0].any()
 
 
 @every
-@pytest.mark.parametrize("sizes", [{"batch": 0}, {"q_len": 0}, {"v_dim": 0}, {"q_len": 0, "k_len": 0}])
+@pytest.mark.parametrize(
+    "sizes", [{"batch": 0}, {"q_len": 0}, {"k_len": 0}, {"v_dim": 0}, {"q_len": 0, "k_len": 0}], ids=str
+)
 def test_sizes_of_zero_are_answered(name, sizes):
-    if MECHANISMS[name].shares_keys and sizes == {"q_len": 0}:
+    if MECHANISMS[name].shares_keys and {"q_len", "k_len"} & set(sizes):
         sizes = {"q_len": 0, "k_len": 0}
     call = make_call(name, requires_grad=True, **sizes)
     output = answer(call, pattern="causal" if call.always_causal else None)
     assert output.shape == (*call.q.shape[:3], call.v.shape[3])
+    assert not output.any() or "k_len" not in sizes
     output.sum().backward()
 
 

@@ -8,7 +8,7 @@ import torch
 from asking import ask, computing
 from cell_patterns import PATTERNS
 from cells import Places
-from small_blocks import any_rows, cut
+from small_blocks import cut
 
 import regard as rg
 from regard import mechanisms as m
@@ -37,10 +37,10 @@ def told(w: np.ndarray, at: Places) -> dict[str, np.ndarray]:
     return {"entropy": entropy, "received": w.sum(2), "distance": distance, "weights": w, "chosen_weights": chosen}
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", [*PATTERNS][::2])
 def test_statistics_with_sinks_equal_the_oracle(name, monkeypatch):
-    for number, change in enumerate((cut, any_rows)[: 1 + (name in ("causal", "sliding window, even"))]):
-        change(monkeypatch)
+    for number in range(1 + (name in ("causal", "sliding window, even"))):
+        monkeypatch.undo() if number else cut(monkeypatch)
         lengths = {"q_len": 67, "k_len": 70} if number else {}
         q, k, v = qkv(**lengths)
         at = Places.of(2, 6, q.shape[2], k.shape[2])
@@ -279,7 +279,7 @@ def test_a_plan_takes_sinks_like_those_it_was_made_for():
         plan.run(q, k, v)
     with pytest.raises(rg.ArgumentError, match="made without a tensor as sink"):
         rg.plan_attention(q, k, v).run(q, k, v, sink=sink)
-    with pytest.raises(rg.ArgumentError, match=r"sinks \(1, 6\) that do not learn and was given \(2, 6\)"):
+    with pytest.raises(rg.ArgumentError, match=r"sink \(1, 6\) and was given sink \(2, 6\)"):
         plan.run(q, k, v, sink=torch.zeros(2, 6))
 
 

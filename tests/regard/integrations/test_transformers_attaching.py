@@ -225,13 +225,6 @@ def test_a_model_that_was_loaded_by_name_refuses_output_attentions(kind):
         model(IDS, output_attentions=True)
 
 
-def test_a_model_that_adds_a_mask_in_its_own_code_is_refused_if_it_was_loaded_by_name():
-    config = tf.BloomConfig(vocab_size=99, hidden_size=32, n_layer=1, n_head=4)
-    model = tf.BloomModel._from_config(config, attn_implementation="regard").eval()
-    with pytest.raises(rg.UnsupportedError, match="a bloom model computes with this mask itself"):
-        model(IDS)
-
-
 def test_the_two_sided_window_of_t5gemma_2_is_a_window_and_the_model_compiles_in_one_graph():
     needs("t5gemma2")
     model = attach(small.built("t5gemma2"))

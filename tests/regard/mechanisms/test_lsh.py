@@ -212,23 +212,6 @@ def test_more_rounds_capture_more_of_exact_attention():
     assert all(more > fewer + 0.05 for fewer, more in pairwise(captured)), captured
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"pattern": "causal_window(4)"}, "takes Full, Causal, KeySpan"),
-        ({"pattern": "causal | key_span(0, 2)"}, "takes Full, Causal, KeySpan"),
-        ({"bias": torch.zeros(11, 11)}, "no bias"),
-        ({"dropout": 0.1}, "no dropout"),
-        ({"softcap": 3.0}, "no softcap"),
-        ({"parameters": {"R": torch.zeros(1)}}, "learns nothing"),
-    ],
-)
-def test_what_the_paper_has_no_place_for_is_refused(options, words):
-    x, v = texts(11)
-    with pytest.raises(rg.RegardError, match=words):
-        rg.attention(x, x, v, mechanism=m.LSH(), **options)
-
-
 def test_fewer_key_heads_are_refused():
     x, v = texts(11)
     with pytest.raises(rg.UnsupportedError, match="3 heads of queries cannot be 1 of keys"):

@@ -24,7 +24,7 @@ from regard.backends.native import backend, filling, library, steps
 from regard.backends.native.filling import Filled, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
-from regard.backends.schedule import Flat
+from regard.backends.schedule import Arrays
 from regard.core.result import NAMES, TopKeys, Want
 from regard.core.tensors import Stored
 from regard.errors import RegardError
@@ -169,14 +169,14 @@ def damaged(draw: random.Random) -> None:
         return
     lowered = next(iter(kernel._kept.values()))
     schedules = []
-    for flat, origin in lowered.schedules:
-        arrays = [x.clone() for x in (flat.blocks, flat.runs, flat.lo, flat.hi, flat.bits)]
+    for arrays, origin in lowered.schedules:
+        arrays = [x.clone() for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)]
         for _ in range(draw.randint(1, 3)):
             x = draw.choice(arrays).view(-1)
             if len(x):
                 at = draw.randrange(len(x))
                 x[at] = draw.choice([int(x[at]) + draw.randint(-40, 40), draw.randint(-(2**31), 2**31 - 1), 0])
-        schedules.append((Flat(*arrays), draw.choice([origin, origin + draw.randint(-50, 50)])))
+        schedules.append((Arrays(*arrays), draw.choice([origin, origin + draw.randint(-50, 50)])))
     filled = Filled(plan.problem)
     output, sums = torch.empty(1, 2, q_len, dim), torch.zeros(1, 2, q_len)
     keys = plan.keys

@@ -176,7 +176,7 @@ def test_sums_that_begin_at_the_first_key_of_a_call_are_noticed(monkeypatch):
 
     def begin_at_the_keys(problem, keys, starts):
         found = lowering.lower(problem, keys, starts)
-        return lowering.Lowered([(flat, keys.start) for flat, _ in found.schedules], found.schedule_of)
+        return lowering.Lowered([(arrays, keys.start) for arrays, _ in found.schedules], found.schedule_of)
 
     monkeypatch.setattr(kernel, "lower", begin_at_the_keys)
     wide = ("causal_window(190)", "causal_window(300)")  # their rows see keys of several chunks

@@ -12,10 +12,10 @@ import torch
 import regard as rg
 from regard.backends.native import library
 from regard.backends.native.filling import Filled, describe
+from regard.backends.native.kernel import KernelStatistics
 from regard.backends.native.library import MOST_TOP
 from regard.backends.native.lowering import Bands, Lowered, lower
-from regard.backends.native.statistics import Asked
-from regard.backends.schedule import Flat
+from regard.backends.schedule import Arrays
 from regard.core.call import make_problem
 from regard.errors import RegardError
 
@@ -42,18 +42,18 @@ class Call:
         self.call.schedules, self.call.schedule = len(lowered.schedules), lowered.address
 
     @property
-    def flat(self) -> Flat:
+    def arrays(self) -> Arrays:
         return self.lowered.schedules[0][0]
 
     def change(self, name: str, place: tuple[int, ...], number: int) -> None:
         """Replace a number of an array of the schedule; the arrays of other calls stay as they are."""
-        arrays = {one: getattr(self.flat, one).clone() for one in ("blocks", "runs", "lo", "hi", "bits")}
+        arrays = {one: getattr(self.arrays, one).clone() for one in ("blocks", "runs", "lo", "hi", "bits")}
         arrays[name][place] = number
-        self.use(Lowered([(Flat(**arrays), 0)], None))
+        self.use(Lowered([(Arrays(**arrays), 0)], None))
 
 
 def _run_of(kind: int, call: Call) -> int:
-    return int((call.flat.runs[:, 2] == kind).nonzero()[0])
+    return int((call.arrays.runs[:, 2] == kind).nonzero()[0])
 
 
 DAMAGES: dict[str, tuple[int, Callable[[Call], object]]] = {
@@ -63,15 +63,15 @@ DAMAGES: dict[str, tuple[int, Callable[[Call], object]]] = {
     "keys beyond 32 bits": (2, lambda c: setattr(c.call, "first_key", 2**31 - 10)),
     "a first row that is not 0": (3, lambda c: c.change("blocks", (0, 0), 1)),
     "a block that ends before it begins": (3, lambda c: c.change("blocks", (0, 1), 0)),
-    "blocks that end early": (3, lambda c: c.change("blocks", (len(c.flat.blocks) - 1, 1), 299)),
-    "runs that do not exist": (3, lambda c: c.change("blocks", (len(c.flat.blocks) - 1, 3), len(c.flat.runs) + 1)),
+    "blocks that end early": (3, lambda c: c.change("blocks", (len(c.arrays.blocks) - 1, 1), 299)),
+    "runs that do not exist": (3, lambda c: c.change("blocks", (len(c.arrays.blocks) - 1, 3), len(c.arrays.runs) + 1)),
     "a run before the first key": (4, lambda c: c.change("runs", (0, 0), -1)),
-    "a run behind the last key": (4, lambda c: c.change("runs", (len(c.flat.runs) - 1, 1), 301)),
-    "an empty run": (4, lambda c: c.change("runs", (0, 1), int(c.flat.runs[0, 0]))),
+    "a run behind the last key": (4, lambda c: c.change("runs", (len(c.arrays.runs) - 1, 1), 301)),
+    "an empty run": (4, lambda c: c.change("runs", (0, 1), int(c.arrays.runs[0, 0]))),
     "an unknown kind": (4, lambda c: c.change("runs", (0, 2), 3)),
-    "bounds that are not there": (5, lambda c: c.change("runs", (_run_of(1, c), 3), len(c.flat.lo) - 5)),
+    "bounds that are not there": (5, lambda c: c.change("runs", (_run_of(1, c), 3), len(c.arrays.lo) - 5)),
     "bits before their array": (5, lambda c: c.change("runs", (_run_of(2, c), 3), -1)),
-    "bits behind their array": (5, lambda c: c.change("runs", (_run_of(2, c), 3), len(c.flat.bits) - 1)),
+    "bits behind their array": (5, lambda c: c.change("runs", (_run_of(2, c), 3), len(c.arrays.bits) - 1)),
     "a stride that leaves the tensor": (6, lambda c: setattr(c.call.k, "row", 9)),
     "a negative stride": (6, lambda c: setattr(c.call.q, "head", -8)),
     "a stride that would overflow": (6, lambda c: setattr(c.call.v, "batch", 2**62)),
@@ -112,7 +112,7 @@ class Watched(Call):
         self.starts = torch.zeros(2, dtype=torch.int64)
         self.sums = torch.full((2, 4, 300), 7.0)
         want = ["entropy", "distance", "received", rg.top_keys(5), rg.weights_of([3, 299], [1])]
-        self.asked = Asked(make_problem(Q, K, K, pattern=PATTERN, want=want), range(300), torch.float32)
+        self.asked = KernelStatistics(make_problem(Q, K, K, pattern=PATTERN, want=want), range(300), torch.float32)
         self.struct = self.asked._struct
         self.call.start, self.call.log_sum_exp = self.starts.data_ptr(), self.sums.data_ptr()
         self.call.statistics = self.asked.address
@@ -202,12 +202,12 @@ def test_one_query_is_lowered_without_tensors_as_it_is_with_them(monkeypatch):
         first = draw.randint(0, k_len)
         bands, keys = Bands(left, right, start, stop), range(first, draw.randint(first, k_len))
         assert bands.bounds_alone([position], 1, keys) is not None
-        ((alone, origin),) = bands.flats([position], 1, keys)
+        ((alone, origin),) = bands.arrays([position], 1, keys)
         with monkeypatch.context() as patch:
             patch.setattr(Bands, "bounds_alone", lambda *arguments: None)
-            ((flat, expected),) = bands.flats([position], 1, keys)
+            ((arrays, expected),) = bands.arrays([position], 1, keys)
         assert origin == expected
         for name in ("blocks", "runs", "lo", "hi", "bits"):
-            one, other = getattr(alone, name), getattr(flat, name)
+            one, other = getattr(alone, name), getattr(arrays, name)
             assert one.dtype == other.dtype
             assert torch.equal(one, other), (name, bands, keys)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import regard as rg
+from regard.backends.native.kernel import with_kernel_statistics
 from regard.backends.native.library import MOST_TOP, SPAN
-from regard.backends.native.statistics import with_asked
 from regard.backends.statistics.second_pass import with_statistics
 from regard.core.backend import Cost
 from regard.core.call import make_problem
@@ -172,4 +172,4 @@ def test_statistics_never_cost_more_than_the_second_pass_of_another_backend(head
     q, k, v = make_qkv(head_dim=head_dim)
     problem = make_problem(q, k, v, want=want)
     cost = Cost(flops=1e6, bytes=1e6, peak_bytes=0, pairs=10_000)
-    assert cost.flops < with_asked(cost, problem).flops <= with_statistics(cost, problem).flops
+    assert cost.flops < with_kernel_statistics(cost, problem).flops <= with_statistics(cost, problem).flops

@@ -31,18 +31,12 @@ def llama(transformers: Any, deviation: float = 0.1) -> tuple[Any, LanguageModel
         )
     )  # fmt: skip
     names = {"embedding": "model.embed_tokens", "norm": "model.norm", "to_vocabulary": "lm_head"}
-    for layer in range(LAYERS):
-        block, there = f"blocks.{layer}", f"model.layers.{layer}"
-        names |= {
-            f"{block}.attention.{part}": f"{there}.self_attn.{letter}_proj"
-            for part, letter in zip(PARTS, "qkvo", strict=True)
-        }
-        names |= {
-            f"{block}.feed_forward.{part}": f"{there}.mlp.{name}_proj"
-            for part, name in (("gate", "gate"), ("widen", "up"), ("narrow", "down"))
-        }
-        names |= {f"{block}.attention_norm": f"{there}.input_layernorm"}
-        names |= {f"{block}.feed_forward_norm": f"{there}.post_attention_layernorm"}
+    names |= in_each_layer("blocks", "model.layers", {
+        **attention("attention", "self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        "feed_forward.gate": "mlp.gate_proj", "feed_forward.widen": "mlp.up_proj",
+        "feed_forward.narrow": "mlp.down_proj", "attention_norm": "input_layernorm",
+        "feed_forward_norm": "post_attention_layernorm",
+    })  # fmt: skip
     return theirs, filled(ours, theirs.state_dict(), names)
 
 
@@ -65,17 +59,10 @@ def gpt2(transformers: Any, deviation: float = 0.1) -> tuple[Any, LanguageModel]
         else:
             state[name] = turned
     names = {"embedding": "transformer.wte", "positions": "transformer.wpe", "norm": "transformer.ln_f"}
-    for layer in range(LAYERS):
-        block, there = f"blocks.{layer}", f"transformer.h.{layer}"
-        names |= {
-            f"{block}.attention.{part}": f"{there}.attn.{name}"
-            for part, name in zip(PARTS, ("q", "k", "v", "c_proj"), strict=True)
-        }
-        names |= {
-            f"{block}.feed_forward.widen": f"{there}.mlp.c_fc",
-            f"{block}.feed_forward.narrow": f"{there}.mlp.c_proj",
-        }
-        names |= {f"{block}.attention_norm": f"{there}.ln_1", f"{block}.feed_forward_norm": f"{there}.ln_2"}
+    names |= in_each_layer("blocks", "transformer.h", {
+        **attention("attention", "attn", ("q", "k", "v", "c_proj")), "feed_forward.widen": "mlp.c_fc",
+        "feed_forward.narrow": "mlp.c_proj", "attention_norm": "ln_1", "feed_forward_norm": "ln_2",
+    })  # fmt: skip
     return theirs, filled(ours, state, names)
 
 
@@ -97,25 +84,27 @@ def marian(
         )
     )  # fmt: skip
     names = {"embedding": "model.shared", "positions": "model.encoder.embed_positions"}
-    for layer in range(layers):
-        for side in ("encoder", "decoder"):
-            here, there = f"{side}.{layer}", f"model.{side}.layers.{layer}"
-            attentions = {"attention": ("self_attn", "self_attn_layer_norm")}
-            if side == "decoder":
-                attentions = {
-                    "self_attention": ("self_attn", "self_attn_layer_norm"),
-                    "cross_attention": ("encoder_attn", "encoder_attn_layer_norm"),
-                }
-            for own, (name, norm) in attentions.items():
-                letters = ("q_proj", "k_proj", "v_proj", "out_proj")
-                names |= {
-                    f"{here}.{own}.{part}": f"{there}.{name}.{letter}"
-                    for part, letter in zip(PARTS, letters, strict=True)
-                }
-                names[f"{here}.around_{own}.norm"] = f"{there}.{norm}"
-            names |= {f"{here}.feed_forward.widen": f"{there}.fc1", f"{here}.feed_forward.narrow": f"{there}.fc2"}
-            names[f"{here}.around_feed_forward.norm"] = f"{there}.final_layer_norm"
+    letters = ("q_proj", "k_proj", "v_proj", "out_proj")
+    fed = {"feed_forward.widen": "fc1", "feed_forward.narrow": "fc2", "around_feed_forward.norm": "final_layer_norm"}
+    own = {
+        "encoder": {"attention": "self_attn"},
+        "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
+    }
+    for side, attentions in own.items():
+        parts = dict(fed)
+        for name, there in attentions.items():
+            parts |= attention(name, there, letters) | {f"around_{name}.norm": f"{there}_layer_norm"}
+        names |= in_each_layer(side, f"model.{side}.layers", parts, layers)
     return theirs, filled(ours, theirs.state_dict(), names)
+
+
+def attention(own: str, there: str, letters: tuple[str, ...]) -> dict[str, str]:
+    """The names of our projections, and of theirs."""
+    return {f"{own}.{part}": f"{there}.{letter}" for part, letter in zip(PARTS, letters, strict=True)}
+
+
+def in_each_layer(own: str, there: str, names: dict[str, str], layers: int = LAYERS) -> dict[str, str]:
+    return {f"{own}.{n}.{name}": f"{there}.{n}.{other}" for n in range(layers) for name, other in names.items()}
 
 
 def drawn(model: Any, deviation: float) -> Any:

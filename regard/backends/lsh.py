@@ -1,0 +1,453 @@
+"""LSH attention in memory linear in the length: keys are sorted by bucket, and tiles of queries look at nearby keys.
+
+Rounds are merged by their log-sum-exp; a pair is computed in the first round that allows it. The backward pass sorts
+and computes again.
+
+In the rounds, the first part of the file, q and k are (units, keys, head_dim) and v is (units, keys, v_dim); a unit is
+a head of a batch row. In sorted order the window of a tile ends with the tile, so windows overlap and need no copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from regard.backends import flash
+from regard.backends.limits import no_weights, refused, where
+from regard.backends.merging import merge
+from regard.backends.second_order import Piece, gradients
+from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.mechanisms import LSH
+from regard.mechanisms.lsh import rows_at
+from regard.patterns import Causal
+from regard.reprs import Described
+
+BLOCK = 1 << 19  # pairs computed at once, at most; a larger tile is computed alone
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Sizes of tiles: `tile` queries look at the `back` sorted keys before them and at their own tile."""
+
+    keys: int
+    tile: int
+    back: int
+    causal: bool
+    scale: float
+
+    @classmethod
+    def of(cls, keys: int, chunk: int, causal: bool, scale: float) -> Tiling:
+        """A tile is a chunk. Causal chunks begin anywhere, counted in buckets, and need almost 2 chunks back."""
+        if not causal:
+            return cls(keys, chunk, chunk, causal, scale)
+        tile = -(-chunk // 2)
+        return cls(keys, tile, -(-2 * chunk // tile) * tile, causal, scale)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.keys // self.tile)
+
+    @property
+    def window(self) -> int:
+        """Keys of a tile."""
+        return self.back + self.tile
+
+    @property
+    def pairs(self) -> int:
+        """Computed pairs of one unit and round."""
+        return self.tiles * self.tile * self.window
+
+    @property
+    def spare(self) -> int:
+        """Padding after the last key, which fills its tile."""
+        return self.tiles * self.tile - self.keys
+
+    @property
+    def together(self) -> int:
+        """Units that are computed together."""
+        return max(1, BLOCK // self.pairs)
+
+    def groups(self, count: int) -> int:
+        """The number of groups in which this many units are computed."""
+        return -(-count // self.together)
+
+    def units(self, count: int) -> Iterator[slice]:
+        return (slice(first, first + self.together) for first in range(0, count, self.together))
+
+    def runs(self) -> Iterator[slice]:
+        """Tiles that are computed together."""
+        step = max(1, BLOCK // (self.tile * self.window))
+        return (slice(first, min(self.tiles, first + step)) for first in range(0, self.tiles, step))
+
+
+class Round:
+    """One round of some units."""
+
+    def __init__(self, tiling: Tiling, order: torch.Tensor, codes: torch.Tensor, number: int) -> None:
+        self.tiling = tiling
+        units, _, keys = order.shape
+        # index of each unit's first row, all units flattened
+        of_unit = torch.arange(units, device=order.device)[:, None] * keys
+        self.order = order[:, number]  # (units, keys)
+        places = torch.arange(keys, device=order.device).expand_as(self.order)
+        self.inverse = (torch.empty_like(places).scatter_(1, self.order, places) + of_unit).flatten()
+        # the padding may hold any row
+        self.k_rows = (F.pad(self.order, (tiling.back, tiling.spare)) + of_unit).flatten()
+        self.q_rows = (F.pad(self.order, (0, tiling.spare)) + of_unit).flatten()
+
+        codes = codes[:, : number + 1].gather(-1, self.order[:, None].expand(-1, number + 1, -1))
+        no_match = -4 - 2 * keys
+        self.q_codes = self.tiled(F.pad(codes, (0, tiling.spare), value=no_match - 2), dim=2)
+        self.k_codes = F.pad(codes, (tiling.back, tiling.spare), value=no_match).unfold(2, tiling.window, tiling.tile)
+        at = torch.arange(tiling.window, device=order.device)
+        own = at[tiling.back :, None]
+        self.others = at < own if tiling.causal else at != own  # (tile, window)
+
+    def tiled(self, x: torch.Tensor, dim: int = 1) -> torch.Tensor:
+        return x.unflatten(dim, (self.tiling.tiles, self.tiling.tile))
+
+    def queries(self, x: torch.Tensor) -> torch.Tensor:
+        """(units, keys, ·) in the order of this round: (units, tiles, tile, ·)."""
+        return self.tiled(x.flatten(0, 1).index_select(0, self.q_rows).unflatten(0, (len(x), -1)))
+
+    def windows(self, x: torch.Tensor) -> torch.Tensor:
+        """(units, keys, ·) in the order of this round: (units, tiles, window, ·), overlapping in place."""
+        rows = x.flatten(0, 1).index_select(0, self.k_rows).unflatten(0, (len(x), -1))
+        return rows.unfold(1, self.tiling.window, self.tiling.tile).mT
+
+    def unsorted(self, x: torch.Tensor) -> torch.Tensor:
+        """From sorted order with padding, (units, padded keys, ·), to the order of positions, (units, keys, ·)."""
+        x = x[:, : self.tiling.keys]
+        return x.flatten(0, 1).index_select(0, self.inverse).view(x.shape)
+
+    def call(self, run: slice, dtype: torch.dtype) -> flash.FusedCall:
+        """The call of some tiles: other keys of the bucket in nearby chunks, unless an earlier round had them."""
+        *earlier, now = (
+            meets(q[:, run], k[:, run]) for q, k in zip(self.q_codes.unbind(1), self.k_codes.unbind(1), strict=True)
+        )
+        seen = now.logical_and_(self.others)
+        for before in earlier:
+            seen.logical_and_(before.logical_not_())
+        zero, hidden = (seen.new_full((), x, dtype=dtype) for x in (0.0, -math.inf))
+        return flash.FusedCall(
+            torch.where(seen, zero, hidden), False, self.tiling.scale
+        )  # (units, tiles, tile, window)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output (units, keys, v_dim) and log-sum-exp (units, keys) of this round, by position."""
+        q, k, v = self.queries(q), self.windows(k), self.windows(v)
+        runs = self.tiling.runs()
+        found = [flash.attend(q[:, run], k[:, run], v[:, run], self.call(run, q.dtype)) for run in runs]
+        output, log_sum_exp = (torch.cat(parts, 1).flatten(1, 2) for parts in zip(*found, strict=True))
+        return self.unsorted(output), self.unsorted(log_sum_exp[..., None])[..., 0]
+
+    def send(
+        self, grad: torch.Tensor, grad_log_sum_exp: torch.Tensor | None, *saved: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The gradients of q, k and v from this round, of q, k, v and the output and log-sum-exp of all rounds."""
+        q, k, v, output, log_sum_exp = saved
+        rows = [self.queries(x) for x in (grad, q, output)]
+        sums = self.queries(log_sum_exp[..., None])[..., 0]
+        pull = None if grad_log_sum_exp is None else self.queries(grad_log_sum_exp[..., None])[..., 0]
+        dq = torch.empty_like(rows[1])
+        places = self.tiling.back + self.tiling.tiles * self.tiling.tile
+        dk, dv = (x.new_zeros(len(x), places, x.shape[-1]) for x in (k, v))
+        k, v = self.windows(k), self.windows(v)
+        for run in self.tiling.runs():
+            g, one, out = (x[:, run] for x in rows)
+            extra = None if pull is None else pull[:, run]
+            here = flash.Saved(one, k[:, run], v[:, run], out, sums[:, run], g, extra)
+            sent = flash.backward(here, self.call(run, q.dtype))
+            dq[:, run] = sent[0]
+            self._fold(dk, sent[1], run)
+            self._fold(dv, sent[2], run)
+        dk, dv = dk[:, self.tiling.back :], dv[:, self.tiling.back :]
+        return self.unsorted(dq.flatten(1, 2)), self.unsorted(dk), self.unsorted(dv)
+
+    def _fold(self, total: torch.Tensor, windows: torch.Tensor, run: slice) -> None:
+        """Add windows (units, tiles of the run, window, ·) to `total` (units, padded keys, ·), where they overlap."""
+        tile = self.tiling.tile
+        tiles = total.unflatten(1, (-1, tile))
+        for shift in range(self.tiling.window // tile):
+            tiles[:, run.start + shift : run.stop + shift] += windows[:, :, shift * tile : (shift + 1) * tile]
+
+
+class Rounds(torch.autograd.Function):
+    """Output (units, keys, v_dim) and log-sum-exp (units, keys) over all rounds, with each pair computed once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        order: torch.Tensor,
+        codes: torch.Tensor,
+        tiling: Tiling,
+    ) -> Any:
+        found = [_over_rounds(tiling, order[i], codes[i], q[i], k[i], v[i]) for i in tiling.units(len(q))]
+        output, log_sum_exp = (torch.cat(parts) for parts in zip(*found, strict=True))
+        ctx.save_for_backward(q, k, v, output, log_sum_exp, order, codes)
+        ctx.tiling = tiling
+        ctx.set_materialize_grads(False)
+        return output, log_sum_exp
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        *saved, order, codes = ctx.saved_tensors
+        tiling = ctx.tiling
+
+        def first(grads: Any) -> Any:
+            grad = torch.zeros_like(saved[3]) if grads[0] is None else grads[0]
+            sent = []
+            for units in tiling.units(len(order)):
+                pull = None if grads[1] is None else grads[1][units]
+                rounds = _rounds(tiling, order[units], codes[units])
+                each = (one.send(grad[units], pull, *(x[units] for x in saved)) for one in rounds)
+                sent.append(reduce(lambda sums, more: tuple(x.add_(y) for x, y in zip(sums, more, strict=True)), each))
+            return tuple(torch.cat(parts) for parts in zip(*sent, strict=True))
+
+        def pieces() -> Iterator[Piece]:
+            for units in tiling.units(len(order)):
+                compute = partial(_over_rounds, tiling, order[units], codes[units])
+                yield Piece(compute, (units,) * 3, (units,) * 2)
+
+        return *gradients(first, pieces, saved[:3], grads), None, None, None
+
+
+def _over_rounds(
+    tiling: Tiling, order: torch.Tensor, codes: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of some units, differentiable."""
+    return merge([one.attend(q, k, v) for one in _rounds(tiling, order, codes)])
+
+
+def _rounds(tiling: Tiling, order: torch.Tensor, codes: torch.Tensor) -> Iterator[Round]:
+    return (Round(tiling, order, codes, number) for number in range(order.shape[1]))
+
+
+def sort_keys(
+    mechanism: LSH, k: torch.Tensor, visible: torch.Tensor | None, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sort keys by (bucket, position), hidden ones last, and give each a code from which `meets` reads its chunk.
+
+    Args:
+        mechanism: the LSH mechanism of the call.
+        k: (batch, heads, keys, head_dim).
+        visible: which keys are visible, (batch or 1, keys); None for all.
+        causal: whether chunks are counted inside each bucket.
+
+    Returns:
+        order: the keys in each round's order, (batch, heads, rounds, keys).
+        codes: by position, (batch, heads, rounds, keys).
+    """
+    bucket, keys = mechanism.bucket(k), k.shape[2]
+    if visible is not None:
+        bucket = bucket.masked_fill(~visible[:, None, None], mechanism.bucket_count)
+    bucket, order = bucket.sort(stable=True)
+    place = torch.arange(keys, device=k.device).expand_as(bucket)
+    rank = place - torch.searchsorted(bucket, bucket) if causal else place
+    # more than the number of chunks, so that codes of different buckets are never neighbours
+    stride = -(-keys // mechanism.chunk) + 1
+    codes = bucket * stride + rank // mechanism.chunk
+    codes = codes.where(
+        bucket < mechanism.bucket_count, -2 - 2 * place
+    )  # codes of hidden keys differ by 2 or more from all others
+    codes = torch.empty_like(codes).scatter_(-1, order, codes)
+    most = max((mechanism.bucket_count + 1) * stride, 2 * keys + 8)
+    small = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if most < torch.iinfo(dtype).max)
+    return order, codes.to(small)
+
+
+def meets(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Is the key in the query's own chunk of its bucket, or in the one before? (..., queries, keys) of their codes."""
+    return (query[..., None] - key[..., None, :]).bitwise_and_(-2).logical_not()  # the difference is 0 or 1
+
+
+# Times measured on CPU in float32, in floating-point operations that take as long:
+PAIR, PAIR_BACKWARD = 800, 1500  # for each pair of a tile, beside its products: masks, sorting, small products
+DENSE = 60  # for each pair of a few queries and all keys
+
+
+class Hashed(Described):
+    """LSH attention, a few tiles of sorted keys at a time."""
+
+    name = "lsh"
+    limits = (
+        where(lambda one: not isinstance(one.mechanism, LSH), "it computes LSH attention, not {problem.mechanism}"),
+        where(lambda one: one.empty or not reachable_keys(one), "there is nothing to compute"),
+        no_weights,
+        lambda problem: flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device),
+    )
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if (refusal := refused(self.limits, problem)) is not None:
+            return refusal
+        mechanism = problem.mechanism
+        assert isinstance(mechanism, LSH)
+        return Offer(_cost(problem, mechanism), partial(_run, problem, mechanism))
+
+
+def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
+    grid, wide = operands.grid, torch.promote_types(problem.dtype, torch.float32)
+    seen = problem.pattern.visible_keys(grid)
+    visible = None if seen is None else seen[:, 0]  # (batch or 1, keys)
+    own = mechanism.own_keys(operands.q, operands.k, grid, visible)
+    q = operands.q.to(wide).masked_fill((own == len(grid.keys))[:, None, :, None], 0)
+    k, v = mechanism.unit(operands.k.to(wide)), operands.v.to(wide)
+    aligned = problem.q_start == grid.keys.start and problem.q_len == len(grid.keys)
+    parts = HashedCall(mechanism, _causal(problem), problem.scale, q, operands.k, k, v, own, visible, aligned)
+    output, log_sum_exp = parts.few_queries() if _few(problem, mechanism, len(grid.keys)) else parts.all_keys()
+    return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
+
+
+def _causal(problem: Problem) -> bool:
+    return Causal() in problem.pattern.factors
+
+
+def _few(problem: Problem, mechanism: LSH, keys: int) -> bool:
+    return min(problem.q_len, keys) <= mechanism.chunk
+
+
+def _cost(problem: Problem, mechanism: LSH) -> Cost:
+    keys, units = len(reachable_keys(problem)), problem.batch * problem.heads
+    wide = torch.promote_types(problem.dtype, torch.float32).itemsize
+    size, rounds, learning = problem.head_dim + problem.v_dim, mechanism.rounds, problem.needs_grad
+    tiling = Tiling.of(keys, mechanism.chunk, _causal(problem), problem.scale)
+    if _few(problem, mechanism, keys):
+        pairs = held = units * problem.q_len * keys
+        moved, groups = units * keys * size, 1
+        forward, backward = DENSE, DENSE
+    else:
+        pairs = units * (rounds * tiling.pairs + mechanism.chunk**2)
+        held, groups = min(units * tiling.pairs, max(BLOCK, tiling.tile * tiling.window)), tiling.groups(units)
+        moved = units * rounds * keys * size * 6
+        forward, backward = PAIR, PAIR_BACKWARD
+    hashed = units * keys if keys > mechanism.chunk else 0
+    by_pair = forward + 2 * size + (backward + 5 * size if learning else 0)
+    whole = units * keys * (2 * size * wide + 16 * rounds)  # keys at unit length, output, order and codes
+    sorting = units * keys * wide * (3 * rounds * problem.v_dim + 4 * size) // groups
+    return Cost(
+        flops=pairs * by_pair * wide / 4 + hashed * rounds * sum(mechanism.factors) * (2 * problem.head_dim + 20),
+        bytes=wide * moved * (3 if learning else 1),
+        peak_bytes=whole + max(3 * wide * held + sorting, 8 * hashed * (max(mechanism.factors) + problem.head_dim)),
+        pairs=pairs,
+        calls=100 + 30 * rounds * groups * (3 if learning else 1),
+    )
+
+
+Attended = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, ·, v_dim) and log-sum-exp (batch, heads, ·)
+
+
+@dataclass(frozen=True)
+class HashedCall:
+    """A call whose queries are its keys.
+
+    q: (batch, heads, q_len, head_dim), zeros where a query's own key is hidden.
+    hashed: (batch, heads, keys, head_dim), the keys as passed.
+    k: the same, normalised to length 1.
+    v: (batch, heads, keys, v_dim).
+    own: index of each query's own key, (batch or 1, q_len); the number of keys if it has none.
+    visible: which keys are visible, (batch or 1, keys); None for all.
+    aligned: whether query i is key i, for all i.
+    """
+
+    mechanism: LSH
+    causal: bool
+    scale: float
+    q: torch.Tensor
+    hashed: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    own: torch.Tensor
+    visible: torch.Tensor | None
+    aligned: bool
+
+    @property
+    def keys(self) -> int:
+        return self.k.shape[2]
+
+    def few_queries(self) -> Attended:
+        """The result from every pair; for calls with at most as many queries, or keys, as a chunk."""
+        at, own = torch.arange(self.keys, device=self.k.device), self.own[..., None]
+        _, fits = self._first_chunk()
+        seen = rows_at(fits[:, None, :, None], self.own)  # (batch or 1, 1, q_len, 1)
+        if self.keys > self.mechanism.chunk:
+            _, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
+            for queries, keys in zip(rows_at(codes.mT, self.own).unbind(3), codes.unbind(2), strict=True):
+                seen = seen | meets(queries, keys)
+        seen = seen & ((at < own if self.causal else at != own) & (own < self.keys))[:, None]
+        if self.visible is not None:
+            seen = seen & self.visible[:, None, None]
+        q, k, v, call = self.q, self.k, self.v, _only(seen, self.q, self.keys, self.scale)
+        return self._or_itself(flash.attend(q, k, v, call), q, rows_at(k, self.own), rows_at(v, self.own))
+
+    def all_keys(self) -> Attended:
+        """The result with every key as a query, in tiles of sorted keys, of which the call's queries are selected."""
+        q, k, v = self._at_keys(), self.k, self.v
+        order, codes = sort_keys(self.mechanism, self.hashed, self.visible, self.causal)
+        tiling = Tiling.of(self.keys, self.mechanism.chunk, self.causal, self.scale)
+        found = Rounds.apply(*(x.flatten(0, 1) for x in (q, k, v, order, codes)), tiling)
+        output, log_sum_exp = (x.unflatten(0, q.shape[:2]) for x in found)
+        rank, fits = self._first_chunk()
+        if self.causal or fits.any():
+            near = self._within_first_chunk(q)
+            rank, fits = rank.where(fits, 0), fits[:, None]
+            output = rows_at(near[0], rank).where(fits[..., None], output)
+            log_sum_exp = rows_at(near[1][..., None], rank)[..., 0].where(fits, log_sum_exp)
+        if self.aligned:
+            return self._or_itself((output, log_sum_exp), q, k, v)
+        rows = (rows_at(x, self.own) for x in (output, log_sum_exp[..., None], k, v))
+        output, log_sum_exp, k, v = rows
+        log_sum_exp = log_sum_exp[..., 0].masked_fill((self.own == self.keys)[:, None], -math.inf)
+        return self._or_itself((output, log_sum_exp), self.q, k, v)
+
+    def _at_keys(self) -> torch.Tensor:
+        """Each query at the index of its own key, (batch, heads, keys, head_dim), zeros elsewhere."""
+        if self.aligned:
+            return self.q
+        batch, heads, _, head_dim = self.q.shape
+        places = self.own.expand(batch, -1)[:, None, :, None].expand(self.q.shape)
+        return self.q.new_zeros(batch, heads, self.keys + 1, head_dim).scatter(2, places, self.q)[:, :, :-1]
+
+    def _first_chunk(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The number of visible keys before each key, and whether it may look at one chunk only; (batch or 1, keys)."""
+        chunk = self.mechanism.chunk
+        if self.visible is None:
+            rank = torch.arange(self.keys, device=self.k.device)[None]
+            return rank, (rank < chunk) & (self.causal or self.keys <= chunk)
+        rank = self.visible.cumsum(-1) - 1
+        return rank, self.visible & (rank < chunk) & (self.causal | (self.visible.sum(-1, keepdim=True) <= chunk))
+
+    def _within_first_chunk(self, q: torch.Tensor) -> Attended:
+        """Attention among the first visible keys of each batch row, (batch, heads, chunk, ·)."""
+        at = torch.arange(self.mechanism.chunk, device=q.device)
+        # visible keys are one run
+        first = at[:1] if self.visible is None else self.visible.int().argmax(-1, keepdim=True)
+        columns = (first + at).clamp(max=self.keys).view(-1, len(at))
+        seen = at < at[:, None] if self.causal else at != at[:, None]
+        seen = seen.view(1, 1, len(at), len(at))
+        if self.visible is not None:
+            seen = seen & F.pad(self.visible, (0, 1)).expand(len(columns), -1).gather(1, columns)[:, None, None]
+        q, k, v = (rows_at(x, columns) for x in (q, self.k, self.v))
+        return flash.attend(q, k, v, _only(seen, q, len(at), self.scale))
+
+    def _or_itself(self, result: Attended, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Attended:
+        """The result; a query with no other key attends to its own (batch, heads, q_len, ·), if that is visible."""
+        output, log_sum_exp = result
+        alone = (log_sum_exp == -math.inf) & (self.own < self.keys)[:, None]
+        return v.where(alone[..., None], output), ((q * k).sum(-1) * self.scale).where(alone, log_sum_exp)
+
+
+def _only(seen: torch.Tensor, q: torch.Tensor, keys: int, scale: float) -> flash.FusedCall:
+    """The fused call in which only these pairs are allowed."""
+    mask = q.new_zeros(*seen.shape[:2], q.shape[2], keys)
+    return flash.FusedCall(mask.masked_fill_(~seen, -math.inf), False, scale)

@@ -1,0 +1,390 @@
+"""Performer and random feature attention: the papers' estimates, convergence, gates, and numbers that stay finite."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from features_in_numpy import attend, positive, remember, unit, waves
+from torch.nn.functional import normalize
+
+import regard as rg
+from regard import patterns as p
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.mechanisms import Performer, RandomFeature
+from regard.mechanisms.draws import directions
+
+DOUBLE = torch.empty(0, dtype=torch.float64)
+DOCUMENTS = p.Causal() & p.SameDocument(torch.arange(11) // 4)
+POSITIONS = np.arange(4, 11)[:, None], np.arange(11)  # seven queries whose ends align with eleven keys
+PATTERNS = {
+    "full": ("full", lambda i, j: (j < 99) & (i >= 0)),
+    "causal": ("causal", lambda i, j: j <= i),
+    "causal, span": ("causal & key_span(2, 9)", lambda i, j: (j <= i) & (j >= 2) & (j < 9)),
+    "span": ("key_span(9, 11)", lambda i, j: (j >= 9) & (i >= 0)),
+    "documents": (DOCUMENTS, lambda i, j: (j <= i) & (i // 4 == j // 4)),
+}
+each_pattern = pytest.mark.parametrize("name", PATTERNS)
+both_ways = pytest.mark.parametrize("orthogonal", [True, False])
+# Along a random direction, which depends on every derivative; the slow form compares them one by one.
+along = pytest.mark.parametrize("along_a_direction", [True, pytest.param(False, marks=pytest.mark.slow)])
+
+
+def tensors(heads: int = 6, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    shapes = (2, heads, 7, 5), (2, 2, 11, 5), (2, 2, 11, 3)
+    return [torch.randn(shape, dtype=dtype) for shape in shapes]
+
+
+def gates() -> torch.Tensor:
+    return torch.randn(2, 2, 11, dtype=torch.float64).sigmoid()
+
+
+def features(q: torch.Tensor, k: torch.Tensor, count: int, seed: int, sigma: float) -> tuple[np.ndarray, np.ndarray]:
+    w = directions(seed, count, q.shape[-1], False, like=DOUBLE).numpy() / sigma
+    return waves(unit(q.numpy()), w), waves(unit(k.numpy()), w)
+
+
+def attended(of_q: np.ndarray, of_k: np.ndarray, v: torch.Tensor, name: str, least: float = 0.0):
+    """Output, sums and weights by the papers' formula."""
+    allowed = PATTERNS[name][1](*POSITIONS)
+    output, sums = attend(of_q, of_k, v.numpy(), allowed, least)
+    weights, _ = attend(of_q, of_k, np.broadcast_to(np.eye(11), (2, 2, 11, 11)), allowed, least)
+    return output, sums, weights
+
+
+@both_ways
+@pytest.mark.parametrize("scale", [None, 0.7])
+@each_pattern
+def test_performer_is_the_estimate_of_its_paper(name, scale, orthogonal):
+    q, k, v = tensors()
+    want, mechanism = ["log_sum_exp", "weights", "entropy"], Performer(13, seed=5, orthogonal=orthogonal)
+    options = {"pattern": PATTERNS[name][0], "mechanism": mechanism, "scale": scale, "backend": "reference"}
+    found = rg.attention_detail(q, k, v, want=want, **options)
+    omega = directions(5, 13, 5, orthogonal, like=DOUBLE).numpy()
+    root = math.sqrt(5**-0.5 if scale is None else scale)
+    output, sums, weights = attended(*(positive(root * x.numpy(), omega) for x in (q, k)), v, name)
+    np.testing.assert_allclose(found.output.numpy(), output, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.log_sum_exp.numpy(), np.log(sums), rtol=1e-10)
+    np.testing.assert_allclose(found.weights.numpy(), weights, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.entropy.numpy(), -(weights * np.log(weights + 1e-300)).sum(-1), atol=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 0.6])
+@each_pattern
+def test_random_feature_is_the_estimate_of_its_paper(name, sigma):
+    q, k, v = tensors()
+    options = {"pattern": PATTERNS[name][0], "mechanism": RandomFeature(13, seed=5, sigma=sigma)}
+    found = rg.attention_detail(q, k, v, want="weights", backend="reference", **options)
+    output, _, weights = attended(*features(q, k, 13, 5, sigma), v, name, math.exp(-2 / sigma**2))
+    np.testing.assert_allclose(found.output.numpy(), output, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.weights.numpy(), weights, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("q_start", [4, 0, -3])
+def test_the_gated_form_is_the_recurrence_of_the_paper(q_start):
+    q, k, v = tensors()
+    gate, mechanism = gates(), RandomFeature(13, gated=True, seed=5, sigma=0.8)
+    found = rg.attention(
+        q, k, v, pattern="causal", mechanism=mechanism, q_start=q_start, parameters={"gate": gate}, backend="reference"
+    )
+    expected = remember(*features(q, k, 13, 5, 0.8), v.numpy(), gate.numpy(), q_start, math.exp(-2 / 0.64))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+# --- convergence ---
+
+
+@pytest.mark.parametrize("kind", ["performer", "orthogonal performer", "random feature"])
+def test_the_kernel_is_estimated_without_bias(kind):
+    """For Performer of short vectors: the estimates of long ones have tails that 600 of them do not show."""
+    size = 1.0 if kind == "random feature" else 0.3
+    q, k = (torch.randn(1, 1, 3, 5, dtype=torch.float64) * size for _ in range(2))
+    drawn = []
+    for seed in range(600):
+        if kind == "random feature":
+            found = RandomFeature(7, seed=seed, sigma=0.9).lift(q, k, 1, {})
+            drawn.append(found.q @ found.k.mT)
+        else:
+            found = Performer(7, seed, kind.startswith("orthogonal")).lift(q, k, 0.8, {})
+            drawn.append(found.q @ found.k.mT * (found.q_log[..., None] + found.k_log[..., None, :]).exp())
+    drawn = torch.stack(drawn)
+    cosines = normalize(q, dim=-1) @ normalize(k, dim=-1).mT
+    exact = ((cosines - 1) / 0.81).exp() if kind == "random feature" else (0.8 * q @ k.mT).exp()
+    assert ((drawn.mean(0) - exact).abs() < 4 * drawn.std(0) / math.sqrt(600)).all()
+    assert (drawn.std(0) > 0.01).all(), "nothing was random"
+
+
+def test_directions_at_right_angles_have_a_smaller_error():
+    q, k = (torch.randn(1, 1, 5, 8, dtype=torch.float64) * 0.25 for _ in range(2))
+    exact, errors = (8**-0.5 * q @ k.mT).exp(), {}
+    for orthogonal in (True, False):
+        lifted = [Performer(8, seed, orthogonal).lift(q, k, 8**-0.5, {}) for seed in range(600)]
+        drawn = [x.q @ x.k.mT * (x.q_log[..., None] + x.k_log[..., None, :]).exp() for x in lifted]
+        errors[orthogonal] = (torch.stack(drawn) - exact).square().mean()
+    assert errors[True] < 0.97 * errors[False]  # over six groups of seeds 0.89 ± 0.02
+
+
+ESTIMATORS = {
+    "orthogonal performer": lambda count, seed: Performer(count, seed),
+    "performer": lambda count, seed: Performer(count, seed, orthogonal=False),
+    "random feature": lambda count, seed: RandomFeature(count, seed=seed),
+}
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_the_error_against_softmax_falls_like_one_over_the_root_of_the_features(kind):
+    q, k, v = (torch.randn(1, 2, 16, 8, dtype=torch.float64) * size for size in (0.3, 0.3, 1.0))
+    exact = rg.attention(q, k, v)
+    if kind == "random feature":
+        exact = rg.attention(normalize(q, dim=-1), normalize(k, dim=-1), v, scale=1.0)
+    counts, errors = [16, 64, 256, 1024], []
+    for count in counts:
+        mechanisms = (ESTIMATORS[kind](count, 40 * count + draw) for draw in range(40))
+        found = torch.stack([rg.attention(q, k, v, mechanism=one, backend="reference") for one in mechanisms])
+        errors.append(float((found - exact).square().mean().sqrt()))
+    slope = np.polyfit(np.log(counts), np.log(errors), 1)[0]
+    assert abs(slope + 0.5) < 0.15, f"the slope is {slope:.3f}; twelve groups of seeds give -0.50 to -0.54"
+
+
+# --- what is drawn ---
+
+
+@pytest.mark.parametrize(
+    "make", [lambda seed: Performer(13, seed, False), lambda seed: RandomFeature(13, True, seed, 0.7)]
+)
+def test_a_seed_gives_the_same_features_again_and_another_seed_others(make):
+    q, k, v = tensors()
+    gated = isinstance(make(seed=1), RandomFeature)
+    options = {"pattern": "causal", "parameters": {"gate": gates()} if gated else None}
+    first = rg.attention(q, k, v, mechanism=make(seed=1), **options)
+    assert make(seed=2).redrawn(1) == make(seed=1)
+    assert torch.equal(first, rg.attention(q, k, v, mechanism=make(seed=2).redrawn(1), **options))
+    assert (first - rg.attention(q, k, v, mechanism=make(seed=2), **options)).abs().max() > 1e-3
+
+
+def test_drawing_leaves_the_generators_of_torch_alone_and_from_inference_serves_training():
+    q, k, v = (x.requires_grad_() for x in tensors())
+    before = torch.get_rng_state()
+    with torch.inference_mode():
+        rg.attention(q, k, v, mechanism=Performer(13, seed=4321))
+    rg.attention(q, k, v, mechanism=Performer(13, seed=4321)).sum().backward()
+    assert torch.equal(before, torch.get_rng_state())
+    assert q.grad.isfinite().all()
+
+
+@both_ways
+def test_directions_are_standard_normal_and_orthogonal_in_blocks(orthogonal):
+    drawn = torch.stack([directions(seed, 11, 5, orthogonal, like=DOUBLE) for seed in range(400)])
+    flat = drawn.flatten()
+    spread = 1 / math.sqrt(flat.numel())
+    assert abs(flat.mean()) < 4 * spread
+    assert abs(flat.square().mean() - 1) < 4 * math.sqrt(2) * spread
+    assert abs(flat.pow(4).mean() - 3) < 4 * math.sqrt(96) * spread
+    products = drawn @ drawn.mT
+    off = products[:, :5, :5] - torch.diag_embed(products.diagonal(dim1=1, dim2=2)[:, :5])
+    assert (off.abs().max() < 1e-12) == orthogonal
+    assert products[:, :5, 5:].abs().min(0).values.max() > 1e-6, "blocks are drawn apart"
+    few, many = (directions(3, count, 5, orthogonal, like=DOUBLE) for count in (7, 16))
+    torch.testing.assert_close(few, many[:7], rtol=1e-12, atol=1e-12)
+
+
+WRITTEN = {  # a model trained with a seed must meet the same directions in every version and on every machine
+    False: [-0.8310079539204804, 1.6238054101006205, 0.8062886199371961],
+    True: [-1.4109058039600575, -0.06342813679082097, 1.8992075795389147],
+}
+
+
+@both_ways
+def test_what_a_seed_draws_is_written_down(orthogonal):
+    found = directions(0, 3, 3, orthogonal, like=DOUBLE)[:, 0]
+    torch.testing.assert_close(found, torch.tensor(WRITTEN[orthogonal], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+# --- gradients ---
+
+
+@pytest.mark.parametrize("pattern", ["full", "causal & key_span(2, 9)"])
+@along
+def test_gradients_are_those_of_the_formula(pattern, along_a_direction):
+    q, k, v = (x.requires_grad_() for x in tensors(heads=2))
+    for mechanism in (Performer(13), RandomFeature(13)):
+        options = {"pattern": pattern, "mechanism": mechanism, "backend": "reference"}
+        call = lambda *x: rg.attention(*x, **options)  # noqa: B023, E731
+        assert torch.autograd.gradcheck(call, (q, k, v), fast_mode=along_a_direction)
+    options["mechanism"] = Performer(13)
+    sums = lambda q, k: rg.attention_detail(q, k, v, want="log_sum_exp", **options).log_sum_exp  # noqa: E731
+    assert torch.autograd.gradcheck(sums, (q, k), fast_mode=along_a_direction)
+
+
+@along
+def test_the_gate_has_the_gradient_of_the_formula(along_a_direction):
+    q, k, v, gate = (x.requires_grad_() for x in (*tensors(heads=2), gates()))
+    mechanism = RandomFeature(13, gated=True)
+    call = lambda q, k, v, gate: rg.attention(  # noqa: E731
+        q, k, v, pattern="causal & key_span(2, 9)", mechanism=mechanism, parameters={"gate": gate}, backend="reference"
+    )
+    assert torch.autograd.gradcheck(call, (q, k, v, gate), fast_mode=along_a_direction)
+
+
+# --- numbers that stay finite ---
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("pattern", ["full", "causal"])
+def test_performer_of_vectors_of_length_100_stays_finite(dtype, pattern):
+    q, k, v = tensors(dtype=dtype)
+    q, k, v = (x.requires_grad_() for x in (*(100 * normalize(x.float(), dim=-1).to(dtype) for x in (q, k)), v))
+    found = rg.attention(q, k, v, pattern=pattern, mechanism=Performer(64), scale=1.0)
+    found.float().square().sum().backward()
+    assert found.dtype == dtype
+    assert found.isfinite().all()
+    assert found.abs().max() <= v.abs().max() * 1.01, "an average is no larger than what it is of"
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("gated", [False, True])
+def test_random_feature_stays_finite_in_half_types(dtype, gated):
+    q, k, v = tensors(dtype=dtype)
+    parameters = {"gate": torch.rand(2, 2, 11).to(dtype)} if gated else None
+    options = {"pattern": "causal", "mechanism": RandomFeature(32, gated), "parameters": parameters}
+    found = rg.attention(100 * q, 100 * k, v, **options)
+    assert found.dtype == dtype
+    assert found.isfinite().all()
+
+
+def test_a_sum_that_is_not_positive_is_raised_to_the_smallest_that_the_true_one_can_be():
+    sigma, raised = 0.5, 0
+    q, k, v = (torch.randn(1, 1, size, 5, dtype=torch.float64) for size in (17, 2, 2))
+    for seed in range(60):
+        of_q, of_k = features(q, k, 1, seed, sigma)
+        raised += ((of_q @ of_k.swapaxes(-1, -2)).sum(-1) <= 0).sum()
+        found = rg.attention(q, k, v, mechanism=RandomFeature(1, seed=seed, sigma=sigma))
+        expected, _ = attend(of_q, of_k, v.numpy(), np.ones((17, 2), bool), math.exp(-8))
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-10)
+        assert found.abs().max() <= math.exp(8) * v.abs().max()
+    assert raised > 60 * 17 * 0.1, f"{raised} of {60 * 17} sums were not positive, too few to tell"
+
+
+def test_a_sum_that_was_raised_sends_finite_gradients():
+    q, k, v = (x.requires_grad_() for x in tensors(dtype=torch.float32))
+    for seed in range(20):
+        rg.attention(q, k, v, mechanism=RandomFeature(1, seed=seed, sigma=0.2)).sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+def test_a_vector_of_length_0_stays_0_with_a_gradient_of_0():
+    q, k, v = tensors()
+    q[:, :, 3], k[:, :, 5] = 0, 0
+    q, k = q.requires_grad_(), k.requires_grad_()
+    found = rg.attention_detail(q, k, v, mechanism=RandomFeature(4000), want="weights")
+    found.output.square().sum().backward()
+    assert found.output.isfinite().all()
+    assert (q.grad[:, :, 3] == 0).all()
+    assert (k.grad[:, :, 5] == 0).all()
+    assert q.grad[:, :, 4].abs().min() > 0
+    # To a query without direction all keys with one are alike, and nothing is the nearest.
+    least = math.exp(-0.5)
+    expected = torch.full((11,), least).double().index_fill(0, torch.tensor(5), 1) / (10 * least + 1)
+    torch.testing.assert_close(found.weights[0, 0, 3], expected, rtol=0.2, atol=0)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_only_the_direction_of_queries_and_keys_counts_for_random_feature(size):
+    q, k, v = tensors(dtype=torch.float32)
+    found = rg.attention(q * size, k * size, v, mechanism=RandomFeature(16))
+    torch.testing.assert_close(found, rg.attention(q, k, v, mechanism=RandomFeature(16)), rtol=1e-4, atol=1e-5)
+
+
+# --- gates ---
+
+
+def test_padding_and_other_documents_forget_nothing():
+    """What is hidden for a query causes no decay: the result is that of the text alone."""
+    q, k, v = tensors(heads=2)
+    gate, mechanism = gates(), RandomFeature(13, gated=True)
+
+    def alone(rows: slice, keys: slice, **options) -> torch.Tensor:
+        given = {"pattern": "causal", "mechanism": mechanism, "parameters": {"gate": gate[..., keys]}, **options}
+        return rg.attention(q[:, :, rows], k[:, :, keys], v[:, :, keys], **given)
+
+    documents = p.Causal() & p.SameDocument(torch.arange(11) % 2)
+    found = rg.attention(q, k, v, pattern=documents, mechanism=mechanism, parameters={"gate": gate})
+    odd = slice(1, 11, 2)  # the queries stand at 4 to 10
+    torch.testing.assert_close(found[:, :, 1::2], alone(slice(1, None, 2), odd), rtol=1e-10, atol=1e-12)
+
+    text = alone(slice(2, None), slice(4, 9), q_start=2)
+    pattern = p.Causal() & p.KeySpan(torch.tensor([4, 4]), torch.tensor([9, 9]))
+    gate[..., :4], gate[..., 9:] = math.nan, math.nan
+    gate.requires_grad_()
+    padded = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters={"gate": gate})
+    torch.testing.assert_close(padded[:, :, 2:], text, rtol=1e-10, atol=1e-12)
+    padded.sum().backward()
+    assert gate.grad.isfinite().all()
+    assert (gate.grad[..., [0, 1, 2, 3, 9, 10]] == 0).all()
+
+
+def test_a_gate_of_0_forgets_everything_and_a_gate_of_1_lets_nothing_in():
+    q, k, v = tensors(dtype=torch.float32)
+    gate = torch.full((1, 2, 11), 0.5)
+    gate[..., 6], gate[..., 7:] = 0.0, 1.0
+    gate.requires_grad_()
+    options = {"pattern": "causal", "mechanism": RandomFeature(1024, gated=True), "parameters": {"gate": gate}}
+    found = rg.attention_detail(q, k, v, want="weights", **options)
+    late = found.weights[:, :, 2:]  # the queries at 6 to 10
+    assert (late[..., 6] > 0.5).all()
+    assert (late.index_fill(-1, torch.tensor(6), 0).abs() < 1e-30).all()
+    found.output.sum().backward()
+    assert gate.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "values", [[1e-8], [1e-8, 1e-3, 0.5, 1 - 1e-3, 1 - 1e-8], [0.0, 1e-8, 0.5, 1 - 1e-8, 1.0]], ids=str
+)
+@pytest.mark.parametrize(("q_len", "q_start"), [(263, 0), (100, 200), (100, None)])
+def test_results_and_gradients_of_small_and_large_gates_are_as_exact_as_of_others(values, dtype, q_len, q_start):
+    shapes = (2, 6, q_len, 5), (2, 2, 263, 5), (2, 2, 263, 3)
+    gates = torch.tensor(values, dtype=dtype)[torch.randint(len(values), (2, 2, 263))]
+    gates[..., 0] = 0.5  # the first row sees one key: a gradient of 0, whose rounding error is divided by 1 - gate
+    leaves = [*(torch.randn(shape, dtype=dtype) for shape in shapes), gates]
+
+    def results(backend, dtype):
+        given = [x.to(dtype).requires_grad_() for x in leaves]
+        found = rg.attention(
+            *given[:3], pattern="causal", mechanism=RandomFeature(64, gated=True), q_start=q_start,
+            parameters={"gate": given[3]}, backend=backend,
+        )  # fmt: skip
+        return found, *torch.autograd.grad(found.square().sum(), given)
+
+    # The roundings of 263 terms; in float64 also those of the exponents, which float32 computes in float64.
+    logarithms = gates.clamp_min(torch.finfo(dtype).tiny).log().abs().sum(-1).max().item()
+    bound = torch.finfo(dtype).eps * (263 + (logarithms if dtype == torch.float64 else 0))
+    for found, exact in zip(results("linear", dtype), results("reference", torch.float64), strict=True):
+        error = (found.double() - exact).abs().max() / exact.abs().max()
+        assert error <= bound, f"{error:.1e} of the largest, and roundings explain {bound:.1e}"
+
+
+def test_gates_need_a_causal_pattern_and_one_number_for_each_key():
+    q, k, v = tensors()
+    gated = RandomFeature(13, gated=True)
+    with pytest.raises(UnsupportedError, match="full is not causal"):
+        rg.attention(q, k, v, mechanism=gated, parameters={"gate": gates()})
+    with pytest.raises(ShapeError, match="gate"):
+        rg.attention(q, k, v, pattern="causal", mechanism=gated, parameters={"gate": gates()[..., :10]})
+
+
+def test_arguments_are_checked():
+    for scale in (0.0, -1.0):
+        with pytest.raises(UnsupportedError, match="give one above 0"):
+            rg.attention(*tensors(), mechanism=Performer(13), scale=scale)
+    wrong = {
+        Performer: ({"features": 0}, {"features": 2.0}, {"seed": "a"}, {"orthogonal": 1}),
+        RandomFeature: ({"features": 0}, {"sigma": 0.1}, {"sigma": math.nan}, {"gated": 1}, {"seed": 0.5}),
+    }
+    for kind, given in wrong.items():
+        for one in given:
+            with pytest.raises(ArgumentError, match=f"{kind.__name__}'s {next(iter(one))}"):
+                kind(**one)

@@ -1,0 +1,148 @@
+"""Positions hold their formulas far out and in any dtype."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import regard as rg
+from regard.positions import Learned, Rotary, Sinusoidal, as_rotary
+
+FAR = 100_000
+
+
+def waves(positions: np.ndarray, dim: int, base: float = 10_000.0) -> np.ndarray:
+    angles = positions[:, None] / base ** (np.arange(0, dim, 2) / dim)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(len(positions), dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_sinusoidal_is_its_formula_far_out_whatever_the_dtype_of_the_module(dtype):
+    positions = np.array([0, 1, 17, FAR - 1, FAR])
+    found = Sinusoidal(64).to(dtype)(torch.from_numpy(positions))
+    np.testing.assert_allclose(found.double().numpy(), waves(positions, 64), atol=1e-7)
+
+
+@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_rotary_is_its_formula_far_out_in_every_dtype(dtype, bound, pairs):
+    positions = torch.tensor([0, 3, FAR])
+    x = torch.randn(1, 2, 3, 8).to(dtype)
+    found = Rotary(pairs=pairs).rotate(x, positions).double().numpy()
+    assert Rotary(pairs=pairs).rotate(x, positions).dtype == dtype
+    for c in range(4):
+        one, two = (c, c + 4) if pairs == "halves" else (2 * c, 2 * c + 1)
+        turn = np.exp(1j * positions.numpy() * 10_000.0 ** (-2 * c / 8))
+        expected = (x[..., one].double().numpy() + 1j * x[..., two].double().numpy()) * turn
+        np.testing.assert_allclose(found[..., one] + 1j * found[..., two], expected, atol=bound * 4)
+
+
+@pytest.mark.parametrize("pairs", ["halves", "neighbours"])
+def test_rotary_scores_depend_on_the_distance_alone(pairs):
+    rotary = Rotary(pairs=pairs)
+    q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
+
+    def score(i: int, j: int) -> float:
+        return float((rotary.rotate(q, torch.tensor([i])) * rotary.rotate(k, torch.tensor([j]))).sum())
+
+    for distance in (0, 1, 50):
+        for shift in (1, 1000, FAR, -7):
+            assert score(shift + distance, shift) == pytest.approx(score(distance, 0), abs=1e-9)
+    assert score(5, 0) != pytest.approx(score(4, 0))
+
+
+def test_rotary_turns_only_the_dimensions_it_was_given_and_keeps_lengths():
+    x = torch.randn(2, 3, 4, 8)
+    turned = Rotary(dims=4).rotate(x, torch.arange(4))
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+    assert not torch.equal(turned[..., :4], x[..., :4])
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+
+
+def test_rotary_takes_positions_for_each_batch_row():
+    x = torch.randn(2, 3, 4, 8)
+    positions = torch.tensor([[0, 1, 2, 3], [7, 8, 9, 10]])
+    both = Rotary().rotate(x, positions)
+    for row in range(2):
+        alone = Rotary().rotate(x[row : row + 1], positions[row])
+        # An entry is two products of at most |x| each, and cosines and sines of positions up to 10 are off by 10 eps.
+        torch.testing.assert_close(both[row : row + 1], alone, rtol=0, atol=float(25 * 2**-23 * x.abs().max()))
+
+
+def test_learned_refuses_positions_without_a_vector():
+    table = Learned(16, 4)
+    assert torch.equal(table(torch.tensor([[3, 15]]))[0, 1], table.weight[15])
+    for positions in ([16], [-1]):
+        with pytest.raises(rg.ShapeError, match="0 to 15"):
+            table(torch.tensor(positions))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: Sinusoidal(5), lambda: Sinusoidal(0), lambda: Learned(0, 4), lambda: Rotary(dims=3),
+     lambda: Rotary(pairs="odd"), lambda: Rotary().check(7), lambda: Rotary(dims=8).check(6), lambda: Rotary(base=0),
+     lambda: Rotary(base=-1.0), lambda: Rotary(base=math.nan)],
+)  # fmt: skip
+def test_sizes_that_are_no_pairs_and_bases_that_are_not_above_0_are_refused(wrong):
+    with pytest.raises(rg.ArgumentError):
+        wrong()
+
+
+def test_position_zero_is_the_papers_first_row():
+    assert Sinusoidal(4)(torch.tensor([1]))[0].tolist() == pytest.approx(
+        [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rotary", [Rotary(), Rotary(dims=4), Rotary(base=500.0, pairs="neighbours")], ids=str)
+def test_neighbouring_positions_give_the_bits_of_the_same_positions(rotary, dtype):
+    x = torch.randn(2, 3, 5, 8, dtype=dtype)
+    for start in (0, 7, 7, 100_000):
+        assert torch.equal(rotary.rotate_from(x, start), rotary.rotate(x, start + torch.arange(5)))
+
+
+def test_cosines_kept_in_inference_mode_are_not_used_where_gradients_are_wanted():
+    rotary, x = Rotary(base=321.0), torch.randn(1, 2, 3, 8)
+    with torch.inference_mode():
+        without = rotary.rotate_from(x, 4)
+    learning = x.clone().requires_grad_()
+    found = rotary.rotate_from(learning, 4)
+    found.sum().backward()
+    assert learning.grad is not None
+    assert torch.equal(found, without)
+
+
+def test_cosines_made_in_a_fake_mode_are_not_kept():
+    rotary, x = Rotary(base=123.0), torch.randn(1, 2, 3, 8)
+    with FakeTensorMode() as mode:
+        assert rotary.rotate_from(mode.from_tensor(x), 4).shape == x.shape
+    assert torch.equal(rotary.rotate_from(x, 4), rotary.rotate(x, 4 + torch.arange(3)))
+
+
+@pytest.mark.parametrize(
+    ("positions", "said"),
+    [
+        ("sinusoidal", "sinusoidal positions are added to embeddings, before the layer"),
+        (Sinusoidal(4), "sinusoidal positions are added to embeddings, before the layer"),
+        ("learned", "learned positions are added to embeddings, before the layer"),
+        ("alibi", r"is a bias by distance; .*bias=regard.bias.ALiBi\(\)"),
+        ("T5", r"is a bias by distance; .*bias=regard.bias.T5Relative\(heads\)"),
+        ("rotation", "positions is 'rotation'; give Rotary"),
+        (7, "positions is 7; give Rotary"),
+    ],
+)
+def test_positions_that_no_layer_takes_are_refused_with_their_place(positions, said):
+    with pytest.raises(rg.ArgumentError, match=said):
+        as_rotary(positions)
+
+
+def test_learned_vectors_begin_small_and_around_zero():
+    """So that the words, whose vectors are larger, are told apart from the start."""
+    vectors = Learned(64, 500).weight.detach()
+    assert vectors.mean().abs() < 0.001
+    assert 0.019 < vectors.std() < 0.021
