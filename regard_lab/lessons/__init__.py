@@ -5,10 +5,23 @@ Everything is seeded, so that every machine prints the same results, except for 
 measured. The walkthrough is the first lesson: `walk` computes attention for one sentence, step by step.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from regard_lab.lessons.taught import LESSONS, Claim, Lesson, Settings, Table, Taught, find_lesson, to_markdown
-from regard_lab.lessons.walkthrough import read_weights, walk, walk_run, walk_whole, walk_whole_run
+
+if TYPE_CHECKING:
+    from regard_lab.lessons.walkthrough import read_weights, walk, walk_run, walk_whole, walk_whole_run
 
 __all__ = [
     "LESSONS", "Claim", "Lesson", "Settings", "Table", "Taught", "find_lesson", "to_markdown",
     "walk", "walk_run", "walk_whole", "walk_whole_run", "read_weights",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The walkthrough imports models, which a list of the lessons does not need."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from regard_lab.lessons import walkthrough
+
+    return getattr(walkthrough, name)

@@ -57,6 +57,7 @@ def regard(*words: object, stdin: bytes = b"", terminal: bool = False, encoding:
     """A command in this process, with streams of its own."""
     streams = Stream(stdin), *(Stream(terminal=terminal, encoding=encoding) for _ in range(2))
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    sys.modules["__main__"].__package__ = None  # else a command of `python -m pytest` is named after pytest
     sys.argv = ["regard", *map(str, words)]
     sys.stdin, sys.stdout, sys.stderr = streams
     code = None
