@@ -1,4 +1,4 @@
-"""A backend that is written down half is named: every class that computes calls is listed, with limits that are read."""
+"""A half-built backend is named: every class that computes calls is listed, with limits that give reasons."""
 
 from __future__ import annotations
 
