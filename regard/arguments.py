@@ -124,12 +124,10 @@ def a_list(name: str, values: Iterable[KindT], kind: Kinds, needs: str) -> list[
 
 def each(name: str, values: Iterable[Any], needs: str) -> Iterator[Any]:
     """An iterator over the values; a string, or anything else that holds no values, is refused."""
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}")
-    try:
-        return iter(values)
-    except TypeError:  # a tensor without axes
-        raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}") from None
+    with suppress(TypeError):  # no iterable, or a tensor without axes
+        if not isinstance(values, str | bytes):
+            return iter(values)
+    raise ArgumentError(f"{name} is {shown(values)}; it needs {needs}")
 
 
 # What to give instead of a tensor of a class of PyTorch whose memory is not its value.

@@ -33,7 +33,7 @@ from regard.core.result import Result
 from regard.mechanisms import LSH, Softmax
 from regard.mechanisms.base import Given, Mechanism
 from regard.mechanisms.features import Kernelised
-from regard.mechanisms.scores.base import AroundCentre
+from regard.mechanisms.scores import AroundCentre
 from regard.reprs import Described
 
 

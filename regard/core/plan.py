@@ -22,7 +22,6 @@ from regard.core.tensors import Stored, check_tensor, refuse_tracing
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern
-from regard.patterns.algebra import Either
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
 UNASKED_BYTES = 4 * 2**30
@@ -359,7 +358,7 @@ def least_work(problem: Problem) -> float:
 def _least_pairs(pattern: Pattern, start: int, q_len: int, k_len: int) -> int:
     if (band := pattern.band()) is not None:
         return band.count(start, q_len, k_len)
-    parts = pattern.parts if isinstance(pattern, Either) else ()
+    parts = [part for part in pattern.alternatives if part is not pattern]
     return max((_least_pairs(part, start, q_len, k_len) for part in parts), default=0)
 
 

@@ -34,12 +34,12 @@ from regard.patterns import Pattern, as_pattern, parse
 from regard.patterns.text import read_together, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
-# `learns`, `bias_learns`, `sink_learns`: whether q, k and v, the bias, and the sink need a gradient.
+# `learns`: which of q, k, v, bias and sink need a gradient.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[] held, "
     "*, str pattern, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
-    "bool learns, bool bias_learns, bool sink_learns"
+    "bool[] learns"
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
@@ -114,15 +114,14 @@ def traced_attention(call: Call) -> torch.Tensor:
                 f"known when it runs; give q_start as a number, or {_OUTSIDE}"
             )
         bias, lowest = tabled(bias, q, k, first)
-    asked = torch.is_grad_enabled()
     sink = call.sink if isinstance(call.sink, torch.Tensor | None) else q.new_full((1,), real("sink", call.sink))
+    grad = torch.is_grad_enabled()
+    vectors = grad and (q.requires_grad or k.requires_grad or v.requires_grad)
     return _operation.attention(
         q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed), held,
         pattern=text, first=first, lowest=lowest, softcap=softcap, scale=scale, dropout=dropout,
         strict=call.strict, backend=call.backend,
-        learns=asked and (q.requires_grad or k.requires_grad or v.requires_grad),
-        bias_learns=asked and isinstance(bias, torch.Tensor) and bias.requires_grad,
-        sink_learns=asked and sink is not None and sink.requires_grad,
+        learns=[vectors] * 3 + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in (bias, sink)],
     )  # fmt: skip
 
 
@@ -233,31 +232,26 @@ class Table(Bias):
 
 
 @torch.library.impl("regard::attention", "CompositeExplicitAutograd")
-def _forward(*tensors: Any, learns: bool, bias_learns: bool, sink_learns: bool, **call: Any) -> torch.Tensor:
-    leaves, _ = _leaves(tensors[:5], learns, bias_learns, sink_learns)
+def _forward(*tensors: Any, learns: list[bool], **call: Any) -> torch.Tensor:
+    leaves, _ = _leaves(tensors[:5], learns)
     return _output(*leaves, *tensors[5:], with_graph=False, **call).contiguous()
 
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
-def _backward(
-    grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, sink_learns: bool, **call: Any
-) -> list[torch.Tensor]:
+def _backward(grad: torch.Tensor, *tensors: Any, learns: list[bool], **call: Any) -> list[torch.Tensor]:
     """Gradients of those of q, k, v, bias and sink that learn. The forward pass is computed again, by any backend."""
-    leaves, learning = _leaves(tensors[:5], learns, bias_learns, sink_learns)
+    leaves, learning = _leaves(tensors[:5], learns)
     output = _output(*leaves, *tensors[5:], with_graph=True, **call)
     return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
 
 
-def _leaves(
-    tensors: tuple[Any, ...], learns: bool, bias_learns: bool, sink_learns: bool
-) -> tuple[list[Any], list[torch.Tensor]]:
+def _leaves(tensors: tuple[Any, ...], learns: list[bool]) -> tuple[list[Any], list[torch.Tensor]]:
     """q, k, v, bias and sink detached from their graph, and those of them that need gradients."""
-    needs = (learns, learns, learns, bias_learns, sink_learns)
-    pairs = zip(tensors, needs, strict=True)
+    pairs = [*zip(tensors, learns, strict=True)]
     leaves = [
         x.detach().requires_grad_(need) if need or (x is not None and x.requires_grad) else x for x, need in pairs
     ]
-    return leaves, [leaf for leaf, need in zip(leaves, needs, strict=True) if need]
+    return leaves, [leaf for leaf, need in zip(leaves, learns, strict=True) if need]
 
 
 def _output(
@@ -322,12 +316,8 @@ def _output_like(
 
 
 @torch.library.register_fake("regard::attention_backward")
-def _gradients_like(
-    grad: torch.Tensor, *tensors: Any, learns: bool, bias_learns: bool, sink_learns: bool, **_: Any
-) -> list[torch.Tensor]:
-    needs = (learns, learns, learns, bias_learns, sink_learns)
-    learning = [x for x, need in zip(tensors, needs, strict=False) if need]
-    return [_laid_out(torch.empty_like(x)) for x in learning]
+def _gradients_like(grad: torch.Tensor, *tensors: Any, learns: list[bool], **_: Any) -> list[torch.Tensor]:
+    return [_laid_out(torch.empty_like(x)) for x, need in zip(tensors, learns, strict=False) if need]
 
 
 def _laid_out(x: torch.Tensor) -> torch.Tensor:
@@ -348,10 +338,9 @@ def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         )
     saved = ctx.saved_tensors
     tensors, held = saved[:_ALONE], list(saved[_ALONE:])
-    found = iter(_operation.attention_backward(grad, *tensors, held, **ctx.call))
-    vectors = [next(found) if ctx.call["learns"] else None for _ in range(3)]
-    others = [next(found) if ctx.call[name] else None for name in ("bias_learns", "sink_learns")]
-    return *vectors, *others, None, None, [None] * len(held)
+    gradients = iter(_operation.attention_backward(grad, *tensors, held, **ctx.call))
+    every = [next(gradients) if need else None for need in ctx.call["learns"]]
+    return *every, None, None, [None] * len(held)
 
 
 torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)

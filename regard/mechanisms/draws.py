@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from regard.patterns.hashing import draw
+from regard.patterns.random_blocks import draw
 
 _STEPS = 2**31  # equally likely numbers
 _FIRST = -1  # the first step: models were trained with the directions that this gives

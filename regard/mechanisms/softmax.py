@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -12,10 +12,13 @@ from torch import nn
 from regard.arguments import shown
 from regard.errors import ArgumentError
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Sizes
-from regard.mechanisms.scores import ScaledDot, Score
-from regard.mechanisms.scores.base import check_computable, check_projected
+from regard.mechanisms.scores import ScaledDot, Score, check_computable, check_projected
 
 SCALED_DOT = ScaledDot()  # immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
+
+
+def _of_score(name: str) -> Any:
+    return property(lambda self: getattr(self.score, name))
 
 
 @dataclass(frozen=True)
@@ -39,21 +42,10 @@ class Softmax(Mechanism):
             raise ArgumentError(f"Softmax's score is {shown(self.score)}; give one of regard.mechanisms, such as Dot()")
         check_computable(self.score)
 
-    @property
-    def own_key_dim(self) -> bool:  # ty: ignore[incompatible-property-override]
-        return self.score.own_key_dim
-
-    @property
-    def is_dot_product(self) -> bool:  # ty: ignore[incompatible-property-override]
-        return self.score.is_dot_product
-
-    @property
-    def projects(self) -> bool:  # ty: ignore[incompatible-property-override]
-        return self.score.projects
-
-    @property
-    def counts_keys(self) -> bool:  # ty: ignore[incompatible-property-override]
-        return self.score.counts_keys
+    own_key_dim = _of_score("own_key_dim")
+    is_dot_product = _of_score("is_dot_product")
+    projects = _of_score("projects")
+    counts_keys = _of_score("counts_keys")
 
     def check_dims(self, head_dim: int, key_dim: int) -> None:
         self.score.check_dims(head_dim, key_dim)

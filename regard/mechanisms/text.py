@@ -9,8 +9,7 @@ from regard.arguments import suggest
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.linear import FeatureMap
 from regard.mechanisms.scores import Score
-from regard.patterns.reader import WORDS, Reader
-from regard.patterns.registry import Registry, usage
+from regard.patterns.registry import WORDS, Reader, Registry, usage
 
 _HYPHEN = re.compile(r"(?<=[a-z])-(?=[a-z])")
 INSIDE = (FeatureMap.registry, Score.registry)  # what an argument of a mechanism may be

@@ -4,9 +4,11 @@
 A new pattern is one file here and two export lines below; its class registers itself, and the tests find it there.
 """
 
+from types import SimpleNamespace
+
 from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate
 from regard.patterns.bands import Causal, CausalWindow, Diagonals, KeySpan, Prefix, SlidingWindow, from_band
-from regard.patterns.base import Machinery, Pattern
+from regard.patterns.base import Pattern
 from regard.patterns.counts import counted
 from regard.patterns.documents import SameDocument
 from regard.patterns.drawing import draw
@@ -21,19 +23,10 @@ from regard.patterns.text import as_pattern, parse
 from regard.patterns.tiles import empty_rows, seen_keys, tiles
 
 # Methods of Pattern call functions that are written in terms of patterns; this is where the two meet.
-Pattern.machinery = Machinery(
-    both=both,
-    either=either,
-    negate=negate,
-    canonical=canonical,
-    from_band=from_band,
-    as_pattern=as_pattern,
-    tiles=tiles,
-    empty_rows=empty_rows,
-    seen_keys=seen_keys,
-    counted=counted,
-    draw=draw,
-)
+Pattern.machinery = SimpleNamespace(
+    both=both, either=either, negate=negate, canonical=canonical, from_band=from_band, as_pattern=as_pattern,
+    tiles=tiles, empty_rows=empty_rows, seen_keys=seen_keys, counted=counted, draw=draw,
+)  # fmt: skip
 
 __all__ = [
     "Pattern",

@@ -6,7 +6,6 @@ A new pattern defines `allows` and one of `form` and `segments`; all else follow
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import lcm
 from typing import Any, ClassVar
@@ -27,26 +26,6 @@ DEEPEST = 64  # levels of patterns made of patterns
 Origins = tuple[int, ...] | torch.Tensor  # the position that counts as 0: one number, or one for each batch row
 
 
-@dataclass(frozen=True)
-class Machinery:
-    """Functions that are written in terms of patterns and that methods of Pattern call.
-
-    Modules import only downward, so they are handed over where all of them are known: in `regard.patterns`.
-    """
-
-    both: Callable[..., Pattern]
-    either: Callable[..., Pattern]
-    negate: Callable[[Pattern], Pattern]
-    canonical: Callable[[Pattern], Pattern]
-    from_band: Callable[[Band], Pattern]
-    as_pattern: Callable[[Pattern | str | None], Pattern]
-    tiles: Callable[..., Any]
-    empty_rows: Callable[..., Ranges]
-    seen_keys: Callable[[Pattern, Grid], Ranges]
-    counted: Callable[..., Any]
-    draw: Callable[..., str]
-
-
 class Pattern(Declared, enrol=False):
     """Which query positions may look at which key positions; immutable, comparable, and combined with `& | ~`.
 
@@ -65,7 +44,7 @@ class Pattern(Declared, enrol=False):
     """
 
     registry: ClassVar[Registry] = Registry("pattern", "'regard show --list'")
-    machinery: ClassVar[Machinery]
+    machinery: ClassVar[Any]  # functions that are written in terms of patterns, by name; `regard.patterns` sets them
 
     query_free = False  # the same keys for every query
     compares_positions = True  # positions of queries and keys need a common origin

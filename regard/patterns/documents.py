@@ -15,7 +15,7 @@ from regard.patterns.algebra import NOTHING, Full
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor
-from regard.patterns.ranges import Ranges, Segments, common, over_rows, union
+from regard.patterns.ranges import Ranges, Segments, common, union
 from regard.reprs import brief
 
 
@@ -53,17 +53,9 @@ class SameDocument(Held):
     def documents(self) -> tuple[torch.Tensor, ...]:
         return (self.ids,)
 
-    @property
+    @cached_property
     def rows(self) -> tuple[SameDocument, ...]:
-        """One pattern for each batch row; this one itself where all rows are alike."""
-        return self._rows if self.varies_by_row else (self,)
-
-    @property
-    def batch_rows(self) -> int:
-        return len(self.rows)
-
-    def for_row(self, row: int) -> Pattern:
-        return self.rows[row if self.varies_by_row else 0]
+        return tuple(SameDocument(row) for row in self.ids) if self.varies_by_row else (self,)
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if self.ids.shape[-1] < k_len:
@@ -86,10 +78,8 @@ class SameDocument(Held):
         return Full() if bool((ids == ids[..., :1]).all()) else self
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
-        return over_rows(row._own_segments(first, last, k_len) for row in self.rows)
-
-    def _own_segments(self, first: int, last: int, k_len: int) -> Segments:
+        if self.varies_by_row:
+            return super().segments(first, last, k_len)
         starts, ids, places = self._documents
         length = self.ids.shape[-1]
         low, high = max(0, first), min(last, length - 1)
@@ -107,10 +97,6 @@ class SameDocument(Held):
         if (stride, residue) not in self._lattices:
             self._lattices[stride, residue] = SameDocument(self.ids[..., residue::stride])
         return self._lattices[stride, residue]
-
-    @cached_property
-    def _rows(self) -> tuple[SameDocument, ...]:
-        return tuple(SameDocument(row) for row in self.ids)
 
     @cached_property
     def _lattices(self) -> dict[tuple[int, int], SameDocument]:

@@ -15,7 +15,6 @@ from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
 from regard.patterns.position_sets import KeySet
-from regard.patterns.ranges import Segments, over_rows
 from regard.reprs import brief
 
 
@@ -155,13 +154,6 @@ class KeyMask(Held):
     def varies_by_row(self) -> bool:  # type: ignore[override]
         return self.mask.dim() == 2
 
-    @property
-    def batch_rows(self) -> int:
-        return len(self._rows)
-
-    def for_row(self, row: int) -> Pattern:
-        return self._rows[row if self.varies_by_row else 0]
-
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if self.mask.shape[-1] < k_len:
             raise ShapeError(
@@ -173,7 +165,7 @@ class KeyMask(Held):
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
         """The equal span of keys where the live keys of each batch row are one run."""
-        runs = [row.runs for row in self._rows]
+        runs = [row.runs for row in self.rows]
         if any(len(one) > 1 for one in runs):
             return self
         ends = [(one[0].start, one[0].stop) if one else (0, 0) for one in runs]
@@ -182,21 +174,17 @@ class KeyMask(Held):
 
     def form(self) -> Pattern | None:
         """Without rows that differ, a set of ranges."""
-        return None if self.varies_by_row else self._rows[0]
-
-    def segments(self, first: int, last: int, k_len: int) -> Segments:
-        """The keys that are live in every batch row, and those that are live in any."""
-        return over_rows(row.segments(first, last, k_len) for row in self._rows)
+        return None if self.varies_by_row else self.rows[0]
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
         if not self.varies_by_row:
-            return self._rows[0].on_lattice(stride, residue)
+            return self.rows[0].on_lattice(stride, residue)
         if (stride, residue) not in self._lattices:
             self._lattices[stride, residue] = KeyMask(self.mask[..., residue::stride])
         return self._lattices[stride, residue]
 
     @cached_property
-    def _rows(self) -> tuple[KeySet, ...]:
+    def rows(self) -> tuple[KeySet, ...]:
         """The live keys of each batch row as ranges."""
         edges = torch.nn.functional.pad(self.mask.cpu().view(-1, self.mask.shape[-1]).to(torch.int8), (1, 1)).diff()
         found = []

@@ -17,7 +17,7 @@ from regard.patterns.bands import SlidingWindow
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.grid import common_shape
 from regard.patterns.held import Held, new_serial
-from regard.patterns.ranges import Ranges, Segments, everything, over_rows, union
+from regard.patterns.ranges import Ranges, Segments, everything, union
 from regard.reprs import brief
 
 
@@ -51,17 +51,10 @@ class SameBlock(Held):
     def varies_by_row(self) -> bool:  # type: ignore[override]
         return bool(self.serial)
 
-    @property
-    def batch_rows(self) -> int:
-        return len(self._rows)
-
-    def for_row(self, row: int) -> Pattern:
-        return self._rows[row if len(self._rows) > 1 else 0]
-
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        if len(self._rows) not in (1, batch) and batch:
+        if len(self.rows) not in (1, batch) and batch:
             raise ShapeError(
-                f"SameBlock's offset holds {count_of(len(self._rows), 'numbers')} but the batch has "
+                f"SameBlock's offset holds {count_of(len(self.rows), 'numbers')} but the batch has "
                 f"{count_of(batch, 'rows')}; give one for each"
             )
 
@@ -77,11 +70,8 @@ class SameBlock(Held):
         return self.size
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
-        return over_rows(row._own_segments(first, last, k_len) for row in self._rows)
-
-    def _own_segments(self, first: int, last: int, k_len: int) -> Segments:
-        assert isinstance(self.offset, int)
+        if not isinstance(self.offset, int):
+            return super().segments(first, last, k_len)
         low, high = (first - self.offset) // self.size, (last - self.offset) // self.size
         start, stop = low * self.size + self.offset, (high + 1) * self.size + self.offset
         keys = union([range(max(0, start), max(0, min(k_len, stop)))])
@@ -108,8 +98,7 @@ class SameBlock(Held):
         return Reach(self.size - 1, self.size - 1)  # no layer leaves the block
 
     @cached_property
-    def _rows(self) -> tuple[SameBlock, ...]:
-        """One pattern for each batch row; this one itself where all rows are alike."""
+    def rows(self) -> tuple[SameBlock, ...]:
         if isinstance(self.offset, torch.Tensor):
             return tuple(SameBlock(self.size, offset) for offset in self.offset.tolist())
         return (self,)

@@ -11,6 +11,7 @@ import torch
 from regard.arguments import kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import Pattern
+from regard.patterns.ranges import Segments, over_rows
 
 HOLDS_TENSOR = "it holds a tensor"
 _BITS = 128  # of a serial
@@ -33,6 +34,24 @@ class Held(Pattern, enrol=False):
         """Keep a tensor in a field; one row is kept without its axis of batch rows."""
         object.__setattr__(self, name, tensor[0] if tensor.dim() == 2 and tensor.shape[0] == 1 else tensor)
         object.__setattr__(self, "serial", new_serial())
+
+    @property
+    def rows(self) -> tuple[Pattern, ...]:
+        """One pattern for each batch row; this one itself where all rows are alike."""
+        return (self,)
+
+    @property
+    def batch_rows(self) -> int:
+        return len(self.rows)
+
+    def for_row(self, row: int) -> Pattern:
+        return self.rows[row if len(self.rows) > 1 else 0]
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        """Where batch rows differ: the keys that are certain for all of them, and those possible for any."""
+        if self.rows[0] is self:
+            return super().segments(first, last, k_len)
+        return over_rows(row.segments(first, last, k_len) for row in self.rows)
 
     def numbers(self) -> tuple[Any, ...]:
         """What decides about equality where no tensor is held."""

@@ -13,7 +13,7 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import AnyOf, Pattern, shallow
 from regard.patterns.grid import Grid, common_shape, side_by_side
 from regard.patterns.ranges import Segments, common, union
-from regard.patterns.reader import Reader
+from regard.patterns.registry import Reader
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.grid import common_shape
 from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
-from regard.patterns.reader import Reader
+from regard.patterns.registry import Reader
 from regard.reprs import brief
 
 

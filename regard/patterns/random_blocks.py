@@ -12,7 +12,6 @@ from regard.errors import ArgumentError
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
-from regard.patterns.hashing import draw
 from regard.patterns.ranges import Ranges, Segments, common, everything, union
 
 TABLE = 256  # query blocks whose draws are cached together
@@ -141,3 +140,32 @@ def _distinct(count: int, seed: int, own: torch.Tensor, choices: torch.Tensor) -
         repeated = (drawn[:step] == number).any(0)
         drawn[step] = torch.where(enough, torch.where(repeated, added, number), -1)
     return list(drawn)
+
+
+def draw(seed: int, place: torch.Tensor, step: int, choices: torch.Tensor) -> torch.Tensor:
+    """A random number 0 .. choices - 1 for each place, all equally likely.
+
+    Args:
+        seed: 64 bits, with or without a sign.
+        place: int64 of any shape.
+        step: which draw at that place.
+        choices: int64 that broadcasts with `place`, 1 to 2**31.
+    """
+    state = _scramble((place + 1) * -7046029254386353131 + _signed(seed))
+    state = _scramble(state + _signed((step + 1) * -4417276706812531889))
+    return (_shifted(state, 32) * choices) >> 32
+
+
+def _scramble(state: torch.Tensor) -> torch.Tensor:
+    """The finaliser of SplitMix64 (Steele et al. 2014, Fast Splittable Pseudorandom Number Generators, figure 16)."""
+    state = (state ^ _shifted(state, 30)) * -4658895280553007687
+    state = (state ^ _shifted(state, 27)) * -7723592293110705685
+    return state ^ _shifted(state, 31)
+
+
+def _shifted(state: torch.Tensor, bits: int) -> torch.Tensor:
+    return (state >> bits) & ((1 << (64 - bits)) - 1)  # zeros come in from the left, as without a sign
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63

@@ -18,8 +18,7 @@ from regard.patterns.algebra import Full, Many, Not, both, either
 from regard.patterns.base import DEEPEST, Pattern
 from regard.patterns.held import HOLDS_TENSOR
 from regard.patterns.per_head import PerHead
-from regard.patterns.reader import Reader
-from regard.patterns.registry import Declared, word
+from regard.patterns.registry import Declared, Reader, word
 
 _PLACE = re.compile(r"tensor_(\d+)")
 MOST_PARTS = 128  # names of patterns in a text: a plan looks at each of them in every block

@@ -8,7 +8,7 @@ import torch
 
 from regard.arguments import plain, real, shown, whole
 from regard.errors import ArgumentError
-from regard.patterns.hashing import draw
+from regard.patterns.random_blocks import draw
 
 
 def filtered_probabilities(

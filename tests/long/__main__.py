@@ -8,8 +8,7 @@ from pathlib import Path
 
 from . import __doc__ as described
 from .found import Run
-from .goals import rows
-from .results import RESULTS, changing, left, read
+from .results import RESULTS, left, read
 from .running import forget, go_on
 from .runs import RUNS
 
@@ -43,17 +42,12 @@ def main(words: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="*", help="the runs; all of them with `all`; without a name they are listed")
-    parser.add_argument("--cases", type=int, help="how many cases instead of as many as the goal asks for")
+    parser.add_argument("--cases", type=int, help="how many cases instead of all")
     parser.add_argument("--minutes", type=minutes, default=LONGEST, help="for each run; a batch that began is ended")
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the I-th of N parts of the cases")
     parser.add_argument("--fresh", action="store_true", help="forget what was found before")
-    parser.add_argument("--rows", action="store_true", help="only make the rows of the table anew from what was found")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
     asked = parser.parse_args(words)
-    if asked.rows:
-        with changing(asked.results) as content:
-            content["goals"] = rows(content["runs"])
-        return 0
     names = list(RUNS) if asked.name == ["all"] else asked.name
     if unknown := [name for name in names if name not in RUNS]:
         parser.error(f"there is no run {', '.join(unknown)}; the runs are {', '.join(RUNS)}")

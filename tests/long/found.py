@@ -42,7 +42,7 @@ class Run:
         name: what the command calls it.
         claim: what a case shows, in a sentence.
         unit: what a case is.
-        cases: how many the goal asks for.
+        cases: how many there are to be.
         batch: cases between two times that the figure is written.
         place: `module.function` in this package; it takes the cases' numbers and a folder of its own.
         options: further arguments of that function.

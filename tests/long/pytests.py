@@ -46,7 +46,8 @@ PROPERTIES = (
 )
 # What is run in random order: folders that take seconds, and do not start processes.
 SHUFFLED = (
-    *_of("regard", "patterns bias positions caches storage mechanisms test_call.py test_numbers.py"),
+    *_of("regard", "patterns caches storage mechanisms test_bias.py test_positions.py test_call.py"),
+    *_of("regard", "test_numbers.py"),
     *_of("regard_lab", "decoding text"),
 )
 # Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
@@ -66,7 +67,7 @@ SLOW = (
     *_of("regard", "native/test_shipping.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
     *_of("regard_lab", "models/test_language_state.py native/test_native_trained.py conversion/test_folder_memory.py"),
-    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_runs.py"),
+    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_commands.py"),
     "tests/regard/contracts/test_grid.py|-k|long_calls",
     *(f"tests/regard/contracts/test_grid.py|-k|whole_product and lengths{number}" for number in range(7)),
 )

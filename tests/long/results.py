@@ -1,4 +1,4 @@
-"""The one file of results: what every run found, with its date, and the rows of the table that is made from it."""
+"""The one file of results: what every run found, with its date."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "reliability.js
 
 def read(path: Path = RESULTS) -> dict[str, Any]:
     """The content of the file; empty where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"runs": {}, "goals": []}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"runs": {}}
 
 
 @contextmanager

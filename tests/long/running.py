@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from .found import Found, Run
-from .goals import rows
 from .results import RESULTS, add, changing, left, read
 
 
@@ -44,17 +43,15 @@ def go_on(run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1),
 
 
 def record(run: Run, numbers: list[int], found: Found, seconds: float, path: Path) -> None:
-    """Add what a batch found to the file, and make the rows of the goals anew."""
+    """Add what a batch found to the file."""
     with changing(path) as content:
         content["runs"][run.name] = add(content["runs"].get(run.name), run, numbers, found, seconds)
-        content["goals"] = rows(content["runs"])
 
 
 def forget(run: Run, path: Path = RESULTS) -> None:
     """Remove what the file holds of a run, so that it begins anew."""
     with changing(path) as content:
         content["runs"].pop(run.name, None)
-        content["goals"] = rows(content["runs"])
 
 
 def of_shard(shard: tuple[int, int]) -> str:

@@ -16,7 +16,6 @@ from docs.making import reliability
 from tests.long import commands, pytests, running, runs
 from tests.long.__main__ import main
 from tests.long.found import Found, Run
-from tests.long.goals import GOALS, rows
 from tests.long.hostile import judge
 from tests.long.hostile_files import FILES, READERS
 from tests.long.results import left, read
@@ -29,35 +28,19 @@ ROOT = Path(__file__).parents[2]
 # The file and its page
 
 
-def test_the_rows_in_the_file_are_those_of_what_the_runs_found():
-    assert read()["goals"] == rows(read()["runs"]), "python -m tests.long --rows"
-
-
-def test_each_goal_has_a_row_with_a_figure_and_a_date_and_a_miss_its_reason():
-    table = read()["goals"]
-    assert [row["number"] for row in table] == list(range(1, 29))
-    for row in table:
-        assert row["figure"], row
-        assert row["met"] or row["why"], row
-
-
-def test_each_row_names_a_command_that_exists():
-    for row in read()["goals"]:
-        for command in row["commands"]:
-            match = re.fullmatch(r"python -m tests\.long (\w+)", command)
-            assert match, command
-            assert match[1] in RUNS, command
-            assert RUNS[match[1]].command == command
-
-
-def test_each_run_belongs_to_a_goal_and_its_function_and_tests_are_there():
-    assert {name for goal in GOALS for name in goal.runs} == set(RUNS)
+def test_each_run_names_a_function_and_tests_that_are_there():
     for run in RUNS.values():
         module, _, function = run.place.rpartition(".")
         source = ROOT / "tests" / "long" / f"{module.replace('.', '/')}.py"
         assert f"def {function}(" in source.read_text("utf-8"), run
         for word in " ".join(run.options).replace("|", " ").split():
             assert "/" not in word or (ROOT / word).exists(), word
+
+
+def test_every_run_was_run_and_nothing_was_wrong():
+    records = read()["runs"]
+    assert set(records) == set(RUNS)
+    assert not {name: record["wrong"] for name, record in records.items() if record["wrong"]}
 
 
 def test_every_part_of_the_suite_is_run_in_poisoned_memory():
@@ -86,7 +69,7 @@ def test_the_page_shows_the_file():
     page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
     for part in reliability.PARTS.values():
         assert part() in page, "make figures"
-    assert page.count("\n| ") == 1 + len(GOALS)
+    assert page.count("\n| ") == 1 + len(RUNS)
 
 
 def test_the_number_of_hostile_files_is_that_of_the_run():

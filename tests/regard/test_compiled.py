@@ -329,7 +329,7 @@ def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     bias, sink = torch.randn(1, 6, 7, 11), torch.randn(6)
     call = {
         "pattern": "causal", "first": None, "lowest": None, "softcap": None, "scale": None, "dropout": 0.0,
-        "strict": False, "backend": "fused", "learns": True, "bias_learns": False, "sink_learns": False,
+        "strict": False, "backend": "fused", "learns": [True, True, True, False, False],
     }  # fmt: skip
     held = [torch.tensor([2, 0])]
     call |= {"pattern": "causal & key_span(tensor_0)"}

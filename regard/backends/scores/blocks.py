@@ -19,7 +19,7 @@ from regard.backends.scores.blocking import Blocking, RowBlock, ScoreBlock, Work
 from regard.backends.scores.formulas import Centres, Dots, TanhSums, visible_span
 from regard.core.backend import Operands, Relative
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.base import AroundCentre, TanhSum
+from regard.mechanisms.scores import AroundCentre, TanhSum
 
 LOG2E = 1 / math.log(2)
 

@@ -14,7 +14,7 @@ import torch
 
 from regard.backends.scores.blocking import ScoreBlock, Workspace
 from regard.core.problem import Problem
-from regard.mechanisms.scores.base import AroundCentre, TanhSum
+from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns import Grid
 
 SLAB = (

@@ -21,7 +21,7 @@ from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 from regard.mechanisms import Softmax
-from regard.mechanisms.scores.base import AroundCentre
+from regard.mechanisms.scores import AroundCentre
 from regard.patterns import Grid
 from regard.patterns.ranges import Ranges
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fuzz.blocks import SMALL
+from fuzz.judging import SMALL
 
 
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,14 +32,15 @@ LONELY = {
     "a global token that is forbidden": ({"q_len": 1, "k_len": 5}, "~global_tokens(4)", {}, range(1)),
     "explicit": ({"q_len": 3, "k_len": 2}, p.Explicit(torch.tensor([[1, 1], [0, 0], [0, 1]]).bool()), {}, range(1, 2)),
 }  # fmt: skip
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 WANT = ("log_sum_exp", "entropy", "received", "weights", rg.top_keys(3))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("learning", [True, False])
 @pytest.mark.parametrize("name", LONELY)
-def test_a_row_with_no_key_is_zeros_everywhere(name, learning, dtype):
+def test_a_row_with_no_key_is_zeros_everywhere(name, learning):
     sizes, pattern, options, rows = LONELY[name]
+    dtype = DTYPES[(list(LONELY).index(name) + learning) % 4]
     for backend in computing(*make_qkv(**sizes, dtype=dtype, requires_grad=learning), pattern=pattern, **options):
         q, k, v = make_qkv(**sizes, dtype=dtype, requires_grad=learning)
         detail = ask(backend, q, k, v, pattern=pattern, want=WANT, **options)

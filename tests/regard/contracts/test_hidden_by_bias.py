@@ -21,6 +21,7 @@ from regard.core.tensors import Stored
 from regard.testing import answer, make_qkv
 
 FILLINGS = (math.nan, math.inf, -math.inf, 3e38)
+SPOILT = ((math.nan, "k"), (math.nan, "v"), (math.inf, "v"), (-math.inf, "k"), (3e38, "v"))
 
 
 class Near(Bias):
@@ -122,11 +123,10 @@ def test_a_key_hidden_by_a_bias_changes_no_bit_of_output_statistic_or_gradient(n
                     continue
                 computed.add((backend, learning))
                 clean = results(backend, given, spoilt_by(hidden, 0.0, "kv"), learning, want)
-                for filling in FILLINGS if option == "plain" else FILLINGS[:1]:
-                    for where in "kv":
-                        found = results(backend, given, spoilt_by(hidden, filling, where), learning, want)
-                        different = [one for one in clean if not torch.equal(clean[one], found[one])]
-                        assert not different, f"{filling} in {where}, {option}, {want} on {backend}"
+                for filling, where in SPOILT if option == "plain" else SPOILT[:2]:
+                    found = results(backend, given, spoilt_by(hidden, filling, where), learning, want)
+                    different = [one for one in clean if not torch.equal(clean[one], found[one])]
+                    assert not different, f"{filling} in {where}, {option}, {want} on {backend}"
     assert computed >= {(one, learning) for one in ("reference", "streamed") for learning in (False, True)}
 
 
@@ -220,7 +220,7 @@ def test_in_half_types_a_key_hidden_by_a_bias_changes_no_bit():
                 if not computes(backend, *make_qkv(dtype=dtype, requires_grad=True), **options):
                     continue
                 clean = results(backend, options, spoilt_by(hidden, 0.0, "kv", dtype), learning=True)
-                for filling in FILLINGS[:3]:
+                for filling in FILLINGS[:2]:
                     found = results(backend, options, spoilt_by(hidden, filling, "kv", dtype), learning=True)
                     assert all(torch.equal(clean[one], found[one]) for one in clean), f"{dtype}, {filling}, {backend}"
 

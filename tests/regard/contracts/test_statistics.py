@@ -51,9 +51,8 @@ def check(detail, want, expected: Answer, at: Places, budget: Budget) -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 def test_statistics_equal_the_oracle_in_blocks_of_any_size(name, monkeypatch):
     """All at once, with keys and queries that do and do not fill their blocks, and one by one."""
-    for number, ((q_len, k_len), (heads, kv_heads), cut_up) in enumerate(
-        [((7, 11), (6, 3), "small"), ((11, 7), (2, 2), "small"), ((67, 70), (2, 1), "as shipped")]
-    ):
+    sizes = [((7, 11), (6, 3), "small"), ((11, 7), (2, 2), "small"), ((67, 70), (2, 1), "as shipped")]
+    for number, ((q_len, k_len), (heads, kv_heads), cut_up) in enumerate(sizes[: 2 + (len(name) % 3 == 0)]):
         CUTS[cut_up](monkeypatch)
         at, bias = Places.of(2, heads, q_len, k_len), ALiBi() if heads == 2 and number == 1 else None
         q, k, v = make_qkv(q_len=q_len, k_len=k_len, heads=heads, kv_heads=kv_heads, dtype=torch.float64)

@@ -66,19 +66,25 @@ class Case:
 
     @property
     def places(self) -> Places:
-        start: tuple[int, ...]
-        if isinstance(self.q_start, tuple):
-            start = tuple(self.q_start[b % len(self.q_start)] for b in range(self.batch))
-        else:
-            start = (self.k_len - self.q_len if self.q_start is None else self.q_start,)
-        return Places(self.batch, self.heads, self.q_len, self.k_len, start)
+        return Places(self.batch, self.heads, self.q_len, self.k_len, start_of(self))
 
     def __str__(self) -> str:
-        said = [f"{one.name}={getattr(self, one.name)!s}" for one in fields(self) if self._differs(one.name)]
-        return f"Case({', '.join(said)})"
+        return described(self, Case(0))
 
-    def _differs(self, name: str) -> bool:
-        return name == "seed" or getattr(self, name) != getattr(Case(0), name)
+
+def start_of(case: Any) -> tuple[int, ...]:
+    """The position of the first query, of all batch rows or of each."""
+    if isinstance(case.q_start, tuple):
+        return tuple(case.q_start[b % len(case.q_start)] for b in range(case.batch))
+    return (case.k_len - case.q_len if case.q_start is None else case.q_start,)
+
+
+def described(case: Any, plain: Any) -> str:
+    """The case as it is written, without what equals a plain one."""
+    names = [
+        one.name for one in fields(case) if one.name == "seed" or getattr(case, one.name) != getattr(plain, one.name)
+    ]
+    return f"Case({', '.join(f'{name}={getattr(case, name)!s}' for name in names)})"
 
 
 def draw_case(seed: int) -> Case:

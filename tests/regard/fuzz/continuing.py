@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import traceback
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from regard.layers.caches import new_cache
 from .cases import Case, draw_case
 from .judging import Verdict, compared
 from .meanings import LEAVES, drawn
-from .oracle import Tensors
+from .oracle import Tensors, detached, differentiated, named
 from .tensors import Made
 
 CACHED = [name for name, leaf in LEAVES.items() if leaf.cached]
@@ -84,33 +83,20 @@ def _continued(made: Made, kind: str, room: dict[str, int]) -> Tensors:
     if "sink" in case.learners:
         leaves["sink"] = sink
     cache = new_cache(kind, case.batch, case.kv_heads, case.head_dim, v_dim=case.v_dim, dtype=made.dtype, **room)
-    pattern, outputs = made.pattern(), []
+    options = {
+        "pattern": made.pattern(), "bias": bias, "softcap": case.softcap, "scale": case.scale, "dropout": case.dropout,
+        "dropout_seed": case.dropout_seed, "sink": sink,
+    }  # fmt: skip
+    outputs = []
     with torch.set_grad_enabled(bool(case.learners)):
         for first, stop in chunks_of(case):
             q, k, v = (leaves[name][:, :, first:stop] for name in ("q", "k", "v"))
             keys, values = cache.append(k, v)
-            outputs.append(
-                rg.attention(
-                    q,
-                    keys,
-                    values,
-                    pattern=pattern,
-                    bias=bias,
-                    softcap=case.softcap,
-                    scale=case.scale,
-                    dropout=case.dropout,
-                    dropout_seed=case.dropout_seed,
-                    sink=sink,
-                )
-            )
+            outputs.append(rg.attention(q, keys, values, **options))
         whole = torch.cat(outputs, 2)
-    found: dict[str, Any] = {"output": whole.detach()}
+    found = {"output": whole}
     if case.learners:
-        learning = [leaves[name] for name in case.learners]
-        if whole.requires_grad:
-            gradients = torch.autograd.grad(whole, learning, made.cotangents["output"], allow_unused=True)
-        else:
-            gradients = (None,) * len(learning)
-        for one, x, gradient in zip(case.learners, learning, gradients, strict=True):
-            found[f"d {one}"] = torch.zeros_like(x) if gradient is None else gradient
-    return found
+        learning = {name: leaves[name] for name in case.learners}
+        come = {"output": made.cotangents["output"]}
+        found |= named(*differentiated(found, learning, come, None))
+    return detached(found)

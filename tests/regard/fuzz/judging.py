@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import regard as rg
-from regard.backends import BACKENDS
+from regard.backends import BACKENDS, composed, decode, dropout
+from regard.backends.scores import blocking
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.result import checked_wants
 
-from .blocks import cut
 from .bounds import SLACK, errors
 from .cases import Case
-from .oracle import Answer, Tensors, answer
+from .oracle import Answer, Tensors, answer, detached, differentiated, named
 from .tensors import Made
 
 
@@ -30,8 +31,28 @@ def _takes_softmax(backend: str) -> bool:
 
 
 NAMES = ("auto", *(name for name in BACKENDS if _takes_softmax(name)))
+# Blocks of a few rows and keys, so that short texts pass the borders of blocks as long ones do.
+SMALL: tuple[tuple[Any, str, Any], ...] = (
+    (composed, "ROWS", {3: (1.0, 1.0)}), (composed, "MASK_LIMIT", 64), (blocking, "ROWS", 6), (blocking, "PAIRS", 96),
+    (blocking, "ALIGNED", 4), (dropout, "_CHUNK", 24), (decode, "WORKSPACE", 16), (decode, "FEWEST", 3),
+    (decode, "SPLIT", 2), (decode, "PART_ROWS", 1),
+)  # fmt: skip
 # The backends that are asked for second derivatives; None for all of them.
 SECOND: tuple[str, ...] | None = None
+
+
+@contextmanager
+def cut(blocks: str) -> Iterator[None]:
+    """Sizes of blocks as a case has them, put back afterwards."""
+    sizes = SMALL if blocks == "small" else ()
+    before = [(module, name, getattr(module, name)) for module, name, _ in sizes]
+    try:
+        for module, name, size in sizes:
+            setattr(module, name, size)
+        yield
+    finally:
+        for module, name, size in before:
+            setattr(module, name, size)
 
 
 @dataclass(frozen=True)
@@ -111,32 +132,12 @@ def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:
     with torch.set_grad_enabled(bool(case.learners)):
         found = _called(case, backend, leaves, made.wants(), options)
     if not case.learners:
-        return {name: x.detach() for name, x in found.items()}
+        return detached(found)
     come = dict(made.cotangents)
     # Without a graph of its own the gradient that comes in is a constant: where fast paths may forget the second ones.
     come["output"] = come["output"].detach().requires_grad_(second and case.seed % 2 == 0)
-    learning = [leaves[name] for name in case.learners]
-    first = gradients([found[name] for name in come], learning, list(come.values()), second)
-    told = found | {f"d {name}": x for name, x in zip(case.learners, first, strict=True)}
-    if second:
-        along = [made.directions[name] for name in case.learners]
-        asked = {name: leaves[name] for name in case.learners}
-        if come["output"].requires_grad:
-            asked["grad_output"] = come["output"]
-        twice = gradients(first, list(asked.values()), along, False)
-        told |= {f"dd {name}": x for name, x in zip(asked, twice, strict=True)}
-    return {name: x.detach() for name, x in told.items()}
-
-
-def gradients(outputs: list[Any], inputs: list[Any], came: list[Any], again: bool) -> list[torch.Tensor]:
-    """Gradients of the inputs; zeros where there is no way to one."""
-    pairs = [(x, g) for x, g in zip(outputs, came, strict=True) if x.requires_grad]
-    if not pairs:
-        return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(
-        [x for x, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True, create_graph=again
-    )
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+    learning = {name: leaves[name] for name in case.learners}
+    return detached(found | named(*differentiated(found, learning, come, made.directions if second else None)))
 
 
 def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict[str, Any]) -> Tensors:
@@ -189,9 +190,7 @@ class _Expected:
                 yield reason, torch.inf
                 return
         known, bounds = self.of(picked, second)
-        expected = dict(known.values)
-        expected |= {f"d {name}": x for name, x in known.first.items()}
-        expected |= {f"dd {name}": x for name, x in known.second.items()}
+        expected = known.values | named(known.first, known.second)
         if picked is not None:
             bounds = bounds | {"top_keys": self._at(bounds["weights"], picked)}
         for name, x in found.items():

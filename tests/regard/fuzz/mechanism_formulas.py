@@ -19,7 +19,7 @@ from regard import mechanisms as m
 from regard.mechanisms.draws import directions
 
 from .found import formulas
-from .judging import gradients
+from .oracle import detached, differentiated, named
 
 if TYPE_CHECKING:
     from .mechanisms import Made
@@ -122,14 +122,10 @@ def _told(made: Made, second: bool, moved: Moved) -> Tensors:
     come = made.grad_output.double().clone().requires_grad_()
     found = {"output": output}
     if made.learners:
-        learning = [leaves[name] for name in made.learners]
-        first = gradients([output], learning, [moved(come)], second)
-        found |= {f"d {name}": x for name, x in zip(made.learners, first, strict=True)}
-        if second:
-            along = [made.directions[name].double() for name in made.learners]
-            twice = gradients(first, [*learning, come], along, False)
-            found |= {f"dd {name}": x for name, x in zip((*made.learners, "grad_output"), twice, strict=True)}
-    return {name: x.detach() for name, x in found.items()}
+        learning = {name: leaves[name] for name in made.learners}
+        along = {name: made.directions[name].double() for name in learning} if second else None
+        found |= named(*differentiated(found, learning, {"output": moved(come)}, along, come))
+    return detached(found)
 
 
 def expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from regard import mechanisms as m
 from regard.layers.caches import RecurrentState
 from regard.mechanisms.draws import directions
 
-from .cases import DTYPES
+from .cases import DTYPES, described, start_of
 from .found import TESTS, module_of
-from .judging import SECOND, Verdict, gradients, share_of
+from .judging import SECOND, Verdict, share_of
 from .meanings import FULL, Node, Places, build, mask_of, plain_leaf
 from .mechanism_formulas import FOUND, KERNELS, Tensors, expected
+from .oracle import detached, differentiated, named
 
 KINDS = ("linear", "linear", "relu", "performer", "performer", "features", "gated", "linformer", "lsh", *FOUND)
 LOOPS = module_of(TESTS / "mechanisms" / "lsh_by_loops.py")
@@ -50,18 +51,10 @@ class Case:
 
     @property
     def places(self) -> Places:
-        start = self.k_len - self.q_len if self.q_start is None else self.q_start
-        if isinstance(start, tuple):
-            start = tuple(start[b % len(start)] for b in range(self.batch))
-        return Places(self.batch, self.heads, self.q_len, self.k_len, start if isinstance(start, tuple) else (start,))
+        return Places(self.batch, self.heads, self.q_len, self.k_len, start_of(self))
 
     def __str__(self) -> str:
-        plain = Case(0)
-        said = [f"{x.name}={getattr(self, x.name)!s}" for x in fields(self) if self._told(x.name, plain)]
-        return f"mechanisms.Case({', '.join(said)})"
-
-    def _told(self, name: str, plain: Case) -> bool:
-        return name == "seed" or getattr(self, name) != getattr(plain, name)
+        return f"mechanisms.{described(self, Case(0))}"
 
 
 def draw_mechanism(seed: int) -> Case:
@@ -224,18 +217,11 @@ def _compute(made: Made, backend: str, second: bool) -> Tensors:
         output = rg.attention(q, k, leaves["v"], q_start=start, backend=backend, **options)
     found = {"output": output}
     if made.learners:
-        learning = [leaves[name] for name in made.learners]
+        learning = {name: leaves[name] for name in made.learners}
         come = made.grad_output.clone().requires_grad_(second and case.seed % 20 < 10)  # see judging.py
-        first = gradients([output], learning, [come], second)
-        found |= {f"d {name}": x for name, x in zip(made.learners, first, strict=True)}
-        if second:
-            along = [made.directions[name] for name in made.learners]
-            asked = {name: leaves[name] for name in made.learners}
-            if come.requires_grad:
-                asked["grad_output"] = come
-            twice = gradients(first, list(asked.values()), along, False)
-            found |= {f"dd {name}": x for name, x in zip(asked, twice, strict=True)}
-    return {name: x.detach() for name, x in found.items()}
+        along = made.directions if second else None
+        found |= named(*differentiated(found, learning, {"output": come}, along))
+    return detached(found)
 
 
 def _continued(made: Made) -> Tensors:

@@ -68,30 +68,48 @@ def answer(made: Made, picked: torch.Tensor | None = None, second: bool = False)
         padded = torch.cat([weights, weights.new_zeros(*weights.shape[:3], 1)], -1)  # what is missing weighs nothing
         values["top_keys"] = padded.gather(-1, torch.where(picked < 0, case.k_len, picked))
 
-    first, twice = {}, {}
+    first: Tensors = {}
+    twice: Tensors = {}
     if case.learners:
-        came = {name: x.double().clone().requires_grad_() for name, x in made.cotangents.items()}
-        came = {name: x for name, x in came.items() if name in values}
+        came = {name: x.double().clone().requires_grad_() for name, x in made.cotangents.items() if name in values}
         learning = {name: leaves[name] for name in case.learners}
-        found = _gradients([values[name] for name in came], learning, list(came.values()), second)
-        first = found
-        if second:
-            asked = learning | {"grad_output": came["output"]}
-            along = [made.directions[name].double() for name in found]
-            twice = _gradients(list(found.values()), asked, along, False)
-    detached = {name: x.detach() for name, x in values.items()}
-    return Answer(detached, _off(first), _off(twice), scores.detach(), weights.detach(), live)
+        along = {name: made.directions[name].double() for name in learning}
+        first, twice = differentiated(values, learning, came, along if second else None)
+    return Answer(detached(values), detached(first), detached(twice), scores.detach(), weights.detach(), live)
 
 
-def _gradients(outputs: list[torch.Tensor], inputs: Tensors, came: list[torch.Tensor], again: bool) -> Tensors:
+def differentiated(
+    values: Tensors, learning: Tensors, came: Tensors, along: Tensors | None, incoming: torch.Tensor | None = None
+) -> tuple[Tensors, Tensors]:
+    """The gradients of what learns, by those that come in, and theirs along the directions, if there are any.
+
+    `incoming` is the leaf of the gradient of the output; it has a second derivative if it needs one.
+    """
+    first = _gradients([values[name] for name in came], list(learning.values()), list(came.values()), along is not None)
+    twice: Tensors = {}
+    if along is not None:
+        incoming = came["output"] if incoming is None else incoming
+        asked = {**learning, "grad_output": incoming} if incoming.requires_grad else learning
+        found = _gradients(first, list(asked.values()), [along[name] for name in learning], False)
+        twice = dict(zip(asked, found, strict=True))
+    return dict(zip(learning, first, strict=True)), twice
+
+
+def named(first: Tensors, twice: Tensors) -> Tensors:
+    """Gradients ("d q") and second ones ("dd q") by their names in a verdict."""
+    return {f"d {name}": x for name, x in first.items()} | {f"dd {name}": x for name, x in twice.items()}
+
+
+def detached(tensors: Tensors) -> Tensors:
+    return {name: x.detach() for name, x in tensors.items()}
+
+
+def _gradients(outputs: list[Any], inputs: list[Any], came: list[Any], again: bool) -> list[torch.Tensor]:
+    """Gradients of the inputs; zeros where there is no way to one."""
     pairs = [(x, g) for x, g in zip(outputs, came, strict=True) if x.requires_grad]
     if not pairs:
-        return {name: torch.zeros_like(x) for name, x in inputs.items()}
-    found: Any = torch.autograd.grad(
-        [x for x, _ in pairs], list(inputs.values()), [g for _, g in pairs], allow_unused=True, create_graph=again
+        return [torch.zeros_like(x) for x in inputs]
+    found = torch.autograd.grad(
+        [x for x, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True, create_graph=again
     )
-    return {name: torch.zeros_like(x) if g is None else g for (name, x), g in zip(inputs.items(), found, strict=True)}
-
-
-def _off(tensors: Tensors) -> Tensors:
-    return {name: x.detach() for name, x in tensors.items()}
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]

@@ -11,8 +11,8 @@ from fuzz.meanings import TENSORS, Places, build, mask_of, plain_leaf
 
 from regard import patterns as p
 from regard.errors import ArgumentError
+from regard.patterns.counts import alike_residues
 from regard.patterns.drawing import learned
-from regard.patterns.lattices import alike_residues
 
 LEAVES = [
     p.Diagonals(3, -1), p.DilatedWindow(4, 3), p.Fixed(6, summary=2), p.GlobalTokens([0, 4, 5]),

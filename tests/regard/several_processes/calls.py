@@ -159,8 +159,21 @@ class Counter:
         dist.batch_isend_irecv = self._plain
 
 
+def computed(case: Case, detail: Any, inputs: list[torch.Tensor], learning: dict[str, torch.Tensor], grads: Any) -> Any:
+    """Output, statistics and gradients of a call by name, given the gradients of output and log-sum-exp."""
+    found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
+    found |= {name: getattr(detail, name) for name in ("entropy", "received", "distance", "sink") if name in case.want}
+    if not all(isinstance(one, str) for one in case.want):
+        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
+    lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
+    loss = (detail.output * grads[0]).sum() + (lse * grads[1]).sum()
+    gradients = torch.autograd.grad(loss, [*inputs, *learning.values()])
+    found |= dict(zip(["dq", "dk", "dv", *learning], gradients, strict=True))
+    return {name: one.detach().to("cpu", torch.float64) for name, one in found.items()}
+
+
 def on_processes(case: Case) -> dict[str, Any]:
-    """What one process computes of a case: outputs, statistics, gradients, and the bytes that it sent."""
+    """What one process computes of a case, and the bytes that it sent."""
     rank, (of_q, of_k) = dist.get_rank(), case.layouts
     whole = case.tensors()
     q, grad, grad_lse = (distributed.part(whole[name], of_q, rank) for name in ("q", "grad", "grad_lse"))
@@ -172,22 +185,8 @@ def on_processes(case: Case) -> dict[str, Any]:
             q, k, v, dist.group.WORLD, layout=case.layout, form=case.form, want=("log_sum_exp", *case.want), **options
         )
         forward = counter.sent
-        lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
-        loss = (detail.output * grad).sum() + (lse * grad_lse).sum()
-        grads = torch.autograd.grad(loss, [*inputs, *learning.values()])
-    found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
-    found |= asked_statistics(case, detail)
-    found |= dict(zip(["dq", "dk", "dv", *learning], grads, strict=True))
-    numbers = {name: one.detach().to("cpu", torch.float64).numpy() for name, one in found.items()}
-    return {**numbers, "sent": (forward, counter.sent)}
-
-
-def asked_statistics(case: Case, detail: Any) -> dict[str, torch.Tensor]:
-    """The statistics of a detail that the case asks for, by name; its top keys as two tensors."""
-    found = {name: getattr(detail, name) for name in ("entropy", "received", "distance", "sink") if name in case.want}
-    if not all(isinstance(one, str) for one in case.want):
-        found |= {"top_indices": detail.top_keys.indices, "top_weights": detail.top_keys.weights}
-    return found
+        found = computed(case, detail, inputs, learning, (grad, grad_lse))
+    return {**{name: one.numpy() for name, one in found.items()}, "sent": (forward, counter.sent)}
 
 
 def on_one(case: Case) -> dict[str, torch.Tensor]:
@@ -196,17 +195,10 @@ def on_one(case: Case) -> dict[str, torch.Tensor]:
     options, learning = case.made(None)
     inputs = [whole[name].requires_grad_() for name in ("q", "k", "v")]
     detail = regard.attention_detail(*inputs, want=("log_sum_exp", *case.want), **options)
-    lse = detail.log_sum_exp.masked_fill(detail.log_sum_exp == -torch.inf, 0)
-    loss = (detail.output * whole["grad"]).sum() + (lse * whole["grad_lse"]).sum()
-    grads = torch.autograd.grad(loss, [*inputs, *learning.values()])
-    found = {"output": detail.output, "log_sum_exp": detail.log_sum_exp}
-    found |= asked_statistics(case, detail)
-    found |= dict(zip(["dq", "dk", "dv", *learning], grads, strict=True))
-    return {name: one.detach().to(torch.float64) for name, one in found.items()}
+    return computed(case, detail, inputs, learning, (whole["grad"], whole["grad_lse"]))
 
 
 OF_KEYS = {"dk", "dv", "received"}
-SHARED = {"weight", "sink_grad"}
 
 
 def together(case: Case, parts: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

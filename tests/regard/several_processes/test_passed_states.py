@@ -14,6 +14,7 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard.distributed import ContextParallel, Layout, joined, part, recurrent
 from regard.layers import MultiHeadAttention
+from several_processes.calls import Counter
 
 LENGTHS = {2: (9, 6), 4: (5, 0, 70, 3)}
 MECHANISMS = {
@@ -60,8 +61,7 @@ def passed(count: int, name: str, padded: bool, device: str = "cpu") -> dict[str
     return {one: x.cpu().numpy() for one, x in found.items()}
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("count", "padded"), [(2, False), (4, True)])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_values_and_gradients_are_those_of_one_process(name, count, padded, pools):
     chosen = options(name, padded)
@@ -75,27 +75,11 @@ def test_values_and_gradients_are_those_of_one_process(name, count, padded, pool
 
 def bytes_sent(count: int, name: str) -> int:
     """Bytes that this process sends in a forward pass."""
-    sent = 0
-    original = distributed.group.Group.start
-
-    def counting(group: Any, sends: Any, receives: Any) -> Any:
-        nonlocal sent
-        sent += sum(x.nbytes for x in sends.values())
-        return original(group, sends, receives)
-
-    distributed.group.Group.start = counting  # ty: ignore
-    try:
-        with torch.no_grad():
-            passed_without_gradients(count, name)
-    finally:
-        distributed.group.Group.start = original
-    return sent
-
-
-def passed_without_gradients(count: int, name: str) -> None:
     layout, rank = Layout("contiguous", LENGTHS[count]), dist.get_rank()
     own = [part(tensors(count, name)[one], layout, rank) for one in "qkv"]
-    distributed.attention(*own, dist.group.WORLD, form="state", **options(name, False))
+    with torch.no_grad(), Counter() as counter:
+        distributed.attention(*own, dist.group.WORLD, form="state", **options(name, False))
+    return counter.sent
 
 
 def test_only_sums_of_a_fixed_size_are_sent(pools):
@@ -167,16 +151,11 @@ def test_a_call_builds_graphs_only_if_gradients_are_recorded(grads, pools):
     assert pools(2).run(graphs, grads) == [[grads] * 2] * 2
 
 
-def wrong(**changed: Any) -> None:
+def refusing(changed: dict[str, Any]) -> None:
     q = torch.zeros(1, 2, 4, 3)
     chosen = {"mechanism": m.LinearTransformer(), "pattern": "causal", "form": "state"} | changed
-    if want := chosen.pop("want", None):
-        distributed.attention_detail(q, q, q, dist.group.WORLD, want=want, **chosen)
-    distributed.attention(q, q, q, dist.group.WORLD, **chosen)
-
-
-def refusing(changed: dict[str, Any]) -> None:
-    wrong(**changed)
+    call = distributed.attention_detail if "want" in chosen else distributed.attention
+    call(q, q, q, dist.group.WORLD, **chosen)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,16 @@ def while_an_object_is_freed():
     view.explore_translation = interrupted
 
 
+def while_the_page_is_served():
+    own = view.ExplorerServer.serve_forever
+
+    def serve(server):
+        interrupt()
+        own(server)
+
+    view.ExplorerServer.serve_forever = serve
+
+
 def while_a_sentence_is_read():
     """A thread of the server is inside PyTorch, and comes back to Python while that ends."""
     own = view.ExplorerServer.serve_forever
@@ -94,9 +104,9 @@ MOMENTS = {
     "before the sentence is translated": partial(before, "explore_translation"),
     "before the page is made": partial(before, "ExplorerServer"),
     "while an object is freed": while_an_object_is_freed,
-    "while the page is served": partial(before, "note"),
+    "while the page is served": while_the_page_is_served,
     "while a sentence is read": while_a_sentence_is_read,
-    **{f"after {seconds} s": partial(after, seconds) for seconds in (0.01, 0.05, 0.1, 0.2, 0.4)},
+    **{f"after {seconds} s": partial(after, seconds) for seconds in (0.05, 0.3)},
 }
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from test_commands import regard
+from commanding import regard
 
 from regard_lab.cli.train import _way_to_train
 from regard_lab.conversion import load_converted
@@ -49,7 +49,7 @@ def convert(*arguments):
 def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
     answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two")
     assert answer.returncode == 0, answer.stderr
-    said = answer.stdout.decode()
+    said = answer.out
     assert said.splitlines()[1].split() == ["kv", "heads", "8", "2", "1/4", "of", "before"]
     assert "1/4 of before" in next(line for line in said.splitlines() if line.startswith("KV bytes per token"))
     assert "removed" in next(line for line in said.splitlines() if line.startswith("parameters"))
@@ -71,14 +71,14 @@ def test_the_conversion_that_is_replaced_is_named(files, tmp_path):
     said = (
         f"{out} holds an earlier conversion (8 to 2 key/value heads by mean); it is replaced once this one is complete"
     )
-    assert said in answer.stderr.decode().splitlines()
+    assert said in answer.err.splitlines()
     assert TranslationTransformer.load(out).config.decoder_kv_heads == 1
 
 
 def test_a_loss_that_was_measured_is_said_beside_the_need_of_training(files, tmp_path):
     out = tmp_path / "one"
     answer = convert(files / "writer", "--kv-heads", 1, "--out", out, "--text", files / "text.txt", *SMALL)
-    said = answer.stderr.decode()
+    said = answer.err
     assert re.search(r"the loss went from \d+\.\d{4} to \d+\.\d{4} nats an id: train the model before", said), said
 
 
@@ -93,12 +93,12 @@ def test_a_folder_of_another_library_is_sent_to_where_it_is_used(tmp_path, monke
 def test_training_brings_loss_back_and_the_run_is_a_model(files, tmp_path, model, text):
     out = tmp_path / "one"
     arguments = (files / model, "--kv-heads", 1, "--out", out, "--text", files / text, *SMALL)
-    answer = convert(*arguments, "--uptrain-steps", 20, "--learning-rate", 0.01, "--json")
+    answer = convert(*arguments, "--uptrain-steps", 10, "--learning-rate", 0.01, "--json")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     losses = found["losses"]
     assert losses["uptrained"] < losses["converted"]
-    assert losses["steps"] == 20
+    assert losses["steps"] == 10
     assert b"rely on its outputs" not in answer.stderr
     for change in found["kv_bytes"].values():
         assert change["before"] == 8 * change["after"]
@@ -106,17 +106,6 @@ def test_training_brings_loss_back_and_the_run_is_a_model(files, tmp_path, model
     assert loaded.report.heads == 8
     validations = [line for line in read_log(out / "log.jsonl") if line["kind"] == "validation"]
     assert min(line["loss"] for line in validations) == pytest.approx(losses["uptrained"], rel=1e-6)
-
-
-def test_the_loss_before_is_that_of_the_original_on_the_held_out_end(files, tmp_path):
-    arguments = ("--text", files / "text.txt", *SMALL, "--json")
-    answer = convert(files / "writer", "--kv-heads", 2, "--out", tmp_path / "two", *arguments)
-    losses = json.loads(answer.stdout)["losses"]
-    assert losses["uptrained"] is None
-    back = convert(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight", *arguments)
-    again = json.loads(back.stdout)["losses"]
-    assert again["before"] == pytest.approx(losses["converted"], rel=1e-6)
-    assert again["converted"] == pytest.approx(again["before"], rel=1e-6)  # repeating changes nothing
 
 
 def test_the_rows_are_as_long_as_those_of_the_training(files, tmp_path):
@@ -152,9 +141,7 @@ def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, 
         patch.setattr(LanguageTask, "batch", interrupting)
         answer = convert(files / "writer", *arguments, "--out", tmp_path / "stopped")
     assert answer.returncode == 130
-    assert answer.stderr.decode().splitlines()[-1] == (
-        "regard: interrupted after 4 of 6 steps; the same command goes on"
-    )
+    assert answer.err.splitlines()[-1] == ("regard: interrupted after 4 of 6 steps; the same command goes on")
     for name in ("stopped", "whole"):
         assert convert(files / "writer", *arguments, "--out", tmp_path / name).returncode == 0
     folders = [tmp_path / name / read_checkpoints(tmp_path / name).last for name in ("stopped", "whole")]
@@ -190,34 +177,6 @@ def test_a_hugging_face_folder_is_converted_and_needs_its_tokeniser_for_a_text(f
     more = ("--text", files / "text.txt", "--uptrain-steps", 3)
     answer = convert(folder, "--kv-heads", 1, "--out", tmp_path / "out", *more)
     assert (answer.returncode, b"--uptrain-steps trains our own models" in answer.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "reason"),
-    [
-        (("{files}/writer", "--kv-heads", "3"), 2, "8 key/value heads cannot become 3"),
-        (("{files}/writer", "--kv-heads", "8"), 2, "8 key/value heads already"),
-        (
-            ("{files}/writer", "--kv-heads", "2", "--method", "best"),
-            2,
-            "method is 'best'; there are mean, first, random, align",
-        ),
-        (("{files}/writer", "--kv-heads", "2", "--uptrain-steps", "5"), 2, "--uptrain-steps needs --text"),
-        (("{files}/writer", "--kv-heads", "2", "--text", "nothing.txt"), 2, "nothing.txt"),
-        (("nowhere", "--kv-heads", "2"), 2, "nowhere does not exist"),
-        (("{files}/writer", "--kv-heads", "2", "--distil"), 2, "--distil needs --uptrain-steps"),
-        (("{files}/sorter", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "regard train classifier --from"),
-        (("{files}/wordless", "--kv-heads", "2", "--text", "{files}/text.txt"), 2, "has no tokeniser.json"),
-    ],
-)
-def test_mistakes_are_one_line_each(files, tmp_path, arguments, code, reason):
-    answer = convert(*(argument.format(files=files) for argument in arguments), "--out", tmp_path / "out")
-    said = answer.stderr.decode()
-    assert answer.returncode == code
-    assert reason in said.splitlines()[-1]
-    assert said.splitlines()[-1].startswith("regard: ")
-    assert "Traceback" not in said
-    assert not (tmp_path / "out").exists()
 
 
 def test_align_is_the_default_with_a_text_and_the_report_has_what_was_measured(files, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_commands import regard
+from commanding import regard
 
 from regard_lab.cli import demo
 from regard_lab.text import translation_data
@@ -40,8 +40,8 @@ def _small(monkeypatch):
 
 def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
     answer = regard("demo", "--json", "--steps", 5, "--out", tmp_path / "run")
-    assert answer.returncode == 0, answer.stderr.decode()
-    lines = answer.stdout.decode().splitlines()
+    assert answer.returncode == 0, answer.err
+    lines = answer.out.splitlines()
     assert len(lines) == 1
     record = json.loads(lines[0])
     assert set(PROMISED) <= record.keys()
@@ -50,18 +50,18 @@ def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
     for rate in ("exact_match", "pronoun_accuracy", "contrast_accuracy", "majority_baseline", "referent_agreement"):
         assert 0 <= record[rate] <= 1
-    said = answer.stderr.decode()
+    said = answer.err
     assert "true referent: animal" in said
     assert "not an explanation" in said
 
     again = regard("demo", "--json", "--steps", 5, "--out", tmp_path / "run")  # finds it trained
     assert json.loads(again.stdout)["exact_match"] == record["exact_match"]
-    assert "5 steps" in again.stderr.decode()
-    assert " step 5: validation" not in again.stderr.decode()  # nothing was trained again
+    assert "5 steps" in again.err
+    assert " step 5: validation" not in again.err  # nothing was trained again
 
     other = regard("demo", "--steps", 6, "--out", tmp_path / "run")
     assert other.returncode == 2
-    assert "other settings" in other.stderr.decode()
+    assert "other settings" in other.err
 
     scored = json.loads(regard("evaluate", tmp_path / "run", "--json").stdout)
     for rate in PROMISED[1:-2]:
@@ -70,8 +70,8 @@ def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
 
 def test_without_json_the_story_is_on_standard_output(tmp_path):
     answer = regard("demo", "--steps", 2, "--out", tmp_path / "run")
-    told = answer.stdout.decode()
-    assert answer.returncode == 0, answer.stderr.decode()
+    told = answer.out
+    assert answer.returncode == 0, answer.err
     for part in ("1. Training", "2. Results", "3. The sentences", "4. Pictures"):
         assert part in told
     assert "which pairs were trained on" not in told  # the run of the demo knows them

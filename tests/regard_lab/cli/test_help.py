@@ -1,106 +1,222 @@
-"""The help of every command answers without torch, and says what the command says."""
+"""Help and completion need no torch, and every command starts with no more than it uses; each is in the table."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
+import os
+import pkgutil
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from commanding import regard, succeeded
+from test_defaults import COMMANDS as CONFIGS
 from typer.main import get_command
 
+import regard_lab as package
 from docs.making.command_help import is_help_fresh, loaded_commands
 from regard_lab.cli.app import Convert, TopLevel, Train, Unloaded, app, kept_help
+from regard_lab.decoding import Translator
+from regard_lab.lessons.walkthrough import walk_run
+from regard_lab.seeing import look
+from regard_lab.training import recipes
 
-COMMANDS = [
-    *([name] for name in TopLevel.SENTENCES),
-    *(["train", name] for name in Train.SENTENCES),
-    *(["convert", name] for name in Convert.SENTENCES),
-]
-
+ROOT = Path(package.__file__).parent
+TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
+MODULES = {prefix + name: row[0] for prefix, table in TABLES.items() for name, row in table.SENTENCES.items()}
 # All in one process: torch stays in `sys.modules` once it is imported, so the first command that imports it fails.
 ASK = """
 import contextlib, io, json, sys
 from regard_lab.cli.app import app
 for words in json.loads(sys.argv[1]):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         app([*words, "--help"], prog_name="regard")
-    print(json.dumps([" ".join(words), said.getvalue(), [name for name in ("torch", "numpy") if name in sys.modules]]))
+    print(json.dumps([text.getvalue(), [name for name in ("torch", "numpy") if name in sys.modules]]))
+"""
+MODULES_AFTER = "import sys\n{program}\nprint('modules:', *sys.modules)"
+HEAVY = (
+    "sympy", "mpmath", "torch.fx", "torch._dynamo", "torch._inductor", "torch._refs", "matplotlib", "rich",
+    "tokenizers", "sacrebleu", "accelerate", "transformers", "regard_lab.models", "regard_lab.decoding",
+    "regard_lab.training", "regard_lab.seeing",
+)  # fmt: skip
+LIGHT = (
+    ("show", "causal & (strided(4) | random_blocks(1, block=2, seed=0)) | per_head(full, prefix(2))", "--layers", "3"),
+    ("show", "--list"),
+    ("plan", "--q-len", "4096", "--pattern", "causal & causal_window(512)"),
+    ("lesson", "--list"),
+    ("show", "causl"),
+)
+# Each command in a fork of a process that has imported torch alone; then its record.
+RUN = """
+import os, time, torch
+with_torch = time.process_time()
+import json, sys
+before = set(sys.modules)
+for words in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        began = time.process_time()
+        sys.argv = ["regard", *words]
+        try:
+            from regard_lab.cli import main
+            main()
+        except SystemExit:
+            record = [time.process_time() - began, with_torch, sorted(set(sys.modules) - before)]
+            print("\\nrecord:", json.dumps(record), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
 
 
-def answers(commands):
-    """The words, the help and the heavy modules that are imported then, of each command in turn."""
-    done = subprocess.run([sys.executable, "-c", ASK, json.dumps(commands)], capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def alone(program: str, *arguments: str, **environment: str) -> str:
+    """What a program prints in a Python of its own."""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_help_of_every_command_answers_without_torch():
-    answered = answers(COMMANDS)
-    assert len(answered) == len(COMMANDS)
-    for words, said, heavy in answered:
-        assert said.startswith(f"Usage: regard {words} [OPTIONS]"), words
-        assert not heavy, f"`regard {words} --help` has imported {', '.join(heavy)}"
+def started() -> list[tuple[float, float, list[str]]]:
+    lines = [line for line in alone(RUN, json.dumps(LIGHT)).splitlines() if line.startswith("record:")]
+    assert len(lines) == len(LIGHT)
+    return [tuple(json.loads(line.removeprefix("record:"))) for line in lines]
 
 
-def test_help_after_arguments_answers_without_torch():
-    ((_, said, heavy),) = answers([["translate", "RUN", "a sentence"]])
-    assert said.startswith("Usage: regard translate [OPTIONS]")
-    assert not heavy
+def test_a_command_that_computes_nothing_imports_what_it_uses_in_less_than_half_the_time_of_torch():
+    """In the process that imported torch, so that both meet the same load; the least of up to four tries."""
+    records = started()
+    for words, (_, _, modules) in zip(LIGHT, records, strict=True):
+        assert "regard_lab.cli.app" in modules
+        assert not set(HEAVY) & set(modules), words
+    tries = [records]
+    while any(min(one[at][0] for one in tries) >= 0.5 * min(one[at][1] for one in tries) for at in range(len(LIGHT))):
+        assert len(tries) < 4, [[seconds, torch] for seconds, torch, _ in tries[-1]]
+        tries.append(started())
 
 
-def test_the_kept_help_is_that_of_the_commands():
+def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
+    """Counted in modules, which is the same on every machine."""
+    main = "try:\n import regard_lab.cli as c; sys.argv = ['regard', '--help']; c.main()\nexcept SystemExit as e: pass"
+    (_, parser), (text, loaded) = (
+        alone(MODULES_AFTER.format(program=program)).split("modules:") for program in ("import typer", main)
+    )
+    assert "Commands:" in text
+    names = set(loaded.split())
+    assert not {"torch", "numpy", "rich", "tokenizers", "matplotlib"} & names
+    own = {name for name in names - set(parser.split()) if not name.startswith("regard")}
+    assert len(own) <= len(parser.split()) / 2, sorted(own)
+
+
+def test_the_help_of_every_command_needs_no_torch_also_after_arguments():
+    commands = [name.split() for name in MODULES] + [["translate", "RUN", "a sentence"], ["show", "a", "--length", "8"]]
+    *answers, (after_options, _) = map(json.loads, alone(ASK, json.dumps(commands)).splitlines())
+    for words, (text, heavy) in zip(commands, answers, strict=False):
+        name = "translate" if "RUN" in words else " ".join(words)
+        assert text.startswith(f"Usage: regard {name} [OPTIONS]"), words
+        assert not heavy, f"`regard {name} --help` has imported {', '.join(heavy)}"
+    assert after_options == answers[list(MODULES).index("show")][0]  # the command itself prints it
+
+
+def test_the_kept_help_is_that_of_the_commands_in_every_width():
     assert is_help_fresh(), "a command has changed; make figures, and read what changed in regard_lab/cli/help.json"
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_kept_help_is_shown_like_that_of_the_command(width):
     group = get_command(app)
-    ctx = group.context_class(group, info_name="regard", terminal_width=width, **group.context_settings)
-    for source, command, inner in loaded_commands(group, ctx):
-        kept = Unloaded(command.name, source)
-        assert kept.get_help(kept.context_class(kept, info_name=inner.info_name, parent=inner.parent)) == (
-            command.get_help(inner)
-        )
+    for width in (60, 80):
+        ctx = group.context_class(group, info_name="regard", terminal_width=width, **group.context_settings)
+        for source, command, inner in loaded_commands(group, ctx):
+            kept = Unloaded(command.name, source)
+            own = kept.context_class(kept, info_name=inner.info_name, parent=inner.parent)
+            assert kept.get_help(own) == command.get_help(inner)
 
 
-def test_help_after_options_is_that_of_the_command():
-    (first, second) = (said for _, said, _ in answers([["show"], ["show", "causal", "--length", "8"]]))
-    assert first == second
-
-
-def rows_of_help():
-    return [
+def test_the_help_names_values_and_choices_and_not_types_of_python():
+    rows = [
         (place, name, sentence)
         for place, parts in kept_help().items()
         for title in ("Arguments", "Options")
         for name, sentence in parts[title].items()
     ]
-
-
-def test_the_help_names_values_and_not_types_of_python():
-    for place, name, _ in rows_of_help():
+    for place, name, sentence in rows:
         assert not re.search(r"<|\bstr\b|\bint\b", name), (place, name)
-
-
-def test_no_sentence_of_the_help_asks_for_a_value_that_cannot_be_typed_or_lacks_its_subject():
-    for place, name, sentence in rows_of_help():
         assert "None" not in sentence, (place, name)
         assert not re.match(r"Of |How weights|Where the |What follows", sentence), (place, name)
+        if re.search(r"\b(layer|head)\b", sentence):
+            assert "from 1" not in sentence, (place, name)
+    shown = {f"{place} {name}" for place, name, _ in rows}
+    assert {
+        "train.translation --norm pre|post", "train.translation --steps N", "translate.translate RUN",
+        "translate.translate --normalisation none|average|gnmt",
+    } <= shown  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [
-        ("train.translation", "--norm pre|post"),
-        ("train.translation", "--reach global|local-m|local-p"),
-        ("train.translation", "--precision float32|bfloat16"),
-        ("translate.translate", "--normalisation none|average|gnmt"),
-        ("train.translation", "--steps N"),
-        ("translate.translate", "RUN"),
-    ],
-)
-def test_the_help_shows_the_choices_of_an_option(place, name):
-    assert {**kept_help()[place]["Arguments"], **kept_help()[place]["Options"]}[name]
+def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
+    translator = Translator.load(run_folder)
+    expected = look(translator.model, translator.tokeniser, "the animal sleeps", ()).encoder[0, 0]
+    for head, is_first in ((0, True), (1, False)):
+        weights = walk_run(run_folder, "the animal sleeps", layer=0, head=head)["weights"]
+        assert ((weights - expected).abs().max() < 1e-5) == is_first
+    drawn = regard("show", "per_head(full, causal)", "--length", "3").out
+    assert "head 0: full" in drawn
+    assert "head 1: causal" in drawn
+
+
+def complete(line: str) -> tuple[list[str], set[str]]:
+    """What Tab offers at the end of a line in bash, and the modules that are imported then."""
+    words = line.split(" ")
+    asked = {"_REGARD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    program = "import sys\nfrom regard_lab.cli import main\nsys.argv = ['regard']\ntry: main()\n"
+    text, _, modules = alone(f"{program}finally: print('modules:', *sys.modules)", **asked).partition("modules:")
+    return text.split(), set(modules.split())
+
+
+def test_commands_and_options_are_completed_without_torch():
+    for line, offered in (
+        ("regard tra", {"train", "translate"}),
+        ("regard train translation --data x --valid", {"--valid", "--validate-every"}),
+        ("regard show --", {re.search(r"--[a-z-]+", name)[0] for name in kept_help()["show.show"]["Options"]}),
+        ("regard translate runs/de", set()),  # files are left to the shell
+    ):
+        found, modules = complete(line)
+        assert set(found) == offered
+        assert "regard_lab.cli.app" in modules
+        assert not {"torch", "rich", "numpy"} & modules
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_is_shown(shell, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    assert "_COMPLETE" in succeeded("--show-completion", shell).out
+
+
+def test_python_m_regard_lab_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "regard_lab", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("regard ")
+
+
+def test_every_command_is_in_the_table_with_a_test_and_a_line_in_the_documentation():
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("*.py"))
+    pages = "".join(path.read_text("utf-8") for path in (ROOT.parent / "README.md", *ROOT.parent.glob("docs/**/*.md")))
+    for command in MODULES:
+        words = ", ".join(f'"{word}"' for word in command.split())
+        assert re.search(rf"{words}[,)]", tests), f"test `regard {command}` in tests/regard_lab/cli"
+        assert f"regard {command}" in pages, f"write about `regard {command}` in README.md or docs/"
+    used = {*MODULES.values(), "app", "interrupts"}
+    for path in ROOT.glob("cli/*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("regard_lab.cli."):
+                used.add(str(node.module).removeprefix("regard_lab.cli."))
+    assert not {path.stem for path in ROOT.glob("cli/[!_]*.py")} - used, "add a row in regard_lab/cli/app.py"
+
+
+def test_every_recipe_is_exported_and_a_command():
+    for module in pkgutil.iter_modules(recipes.__path__, f"{recipes.__name__}."):  # one that is not imported counts too
+        importlib.import_module(module.name)
+    for recipe in recipes.Recipe.__subclasses__():
+        if recipe.__module__.startswith("regard_lab."):
+            assert recipe.__name__ in recipes.__all__, f"export {recipe.__name__} in regard_lab.training.recipes"
+            assert recipe.COMMAND in Train.SENTENCES, f"add a row {recipe.COMMAND!r} to Train in regard_lab/cli/app.py"
+            assert CONFIGS.get(f"train {recipe.COMMAND}") is recipe.Config, (
+                f"add {recipe.COMMAND!r} to test_defaults.py"
+            )

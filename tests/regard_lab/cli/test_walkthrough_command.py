@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import save_file
 
 from regard_lab.cli import main
-from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.lessons.walkthrough import (
     example,
     to_html,
@@ -20,8 +19,6 @@ from regard_lab.lessons.walkthrough import (
     walk_whole,
     walk_whole_run,
 )
-from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.text import Tokeniser
 
 SENTENCE = "Life is short, eat dessert first"
 
@@ -40,16 +37,6 @@ def regard(capsys, monkeypatch):
         return leaving.value.code, *capsys.readouterr()
 
     return call
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    tokeniser = Tokeniser.train(["the animal sleeps", "the old animal"], 300)
-    torch.manual_seed(0)
-    model = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=2))
-    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
-    return folder
 
 
 def test_the_sentence_is_walked_through_in_plain_text(regard):
@@ -114,47 +101,6 @@ def test_a_page_is_written_and_the_answer_says_where(regard, tmp_path):
 def test_a_run_is_walked_through_with_its_own_tokeniser(regard, run):
     code, said, _ = regard("the animal", "--run", run, "--layer", 1, "--head", 1, "--word", "animal")
     assert (code, said) == (0, to_text(walk_run(run, "the animal", layer=1, head=1, word="animal")) + "\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ([""], 2, "the text has no words"),
-        (["word " * 10_000], 2, "the text has 10000 words"),
-        ([SENTENCE, "--word", 9], 2, "the text has words 1 to 7"),
-        ([SENTENCE, "--word", "cake"], 2, "'cake' is not in the text"),
-        ([SENTENCE, "--head", 3], 2, "there are heads 0 to 1"),
-        ([SENTENCE, "--heads", 3], 2, "dim 8 is not divisible by 3 heads"),
-        ([SENTENCE, "--score", "cosine"], 2, "score 'cosine'"),
-        ([SENTENCE, "--layer", 1], 2, "name a --run"),
-        ([SENTENCE, "--heads", 0], 2, "regard: --heads is 0; it has to be at least 1"),
-        ([SENTENCE, "--heads=129"], 2, "regard: --heads is 129; it has to be at most 128"),
-        (["My", "cat", "sleeps"], 2, 'put a text of several words in quotes, as in regard walkthrough "My cat sleeps"'),
-        ([], 2, "give a TEXT or an --example"),
-        ([SENTENCE, "--example", "life-is-short"], 2, "not both"),
-        (["--example", "cat"], 2, "there is life-is-short"),
-        ([SENTENCE, "--query-dim", 4, "--key-dim", 5], 2, "a dot product needs vectors of one size"),
-        ([SENTENCE, "--words", "some"], 2, "there are all, letters"),
-        ([SENTENCE, "--draw", "some"], 2, "there are normal, uniform"),
-        ([SENTENCE, "--weights", "nothing.safetensors"], 2, "cannot be read as safetensors"),
-        ([SENTENCE, "--run", "nothing", "--columns"], 2, "leave out --columns"),
-        (["--run", "nothing"], 2, "give a TEXT"),
-        ([SENTENCE, "--model", "encoder"], 2, "add --whole"),
-        ([SENTENCE, "--whole", "--head", 1, "--causal"], 2, "leave out --causal, --head: a whole model shows all"),
-        ([SENTENCE, "--whole", "--run", "nothing", "--dim", 8], 2, "leave out --dim: a run has its own"),
-        ([SENTENCE, "--whole", "--model", "gpt"], 2, "there are decoder, encoder, encoder-decoder"),
-        ([SENTENCE, "--run", "nothing", "--dim", 8, "--causal"], 2, "leave out --causal, --dim"),
-        ([SENTENCE, "--run", "nothing"], 2, "nothing"),
-        ([SENTENCE, "--html", "page.png"], 2, "ends in .html"),
-        ([SENTENCE, "--html", "no/such/folder/page.html"], 2, "cannot be written"),
-        ([SENTENCE, "--html", "/proc/page.html"], 1, "page.html"),
-    ],
-)
-def test_a_mistake_is_one_line(regard, arguments, code, said):
-    found = regard(*arguments)
-    assert (found[0], found[1]) == (code, "")
-    assert said in found[2]
-    assert len(found[2].splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from cli.forked import Forked
+from cli.commanding import Forked
 
 from regard.errors import ArgumentError, DataError, OccupiedError
 from regard_lab.decoding import Generator, Sampling, share_lines, sharing

@@ -41,7 +41,7 @@ def command(processes: int, *arguments: Any) -> list[str]:
     launcher = (
         [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     )
-    return [sys.executable, *launcher, "-m", "regard", *map(str, arguments)]
+    return [sys.executable, *launcher, "-m", "regard_lab", *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:

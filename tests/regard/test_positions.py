@@ -84,17 +84,12 @@ def test_learned_refuses_positions_without_a_vector():
 @pytest.mark.parametrize(
     "wrong",
     [lambda: Sinusoidal(5), lambda: Sinusoidal(0), lambda: Learned(0, 4), lambda: Rotary(dims=3),
-     lambda: Rotary(pairs="odd"), lambda: Rotary().check(7), lambda: Rotary(dims=8).check(6)],
+     lambda: Rotary(pairs="odd"), lambda: Rotary().check(7), lambda: Rotary(dims=8).check(6), lambda: Rotary(base=0),
+     lambda: Rotary(base=-1.0), lambda: Rotary(base=math.nan)],
 )  # fmt: skip
-def test_sizes_that_are_no_pairs_are_refused(wrong):
+def test_sizes_that_are_no_pairs_and_bases_that_are_not_above_0_are_refused(wrong):
     with pytest.raises(rg.ArgumentError):
         wrong()
-
-
-@pytest.mark.parametrize("base", [0, -1.0, float("nan")])
-def test_waves_need_a_base_above_0(base):
-    with pytest.raises(rg.ArgumentError, match="base"):
-        Rotary(base=base)
 
 
 def test_position_zero_is_the_papers_first_row():

@@ -1,4 +1,4 @@
-"""T5's buckets follow the rule of its code, and what it learns gets the gradient of the formula."""
+"""ALiBi's slopes are the paper's; T5's buckets follow the rule of its code, and learn by its gradient."""
 
 from __future__ import annotations
 
@@ -9,8 +9,61 @@ import pytest
 import torch
 
 import regard as rg
-from regard.bias import T5Relative
-from regard.testing import answer, make_qkv
+from regard.bias import ALiBi, T5Relative
+from regard.testing import Budget, answer, make_qkv
+
+PRINTED = {  # the paper's own series for 8 heads, and the rule of its code for 6 and 12
+    8: [2.0**-n for n in range(1, 9)],
+    6: [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3],
+    12: [2.0**-n for n in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5],
+    1: [2.0**-8],
+}
+
+
+@pytest.mark.parametrize("heads", PRINTED)
+def test_slopes_are_the_papers(heads):
+    told = -ALiBi().by_distance(torch.tensor([1]), heads)[:, 0]
+    np.testing.assert_allclose(told.numpy(), PRINTED[heads], rtol=1e-15)
+
+
+def test_the_bias_falls_with_the_distance_on_both_sides():
+    distances = torch.tensor([-3, 0, 2])
+    assert ALiBi([0.5, 2]).by_distance(distances, 2).tolist() == [[-1.5, 0, -1], [-6, 0, -4]]
+
+
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+@pytest.mark.parametrize("q_start", [None, 5])
+def test_attention_with_it_equals_the_oracle(backend, q_start):
+    q, k, v = make_qkv()
+    start = 4 if q_start is None else q_start
+    i, j = start + np.arange(7)[:, None], np.arange(11)
+    bias = np.stack([-slope * np.abs(j - i) for slope in PRINTED[6]])[None]
+    expected = answer(q, k, v, j <= i, scale=5**-0.5, bias=bias)
+    found = rg.attention(q, k, v, pattern="causal", bias=ALiBi(), backend=backend, q_start=q_start)
+    budget = Budget.of(q, k, v, torch.float32, scale=5**-0.5, bias=torch.from_numpy(bias))
+    assert budget.share("output", found, expected.output) <= 1
+
+
+def test_it_is_a_value():
+    assert ALiBi() == ALiBi()
+    assert hash(ALiBi([1, 2])) == hash(ALiBi((1.0, 2.0)))
+    assert ALiBi([1]) != ALiBi()
+    assert str(ALiBi([0.5])) == "ALiBi([0.5])"
+
+
+@pytest.mark.parametrize("slopes", [[float("nan")], [True], ["1"], [1, float("inf")]])
+def test_a_slope_that_is_no_finite_number_is_refused(slopes):
+    with pytest.raises(rg.ArgumentError, match="finite number"):
+        ALiBi(slopes)
+
+
+def test_another_number_of_heads_is_refused():
+    q, k, v = make_qkv(heads=4, kv_heads=2)
+    for count in (1, 3, 5):
+        with pytest.raises(rg.ShapeError, match=r"slopes? and the call 4 query heads; give one for each"):
+            rg.attention(q, k, v, bias=ALiBi([0.5] * count))
+    with pytest.raises(rg.ShapeError, match="has 2 heads and the call 4"):
+        rg.attention(q, k, v, bias=T5Relative(2))
 
 
 def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
@@ -68,12 +121,6 @@ def test_a_frozen_one_does_not_learn_and_may_be_fused():
     assert rg.plan_attention(q, k, v, bias=bias, backend="fused").backend == "fused"
     with pytest.raises(rg.UnsupportedError, match="give a bias no gradient"):
         rg.plan_attention(q, k, v, bias=T5Relative(6), backend="fused")
-
-
-def test_another_number_of_heads_is_refused():
-    q, k, v = make_qkv()
-    with pytest.raises(rg.ShapeError, match="has 2 heads and the call 6"):
-        rg.attention(q, k, v, bias=T5Relative(2))
 
 
 @pytest.mark.parametrize("sizes", [{"heads": 0}, {"heads": 1, "buckets": 3}, {"heads": 1, "max_distance": 8}])

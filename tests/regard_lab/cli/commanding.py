@@ -1,17 +1,82 @@
-"""`regard` in a fork of this process: a real process with pipes and signals that does not import torch again."""
+"""`regard` in this process, and in a fork of it: a process with pipes and signals that does not import torch again."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from typing import IO
 
+from regard_lab.cli import main
+
 STREAMS = (0, 1, 2)
+LINES = ["the animal sleeps", "a street", "the old animal"]
+SMALL = ("--dim", 16, "--heads", 2, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 256, "--cpu")
+
+
+@dataclass
+class Answer:
+    """The exit code of a command and what it wrote."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def out(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def err(self) -> str:
+        return self.stderr.decode()
+
+    @property
+    def last(self) -> str:
+        """The last line of standard error."""
+        return self.err.strip().splitlines()[-1]
+
+
+class Stream(io.TextIOWrapper):
+    """A stream of bytes that may claim to be a terminal."""
+
+    def __init__(self, content: bytes = b"", terminal: bool = False, encoding: str = "utf-8") -> None:
+        super().__init__(io.BytesIO(content), encoding=encoding)
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+def regard(*words: object, stdin: bytes = b"", terminal: bool = False, encoding: str = "utf-8") -> Answer:
+    """A command in this process, with streams of its own."""
+    streams = Stream(stdin), *(Stream(terminal=terminal, encoding=encoding) for _ in range(2))
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    sys.argv = ["regard", *map(str, words)]
+    sys.stdin, sys.stdout, sys.stderr = streams
+    code = None
+    try:
+        main()
+    except SystemExit as leaving:
+        code = leaving.code
+    finally:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+    for stream in streams[1:]:
+        stream.flush()
+    assert isinstance(code, int)
+    return Answer(code, *(stream.buffer.getvalue() for stream in streams[1:]))
+
+
+def succeeded(*words: object, stdin: bytes = b"") -> Answer:
+    """A command that has to succeed."""
+    answer = regard(*words, stdin=stdin)
+    assert answer.returncode == 0, answer.err
+    return answer
 
 
 class Forked:
@@ -48,8 +113,6 @@ class Forked:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
             os.environ |= environment
             sys.argv = ["regard", *words]
-            from regard_lab.cli import main
-
             main()
         except SystemExit as leaving:
             code = leaving.code
@@ -73,14 +136,19 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def wait_for(self, words: bytes) -> None:
+        """Read standard error up to a line with these words."""
+        while words not in self.stderr.readline():
+            assert self.poll() is None
+
     def communicate(self, given: bytes = b"", timeout: float = 600) -> tuple[bytes, bytes]:
-        """Writes `given`, reads both streams to their ends, and waits for the process; it is killed at the timeout."""
-        said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+        """Write `given`, read both streams to their ends, and wait for the process; it is killed at the timeout."""
+        written: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
         def read(name: str) -> None:
-            said[name] = getattr(self, name).read()
+            written[name] = getattr(self, name).read()
 
-        reading = [threading.Thread(target=read, args=(name,)) for name in said if not getattr(self, name).closed]
+        reading = [threading.Thread(target=read, args=(name,)) for name in written if not getattr(self, name).closed]
         for thread in reading:
             thread.start()
         with contextlib.suppress(BrokenPipeError):  # it has left without reading everything
@@ -96,7 +164,7 @@ class Forked:
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
-        return said["stdout"], said["stderr"]
+        return written["stdout"], written["stderr"]
 
     def __enter__(self) -> Forked:
         return self

@@ -1,0 +1,233 @@
+"""Ctrl-C ends with 130 and names what is kept; a reader that leaves ends a command by SIGPIPE; neither a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from commanding import SMALL, Forked, regard, succeeded
+from interrupted_view import MOMENTS
+from rich.console import Console
+
+from regard_lab.cli import demo, evaluate, train
+from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
+from regard_lab.conversion.uptraining import Uptraining
+from regard_lab.models.storage import CHECKPOINTS_FILE
+from regard_lab.seeing.lens_study.study import JSON
+from regard_lab.training import Started, StepDone
+from regard_lab.training.comparison.study import Comparison
+from regard_lab.training.recipes import LanguageModelTraining
+
+HEEDED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+START = HEEDED + "sys.argv = ['regard', *sys.argv[1:]]; from regard_lab.cli import main; main()"
+
+
+def real(*words):
+    """A Python of its own, in which nothing is imported yet."""
+    return subprocess.Popen([sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("start", "command"),
+    [(real, ("show", "--list")), (Forked, ("lesson", "causal")), (Forked, ("translate", "{run}"))],
+)
+def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(start, command, run_folder):
+    process = start(*(word.format(run=run_folder) for word in command))
+    process.stdout.close()
+    _, err = process.communicate(*([b"a street\n" * 600] if "translate" in command else []), timeout=600)
+    assert (process.returncode, err) == (-signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds"),
+    [
+        (("show", "causal"), 0.3),
+        (("bench", "plain", "--out", "{new}"), 0.6),
+        (("train", "translation", "--data", "pronouns", "--out", "{new}", "--cpu"), 1.5),
+        (("demo", "--out", "{new}"), 3.0),
+    ],
+)
+def test_ctrl_c_before_the_first_step_is_one_word(command, seconds, tmp_path):
+    """Also while modules are imported; the waits are CPU seconds, so that a busy machine changes little."""
+    process = real(*(word.format(new=tmp_path / "new") for word in command))
+    while process.poll() is None and cpu_seconds(process.pid) < seconds:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=600)
+    if process.returncode in (0, -signal.SIGINT):  # it was done before, or just then
+        assert command[0] == "show"
+        return
+    assert process.returncode == 130
+    assert err.decode().splitlines()[-1] == "regard: interrupted"
+    assert b"Traceback" not in err
+    assert b"Exception" not in err
+
+
+def cpu_seconds(process: int) -> float:
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            user, system = file.read().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return float("inf")
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def test_ctrl_c_between_lines_is_one_word(run_folder):
+    process = Forked("translate", run_folder)
+    process.stdin.write(b"a street\n" * 256)
+    process.stdin.flush()
+    process.stdout.readline()  # it works on the first lines and waits for more
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert (process.returncode, err.decode().strip()) == (130, "regard: interrupted")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_training_saves_and_names_the_command_that_goes_on(data, tmp_path, number):
+    out = tmp_path / "run"
+    options = ("--steps", 100_000, "--validate-every", 3, *SMALL)
+    process = Forked("train", "translation", "--data", data / "pairs.tsv", "--out", out, *options)
+    process.wait_for(b"validation loss")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=1200)
+    assert process.returncode == 130
+    last, command = err.decode().splitlines()[-2:]
+    assert last.startswith("regard: interrupted: ")
+    assert last.endswith("; go on with:")
+    assert command == f"regard train translation --out {out} --resume"
+    steps = int(last.split(" steps")[0].split()[-1].replace(",", ""))
+    assert (out / f"step-{steps:06d}").is_dir()
+    on = succeeded("train", "translation", "--out", out, "--resume", "--steps", steps + 1, "--cpu")
+    assert f"going on after step {steps}" in on.err
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory, run_folder):
+    """By moment: the exit code of `regard view`, its output, and its remarks."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    program = Path(__file__).with_name("interrupted_view.py")
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork has no other threads, and would wait for them
+    answer = subprocess.run(
+        [sys.executable, str(program), str(run_folder), str(folder)], capture_output=True, text=True, timeout=900,
+        env=alone,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interruption_of_a_view_is_one_line_and_a_documented_code(ended, moment):
+    code, output, remarks = ended[moment]
+    *before, last = [line for line in remarks.splitlines() if "without an end" not in line]
+    assert all(line.startswith("the page is served to this machine until Ctrl-C") for line in before)
+    if moment.startswith(("while the page is served", "while a sentence")) or before:
+        assert (code, last) == (0, "ended")
+        assert output.startswith("http://127.0.0.1:")
+    else:
+        assert (code, last, output) == (130, "regard: interrupted", "")
+
+
+def interrupted(file):
+    """A function that is interrupted after it has written the file; before, where there is none."""
+
+    def work(*arguments, **options):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("{}")
+        raise KeyboardInterrupt
+
+    return work
+
+
+KEPT = {
+    "train": (
+        ("train", "language-model", "--data", "{text}"), LanguageModelTraining, "prepare", CHECKPOINTS_FILE,
+        ["regard: interrupted; {out} keeps the run as it was last saved; go on with:",
+         "regard train language-model --out {out} --resume"],
+    ),
+    "compare": (
+        ("compare", "--data", "pronouns", "--models", "none"), Comparison, "run", f"none/{CHECKPOINTS_FILE}",
+        ["regard: interrupted; what is done is kept; go on with:", "regard compare --out {out} --resume"],
+    ),
+    "convert": (
+        ("convert", "kv-heads", "model", "--kv-heads", "2", "--text", "{text}", "--uptrain-steps", "9"),
+        Uptraining, "convert", CHECKPOINTS_FILE,
+        ["regard: interrupted; {out} keeps the model as it was last saved, and the same command goes on"],
+    ),
+    "lenses": (
+        ("lenses", "{run}"), evaluate, "study_lenses", JSON,
+        ["regard: interrupted; {out} keeps the lenses that are measured, and the same command goes on"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_ctrl_c_names_what_is_kept_and_how_to_go_on(name, tmp_path, monkeypatch, run_folder, data):
+    command, owner, function, file, lines = KEPT[name]
+    command = [word.format(run=run_folder, text=data / "text.txt") for word in command]
+    out = tmp_path / "out"
+    for written in (None, out / file):
+        monkeypatch.setattr(owner, function, interrupted(written))
+        answer = regard(*command, "--out", out)
+        expected = ["regard: interrupted"] if written is None else [line.format(out=out) for line in lines]
+        assert (answer.returncode, answer.err.splitlines()[-len(expected) :]) == (130, expected)
+
+
+def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "load_translation_data", lambda *_, **__: SimpleNamespace(notes=["two pairs"], test=[]))
+    done = SimpleNamespace(stopped="steps", steps=9, wall_seconds=1.0, cpu_seconds=1.0)
+    monkeypatch.setattr(demo, "_train", lambda *_: done)
+    monkeypatch.setattr(demo.Translator, "load", interrupted(None))
+    answer = regard("demo", "--out", tmp_path / "run")
+    assert answer.returncode == 130
+    assert answer.last == (
+        f"regard: interrupted; the trained model is kept in {tmp_path / 'run'}, and the same command goes on from there"
+    )
+
+
+def test_the_bar_of_a_training_shows_what_is_done(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(train, "has_terminal", lambda: True)
+    monkeypatch.setattr(train, "terminal", lambda: Console(file=shown, force_terminal=True, width=120))
+    for event, words in (
+        (Started(0, 9), "preparing the first step"),
+        (Started(3, 9), "preparing step 4"),
+        (StepDone(5, 9, 1.0, 0.1, 1.0, 100.0, None), "5/9"),
+        (StepDone(5, None, 1.0, 0.1, 1.0, 100.0, None), "step 5"),
+    ):
+        with train.training_progress() as progress:
+            progress(event)
+        assert words in shown.getvalue()
+    assert "/?" not in shown.getvalue()
+
+
+def test_ctrl_c_ends_the_program_only_while_nothing_is_to_be_saved_and_only_in_the_main_thread():
+    usual = signal.getsignal(signal.SIGINT)
+    assert usual is signal.default_int_handler
+    with quiet_interrupts():
+        assert signal.getsignal(signal.SIGINT) is not usual
+        heed_interrupts()
+        assert signal.getsignal(signal.SIGINT) is usual
+    with quiet_interrupts():
+        pass
+    found = [signal.getsignal(signal.SIGINT)]
+
+    def work():
+        with quiet_interrupts():
+            heed_interrupts()
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [usual, usual]

@@ -1,0 +1,189 @@
+"""`regard bench`, `bench complexity`, `doctor`, `approximation` and `lenses`: what they measure, print and write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from commanding import regard, succeeded
+from safetensors.torch import save_file
+
+from regard.backends import BACKENDS
+from regard.backends.native.library import load
+from regard.core.backend import Refusal
+from regard.storage import save_tensors
+from regard_lab.bench import running
+from regard_lab.bench.complexity import measuring
+from regard_lab.bench.work import Case
+from regard_lab.cli import evaluate
+from regard_lab.seeing import approximation
+from regard_lab.seeing.lens_study import LensReport
+
+# --- bench; the contests are small here
+
+
+def record(case, contest, status="measured"):
+    times = {"median": 0.002, "low": 0.001, "high": 0.004, "samples": [0.001, 0.002, 0.004]}
+    ours = {"status": status, "reason": "off", "cpu": times, "wall": times}
+    return {
+        "label": f"{case} {contest}", "work": f"{contest} queries", "family": case, "length": contest, "ours": "regard",
+        "contenders": {"regard": ours}, "promises": [],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Two small cases, and the list of the contests held; "interrupt" in it interrupts the second case."""
+    done = []
+
+    def hold(case, contest, *, quick, tell):
+        if "interrupt" in done and case.name == "second":
+            raise KeyboardInterrupt
+        done.append(f"{case.name} {contest}")
+        return record(case.name, contest, "wrong" if "wrong" in done else "measured")
+
+    cases = {name: Case(name, f"Case {name}", (1, 2), (1,)) for name in ("first", "second")}
+    monkeypatch.setattr(running, "cases_on", lambda device: cases)
+    monkeypatch.setattr(running, "contests_of", lambda case, quick: case.quick if quick else case.contests)
+    monkeypatch.setattr(running, "hold", hold)
+    return done
+
+
+def test_bench_reports_and_writes(held, tmp_path):
+    assert "Case first" in succeeded("bench", "first", "--quick", "--out", tmp_path).out
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md"}
+    written = json.loads((tmp_path / "bench.json").read_text())
+    shown = json.loads(succeeded("bench", "first", "--quick", "--json", "--out", tmp_path).out)
+    assert shown | {"sha256": written["sha256"]} == written
+    held.append("wrong")
+    answer = regard("bench", "first", "--out", tmp_path / "wrong")
+    assert answer.returncode == 1
+    assert "regard was wrong or failed: first 1: regard wrong: off" in answer.err
+
+
+def test_an_interruption_of_bench_names_how_to_go_on(held, tmp_path):
+    held.append("interrupt")
+    answer = regard("bench", "--out", tmp_path)
+    assert (answer.returncode, "--resume goes on" in answer.err) == (130, True)
+    held.clear()
+    succeeded("bench", "--out", tmp_path, "--resume")
+    assert held == ["second 1", "second 2"]
+    assert (tmp_path / "bench-first.png").exists()
+
+
+def test_one_real_case_from_start_to_end(tmp_path):
+    answer = succeeded("bench", "overhead", "--quick", "--out", tmp_path, "--json")
+    contest = json.loads(answer.out)["cases"]["overhead"]["contests"][0]
+    assert {one["status"] for one in contest["contenders"].values()} == {"measured"}
+    assert all(one["cpu"]["median"] > 0 for one in contest["contenders"].values())
+
+
+def test_the_table_of_costs_is_shown_written_continued_and_refused(tmp_path, monkeypatch):
+    points = [{"length": n, "median": 1e-8 * n**2, "operations": n**2, "bytes": 256 * n} for n in (2304, 4096, 9216)]
+    done = []
+
+    def measure(row, quick, tell):
+        if "interrupt" in done and row.name == "causal":
+            raise KeyboardInterrupt
+        done.append(row.name)
+        failed = {"reason": "off by a mile", "times": [], "memory": []}
+        return failed if "fail" in done else {"error": 0.0, "times": points, "memory": points}
+
+    monkeypatch.setattr(measuring, "_measured", measure)
+    rows = ("bench", "complexity", "softmax", "gru", "--out", tmp_path / "a")
+    assert "recurrent (GRU)" in succeeded(*rows).out
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"complexity.json", "complexity.md", "complexity.png"}
+    shown = json.loads(succeeded(*rows, "--json").out)
+    written = json.loads((tmp_path / "a/complexity.json").read_text())
+    assert shown | {"sha256": written["sha256"]} == written
+    assert shown["command"] == "regard bench complexity softmax gru"
+    done[:] = ["interrupt"]
+    rows = ("bench", "complexity", "softmax", "causal", "--out", tmp_path / "b")
+    answer = regard(*rows)
+    assert (answer.returncode, "--resume goes on" in answer.err) == (130, True)
+    done.clear()
+    succeeded(*rows, "--resume")
+    assert done == ["causal"]
+    done.append("fail")
+    answer = regard("bench", "complexity", "softmax", "--out", tmp_path / "c")
+    assert answer.returncode == 1
+    assert "regard was wrong or failed: softmax: off by a mile" in answer.err
+
+
+# --- doctor
+
+
+class Negative:
+    """The reference with its sign turned, where no gradient is asked."""
+
+    name = "negative"
+
+    def assess(self, problem):
+        offer = BACKENDS["reference"].assess(problem)
+        if problem.needs_grad:
+            return Refusal("it sends no gradients")
+        return replace(offer, run=lambda operands: (found := offer.run(operands))._replace(output=-found.output))
+
+
+def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeypatch):
+    text = succeeded("doctor").out
+    assert all(f"  {name} on cpu: " in text for name in BACKENDS)
+    assert all(word in text for word in ("torch", "Python", "thread", "numpy"))
+    rows = json.loads(succeeded("doctor", "--json").out)["backends"]
+    status = {row["backend"]: row["status"] for row in rows if row["device"] == "cpu"}
+    assert status.keys() == BACKENDS.keys()
+    absent = {"flex", *(["native"] if isinstance(load(), str) else [])}
+    assert {name for name, found in status.items() if found == "refused"} == absent
+    assert {found for name, found in status.items() if name not in absent} == {"ok"}
+    monkeypatch.setitem(BACKENDS, "negative", Negative())
+    for option in ([], ["--json"]):
+        answer = regard("doctor", *option)
+        assert (answer.returncode, "wrong answers from negative" in answer.last) == (1, True)
+
+
+# --- approximation
+
+
+def test_json_of_an_approximation_is_that_of_the_function_but_for_times(tmp_path):
+    tensors = {name: torch.randn(1, 2, 96, 8) for name in "qkv"}
+    save_file(tensors, tmp_path / "a.safetensors")
+    save_tensors(tmp_path / "b.safetensors", tensors)
+    candidates = ["strided(8)", "random_blocks(2, block=8)", "performer(features=8)", "linear"]
+    options = ["--pattern", "causal", "--seeds", 2, "--tolerance", 0.5]
+    options += [word for one in candidates for word in ("--candidate", one)]
+    expected = approximation(
+        *tensors.values(), pattern="causal", mechanisms=candidates, seeds=range(2), tolerance=0.5
+    ).to_json()
+    for name in "ab":
+        found = json.loads(succeeded("approximation", tmp_path / f"{name}.safetensors", *options, "--json").out)
+        for one, two in zip(found["rows"], json.loads(expected)["rows"], strict=True):
+            for key in ("name", "error", "spread", "worst_row", "mass", "bytes", "backend"):
+                assert one[key] == two[key]
+        assert (found["tolerance"], found["seeds"]) == (0.5, 2)
+    answer = succeeded("approximation", tmp_path / "a.safetensors", *options, "--plot", tmp_path / "a.png")
+    assert "strided(8)" in answer.out
+    assert (tmp_path / "a.png").read_bytes()[1:4] == b"PNG"
+
+
+# --- lenses
+
+
+def test_the_table_of_lenses_names_what_was_measured(run_folder, tmp_path, monkeypatch):
+    row = {"name": "erase", "top": 0.5, "order": 0.25, "cause": 0.75, "deletion": 0.125, "passes": 16.0,
+           "backward_passes": 2.0, "milliseconds": 3.0}  # fmt: skip
+    routes = {"last": {"nothing": 0.9, "source": 0.3}, "first": {}, "counts": [9, 0], "verified": 7, "of": 9}
+
+    def study(translator, *, sentences=200, seed=0, out=None, name, tell):
+        report = LensReport(name, "abc", sentences, seed, right=9, agreement=0.96, heads={"cross": [1, 3]})
+        report.routes, report.rows = routes, {"erase": row}
+        report.save(out)
+        return report
+
+    monkeypatch.setattr(evaluate, "study_lenses", study)
+    shown = succeeded("lenses", run_folder, "--sentences", 10, "--out", tmp_path / "report").out
+    for part in ("erasure", "0.250", "16 + 2", "9 of 10 test sentences", "0.960", "layer 1, head 3", "0.300", "of 7 "):
+        assert part in shown, part
+    assert (tmp_path / "report" / "lenses.md").exists()
+    assert json.loads(succeeded("lenses", run_folder, "--json").out)["rows"]["erase"]["cause"] == 0.75

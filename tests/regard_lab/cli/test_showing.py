@@ -1,0 +1,454 @@
+"""`regard show`, `plan` and `lesson`, and any text in any terminal: narrow, without Unicode, or meant to command it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from commanding import Stream, regard, succeeded
+from rich.console import Console
+
+import regard as rg
+from regard import distributed
+from regard.backends.flex import backend as flex_backend
+from regard.patterns import Pattern
+from regard_lab.cli import console
+from regard_lab.cli.console import note, out, out_console, out_json, out_lines
+from regard_lab.cli.lesson import _show_table
+from regard_lab.cli.train import _live, _plain
+from regard_lab.decoding import Generation, Translation, Translator
+from regard_lab.decoding.generator import Generator
+from regard_lab.lessons import LESSONS, Table, causal, find_lesson
+from regard_lab.text import SeenWords
+from regard_lab.training import Noticed, Started
+from regard_lab.training.recipes import Classifier
+from regard_lab.training.recipes.run_folder import write_samples
+
+# --- show
+
+
+def test_show_draws_a_pattern_and_the_reach_of_a_stack():
+    assert succeeded("show", "causal & sliding_window(4)", "--length", "3").out == (
+        "causal & sliding_window(4): 6 of 9 pairs\n    0 1 2\n  0 ■ · ·\n  1 ■ ■ ·\n  2 ■ ■ ■\n"
+        "each row is a query, each column a key\n"
+    )
+    assert succeeded("show", "causal_window(3)", "--length", "6", "--layers", "2").out.splitlines() == [
+        "causal_window(3): 15 of 36 pairs, 20 through 2 layers",
+        "■ allowed, □ only through 2 layers",
+        "    0 1 2 3 4 5",
+        "  0 ■ · · · · ·",
+        "  1 ■ ■ · · · ·",
+        "  2 ■ ■ ■ · · ·",
+        "  3 □ ■ ■ ■ · ·",
+        "  4 □ □ ■ ■ ■ ·",
+        "  5 · □ □ ■ ■ ■",
+        "each row is a query, each column a key",
+        "2 layers reach 4 back, 0 ahead",
+        "the last query learns from 5 of 6 positions: 1..5",
+    ]
+    lines = succeeded("show", "causal & global_tokens(0)", "--length", "4", "--layers", "2").out.splitlines()
+    assert lines[-2] == "2 layers reach everything back, 0 ahead"
+
+
+def test_show_prints_json():
+    record = json.loads(succeeded("show", "causal", "--length", "2", "--keys", "3", "--json").out)
+    assert record == {"pattern": "causal", "q_len": 2, "k_len": 3, "count": 5, "allowed": [[1, 1, 0], [1, 1, 1]]}
+    record = json.loads(succeeded("show", "causal_window(2)", "--length", "3", "--layers", "2", "--json").out)
+    assert (record["reach"], record["layers"]) == ({"back": 2, "ahead": 0}, 2)
+    assert record["learned"] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+def test_a_picture_of_a_stack_has_another_shade(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    colours = {}
+    for layers in (1, 2):
+        png = tmp_path / "stack.png"
+        record = succeeded("show", "causal_window(2)", "--length", "8", "--layers", layers, "--png", png, "--json").out
+        assert json.loads(record)["png"] == str(png)
+        pixels = image.imread(png)[..., :3]
+        colours[layers] = {tuple(round(255 * part) for part in pixel) for pixel in pixels.reshape(-1, 3).tolist()}
+    lighter = (0xA3, 0xBF, 0xDB)
+    assert lighter in colours[2]
+    assert lighter not in colours[1]
+
+
+def test_the_list_names_every_pattern_with_its_arguments():
+    listed = json.loads(succeeded("show", "--list", "--json").out)
+    assert {call.split("(")[0] for call in listed} == set(Pattern.registry.names())
+    assert listed["causal_window(size)"].startswith("A query may look at `size` keys")
+    assert "fixed(stride, summary=1, local=true)" in succeeded("show", "--list").out.splitlines()
+
+
+# --- plan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shapes", "options"),
+    [
+        (
+            ["--q-len", "7", "--k-len", "11", "--heads", "6", "--kv-heads", "3", "--head-dim", "5", "--v-dim", "13",
+             "--batch", "2", "--pattern", "causal & causal_window(4)", "--want", "entropy", "--want", "top_keys(3)",
+             "--want", "weights_of(rows=[0, 5], heads=[2])"],
+            ((2, 6, 7, 5), (2, 3, 11, 5), (2, 3, 11, 13)),
+            {"pattern": "causal & causal_window(4)",
+             "want": ["entropy", rg.top_keys(3), rg.weights_of(rows=[0, 5], heads=[2])]},
+        ),
+        (
+            ["--q-len", "9", "--softcap", "30", "--dropout", "0.25", "--dtype", "bfloat16", "--backend", "reference"],
+            ((1, 8, 9, 64),) * 3,
+            {"softcap": 30.0, "dropout": 0.25, "dtype": torch.bfloat16, "backend": "reference"},
+        ),
+        (["--q-len", "9", "--grad"], ((1, 8, 9, 64),) * 3, {"requires_grad": True}),
+    ],
+)  # fmt: skip
+def test_json_of_a_plan_is_that_of_plan_attention(arguments, shapes, options):
+    made = {name: options.pop(name) for name in ("dtype", "requires_grad") if name in options}
+    q, k, v = (torch.zeros(shape, **made) for shape in shapes)
+    assert succeeded("plan", *arguments, "--json").out.strip() == rg.plan_attention(q, k, v, **options).to_json()
+
+
+def test_a_million_queries_are_planned_without_being_made():
+    began = time.process_time()
+    answer = succeeded("plan", "--q-len", "1000000", "--pattern", "causal & causal_window(512)", "--heads", "4")
+    assert "1000000 queries by 1000000 keys" in answer.out
+    assert time.process_time() - began < 30  # a guard: to look at every pair would take hours
+
+
+def test_a_plan_for_another_device_does_not_depend_on_what_is_installed_here(monkeypatch):
+    monkeypatch.setattr(flex_backend, "find_spec", lambda name: None)
+    arguments = ("--q-len", "8192", "--pattern", "causal & (causal_window(512) | strided(64))", "--device", "cuda")
+    record = json.loads(succeeded("plan", *arguments, "--json").out)
+    assert "on cuda" in record["problem"]
+    assert "refused" not in {record["backend"]: record["cost"], **record["others"]}["flex"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "planned for a machine with cuda" in succeeded("plan", *arguments).err
+
+
+def test_a_mechanism_is_planned_without_its_learned_tensors_and_the_chosen_backend_is_marked():
+    for mechanism, backend in {"performer(64)": "linear", "linformer(64, 8)": "linformer"}.items():
+        plan = ("plan", "--q-len", "64", "--mechanism", mechanism)
+        assert json.loads(succeeded(*plan, "--json").out)["backend"] == backend
+        rows = [line.split() for line in succeeded(*plan).out.splitlines()[1:]]
+        assert [row[0] for row in rows if row[1] == "chosen:"] == [backend]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lengths", "options"),
+    [
+        (["--ranks", "3"], (334, 333, 333), {}),
+        (
+            ["--ranks", "4", "--pattern", "causal & causal_window(9)", "--layout", "zigzag", "--form", "ring",
+             "--heads", "6", "--kv-heads", "3", "--head-dim", "5", "--v-dim", "13", "--batch", "2",
+             "--dtype", "bfloat16", "--flops", "1e9", "--bandwidth", "1e6", "--latency", "0.002"],
+            (250,) * 4,
+            {"pattern": "causal & causal_window(9)", "layout": "zigzag", "form": "ring", "heads": 6, "kv_heads": 3,
+             "head_dim": 5, "v_dim": 13, "batch": 2, "dtype": torch.bfloat16,
+             "machine": distributed.Machine(flops=1e9, bandwidth=1e6, latency=0.002)},
+        ),
+    ],
+)  # fmt: skip
+def test_with_ranks_the_json_is_that_of_the_forecast(arguments, lengths, options):
+    record = json.loads(succeeded("plan", "--q-len", "1000", *arguments, "--json").out)
+    made = distributed.forecast(lengths, **{"heads": 8, "head_dim": 64, "dtype": torch.float32} | options)
+    for name in ("sent", "received", "memory", "compute", "waiting", "seconds"):
+        assert tuple(record[name]) == getattr(made, name), name
+    assert (record["form"], record["efficiency"]) == (made.form, made.efficiency)
+    assert (record["ranks"], tuple(record["positions"])) == (len(lengths), lengths)
+    assert record["assumed"] == vars(options.get("machine", distributed.Machine()))
+
+
+def squeezed(answer):
+    return [" ".join(line.split()) for line in answer.out.splitlines()]
+
+
+def test_the_text_of_a_forecast_has_the_least_and_the_most_a_better_layout_and_what_is_assumed():
+    window = ("--q-len", "4096", "--ranks", "4", "--pattern", "causal_window(128)", "--kv-heads", "2")
+    lines = squeezed(succeeded("plan", *window))
+    assert lines[0].startswith("forecast of a forward pass of causal_window(128) over 4 processes, contiguous, gather")
+    assert "positions 1,024 1,024" in lines
+    assert "bytes received 0 130,048" in lines  # 127 keys of 2 heads, 2 x 64 numbers of 4 bytes; the first needs none
+    assert "assumed: 4.8e+14 operations and 5e+10 bytes per second" in lines[-1]
+    wide = ("--q-len", "1000000", "--ranks", "8", "--pattern", "causal", "--overhead", "0")
+    lines = squeezed(succeeded("plan", *wide))
+    assert "53% of the time of all processes is computing; with --layout zigzag 100%" in lines
+    assert "ms waiting 0 0" in lines  # and no rounding as a time
+    assert "zigzag" not in succeeded("plan", "--q-len", "4096", "--ranks", "4", "--pattern", "full").out
+    text = " ".join(succeeded("plan", "--help").out.split())
+    for name in ("flops", "bandwidth", "latency", "overhead"):
+        of_option = text.partition(f"--{name} ")[2]
+        assert float(of_option.partition("[default: ")[2].partition("]")[0]) == getattr(distributed.Machine(), name)
+
+
+# --- lesson
+
+
+def test_without_a_name_the_questions_of_lessons_are_listed():
+    first, *lines = succeeded("lesson").out.splitlines()
+    assert first.startswith("walkthrough ")
+    assert [line.split()[0] for line in lines] == list(LESSONS)
+    assert all(lesson.question in line for line, lesson in zip(lines, LESSONS.values(), strict=True))
+    assert json.loads(succeeded("lesson", "--json").out) == {name: one.question for name, one in LESSONS.items()}
+
+
+def test_a_lesson_is_printed_with_its_numbers_and_its_claims(monkeypatch):
+    taught, text = find_lesson("causal").teach(), succeeded("lesson", "causal").out
+    assert taught.lesson.question in text
+    assert all(table.title in text for table in taught.tables)
+    assert text.count("\nholds") == len(taught.claims)
+    assert "import regard as rg" in text
+    monkeypatch.setattr(causal, "attention", lambda q, k, v, pattern, real=causal.attention: real(q, k, v))
+    text = succeeded("lesson", "causal").out
+    assert "does not hold" in text
+    assert text.count("\nholds") == 4
+
+
+def test_json_of_a_lesson_is_its_record_and_a_picture_is_drawn(tmp_path):
+    words = ("lesson", "causal", "--json", "--text", "one two three")
+    record = json.loads(succeeded(*words, "--seed", 5, "--png", tmp_path / "a.png").out)
+    assert record["numbers"]["words"] == ["one", "two", "three"]
+    assert record["png"] == str(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(succeeded(*words).out)["numbers"]["weights"] != record["numbers"]["weights"]
+
+
+def test_tables_of_lessons_have_names_of_their_own_and_state_where_their_numbers_come_from():
+    table = next(one for one in find_lesson("one_head").teach().tables if one.title.startswith("Trained translators"))
+    assert not table.measured
+    assert table.title.endswith("from the report")
+    columns = find_lesson("scale").teach().tables[0].columns
+    assert len(set(columns)) == len(columns)
+    taught = find_lesson("positions").teach()
+    rows = taught.tables[-1].rows
+    assert [row[0] for row in rows] == ["the", "dog", "bites (stays in place)", "the", "man"]
+    smallest = min(row[2] for row in rows if "stays" not in row[0])
+    assert taught.claims[-1].figures == f"smallest change of a word that moves {smallest}"
+
+
+@pytest.mark.parametrize("columns", [24, 60])
+def test_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = Table("Pairs", ("pattern", "kept pairs", "computed pairs"), (("causal_window(64)", "2,016", "4,096"),))
+    narrow = Console(file=io.StringIO(), width=columns, markup=False)
+    _show_table(table, narrow)
+    lines = narrow.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert all(word in " ".join(lines) for word in ("causal_window(64)", "2,016", "computed", "4,096")), lines
+
+
+def test_a_matrix_keeps_its_shape_on_a_narrow_terminal(monkeypatch, capsys):
+    words = ("The", "animal", "crossed", "the", "street", "today")
+    rows = tuple((word, *(f"{int(column <= row)}.00" for column in range(6))) for row, word in enumerate(words))
+    monkeypatch.setenv("COLUMNS", "40")
+    _show_table(Table("Weights", ("", *words), rows), out_console(width=40))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    shown = [line.split() for line in lines if line.split()[:1] == ["crossed"]]
+    assert [cell for line in shown for cell in line[1:]] == ["1.00", "1.00", "1.00", "0.00", "0.00", "0.00"]
+    assert 1 < len(shown) <= 3
+
+
+# --- any terminal
+
+
+@pytest.mark.parametrize(("encoding", "width"), [("ascii", 80), ("cp1252", 40)])
+def test_every_command_prints_in_every_encoding_and_width(run_folder, tmp_path, monkeypatch, encoding, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    (tmp_path / "pairs.tsv").write_text("a street\teine Straße\n", encoding="utf-8")
+    commands = (
+        ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
+        ("show", "--list"), ("plan", "--q-len", "64", "--pattern", "causal"),
+        ("walkthrough", "Das Tier überquert die Straße – müde…", "--columns"),
+        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"), ("lesson", "positions"),
+        ("translate", run_folder, "the animal sleeps", "ein Gefühl"), ("translate", run_folder, "a", "--map", "cross"),
+        ("evaluate", run_folder, tmp_path / "pairs.tsv"), ("show", "cäusal ■"), ("translate", "nirgendwo ■", "x"),
+    )  # fmt: skip
+    for words in commands:
+        answer = regard(*words, encoding=encoding)
+        text = (answer.stdout + answer.stderr).decode(encoding)
+        assert answer.returncode == (2 if "■" in " ".join(map(str, words)) else 0), text
+        assert text
+        assert "Traceback" not in text
+    monkeypatch.delenv("COLUMNS")
+    answer = regard("translate", run_folder, "das Gefühl", "--json", encoding=encoding)
+    record = json.loads(answer.stdout.decode(encoding))
+    assert record["source"] == "das Gefühl"  # JSON keeps its values
+
+
+def test_a_drawing_fits_the_width_and_plain_characters_stand_for_the_same_pairs(monkeypatch):
+    for pattern in ("causal & (sliding_window(16) | global_tokens(0))", "per_head(causal, full)"):
+        for width, length in ((30, 200), (40, 8), (80, 40), (200, 200)):
+            monkeypatch.setenv("COLUMNS", str(width))
+            drawn = succeeded("show", pattern, "--length", length, "--layers", "3").out
+            assert max(map(len, drawn.splitlines())) <= width
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("show", "causal_window(3)", "--layers", "2")
+    squares, plain = (regard(*words, encoding=encoding).stdout.decode(encoding) for encoding in ("utf-8", "ascii"))
+    assert squares.translate(str.maketrans("■□·", "#o.")) == plain != squares
+    monkeypatch.setenv("COLUMNS", "24")
+    lines = regard("show", "causal", "--length", "64", encoding="ascii").stdout.decode("ascii").splitlines()
+    assert "Each character stands for 4 x 4 pairs" in " ".join(lines)
+    rows = [line.split()[1] for line in lines if line.strip()[:1].isdigit() and set(line.split()[-1]) <= set("#+.")]
+    for number, row in enumerate(rows):  # all, some or none of them are allowed
+        assert row == "#" * number + "+" + "." * (len(rows) - number - 1)
+
+
+def test_every_head_is_drawn():
+    drawn = succeeded("show", "per_head(causal, full, causal, prefix(1))", "--length", "4").out
+    assert [line for line in drawn.splitlines() if line.startswith("head")] == [
+        "heads 0, 2: causal, 10 of 16 pairs", "head 1: full, 16 of 16 pairs", "head 3: prefix(1), 4 of 16 pairs"
+    ]  # fmt: skip
+    assert drawn.count("■") == 10 + 16 + 4
+
+
+def test_what_an_encoding_lacks_is_remarked_once(monkeypatch):
+    remarks = []
+    monkeypatch.setattr(sys, "stdout", Stream(encoding="ascii"))
+    monkeypatch.setattr(console, "note", remarks.append)
+    monkeypatch.setattr(console, "_REMARKED", set())
+    for text in ("plain", "Gefühl", "Straße"):
+        console.remark_escapes(text)
+    assert len(remarks) == 1
+    assert "standard output is written in ascii" in remarks[0]
+
+
+def test_a_real_environment_without_unicode():
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "NO_COLOR": "1", "TERM": "dumb"}
+    program = "import sys; from regard_lab.cli import main; main()"
+    for words, code in ((["show", "causal"], 0), (["show", "cäusal"], 2)):
+        command = [sys.executable, "-c", program, *words]
+        answer = subprocess.run(command, env=os.environ | plain, capture_output=True, check=False)
+        assert (answer.returncode, b"Traceback" in answer.stderr) == (code, False)
+
+
+# --- text that would command the terminal
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b1m\u202eback\x7f\u2066x"
+FORGING = "line\rover\x85next\u2028last"
+SHOWN = r"\x1b[2J\x1b]0;title\x07\x9b1m\u202eback\x7f\u2066x"
+COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture(autouse=True)
+def _without_commands_of_rich(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def assert_harmless(*texts):
+    for text in texts:
+        assert not COMMANDING.search(text), repr(text)
+
+
+@pytest.fixture
+def hostile_models(monkeypatch):
+    """Models whose texts and labels are hostile."""
+    words = SeenWords(frozenset(), 0)
+    written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
+    translator = SimpleNamespace(translate=lambda lines, **_: [written for _ in lines], words=words)
+    monkeypatch.setattr(Translator, "load", lambda run: translator)
+
+    def generate(prompts, on_text=None, **_):
+        if on_text is not None:
+            on_text(0, 0, HOSTILE)
+        return [[Generation(prompts[0], HOSTILE, (1,), (1,), -0.5, -0.5, "end")]]
+
+    tokeniser = SimpleNamespace(encode=lambda text: text, decode=lambda text: text)
+    generator = SimpleNamespace(generate=generate, tokeniser=tokeniser, words=words)
+    monkeypatch.setattr(Generator, "load", lambda run: generator)
+    classes, rows = [HOSTILE + FORGING, "b"], [[0.75, 0.25]]
+    classifier = SimpleNamespace(classes=classes, probabilities=lambda texts: rows, words=words)
+    monkeypatch.setattr(Classifier, "load", lambda run: classifier)
+
+
+@pytest.mark.usefixtures("hostile_models")
+@pytest.mark.parametrize("command", ["translate", "generate", "classify"])
+def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stands_in_a_pipe(command):
+    answer = regard(command, "run", "a text", terminal=True)
+    assert (answer.returncode, SHOWN in answer.out) == (0, True)
+    assert_harmless(answer.out, answer.err)
+    if command != "generate":
+        answer = regard(command, "run", stdin=b"one\n")
+        assert len(answer.out.splitlines()) == 1
+        assert HOSTILE in answer.out
+    for terminal in (False, True):
+        answer = regard(command, "run", HOSTILE, "--json", terminal=terminal)
+        assert_harmless(answer.out)
+        assert len(answer.out.splitlines()) == 1
+        record = json.loads(answer.out)
+        assert HOSTILE in (record.get("label") or record["text"])
+
+
+# Each command by its name, with arguments that bring hostile text into a result or a refusal.
+PLACES = {
+    **dict.fromkeys(("translate", "generate", "classify", "view"), ("{path}", "a")),
+    **dict.fromkeys(("evaluate", "lenses", "approximation"), ("{path}",)),
+    **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
+    **dict.fromkeys(("train language-model", "train masked-words"), ("--data", "{path}", "--out", "{folder}/out")),
+    **dict.fromkeys(("train translation", "train classifier"), ("--data", "{path}.tsv", "--out", "{folder}/out")),
+    "average": ["{path}", "--out", "{path}"],
+    "demo": ["--out", "{path}"],
+    "plan": ["--q-len", "4", "--pattern", HOSTILE],
+    "compare": ["--data", "{path}.tsv", "--models", "none", "--out", "{folder}/out"],
+    "walkthrough": ["a", "--word", HOSTILE],
+    "convert kv-heads": ["{path}", "--kv-heads", "1", "--out", "{folder}/out"],
+}
+
+
+def test_every_command_names_what_it_was_given_with_escapes(tmp_path):
+    from test_help import MODULES
+
+    assert set(MODULES) == set(PLACES)
+    path = tmp_path / f"{HOSTILE.replace('/', '')}\nregard: done"
+    path.write_text("")
+    for command, arguments in PLACES.items():
+        words = [one.format(path=path, folder=tmp_path) if "{" in one else one for one in arguments]
+        answer = regard(*command.split(), *words, terminal=True)
+        assert answer.returncode in (1, 2), command
+        assert_harmless(answer.out, answer.err)
+        assert "\nregard: done" not in answer.err
+        assert re.search(r"\\x1b", answer.err), command
+
+
+@pytest.mark.parametrize("option", [f"--{HOSTILE}", "--steps"])
+def test_messages_about_options_are_shown_with_escapes(option):
+    answer = regard("demo", option, HOSTILE, terminal=True)
+    assert answer.returncode == 2
+    assert_harmless(answer.out, answer.err)
+
+
+def test_walkthroughs_and_lessons_of_hostile_text_are_harmless(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for form in ([], ["--json"], ["--html", "page.html"]):
+        answer = regard("walkthrough", f"a {HOSTILE} b", "--context", f"c {HOSTILE}", *form, terminal=True)
+        assert answer.returncode == 0, answer.err
+        assert_harmless(answer.out, answer.err, *(path.read_text() for path in tmp_path.glob("*.html")))
+    for form in ([], ["--json"]):
+        text = f"one [red]{HOSTILE}[/red] :smile: two"
+        answer = regard("lesson", "causal", "--text", text, *form, terminal=True)
+        assert (answer.returncode, "[red]" in answer.out, ":smile:" in answer.out) == (0, True, True)
+        assert_harmless(answer.out, answer.err)
+
+
+def test_notes_samples_and_reports_are_harmless(tmp_path, monkeypatch):
+    stream = Stream(terminal=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "stdout", stream)
+    lines = Console(file=stream, no_color=True, force_terminal=False)
+    bar = SimpleNamespace(console=lines, update=lambda *_, **__: None)
+    for event in (Started(3, 9, (HOSTILE + FORGING,)), Noticed(4, HOSTILE)):
+        _plain(event, 100)
+        _live(event, bar, 0)
+    for show in (out, out_json, out_lines, note):
+        show(HOSTILE)
+    write_samples(lambda model, picture: [HOSTILE + FORGING], None, 1, tmp_path)
+    stream.flush()
+    samples = (tmp_path / "samples/step-000001.txt").read_text()
+    assert_harmless(stream.buffer.getvalue().decode(), samples)
+    assert len(samples.splitlines()) == 1

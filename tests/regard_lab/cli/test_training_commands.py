@@ -1,0 +1,591 @@
+"""`regard train`, `average` and `evaluate`: runs that go on, what they leave for people, and what stops them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from commanding import SMALL, Forked, regard, succeeded
+
+from regard.errors import RegardError
+from regard.storage.files import replace_file
+from regard.storage.sealed_json import render_sealed
+from regard_lab.cli.train import conclude
+from regard_lab.conversion import load_converted
+from regard_lab.decoding import Translator
+from regard_lab.models import LanguageModel, TranslationTransformer
+from regard_lab.models.encoder import TextEncoder
+from regard_lab.models.storage import load_model
+from regard_lab.text import Tokeniser, translation_data
+from regard_lab.training import TrainingResult, average_checkpoints, draw_curves, read_log, read_run
+from regard_lab.training.comparison.study import read_asked, read_measures
+from regard_lab.training.identity import FILES, read_sessions
+from regard_lab.training.recipes import evaluation, recipe
+from regard_lab.training.recipes.run_folder import (
+    FILES_OF_RECIPES,
+    draw_run,
+    read_settings,
+    read_test,
+    write_samples,
+)
+from regard_lab.training.record import Log
+
+FLIPS = 16  # of each file: every byte of the short parts, else drawn
+PROGRAM = "from regard_lab.cli import main; main()"
+QUICK = ("--warmup-steps", 1, "--schedule", "constant", *SMALL)
+
+
+def one_line(answer) -> str:
+    return " ".join(answer.err.split())
+
+
+@pytest.fixture(scope="module")
+def translator(data, tmp_path_factory):
+    """A translator with a mechanism in its encoder, and gradient checkpointing."""
+    run = tmp_path_factory.mktemp("runs") / "translator"
+    options = ("--steps", 3, "--validate-every", 2, "--gradient-checkpointing", "--mechanism", "performer(16)")
+    succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", run, *options, *QUICK)
+    return run
+
+
+@pytest.fixture(scope="module")
+def hidden_words(data, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "hidden"
+    options = ("--steps", 4, "--validate-every", 2, "--keep", 3)
+    succeeded("train", "masked-words", "--data", data / "text.txt", "--out", run, *options, *QUICK)
+    return run
+
+
+# --- every kind of model
+
+
+@pytest.mark.parametrize("model", ["luong-concat", "none"])
+def test_a_recurrent_translator_is_trained_gone_on_with_and_used(model, data, tmp_path, monkeypatch):
+    run, look = tmp_path / "run", tmp_path / "look.png"
+    sizes = ("--dim", 16, "--hidden", 12, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 200, "--cpu")
+    begun = succeeded(
+        "train", "translation", "--data", data / "pairs.tsv", "--model", model, "--out", run, "--steps", 1, *sizes
+    )
+    assert f"{model} of " in begun.err
+    on = succeeded("train", "translation", "--out", run, "--resume", "--steps", 2, "--cpu")
+    assert "going on after step 1" in on.err
+    assert read_settings(run)["model"] == model
+    assert succeeded("translate", run, "the bird", "--beam", 2).stdout.count(b"\n") == 1
+    assert 0 <= json.loads(succeeded("evaluate", run, "--json").out)["exact_match"] <= 1
+    drawn = regard("translate", run, "the bird", "--picture", look)
+    if model == "none":
+        assert (drawn.returncode, drawn.stdout, look.exists()) == (2, b"", False)
+        assert "no attention weights" in drawn.err
+    else:
+        assert look.read_bytes().startswith(b"\x89PNG"), drawn.err
+    for name in ("CONTRAST_PAIRS", "SWAPS"):
+        monkeypatch.setattr(evaluation, name, 2)
+    monkeypatch.setattr(evaluation, "PRONOUN_COUNTS", {"test": 3, "valid": 3})
+    report = evaluation.judge_pronouns(Translator.load(run), seed=0)
+    assert report.head is report.agreement is None  # a recurrent encoder has no self-attention to look with
+    assert {"pronoun_accuracy", "contrast_accuracy", "swap_followed"} <= report.to_dict().keys()
+    assert "agreement" not in " ".join(report.lines())
+
+
+def test_a_run_of_the_embedded_corpus_is_evaluated_by_its_pronouns(monkeypatch, tmp_path):
+    for module in (translation_data, evaluation):
+        monkeypatch.setattr(module, "PRONOUN_COUNTS", {"train": 60, "valid": 6, "test": 4})
+    monkeypatch.setattr(evaluation, "CONTRAST_PAIRS", 2)
+    monkeypatch.setattr(evaluation, "SWAPS", 2)
+    run, sizes = tmp_path / "run", ("--dim", 8, "--hidden", 8, "--vocab-size", 300, "--steps", 1, "--cpu")
+    succeeded("train", "translation", "--data", "pronouns", "--model", "luong-dot", "--out", run, *sizes)
+    assert read_settings(run)["input_feeding"] is True  # its own default
+    record = json.loads(succeeded("evaluate", run, "--json").out)
+    assert {"pronoun_accuracy", "contrast_accuracy", "swap_followed"} <= record.keys()
+    assert "referent_agreement" not in record
+
+
+def test_the_mechanism_is_that_of_the_encoder_alone_and_goes_with_conversions_and_averages(translator, tmp_path):
+    model = TranslationTransformer.load(translator)
+    assert model.config.gradient_checkpointing
+    assert str(model.encoder[0].attention.mechanism.declared) == "performer(16, seed=0)"
+    (layer,) = model.decoder
+    others = (layer.self_attention.mechanism.declared, layer.cross_attention.mechanism.declared)
+    assert [str(mechanism) for mechanism in others] == ["softmax(scaled_dot)"] * 2
+    load_converted(translator, 1).save(tmp_path / "one")
+    average_checkpoints(translator, 1, tmp_path / "mean")
+    for folder, kv_heads in (("one", 1), ("mean", None)):
+        found = Translator.load(tmp_path / folder)
+        assert found.translate(["the zebra"])[0].unknown_words == ("zebra",)
+        assert (found.model.config.encoder_mechanism, found.model.config.decoder_kv_heads) == (
+            "performer(16)",
+            kv_heads,
+        )
+
+
+def test_a_run_without_encoder_weights_is_scored_and_has_no_picture(data, tmp_path):
+    linformer = ("--mechanism", "linformer(256, 4)", "--steps", 1, *QUICK)
+    run, picture = tmp_path / "run", tmp_path / "a.png"
+    succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", run, *linformer)
+    answer = regard("translate", run, "the bird", "--picture", picture)
+    assert (answer.returncode, answer.stdout, picture.exists()) == (2, b"", False)
+    assert "which computes no weights" in answer.last
+
+
+def test_a_language_model_is_trained_and_goes_on_with_what_it_was_given(data, tmp_path):
+    run = tmp_path / "run"
+    options = ("--tokeniser", "byte", "--block", 32, "--kv-heads", 1, "--validate-every", 3, "--steps", 6, *QUICK)
+    patterns = ("--attention", "causal & causal_window(8)", "--layers", 2, "--attention", "full")
+    answer = succeeded("train", "language-model", "--data", data / "text.txt", "--out", run, *options, *patterns)
+    assert "260 bytes" in answer.err
+    assert "bits a character" in answer.last
+    model = LanguageModel.load(run)
+    assert (model.config.pattern, model.config.kv_heads) == (("causal & causal_window(8)", "full"), 1)
+    (path,) = run.glob("step-*/tokeniser.json")
+    tokeniser, text = Tokeniser.from_json(path.read_text()), (data / "text.txt").read_text()
+    assert tokeniser.decode(tokeniser.encode(text)) == text
+    succeeded("train", "language-model", "--out", run, "--resume", "--steps", 9, "--keep", 5, "--cpu")
+    assert [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "validation"] == [3, 6, 9]
+    settings = read_settings(run)
+    assert (settings["steps"], settings["keep"]) == (9, 5)
+    (run / "step-notes").mkdir()  # a name like that of a checkpoint
+    again = succeeded("train", "language-model", "--out", run, "--resume", "--cpu")
+    assert "all steps are done: 9 steps" in again.last
+    assert {"step-000006", "step-000009", "step-notes"} <= {folder.name for folder in run.glob("step-*")}
+
+
+def test_the_embedded_corpus_needs_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe, "PRONOUN_COUNTS", {"train": 300, "valid": 20})
+    options = ("--data", "pronouns", "--tokeniser", "character", "--steps", 1, "--block", 16, *QUICK)
+    answer = succeeded("train", "language-model", "--out", tmp_path / "run", *options)
+    assert "characters of the embedded corpus" in answer.err
+    assert "written on  " in (tmp_path / "run/samples/step-000001.txt").read_text()
+
+
+def test_a_classifier_begins_with_what_hidden_words_taught_or_from_nothing(data, hidden_words, tmp_path):
+    assert "asked  " in (hidden_words / "samples/step-000004.txt").read_text()
+    run, labels = tmp_path / "run", data / "labels.tsv"
+    options = ("--batch-tokens", 256, "--warmup-steps", 2, "--schedule", "constant", "--cpu", "--keep", 3)
+    begin = ("--data", labels, "--from", hidden_words, "--steps", 4, "--validate-every", 2, *options)
+    answer = succeeded("train", "classifier", "--out", run, *begin, "--attention", "sliding_window(4)")
+    assert "test texts right with the best model" in answer.last
+    begun, trained = TextEncoder.load(hidden_words), TextEncoder.load(run)
+    assert (trained.config.head, trained.config.classes, trained.config.dim) == ("classes", 2, begun.config.dim)
+    assert trained.config.pattern == ("sliding_window(4)",)
+    moved = (trained.embedding.weight - begun.embedding.weight).abs().max()
+    assert 0 < float(moved.detach()) < 0.02  # a few small steps away
+    (classes,) = {path.read_text() for path in run.glob("step-*/classes.json")}
+    assert sorted(json.loads(classes)) == ["even", "odd"]
+    assert "should be  " in (run / "samples/step-000004.txt").read_text()
+    succeeded("train", "classifier", "--out", run, "--resume", "--steps", 5, "--cpu")
+
+    answer = succeeded("average", run, "--last", 2, "--out", tmp_path / "mean")
+    assert "the mean of step-000004, step-000005 is in" in answer.last
+    parts = [load_model(run / name).state for name in ("step-000004", "step-000005")]
+    for name, tensor in TextEncoder.load(tmp_path / "mean").state_dict().items():
+        torch.testing.assert_close(tensor, (parts[0][name] + parts[1][name]) / 2)
+    succeeded("classify", tmp_path / "mean", "the bird 4 sang")
+    more = regard("average", run, "--last", 9, "--out", tmp_path / "more")
+    assert (more.returncode, "keeps 3 (step-000002, step-000004, step-000005)" in more.last) == (2, True)
+
+    fresh = ("--data", labels, "--valid", labels, "--steps", 1, *QUICK)
+    answer = succeeded("train", "classifier", "--out", tmp_path / "fresh", *fresh, "--pooling", "first")
+    assert "validation texts right" in answer.last
+    assert TextEncoder.load(tmp_path / "fresh").config.pooling == "first"
+
+
+def test_as_many_labels_as_texts_are_remarked(tmp_path):
+    table = tmp_path / "swapped.tsv"
+    table.write_text("".join(f"the bird {n} sang\t{'odd' if n % 2 else 'even'}\n" for n in range(40)))
+    answer = regard("train", "classifier", "--data", table, "--out", tmp_path / "run", "--steps", 1, *QUICK)
+    assert "there are 40 labels for 40 texts, so most labels cannot be learned" in answer.err
+    assert "look whether the columns are swapped" in answer.err
+
+
+# --- going on
+
+
+def test_a_user_trains_stops_and_goes_on(tmp_path):
+    table, run = tmp_path / "pairs.tsv", tmp_path / "a run"
+    rows = [f"sentence number {n}\tSatz Nummer {n}\n" for n in range(120)]
+    table.write_bytes(b"\xef\xbb\xbf" + "".join([*rows, "no tab here\n", rows[0], "\n", "\t\n"]).encode())
+    begin = ("train", "translation", "--data", table, "--out", run, "--validate-every", 2, *SMALL)
+    assert "kept 120 of 124 lines" in succeeded(*begin, "--steps", 2).err
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    again = regard(*begin, "--steps", 4)
+    assert (again.returncode, "resume" in again.err) == (2, True)
+    assert "4 steps" in succeeded("train", "translation", "--out", run, "--resume", "--steps", 4, "--cpu").err
+    for words, reason in (
+        (("translation", "--dim", 32), "begun with other settings (dim 16 -> 32)"),
+        (("language-model",), "holds a run of another command"),
+    ):
+        answer = regard("train", words[0], "--out", run, "--resume", "--cpu", *words[1:])
+        assert (answer.returncode, reason in answer.last) == (2, True)
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A training run that was begun in the folder of its data, with a path relative to it."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "st.csv").write_text("source,target\n" + "".join(f"sentence {n},Satz {n}\n" for n in range(90)))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(here)
+    succeeded("train", "translation", "--data", "st.csv", "--out", tmp_path / "run", "--steps", 2, *QUICK)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path
+
+
+def test_a_run_goes_on_in_another_folder_once_its_data_are_named(begun):
+    resume = ("train", "translation", "--out", begun / "run", "--resume", "--steps", 3)
+    lost = regard(*resume)
+    assert lost.returncode == 2
+    assert one_line(lost) == (
+        f"regard: st.csv does not exist here, and the run in {begun / 'run'} was begun with this path, relative to "
+        f"the folder in which it was begun; name the place of the file by --data, or resume the run where that path "
+        f"is right"
+    )
+    assert "going on after step 2 of 3" in succeeded(*resume, "--data", begun / "here/st.csv").err
+    succeeded(*resume[:-1], 4)  # the new place is kept
+
+
+def test_a_run_does_not_go_on_with_other_data_or_another_test_split(begun):
+    resume = ("train", "translation", "--out", begun / "run", "--resume", "--steps", 3)
+    (begun / "elsewhere/st.csv").write_text("source,target\n" + "".join(f"sentence {n},Satz {n}\n" for n in range(80)))
+    answer = regard(*resume)
+    assert (answer.returncode, "was begun with other data (pairs was " in one_line(answer)) == (2, True)
+    table = begun / "here/st.csv"
+    before = table.stat().st_size
+    assert f"{table.name} has changed" in answer.err
+    assert not any(len(word.strip("(),;.")) == 64 for word in answer.err.split())  # no hashes
+    assert regard(*resume, "--data", "sr.csv").last == "regard: sr.csv does not exist; did you mean st.csv?"
+    kept = (begun / "run/test.jsonl").read_bytes()
+    target = json.loads(kept.splitlines()[0])["target"]
+    table.write_text(table.read_text().replace(f",{target}\n", f",{target} anders\n"))
+    answer = regard(*resume, "--data", table)
+    assert answer.returncode == 2
+    assert "was begun with other data (its test.jsonl does not hold the " in one_line(answer)
+    assert (begun / "run/test.jsonl").read_bytes() == kept  # it was replaced where only it had changed
+    assert table.stat().st_size > before
+
+
+# --- what is left
+
+
+def test_every_file_of_a_run_is_explained(translator):
+    explained = {*FILES, *FILES_OF_RECIPES}
+    text = (translator / "README.txt").read_text()
+    assert all(f"\n{name}\n    " in text for name in explained)
+    for path in translator.iterdir():
+        name = f"{path.name}/" if path.is_dir() else path.name
+        assert name in {*explained, "README.txt"} or name.startswith("step-"), name
+
+
+def test_each_validation_leaves_translations_and_the_attention_of_one(translator):
+    samples = translator / "samples"
+    assert sorted(path.name for path in samples.iterdir()) == [
+        f"step-00000{step}.{kind}" for step in (2, 3) for kind in ("png", "txt")
+    ]
+    assert (samples / "step-000003.png").read_bytes().startswith(b"\x89PNG")
+    source, wanted, written, *_ = (samples / "step-000003.txt").read_text().splitlines()
+    number = re.search(r"\d+", source)[0]
+    sentence = f"the bird number {number} sang"
+    assert (source, wanted) == (f"source     {sentence}", f"should be  der Vogel Nummer {number} sang")
+    translation = succeeded("translate", translator, sentence).out.strip()
+    assert written.split("  ", 1)[1].strip() == translation  # the model of step 3 is the best one
+
+
+def test_a_sample_that_cannot_be_shown_or_written_stops_nothing(data, tmp_path, monkeypatch):
+    (tmp_path / "samples" / "step-000001.txt").mkdir(parents=True)
+    write_samples(lambda model, picture: ["a line"], None, 1, tmp_path)
+    assert list((tmp_path / "samples").iterdir()) == [tmp_path / "samples" / "step-000001.txt"]
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    options = ("--data", data / "pairs.tsv", "--out", tmp_path / "run", "--steps", 1, *QUICK)
+    answer = succeeded("train", "translation", *options)
+    text = (tmp_path / "run/samples/step-000001.txt").read_text()
+    assert text.startswith("source")
+    assert "no picture: a picture needs the package" in text
+    assert "no picture: " in answer.err  # nor curves
+
+
+def test_minutes_alone_end_a_training_and_no_number_of_steps_is_needed(data, tmp_path):
+    options = ("--data", data / "text.txt", "--out", tmp_path / "run", "--minutes", 0.02, "--cooldown", 0.5, *QUICK)
+    answer = succeeded("train", "language-model", *options)
+    assert "the minutes are over: " in answer.last
+    assert "and 0.02 minutes: size tiny (" in answer.err
+    assert "; steps of up to " in answer.err
+
+
+def test_one_step_and_one_second_are_singular(tmp_path, capsys):
+    conclude("translation", tmp_path, TrainingResult(1, 2.0, None, None, 1.2, 6.0, 9, 0, "steps"), None)
+    assert "1 step, 0:06 (1 CPU second);" in capsys.readouterr().err
+
+
+def test_the_loss_of_a_step_and_that_of_validation_are_kept_apart(begun):
+    options = ("--data", begun / "here/st.csv", "--steps", 1, *SMALL)
+    smoothed = succeeded("train", "translation", "--out", begun / "smoothed", "--label-smoothing", 0.1, *options)
+    assert "the loss of a step includes label smoothing (0.1), so it stays above that of validation" in smoothed.err
+
+
+# --- what stops it
+
+
+def test_a_loss_that_is_not_finite_is_one_sentence_and_the_run_goes_on_where_it_was(data, tmp_path):
+    options = ("--data", data / "text.txt", "--steps", 9, "--learning-rate", 1e30, *QUICK)
+    answer = regard("train", "language-model", "--out", tmp_path / "run", *options)
+    assert answer.returncode == 1
+    assert "cannot be done: the gradient of batch 1 is not finite" in answer.last
+    assert "the first tensor that is not is the" in answer.last
+    assert "--skip-non-finite 10" in answer.last
+    step = int(answer.last.split("as it was after step ")[1].split(".")[0])
+    assert (tmp_path / "run" / f"step-{step:06d}").is_dir()
+    over = succeeded("train", "language-model", "--out", tmp_path / "run", "--resume", "--skip-non-finite", 20, "--cpu")
+    assert f"going on after step {step}" in over.err
+
+
+@pytest.mark.parametrize("rate", ["1e308", "1e30"])
+def test_a_learning_rate_that_destroys_the_model_ends_in_a_sentence(data, tmp_path, rate):
+    options = ("--steps", 1, "--learning-rate", rate, "--warmup-steps", 0, "--schedule", "constant", *SMALL)
+    answer = regard("train", "translation", "--data", data / "pairs.tsv", "--out", tmp_path / "run", *options)
+    assert answer.returncode == 1
+    assert answer.last.startswith("regard: ")
+    assert "the model is destroyed and is not saved" in answer.last
+    assert "saved in step-000000" in answer.last
+    assert all(tensor.isfinite().all() for tensor in load_model(tmp_path / "run").state.values())
+
+
+@pytest.mark.parametrize("wish", [("--parallel", "fsdp"), ("--precision", "float16")])
+def test_a_refused_training_leaves_no_settings(data, tmp_path, wish):
+    begin = ("train", "language-model", "--data", data / "text.txt", "--out", tmp_path / "run", "--steps", 1, *QUICK)
+    assert regard(*begin, *wish).returncode == 2
+    assert not (tmp_path / "run/settings.json").exists()
+    succeeded(*begin, "--resume")
+
+
+def test_a_run_or_file_that_does_not_exist_leads_to_the_nearest(run_folder, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nowhere = regard("translate", "runs/min", "A dog.")
+    assert nowhere.last == "regard: runs/min does not exist; check the path, which is relative to the current folder"
+    (tmp_path / "runs" / "mini").mkdir(parents=True)
+    assert regard("evaluate", "runs/min").last == "regard: runs/min does not exist; did you mean runs/mini?"
+    answer = regard("translate", run_folder.parent, "A dog.")
+    assert answer.last.endswith(f"neither config.json nor checkpoints.json in it; there is one in {run_folder}")
+    answer = regard("train", "translation", "--data", data / "pair.tsv", "--out", tmp_path / "new")
+    assert answer.last == f"regard: {data / 'pair.tsv'} does not exist; did you mean {data / 'pairs.tsv'}?"
+
+
+def refuse(*more, **options):
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_data_are_read(data, tmp_path, monkeypatch):
+    table = data / "pairs.tsv"
+    answer = regard("train", "translation", "--data", table, "--out", table / "run")
+    assert answer.last == (
+        f"regard: {table / 'run'} cannot be made, since {table} takes no new folder (Not a directory); choose another "
+        "folder"
+    )
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    answer = regard("train", "translation", "--data", table, "--out", tmp_path / "some/run", "--steps", 1)
+    assert (answer.returncode, answer.err) == (1, (
+        f"regard: {tmp_path / 'some/run'} cannot be made, since {tmp_path} takes no new folder (Permission denied); "
+        f"choose another folder\n"
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "command"),
+    [("picture", "x.png", ("show", "causal", "--png")), ("page", "x.html", ("walkthrough", "a b", "--html"))],
+)
+def test_a_picture_or_page_in_a_folder_that_takes_no_files_is_refused(what, name, command, tmp_path, monkeypatch):
+    monkeypatch.setattr("regard_lab.cli.console.TemporaryFile", refuse)
+    answer = regard(*command, tmp_path / name)
+    assert (answer.returncode, answer.stdout) == (1, b"")
+    assert answer.err == (
+        f"regard: the {what} {tmp_path / name} cannot be written: no file can be made in {tmp_path} (Permission "
+        f"denied); choose another folder\n"
+    )
+
+
+def test_a_full_disk_behind_standard_output_is_named(run_folder):
+    told = "regard: standard output: No space left on device\n"
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", PROGRAM, "show", "causal"]
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+        assert (answer.returncode, answer.stderr.decode()) == (1, told)
+        computed = Forked("translate", run_folder, "a street", stdout=full)
+        _, err = computed.communicate()
+        assert (computed.returncode, err.decode()) == (1, told)
+
+
+OWN = {"settings.json": "{}", "test.jsonl": "mine", "curves.png": "mine", "asked.json": "{}", "notes.txt": "mine"}
+INTO = {
+    "train translation": ["--data", "pronouns"],
+    "train language-model": ["--data", "pronouns"],
+    "train classifier": ["--data", "labels.tsv"],
+    "train translation --resume": [],
+    "demo": ["--steps", 1],
+    "compare": ["--data", "pronouns", "--models", "none"],
+    "compare --resume": ["--data", "pronouns"],
+    "bench": ["overhead", "--quick"],
+    "bench complexity": ["softmax", "--quick"],
+    "convert kv-heads": ["nowhere", "--kv-heads", 1],
+}
+
+
+@pytest.mark.parametrize("command", INTO)
+def test_a_folder_with_own_files_is_refused_by_name(tmp_path, monkeypatch, command):
+    for own, content in {**OWN, "bench.json": "{}"}.items():
+        here = tmp_path / own.replace(".", "-")
+        here.mkdir()
+        (here / own).write_text(content)
+        monkeypatch.chdir(here)
+        answer = regard(*command.split(), *INTO[command], "--out", ".")
+        assert answer.returncode == 2, answer.err
+        assert own in answer.err or "convert" in command
+        assert {path.name: path.read_text() for path in here.iterdir()} == {own: content}
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_voice_and_one_run(data, tmp_path):
+    """Through the real launcher, weights shared; then the run goes on with weights whole."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    begin = ["--data", data / "text.txt", "--steps", 2, "--parallel", "fsdp", *QUICK]
+    for options in (begin, ["--resume", "--steps", 4, "--parallel", "ddp", "--cpu"]):
+        command = [*launcher, sys.executable, "-c", PROGRAM, "train", "language-model", "--out", tmp_path / "run"]
+        done = subprocess.run(
+            [*map(str, command), *map(str, options)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
+            timeout=1200,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count(b"all steps are done") == 1
+    sessions = json.loads((tmp_path / "run/run.json").read_text())["sessions"]
+    found = [(one["processes"], one["parallel"], one["after_step"]) for one in sessions]
+    assert found == [(2, "fsdp", 0), (2, "ddp", 2)]
+    assert LanguageModel.load(tmp_path / "run").config.layers == 1
+    assert "written on" in (tmp_path / "run/samples/step-000002.txt").read_text()
+
+
+# --- damage
+
+
+@pytest.fixture(scope="module")
+def logged(data, tmp_path_factory):
+    """A run with a log of many lines."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", folder, "--steps", 2, *QUICK)
+    log = Log(folder / "log.jsonl", step=2)
+    for step in range(3, 60):
+        log.write({"step": step, "kind": "training", "loss": 2.0 + step, "learning_rate": 0.1})
+    return folder
+
+
+def read_everything(run):
+    saved = load_model(run)
+    sessions, lost = read_sessions(run / "run.json")
+    if lost:
+        raise RegardError(lost[0])
+    return (
+        saved.config, {name: tensor.tolist() for name, tensor in saved.state.items()}, saved.extra_files,
+        read_settings(run), read_test(run), read_run(run), read_log(run / "log.jsonl"), sessions,
+    )  # fmt: skip
+
+
+def test_a_flipped_bit_of_any_file_of_a_run_changes_nothing_or_is_noticed(logged):
+    whole, dice = read_everything(logged), random.Random(0)
+    noticed = set()
+    for path in sorted(path for path in logged.rglob("*") if path.is_file()):
+        if path.name == "optimiser.safetensors":
+            continue  # read by a resumed training; its seal is that of all tensors
+        content = path.read_bytes()
+        for place in dice.sample(range(len(content)), min(FLIPS, len(content))):
+            flipped = bytes([content[place] ^ 1 << dice.randrange(8)])
+            path.write_bytes(content[:place] + flipped + content[place + 1 :])
+            try:
+                assert read_everything(logged) == whole, (path.name, place)
+            except RegardError:
+                noticed.add(path.name)
+        path.write_bytes(content)
+    read = {"test.jsonl", "log.jsonl", "settings.json", "run.json", "checkpoints.json", "training.json"}
+    assert noticed == read | {"config.json", "weights.safetensors", "tokeniser.json", "source-words.json"}
+
+
+def test_a_changed_test_split_is_scored_nowhere_and_one_without_a_seal_with_a_remark(logged):
+    content = (logged / "test.jsonl").read_bytes()
+    (logged / "test.jsonl").write_bytes(content.replace(b"Vogel", b"Hunde", 1))
+    answer = regard("evaluate", logged)
+    (logged / "test.jsonl").write_bytes(content)
+    assert (answer.returncode, answer.stdout) == (1, b"")
+    assert "test.jsonl does not match its SHA-256 in settings.json" in answer.err
+    sealed = (logged / "settings.json").read_bytes()
+    replace_file(logged / "settings.json", render_sealed({"settings": read_settings(logged)}))
+    answer = regard("evaluate", logged, "--json")
+    (logged / "settings.json").write_bytes(sealed)
+    assert "written before test splits were sealed" in answer.err
+    scores = json.loads(succeeded("evaluate", logged, "--json").out)
+    assert scores["trained_on"] == 0
+    assert json.loads(answer.out) == scores | {"trained_on": None}  # nothing states that the hashes are whole
+
+
+def test_a_damaged_log_costs_its_damaged_lines_alone(data, logged, tmp_path):
+    run = tmp_path / "run"
+    begin = ("train", "translation", "--data", data / "pairs.tsv", "--out", run, "--steps", 6, *QUICK)
+    succeeded(*begin)
+    log = Log(run / "log.jsonl", step=0)
+    for step in range(1, 7):
+        log.write({"step": step, "kind": "training", "loss": 2.0 + step, "learning_rate": 0.1})
+    content = (run / "log.jsonl").read_bytes()
+    (run / "log.jsonl").write_bytes(content[:70] + bytes([content[70] ^ 1]) + content[71:])
+    answer = succeeded("train", "translation", "--out", run, "--resume", "--steps", 7, "--cpu")
+    assert "1 line of " in answer.err
+    assert "cannot be read, and 5 can" in answer.err
+    assert [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "training"][:5] == [2, 3, 4, 5, 6]
+    lines = (logged / "log.jsonl").read_bytes().split(b"\n")
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join([lines[0], b"damaged", *lines[2:]]))
+    [sentence] = draw_curves(tmp_path / "log.jsonl", tmp_path / "curves.png")
+    assert re.match(r"1 line of .*log\.jsonl cannot be read, and \d+ can; the first reason: .*line 2", sentence)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"step": 1, "kind": "training", "loss": "x"}',
+        b'{"step": 1, "kind": "training", "loss": 1e308}\n{"step": 2, "kind": "training", "loss": -1e308}',
+        b'{"step": %d, "kind": "training", "loss": 1.0}' % 10**400,
+        b'{"step": 1, "kind": "validation", "loss": [1]}',
+    ],
+)
+def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path, line):
+    (tmp_path / "log.jsonl").write_bytes(line + b"\n")
+    remarks = []
+    draw_run(tmp_path, remarks.append, tell_lost=True)
+    assert len(remarks) <= 1
+    assert (remarks and remarks[0].startswith("no picture: ")) or (tmp_path / "curves.png").exists()
+
+
+ASKED = {"task": "translation", "own": {}, "data": ["pronouns"], "steps": 3, "cache_mib": 64.0, "length": 64}
+ROW = {
+    "name": "none", "parameters": 12, "quality": {"BLEU": 1.5}, "decoding": {"ids a second": 2.5}, "by_length": [],
+    "spent": {"steps": 1, "tokens": 2, "seconds": 0.5, "cpu_seconds": None, "peak_bytes": None}, "memory": {},
+    "curve": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "read"), [(ASKED, read_asked), (ROW, read_measures)])
+def test_a_flipped_bit_of_what_a_comparison_keeps_is_noticed(tmp_path, content, read):
+    path = tmp_path / "kept.json"
+    path.write_text(json.dumps(content))
+    remarks = []
+    before = read(path, remarks.append)
+    assert "written before such files were sealed" in remarks.pop()
+    whole = render_sealed(content)
+    path.write_bytes(whole)
+    assert read(path, remarks.append) == before
+    assert not remarks
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(RegardError, match=r"kept\.json"):
+            read(path)

@@ -1,0 +1,457 @@
+"""`regard translate`, `generate`, `evaluate` and `classify`: results on standard output, remarks on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from commanding import LINES, SMALL, regard, succeeded
+
+from regard.errors import ArgumentError
+from regard.layers import MultiHeadAttention
+from regard.storage.sealed_json import render_sealed
+from regard_lab.cli import view as view_command
+from regard_lab.cli.running import Lengths, remark_on_arguments, remark_on_training
+from regard_lab.cli.translate import Why
+from regard_lab.decoding import Generator, Sampling, Translation, Translator, evaluate
+from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE, load_with_tokeniser
+from regard_lab.decoding.translator import Ends
+from regard_lab.models import LanguageModel, TranslationTransformer, load_model
+from regard_lab.models.storage import read_checkpoints
+from regard_lab.seeing import look, terminal_map, visible
+from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
+from regard_lab.training.checkpoint import STATE_FILE, read_training
+from regard_lab.training.recipes.evaluation import RunScores
+
+LONG = " ".join(["the bird sang in the street"] * 10)
+BUDGET = ("--steps", 2, "--validate-every", 2, "--schedule", "constant")
+
+
+def test_each_line_in_is_one_line_out(run_folder):
+    lines = b"the animal sleeps\n\na street\r\n  \nan emoji \xf0\x9f\xa6\x8a and $x$\nno newline at the end"
+    answers = succeeded("translate", run_folder, stdin=lines).stdout.split(b"\n")
+    assert len(answers) == 7
+    assert answers[1] == answers[3] == b""
+    assert answers[0] != b""
+
+
+def test_sentences_json_and_beams_give_the_same_texts(run_folder):
+    plain = succeeded("translate", run_folder, *LINES).out.splitlines()
+    records = [json.loads(line) for line in succeeded("translate", run_folder, *LINES, "--json").out.splitlines()]
+    assert [record["text"] for record in records] == plain
+    assert [record["source"] for record in records] == LINES
+    succeeded("translate", run_folder, "--beam", "3", "--normalisation", "average", stdin=b"a street\n")
+
+
+def test_translate_draws_its_attention(run_folder, tmp_path):
+    succeeded("translate", run_folder, "the animal <b>sleeps</b>", "--picture", tmp_path / "look.png")
+    assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluate_scores_a_file(run_folder, tmp_path):
+    (tmp_path / "test.tsv").write_text("a street\teine Straße\nthe animal\tdas Tier\n")
+    record = json.loads(succeeded("evaluate", run_folder, tmp_path / "test.tsv", "--json").out)
+    assert {"bleu", "chrf", "chrf_signature", "exact_match", "perplexity"} <= record.keys()
+    assert record["count"] == 2
+    text = succeeded("evaluate", run_folder, tmp_path / "test.tsv").out
+    assert "BLEU" in text
+    assert record["bleu_signature"] in text
+
+
+# --- what one word depends on
+
+
+@pytest.fixture(scope="module")
+def asked(run_folder):
+    """A sentence, a word that occurs once in its translation, and two other words."""
+    tokeniser = Tokeniser.from_json((run_folder / "tokeniser.json").read_text("utf-8"))
+    for line in (*LINES, "old", "street animal", "the", "a a street sleeps"):
+        ids = json.loads(succeeded("translate", run_folder, line, "--json").out)["ids"]
+        words = [word for word, _ in tokeniser.words(ids)]
+        lowered = [word.lower() for word in words]
+        for word in words:
+            others = [one for one in ("animal", "street", "old", "sleeps") if one[0] != word[0]][:2]
+            if lowered.count(word.lower()) == 1 and word.isalpha():
+                return line, word, ",".join(others)
+    raise AssertionError("no translation has a word that occurs once")
+
+
+def test_translate_explains_one_word_in_lines_that_fit_the_terminal(run_folder, asked, tmp_path, monkeypatch):
+    line, word, others = asked
+    picture = tmp_path / "why.png"
+    answer = succeeded("translate", run_folder, line, "--why", word, "--instead", others, "--picture", picture)
+    lines = answer.out.splitlines()
+    assert lines[1].startswith(f"{word} rather than {others.replace(',', ' or ')}: log odds ")
+    assert "│" in lines[lines.index("source") + 1]
+    assert "lens erase" in " ".join(lines[-3:])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "drawn in" in answer.err
+    monkeypatch.setenv("COLUMNS", "40")
+    answer = succeeded("translate", run_folder, line, "--why", word, "--instead", others, "--lens", "gradients")
+    assert max(map(len, answer.out.splitlines()[1:])) <= 40
+    assert answer.out.count("│") > 3
+
+
+def test_without_words_to_compare_with_the_most_probable_ones_are_taken_and_named(run_folder, asked):
+    line, word, _ = asked
+    answer = succeeded("translate", run_folder, line, "--why", word)
+    question = answer.out.splitlines()[1]
+    others = question.removeprefix(f"{word} rather than ").partition(": log odds")[0].split(" or ")
+    assert len(others) == 3
+    assert answer.err.startswith(f"compared with {', '.join(others)}, the most probable alternatives to ")
+    record = json.loads(succeeded("translate", run_folder, line, "--why", word, "--json").out)
+    assert [visible(other) for other in record["why"]["instead_of"]] == others
+    itself = regard("translate", run_folder, line, "--why", word, "--instead", word)
+    assert itself.err == f"regard: {word!r} is the written word itself; compare it with other words\n"
+
+
+def test_a_word_of_the_source_leads_to_a_written_one():
+    empty = Translation("The animal sleeps because it is tired.", "", (), (), 0.0, 0.0, True)
+    for word, text, end in (
+        ("it", "Das Tier schläft, weil es müde ist.", "'it' is not in it; it is a word of the source. Ask about a "
+         "written word, e.g. --why es"),
+        ("IT", "Das Tier kommt mit ihm.", "Ask about a written word, e.g. --why Das"),
+        ("it", "", "'it' is not in it"),
+        ("dog", "Das Tier schläft.", "'dog' is not in it"),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError) as refused:
+            Why(word, (), "erase", None).relevance(None, replace(empty, text=text))
+        assert str(refused.value).endswith(end)
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder"])
+def test_attention_is_drawn_in_the_terminal(run_folder, monkeypatch, kind):
+    monkeypatch.setenv("COLUMNS", "40")
+    answer = succeeded("translate", run_folder, "the animal", "--map", kind, "--layer", 0, "--head", 1)
+    _, *lines = answer.out.splitlines()
+    ids = json.loads(succeeded("translate", run_folder, "the animal", "--json").out)["ids"]
+    translator = Translator.load(run_folder)
+    maps = look(translator.model, translator.tokeniser, "the animal", ids).merged()
+    drawn = terminal_map(maps.matrix(kind, 0, 1), *maps.labels(kind), 40).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[-len(drawn) :] == drawn
+    assert "layer 0 (of 0 to " in " ".join(lines)
+    refused = regard("translate", run_folder, "the animal", "--map", kind, "--layer", 9)
+    assert (refused.returncode, "layer 9 does not exist" in refused.err) == (2, True)
+
+
+# --- continuing prompts
+
+
+def test_the_prompt_and_its_continuation_come_as_one_plain_line(writer):
+    settings = ["--temperature", 0.9, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--seed", 3, "--max-tokens", 7]
+    answer = succeeded("generate", writer, "the animal", *settings)
+    sampling = Sampling(temperature=0.9, top_k=50, top_p=0.9, min_p=0.01, seed=3)
+    ((expected,),) = Generator.load(writer).generate(["the animal"], max_tokens=7, sampling=sampling)
+    assert (answer.out, answer.err) == (f"the animal{expected.text}\n", "")
+    assert len(expected.ids) == 7
+
+
+def test_lines_of_standard_input_are_prompts_and_each_draws_for_itself(writer):
+    options = ("--seed", 5, "--max-tokens", 12, "--json")
+    lines = "the animal\n\na café\n".encode() + b"the animal\n" * 2
+    first, again = (succeeded("generate", writer, *options, stdin=lines).out.splitlines() for _ in range(2))
+    records = [json.loads(line) for line in first]
+    assert first == again
+    assert [record["prompt"] for record in records] == ["the animal", "", "a café", "the animal", "the animal"]
+    assert records[0]["settings"]["seed"] == 5
+    assert {"text", "ids", "log_probability", "ended"} <= records[0].keys()
+    prompts = [record["prompt"] for record in records]
+    together = Generator.load(writer).generate(prompts, max_tokens=12, sampling=Sampling(seed=5))
+    assert [record["ids"] for record in records] == [list(one.ids) for (one,) in together]
+    assert len({tuple(records[at]["ids"]) for at in (0, 3, 4)}) == 3
+
+
+def test_a_row_that_is_none_is_refused(writer):
+    for row in (-1, 2**32, 1.0, True):
+        with pytest.raises(ArgumentError, match="first_row is"):
+            Generator.load(writer).generate(["the animal"], first_row=row)
+
+
+def test_every_kind_of_cache_writes_the_same(writer, monkeypatch):
+    greedy = ("generate", writer, "the animal", "--temperature", 0, "--max-tokens", 6)
+    expected, kinds = succeeded(*greedy), []
+    new_cache = MultiHeadAttention.new_cache
+    monkeypatch.setattr(
+        MultiHeadAttention, "new_cache", lambda self, *given: kinds.append(given[1]) or new_cache(self, *given)
+    )
+    for kind in ("static", "paged"):
+        assert succeeded(*greedy, "--cache", kind) == expected
+    assert kinds == ["static"] * 2 + ["paged"] * 2  # of both layers
+    assert succeeded(*greedy, "--cache-dtype", "int8").out.startswith("the animal")
+
+
+def test_a_stop_and_a_beam_are_heeded(writer, monkeypatch):
+    beam = ("generate", writer, "the", "--beam", 2, "--max-tokens", 6, "--json")
+    stop = json.loads(succeeded(*beam).out)["text"][2]
+    record = json.loads(succeeded(*beam, "--stop", stop).out)
+    assert stop not in record["text"]
+    assert record["settings"] == {"beam": 2}
+    stops = []
+
+    def begin(stream, given=(), begins=False):
+        stops.extend(given)
+        raise ArgumentError("the stops are known")
+
+    monkeypatch.setattr("regard_lab.decoding.generator.TextStream.__init__", begin)
+    for typed in (r"\n", r"a\tb", r"\\n", r"\d", "\n"):
+        regard("generate", writer, "a", "--stop", typed)
+    assert stops == ["\n", "a\tb", r"\n", r"\d", "\n"]
+
+
+def test_an_interruption_is_one_word_after_what_was_written(writer, monkeypatch):
+    def interrupted(self, prompts, on_text, **options):
+        on_text(0, 0, " and")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Generator, "generate", interrupted)
+    answer = regard("generate", writer, "the animal")
+    assert (answer.returncode, answer.out, answer.err) == (130, "the animal and\n", "regard: interrupted\n")
+
+
+def test_a_text_beyond_the_trained_length_is_remarked_once(writer, tmp_path):
+    saved = load_model(writer)
+    LanguageModel.from_saved(saved, "run").save(tmp_path / "run", saved.extra_files)
+    (tmp_path / "run/settings.json").write_bytes(render_sealed({"settings": {"block": 24}, "files": {}}))
+    remark = "this model was trained on 24 at once; what it writes after the first 24 may make no sense"
+    for prompts in (("a" * 30, "b" * 30), ("a",)):
+        answer = succeeded("generate", tmp_path / "run", *prompts, "--max-tokens", 40, "--temperature", 0)
+        assert answer.err.count(remark) == 1
+    assert remark not in succeeded("generate", tmp_path / "run", "a", "--max-tokens", 5).err
+
+
+# --- remarks on translations
+
+
+def translator_that(ends):
+    """A translator that writes END at once, or never."""
+    torch.manual_seed(0)
+    tokeniser = Tokeniser.train(LINES, 300, targets=LINES)
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    step = model.step
+    favoured = torch.zeros(tokeniser.vocab_size)
+    favoured[END] = 1e4 if ends else -1e4
+    object.__setattr__(model, "step", lambda *given, **more: step(*given, **more) + favoured)
+    return Translator(model, tokeniser)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_translations_that_are_empty_or_endless_are_counted_and_remarked(ends, monkeypatch, tmp_path):
+    translator = translator_that(ends)
+    result = evaluate(translator, [Pair("the animal sleeps", "a street"), Pair("a street", "a street")])
+    text = "\n".join(RunScores("some pairs", result).lines())
+    counts = {name: result.to_dict()[name] for name in ("empty", "unfinished")}
+    if ends:
+        remark = "2 of 2 translations are empty"
+        assert counts == {"empty": 2, "unfinished": 0}
+    else:
+        low, high = sorted(len(one.ids) for one in result.translations)
+        remark = f"2 of 2 translations reached the limits of {low} to {high} ids without an end"
+        assert counts == {"empty": 0, "unfinished": 2}
+    assert f"  {remark}\n" in text
+    monkeypatch.setattr(Translator, "load", lambda folder: translator)
+    (tmp_path / "lines.txt").write_text("the animal sleeps\na street\n")
+    for words in (
+        ("the animal sleeps", "a street"),
+        ("--input", tmp_path / "lines.txt", "--out", tmp_path / "out.txt"),
+    ):
+        assert remark in succeeded("translate", tmp_path, *words).err
+
+
+def test_translations_of_blank_lines_and_whole_translations_are_not_remarked():
+    blank, whole = Translation(" ", "", (), (), 0.0, 0.0, True), Translation("a", "b", (5,), (6,), 0.0, 0.0, True)
+    assert Ends([blank, whole]).remark() is None
+    empty, endless = Translation("a", " ", (5,), (), 0.0, 0.0, True), Translation("a", "b", (5,), (6,) * 7, 0, 0, False)
+    assert Ends([blank, whole, empty]).remark() == "1 of 2 translations is empty"
+    assert Ends([whole, endless]).remark() == "1 of 2 translations reached the limit of 7 ids without an end"
+
+
+def test_a_wide_beam_and_a_long_text_are_announced_as_slow(monkeypatch, tmp_path):
+    translator = translator_that(True)
+    monkeypatch.setattr(Translator, "load", lambda run: translator)
+    assert "--beam 9999 keeps 9,999 hypotheses at each step" in regard("translate", tmp_path, "a", "--beam", 9999).err
+    assert "hypotheses" not in regard("translate", tmp_path, "a", "--beam", 4).err
+
+    def opened(*given):
+        raise ArgumentError("the work begins")
+
+    monkeypatch.setattr(view_command.OpenedRun, "without_question", opened)
+    monkeypatch.setattr(view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, "", None, None))
+    long, page = "a bird " * 120, ("--export", tmp_path / "page.html")
+    assert "the text has 240 words, which are read again many times" in regard("view", tmp_path, long, *page).err
+    assert "many times" not in regard("view", tmp_path, "a bird", *page).err
+    assert "many times" not in regard("view", tmp_path, long, "--png", tmp_path / "x.png").err
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory):
+    """A translator, a language model and a classifier that were trained for two steps."""
+    folder = tmp_path_factory.mktemp("trained")
+    long = "".join(f"elephants {' '.join(f'q{n}x{row}z' for n in range(70))}\tzu lang\n" for row in range(6))
+    (folder / "pairs.tsv").write_text((data / "pairs.tsv").read_text() + long)  # these are too long to be learned from
+    files = {"translation": folder / "pairs.tsv", "language-model": data / "text.txt"}
+    for kind, file in {**files, "classifier": data / "labels.tsv"}.items():
+        more = ("--mechanism", "performer(16)") if kind == "translation" else ()
+        answer = succeeded("train", kind, "--data", file, "--out", folder / kind, *SMALL, *BUDGET, *more)
+        assert ("were left out of training" in answer.err) == (kind == "translation")
+    return folder
+
+
+@pytest.fixture
+def planned(runs):
+    """Writes other numbers into the last checkpoint of a run, which come back after the test."""
+    kept = {}
+
+    def plan(kind, state, config):
+        path = runs / kind / read_checkpoints(runs / kind).last / STATE_FILE
+        kept.setdefault(path, path.read_bytes())
+        content = {key: value for key, value in read_training(path.parent).items() if key != "sha256"}
+        content["state"] |= state
+        content["config"] |= config
+        path.write_bytes(render_sealed(content))
+
+    yield plan
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+
+def test_every_command_names_a_training_that_has_not_ended_with_its_step(runs, planned, tmp_path):
+    commands = (
+        ("translate", runs / "translation", "the bird sang"), ("evaluate", runs / "translation"),
+        ("view", runs / "language-model", "the bird", "--png", tmp_path / "a.png"),
+        ("generate", runs / "language-model", "the", "--max-tokens", 1), ("classify", runs / "classifier", "a bird"),
+    )  # fmt: skip
+    assert "not finished" not in succeeded(*commands[0]).err
+    for kind in ("translation", "language-model", "classifier"):
+        assert remark_on_training(runs / kind) is None
+        planned(kind, {}, {"steps": 2800})
+    for command in commands:
+        assert "this model is at step 2 of 2,800; its training is not finished" in succeeded(*command).err, command
+
+
+def test_a_training_has_ended_when_its_patience_or_its_minutes_are_used_up(runs, planned):
+    run = runs / "translation"
+    planned("translation", {"without_improvement": 3}, {"steps": 2800, "patience": 3})
+    assert remark_on_training(run) is None
+    planned("translation", {"last_step": 500, "wall_seconds": 60.0}, {"steps": None, "minutes": 5.0})
+    assert remark_on_training(run).startswith("this model is at step 2 of 500; ")
+    planned("translation", {"wall_seconds": 299.0, "look_seconds": 2.0}, {})
+    assert remark_on_training(run) is None
+
+
+def test_words_without_quotes_and_empty_arguments_are_remarked(runs):
+    run = runs / "translation"
+    answer = succeeded("translate", run, "The", "bird", "--json")
+    assert f'regard translate {run} "The bird"' in answer.err
+    assert [json.loads(line)["source"] for line in answer.out.splitlines()] == ["The", "bird"]
+    assert "quotes" not in succeeded("translate", run, "the bird", "the bird sang").err
+    assert remark_on_arguments("a b", ["it's", "$5"]).endswith("""regard translate 'a b' 'it'"'"'s $5'""")
+    assert "without words gives an empty line" in succeeded("translate", run, "").err
+    answer = succeeded("translate", run, stdin=b"\nthe bird\n")
+    assert answer.stdout.splitlines()[0] == b""
+    assert "without words" not in answer.err
+
+
+def test_a_sentence_far_longer_than_those_of_the_test_is_remarked_before_it_is_translated(runs):
+    run = runs / "translation"
+    remark = "a sentence has 60 words, and the longest of the test sentences of this run has 5 words"
+    assert remark in succeeded("translate", run, stdin=LONG.encode() + b"\n").err
+    assert Lengths(run).remark(" ".join(["word"] * 39)) is None
+    assert Lengths(run.parent).remark(LONG) is None  # there is no test split to compare with
+
+
+def remarks(answer):
+    """But that this model, which learned for two steps, does not end its translations."""
+    return [line for line in answer.err.splitlines() if "without an end" not in line]
+
+
+def test_unknown_words_are_named_once_and_in_the_record(runs):
+    run = runs / "translation"
+    answer = succeeded("translate", run, "bird, the zebra sang.", "A zebra", "the street elephants", "--json")
+    assert remarks(answer) == [
+        "not in the training of this model: zebra; the translation of such words is a guess",
+        "not in the training of this model: A; the translation of such words is a guess",
+        "not in the training of this model: street, elephants; the translation of such words is a guess",
+    ]
+    found = [json.loads(line)["unknown_words"] for line in answer.out.splitlines()]
+    assert found == [["zebra"], ["A", "zebra"], ["street", "elephants"]]
+    assert remarks(succeeded("translate", run, "the bird sang.")) == []
+    answer = succeeded("translate", run, stdin=b"the bird\n\n" + " ".join(f"w{n}" for n in range(20)).encode() + b"\n")
+    assert "w11 and 8 more; the translation" in remarks(answer)[-1]
+    answer = succeeded("translate", run, "Seven elephants crossed a wide river.")
+    assert remarks(answer)[-1].endswith("; the translation is a guess: 6 of 6 words are unknown")
+
+
+def test_a_classifier_remarks_on_texts_and_not_on_single_words(runs):
+    texts = ("the zebra sang", "Seven elephants crossed the river")
+    answer = succeeded("classify", runs / "classifier", *texts, "--json")
+    assert answer.err.splitlines() == [
+        "not in the training of this model: Seven, elephants, crossed, river; the label is a guess: 4 of 5 words are "
+        "unknown"
+    ]
+    assert len(answer.out.splitlines()) == 2
+
+
+def test_the_list_of_known_words_may_be_incomplete_missing_or_damaged(runs, writer, tmp_path):
+    saved = load_model(runs / "translation")
+    some = SeenWords(frozenset({"bird"}), 9).to_json()
+    for name, files in (("some", {WORDS_FILE: some}), ("old", {}), ("bad", {WORDS_FILE: "{}"})):
+        files = {TOKENISER_FILE: saved.extra_files[TOKENISER_FILE], **files}
+        TranslationTransformer.from_saved(saved, "run").save(tmp_path / name, files)
+    answer = succeeded("translate", tmp_path / "some", "bird sang")
+    assert remarks(answer)[-1].startswith("not among the 1 most frequent words of its training: sang; ")
+    answer = succeeded("translate", tmp_path / "old", "the zebra", "--json")
+    assert (remarks(answer), json.loads(answer.out)["unknown_words"]) == ([], None)
+    answer = regard("translate", tmp_path / "bad", "the bird")
+    assert (answer.returncode, "the list of training words is damaged" in answer.last) == (1, True)
+    saved = load_model(writer)
+    files = {**saved.extra_files, WORDS_FILE: SeenWords.of(LINES).to_json()}
+    LanguageModel.from_saved(saved, "run").save(tmp_path / "writer", files)
+    answer = succeeded("generate", tmp_path / "writer", "the zebra", "a zebra", "--max-tokens", 1)
+    assert answer.err == "not in the training of this model: zebra; the continuation of such words is a guess\n"
+
+
+def test_each_text_has_the_label_that_is_most_probable(runs):
+    run = runs / "classifier"
+    lines = b"the bird 4 sang\n\nthe bird 7 sang, and sang, and sang"
+    records = [json.loads(line) for line in succeeded("classify", run, "--json", stdin=lines).out.splitlines()]
+    assert [record["text"] for record in records] == lines.decode().splitlines()
+    assert records[1] == {"text": "", "label": None, "probabilities": {}}
+    plain = succeeded("classify", run, stdin=lines).out.splitlines()
+    for record, line in zip(records, plain, strict=True):
+        probabilities = record["probabilities"]
+        if probabilities:
+            assert sum(probabilities.values()) == pytest.approx(1)
+            assert line == f"{record['label']}\t{max(probabilities.values()):.3f}"
+            assert probabilities[record["label"]] == max(probabilities.values())
+    alone = json.loads(succeeded("classify", run, "--json", "the bird 4 sang").out)["probabilities"]
+    assert alone == pytest.approx(records[0]["probabilities"], abs=1e-6)  # what is beside a text changes nothing
+
+
+def test_a_language_model_is_evaluated_on_a_text(runs, data, tmp_path):
+    run, old, new = runs / "language-model", data / "text.txt", tmp_path / "new.txt"
+    new.write_text(old.read_text().replace("bird", "dog"))
+    record = json.loads(succeeded("evaluate", run, new, "--json").out)
+    loss, ids = whole_text(run, new)
+    assert record["characters"] == len(new.read_text())
+    assert record["perplexity"] == pytest.approx(math.exp(record["loss"]))
+    assert record["loss"] == pytest.approx(loss, rel=1e-4)
+    bits = record["loss"] * ids / math.log(2) / record["characters"]
+    assert (record["ids"], record["bits_per_character"]) == (ids, pytest.approx(bits))
+    assert "trained on" in succeeded("evaluate", run, old).out
+    assert "trained on" not in succeeded("evaluate", run, new).out
+    assert f"regard evaluate {run} TEXT.txt" in regard("evaluate", run).err
+
+
+def whole_text(run, path) -> tuple[float, int]:
+    """The loss of a language model on a text, block by block from the formula, and the number of ids."""
+    saved, tokeniser = load_with_tokeniser(run)
+    model = LanguageModel.from_saved(saved, "here").eval()
+    ids = [*tokeniser.encode(path.read_text()), END]
+    blocks = [ids[at : at + 256] for at in range(0, len(ids), 256)]
+    with torch.no_grad():
+        rows = [(model(torch.tensor([[BEGIN, *block[:-1]]]))[0].double().log_softmax(-1), block) for block in blocks]
+    return -sum(float(logs[range(len(block)), block].sum()) for logs, block in rows) / len(ids), len(ids)
