@@ -126,7 +126,7 @@ class KeptPlans:
     def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
         """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
 
-        It returns None for a call whose numbers must be looked at.
+        It returns None for a call whose numbers must be read.
         """
         if (found := self.find(call)) is not None:
             plan, here = found
