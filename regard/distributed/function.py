@@ -11,11 +11,11 @@ import torch
 from regard.core.hidden import prepared_sink
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import TopKeys, TopKeysFound, Want, requested
-from regard.distributed.exchange import Exchange
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.pieces import (
     DistantKeys,
+    Exchange,
     HeldKeys,
     MergedRows,
     Options,

@@ -1,6 +1,6 @@
 """Plans a call over many processes without running it: bytes, memory, and how long processes wait for keys.
 
-The messages are those that `exchange.py` sends, step by step, for any number of processes.
+The messages are those that an `Exchange` sends, step by step, for any number of processes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
 from regard.distributed.needs import Layout
 from regard.errors import UnsupportedError
-from regard.layers.caches.state import Positions, Summed, add
+from regard.layers.caches.state import Summed, add
 from regard.mechanisms.features import Kernelised
 from regard.patterns import Causal, Grid
 
@@ -159,7 +159,7 @@ def _computed(chain: Chain, tensors: list[torch.Tensor], before: dict[str, torch
     parameters = dict(zip(chain.names, inputs[3:], strict=True))
     with torch.set_grad_enabled(learning), torch.autocast(inputs[0].device.type, enabled=False):
         sums = Summed(**before) if before else None
-        output, after = add(mechanism, sums, Positions(*inputs[:3], live), problem.scale, parameters)
+        output, after = add(mechanism, sums, *inputs[:3], live, problem.scale, parameters)
     return HeadPiece(inputs, output, before, after.tensors)
 
 

@@ -163,7 +163,9 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0][:200]
 
 
-LONG = 60  # seconds after which the user is told how long it takes
+# Conversion
+
+LONG = 60  # seconds after which the time of all layers is reported
 LENGTH = 5  # positions at which each layer is compared
 PROVENANCE = "regard_conversion"  # in the config; other programs ignore it
 COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}  # tokenisers and generation settings
@@ -215,7 +217,7 @@ class FolderConversion:
         moments: for "align", the second moments of the inputs of a layer's attention, by its number; None without a
             text.
         check: compare each layer with its reference.
-        tell: is handed a sentence if the layers after the first take long.
+        tell: receives a sentence if the layers after the first take long.
     """
 
     source: ModelFolder

@@ -82,7 +82,7 @@ class ModelFolder:
                 )
         if set(self.layers) != set(map(str, range(self.sizes.layers))):
             raise CheckpointError(
-                f"{self.folder} holds {count_of(len(self.layers), 'layers')}; {CONFIG_FILE} says {self.sizes.layers}"
+                f"{self.folder} holds {count_of(len(self.layers), 'layers')}; {CONFIG_FILE} has {self.sizes.layers}"
             )
         shapes = self.layout.shapes(self.sizes)
         # norms that differ by head could not be pooled

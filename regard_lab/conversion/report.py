@@ -213,6 +213,8 @@ def speed_of_folders(folder: Path, out: Path) -> list[Speed]:
     return decoding_speed(*(decoder_of_transformers(model) for model in models), contexts)
 
 
+# The report
+
 UPTRAINED_SHARE = 0.05  # of the original training (Ainslie et al. 2023, section 3.1)
 TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, section 3.4)
 NEEDS_TRAINING = (
@@ -365,7 +367,7 @@ class ConversionReport:
 
     @property
     def _draws_decoding(self) -> bool:
-        """Whether there are lines to draw: one context is a point, and the table says as much."""
+        """Whether there are lines to draw: one context is a point, and the table shows it."""
         return len(self.speeds) > 1
 
     def _of_decoding(self) -> list[str]:

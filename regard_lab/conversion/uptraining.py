@@ -67,7 +67,7 @@ class Uptraining:
 
     Args:
         config: the settings.
-        tell: is handed remarks about what is read and what is replaced.
+        tell: receives remarks about what is read and what is replaced.
         showing: shows the events of the training.
 
     Source: GQA, Ainslie et al. 2023, section 2.1.
@@ -172,7 +172,7 @@ class Uptraining:
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.distil and config.steps is None:
-            raise ArgumentError("--distil needs --uptrain-steps: it says what is learned from")
+            raise ArgumentError("--distil needs --uptrain-steps: it changes what is learned from")
         if config.steps is None:
             check_out(folder, out)
             if earlier := earlier_conversion(out):

@@ -50,7 +50,7 @@ def sharing() -> Generator[SharedWork | None]:
     if began:
         try:
             dist.init_process_group("gloo")
-        except (ValueError, RuntimeError) as error:  # a variable is missing; a port is in use, or no process answers
+        except (ValueError, RuntimeError) as error:  # a variable is missing; a port is in use, or no process responds
             reason = " ".join(str(error).split())[:200]
             raise ArgumentError(
                 f"the environment variable WORLD_SIZE is {processes}, and the processes cannot be joined ({reason}); "
@@ -80,7 +80,7 @@ def share_lines(
 
     Args:
         lines: all of them, the same on every process.
-        out: the file to write. `OUT.record` beside it says which lines and settings it belongs to.
+        out: the file to write. `OUT.record` beside it records which lines and settings it belongs to.
         compute: takes some lines and the index of the first, and returns as many lines of output without line ends.
         settings: everything besides the lines that the output depends on, as text.
         rank: of this process; by default that of torchrun, or 0.
@@ -147,7 +147,7 @@ def _digest(lines: Sequence[str], settings: str) -> str:
 
 
 def _claimed(out: Path, digest: str) -> tuple[Path, bool]:
-    """The folder of the parts, and whether the file is complete already; the record says whose they are."""
+    """The folder of the parts, and whether the file is complete already, if their record is that of this work."""
     record, parts = Path(f"{out}.record"), Path(f"{out}.parts")
     claimed = record.exists()
     if not claimed and (out.exists() or parts.exists()):

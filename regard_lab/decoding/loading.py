@@ -27,7 +27,7 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
 
 
 def normalises_targets(run: Path) -> bool:
-    """Whether a training run was begun by a version that normalised targets, as its tokeniser says.
+    """Whether a training run was begun by a version that normalised targets, as its tokeniser records.
 
     >>> normalises_targets(Path("nowhere"))
     False

@@ -177,6 +177,8 @@ def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
     return [most] * len(texts)
 
 
+# Beam search
+
 WIDEST = 1 << 16  # largest beam
 Going = tuple[tuple[int, ...], float]  # ids and log-probability of an unfinished hypothesis
 
@@ -335,6 +337,8 @@ def _filled(entries: list[Any], size: int) -> list[Any]:
     """The entries, with the last one repeated up to `size`."""
     return entries + entries[-1:] * (size - len(entries))
 
+
+# Greedy search and sampling
 
 GREEDY = Sampling(temperature=0)
 

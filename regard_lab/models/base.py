@@ -44,6 +44,8 @@ def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
         )
 
 
+# Configs and models
+
 LARGEST_SIZE = 2**31 - 1  # of one axis
 MOST_LAYERS = 10_000  # a limit against typing errors
 
@@ -212,6 +214,9 @@ def new_positions(kind: str, dim: int, max_length: int) -> nn.Module | None:
     if kind == "sinusoidal":
         return Sinusoidal(dim)
     return Learned(max_length, dim) if kind == "learned" else None
+
+
+# Padding
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,9 @@ def in_turn(texts: EACH, layer: int) -> str:
     return texts if isinstance(texts, str) else texts[layer % len(texts)]
 
 
+# Layers
+
+
 class Stack(TextModel):
     """Base class of LanguageModel and TextEncoder: embeddings, blocks and a norm. Subclasses add a head."""
 
@@ -251,6 +254,9 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
         bias=ALiBi() if config.positions == "alibi" else None,
         dropout=config.dropout,
     )
+
+
+# The state: texts, their caches, and how prompts of unequal lengths are batched
 
 
 def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -404,6 +410,9 @@ def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
     """The results of all groups in the order of the batch rows."""
     rows = [texts.rows for texts in groups if texts.rows is not None]
     return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
+
+
+# The model
 
 
 class LanguageModel(Stack):

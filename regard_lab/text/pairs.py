@@ -140,7 +140,7 @@ class PairFile:
     """Pairs read from files, and why other lines were dropped.
 
     `dropped` counts dropped lines by reason; `first_lines` has the first (file, line number) of each reason. `header`
-    says what was done with a first line that is a header, or may be one; `quoted` names the rows of a `.tsv` that look
+    is a phrase about a first line that is a header, or may be one; `quoted` names the rows of a `.tsv` that look
     quoted, which are read as they are.
     """
 
@@ -265,7 +265,7 @@ def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
 
 
 def _about_the_keys(table: PairTable, columns: Columns) -> str | None:
-    """What the first line says about the keys to name, if it is an object without the wanted ones."""
+    """A phrase about the keys of the first object, if it lacks the wanted ones."""
     try:
         record = json.loads(first_line(table.path))
     except (ValueError, RecursionError):

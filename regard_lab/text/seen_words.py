@@ -29,7 +29,7 @@ _RANGES = (
 )
 UNSPACED = re.compile(f"[{_RANGES}]")
 LOOKED_AT = 5_000  # lines
-FEWEST = 0.1  # share of the lines from which on it is said
+FEWEST = 0.1  # share of the lines from which on there is a remark
 SHOWN = 12  # characters of the example
 
 

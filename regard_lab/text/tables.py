@@ -1,6 +1,6 @@
 """Tables of two columns: CSV and TSV whose header names them, or whose path does, as in `pairs.csv:english,german`.
 
-A column that nobody names is never guessed: a file whose first line may be a header or a pair is refused. Likewise the
+A column without a name is never guessed: a file whose first line may be a header or a pair is refused. Likewise the
 path of a `.jsonl` may name two keys of its objects.
 """
 

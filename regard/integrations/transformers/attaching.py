@@ -295,18 +295,9 @@ class _Calls:
 def check_equal(model: nn.Module, callers: Mapping[str, nn.Module], own: Own) -> tuple[str, ...]:
     """Raise unless the models inside of a module give the numbers of their own attention on tiny inputs.
 
-    Each model runs once with its own attention and once with regard. Modes, generators and gradients stay as they are.
-
-    Args:
-        model: an attached model, or a module that holds some.
-        callers: the modules that should call regard, by name.
-        own: a context in which the model computes its own eager attention.
-
-    Returns:
-        The names of modules that were not compared, since no inputs are known that reach them.
-
-    Raises:
-        UnsupportedError: numbers differ, an earlier word looks at a later one, or regard refuses a call.
+    Each model runs once in the context `own`, in which it computes its own attention, and once with regard. Numbers may
+    not differ, no earlier word may look at a later one, and regard may refuse no call. Modes, generators and gradients
+    stay as they are. Returns the names of those callers that no known inputs reach.
     """
     left = {id(module): name for name, module in callers.items()}
     for part in models_inside(model):

@@ -343,12 +343,7 @@ class TracedMask(Described):
 
 
 def _traced_mask(given: dict[str, Any], others: dict[str, Any]) -> Any:
-    """A `TracedMask`, or the dense tensor of numbers that eager attention would get.
-
-    Args:
-        given: the arguments that transformers gives to every mask function, by name.
-        others: those that only some of them use.
-    """
+    """A `TracedMask`, or the dense tensor of numbers that eager attention would get; `others` are not always given."""
     pattern = _traced_pattern(given, others)
     if pattern is None:
         _warn_of_dense()

@@ -183,14 +183,9 @@ def uncalled(model: nn.Module, called: Collection[str]) -> dict[str, nn.Module]:
 
 
 def outside_of(model: nn.Module, exchanged: list[PreTrainedModel] | None = None) -> dict[str, str]:
-    """The modules that mix positions and would not call regard, by name, with the reason.
+    """The modules that mix positions and would not call regard, by name, with the reason; refused if none would call.
 
-    Args:
-        model: a model, or a module that holds one.
-        exchanged: models inside whose modules are replaced by those of regard.
-
-    Raises:
-        UnsupportedError: no module would call it.
+    exchanged: models inside whose modules are replaced by those of regard.
     """
     ours = {id(module) for part in exchanged or () for module in part.modules()}
     calling = callers(model)

@@ -142,12 +142,7 @@ def shared_now() -> Shared | None:
 
 
 def sharing_of(model: PreTrainedModel, mesh: Any, layout: str, form: str) -> Sharing | None:
-    """How the sequence of a model would be divided; None without a mesh.
-
-    Raises:
-        UnsupportedError: a model that needs more of the sequence than attention gives it.
-        ArgumentError: an unknown layout or form, or no mesh of one dimension.
-    """
+    """How the sequence of a model would be divided; None without a mesh."""
     check_division(layout, form)
     if mesh is None:
         if (layout, form) != ("contiguous", "auto"):

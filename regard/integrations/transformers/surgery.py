@@ -299,12 +299,7 @@ class _Tables:
 
 
 def _tables_of(model: PreTrainedModel, length: int) -> _Tables:
-    """The learned tables of positions of a model.
-
-    Raises:
-        UnsupportedError: there is none, or one that is not learned.
-        ArgumentError: one has `length` positions already.
-    """
+    """The learned tables of positions of a model; refused without one, or if one has `length` positions already."""
     whole("length", length, 1)
     name, tables = type(model).__name__, []
     for path, module in model.named_modules():
@@ -354,13 +349,7 @@ class Substitute:
     def of(self, module: nn.Module, call: ModuleCall, given: torch.Tensor | None, q_len: int, k_len: int) -> ModuleCall:
         """The call that is computed instead: pairs that both its own pattern and this one allow.
 
-        Args:
-            module, call: a module and its own call.
-            given: the mask that transformers gave.
-            q_len, k_len: sizes of the call.
-
-        Raises:
-            UnsupportedError: the positions that the pattern needs are not known.
+        given: the mask that transformers gave. Refused where the positions that the pattern needs are not known.
         """
         if self.mechanism is not None:
             scale = call.scale if "scale" in self.mechanism.options else None  # that of the softmax

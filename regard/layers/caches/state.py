@@ -69,39 +69,28 @@ class _SoFar(NamedTuple):
     summed: Summed | None
 
 
-@dataclass(frozen=True)
-class Positions:
-    """The next n positions of a text.
+def add(
+    mechanism: Kernelised, before: Summed | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    live: torch.Tensor | None, scale: float, parameters: Mapping[str, torch.Tensor],
+) -> tuple[torch.Tensor, Summed]:  # fmt: skip
+    """Outputs (batch, heads, n, v_dim) of the next n queries of a text, and the sums that include their keys.
 
-    q: (batch, heads, n, head_dim).
-    k: (batch, kv_heads, n, head_dim).
-    v: (batch, kv_heads, n, v_dim).
     live: (batch or 1, 1, n), True for keys that are not padding; None if none is.
     """
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    live: torch.Tensor | None
-
-
-def add(
-    mechanism: Kernelised, before: Summed | None, new: Positions, scale: float, parameters: Mapping[str, torch.Tensor]
-) -> tuple[torch.Tensor, Summed]:
-    """Outputs (batch, heads, n, v_dim) of the new queries, and the sums that include the new keys."""
-    length, batch, live = new.q.shape[2], new.q.shape[0], new.live
+    batch, _, length, _ = q.shape
     met = None if live is None or before is None else before.met
     if live is not None and met is None:
         met = torch.full((1, 1, 1), before is not None, device=live.device)
     sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)
     empty_rows = sight.empty_rows()
-    q, k, v = new.q, new.k, new.v
     if live is not None and empty_rows is not None:  # padding and empty rows may hold NaN
         q = q.masked_fill(empty_rows[..., None], 0)
         k, v = (x.masked_fill(~live[..., None], 0) for x in (k, v))
     tensors = sight.tensors(mechanism.lift(q, k, scale, without_hidden(mechanism, parameters, live)), v)
-    sums, outputs = tensors.start(), []
-    if before is not None:
+    outputs = []
+    if before is None:
+        sums = tensors.start()
+    else:
         sums = Sums(before.total.flatten(0, 1), None if before.log is None else before.log.flatten(0, 1))
     for step in sight.walk.steps():
         chunk = tensors.chunk(sums, step.keys)
@@ -234,8 +223,8 @@ class RecurrentState(Owned):
         grid = Grid(added, start + added, start, range(added), range(start, start + added), q.device)
         wide = (x if x.dtype == self.dtype else x.to(self.dtype) for x in (q, k, v))
         with torch.autocast(q.device.type, enabled=False):
-            new = Positions(*wide, live=visible_keys(problem.pattern, grid))
-            output, summed = add(self.mechanism, before.summed, new, problem.scale, parameters or {})
+            live = visible_keys(problem.pattern, grid)
+            output, summed = add(self.mechanism, before.summed, *wide, live, problem.scale, parameters or {})
         output = output.to(q.dtype)
         if self._so_far is not before:
             raise ArgumentError(

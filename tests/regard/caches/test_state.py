@@ -43,10 +43,8 @@ def go_on(state, q, k, v, parameters, steps, **options):
 
 
 @every
-@pytest.mark.parametrize("steps", [[LENGTH], [1] * LENGTH, [5, 128, 2, 1, 0, 3]], ids=["whole", "one by one", "pieces"])
-@pytest.mark.parametrize(
-    "span", [p.Full(), p.KeySpan(3, 90), p.KeySpan(torch.tensor([0, 9]), torch.tensor([7, 120]))], ids=str
-)
+@pytest.mark.parametrize("steps", [[1] * LENGTH, [5, 128, 2, 1, 0, 3]], ids=["one by one", "pieces"])
+@pytest.mark.parametrize("span", [p.Full(), p.KeySpan(torch.tensor([0, 9]), torch.tensor([7, 120]))], ids=str)
 def test_continuing_equals_computing_at_once(mechanism, steps, span):
     q, k, v, parameters = text(mechanism)
     pattern = p.Causal() & span

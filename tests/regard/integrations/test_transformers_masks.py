@@ -1,20 +1,24 @@
-"""Masks of transformers are read as patterns, pair by pair the same, and what cannot be read is said."""
+"""Masks of transformers are read as patterns, pair by pair the same; what cannot be read is reported."""
 
 from __future__ import annotations
-
-import copy
-import pickle
 
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
 
+import copy
+import pickle
+import sys
+
 import torch
+import transformers as tf
 from hugging_face_families import BY_NAME
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import masking_utils as theirs
+from transformers_versions import CACHE
 
 import regard as rg
+from regard.backends.native.library import load
 from regard.integrations.transformers import (
     PatternMask,
     UnreadMaskWarning,
@@ -274,3 +278,51 @@ def test_a_mask_that_hides_nothing_serves_any_number_of_queries_and_another_mask
         else:
             with pytest.raises(rg.ShapeError, match="11 queries and 11 keys beside 5 queries"):
                 regard_attention(torch.nn.Module(), q, k, v, mask)
+
+
+SIZES = {
+    "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+def functions_of_a_call(model, run, layer=2):
+    """How many functions of Python a call of the model's third layer runs, from regard_attention on."""
+    counted = []
+
+    def profile(frame, event, _):
+        if event == "call" and frame.f_code is regard_attention.__code__:
+            counted.append(0)
+            inside.append(frame)
+        if event == "call" and inside:
+            counted[-1] += 1
+        if event == "return" and inside and frame is inside[-1]:
+            inside.pop()
+
+    inside: list = []
+    for _ in range(3):
+        run()
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    assert len(counted) == SIZES["num_hidden_layers"]
+    return counted[layer]
+
+
+@pytest.mark.parametrize(("way", "most"), [("decoding", 12), ("prompt", 15), ("gradients", 22)])
+def test_a_warm_call_runs_few_functions(way, most):
+    torch.manual_seed(0)
+    model = attach(tf.LlamaModel(tf.LlamaConfig(**SIZES)).eval())
+    if way == "decoding":
+        cache = tf.DynamicCache()
+        with torch.no_grad():
+            model(torch.randint(3, 99, (1, 40)), **{CACHE: cache})
+            found = functions_of_a_call(model, lambda: model(torch.tensor([[5]]), **{CACHE: cache}))
+    else:
+        ids = torch.randint(3, 99, (1, 16))
+        with torch.set_grad_enabled(way == "gradients"):
+            found = functions_of_a_call(model, lambda: model(ids, use_cache=False))
+    without_native = isinstance(load(), str)
+    assert found <= most + 2 * without_native

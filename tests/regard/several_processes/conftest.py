@@ -1,14 +1,17 @@
-"""Two and four processes, started when a test first asks for them."""
+"""Two and four processes, started when a test first asks for them; tests of regard_lab take the same ones."""
+
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from several_processes.pool import Pool
 
+started: dict[int, Pool] = {}
+
 
 @pytest.fixture(scope="session")
-def pools():
+def pools() -> Iterator[Callable[[int], Pool]]:
     """A function from a number of processes to their pool."""
-    started: dict[int, Pool] = {}
 
     def pool(count: int) -> Pool:
         if count not in started or not started[count].sound:  # processes of a failed test may still wait for another
@@ -16,5 +19,5 @@ def pools():
         return started[count]
 
     yield pool
-    for one in started.values():
-        one.close()
+    while started:
+        started.popitem()[1].close()

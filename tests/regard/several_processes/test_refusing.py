@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -19,24 +20,11 @@ from several_processes.calls import Case
 from several_processes.pool import Pool
 
 
-def call(**options):
+def call(options: dict[str, Any]) -> None:
     """A call that differs by process where an option is a list."""
-    rank = dist.get_rank()
-    mine = {name: one[rank] if isinstance(one, list) else one for name, one in options.items()}
-    dim = mine.pop("head_dim", 4)
-    learning = mine.pop("learning", False)
-    x = torch.randn(1, 2, 6, dim, requires_grad=learning)
+    mine = {name: one[dist.get_rank()] if isinstance(one, list) else one for name, one in options.items()}
+    x = torch.randn(1, 2, 6, 4, requires_grad=mine.pop("learning", False))
     distributed.attention_detail(x, x, x, dist.group.WORLD, **mine)
-
-
-def refused(pools, **options):
-    messages = pools(2).refusals(run, options)
-    assert all(messages), messages
-    return messages
-
-
-def run(options):
-    call(**options)
 
 
 def unread():
@@ -51,13 +39,6 @@ def test_a_statistic_that_was_not_requested_is_not_read_as_none(pools):
     messages = pools(2).refusals(unread)
     said = "RegardError: received was not requested; add it to want= (requested: entropy, log_sum_exp)"
     assert messages == [said] * 2
-
-
-def test_different_calls_are_refused_on_every_process(pools):
-    for message in refused(pools, pattern=["causal", "full"]):
-        assert "process 1 and process 0 make different calls" in message
-        assert message.endswith("Process 1 has pattern full; process 0 has pattern causal")
-    assert "different calls" in refused(pools, form=["ring", "gather"])[0]
 
 
 def learning_from(name: str) -> None:
@@ -80,63 +61,40 @@ def test_a_statistic_that_has_no_gradient_is_no_constant_of_the_loss(name, pools
         assert message.startswith(f"UnsupportedError: the gradient of {name} is not computed over several processes")
 
 
-def test_a_process_that_refuses_its_own_part_does_not_leave_the_others_waiting(pools):
-    began = time.monotonic()
-    own, other = refused(pools, softcap=[-1.0, 2.0])
-    assert "softcap" in own
-    assert other.startswith("ArgumentError: process 0 refused the call: softcap")
-    assert time.monotonic() - began < 10
+KEYS_OF_ALL = "the keys of all: (..., 6 or 1, 12 or 1)"
+REFUSED_BY_1, REFUSED_BY_0 = "process 1 refused the call: ", "process 0 refused the call: "
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "first", "second"),  # what each process says; the second as the first where it is None
     [
-        ({"bias": [torch.zeros(1, 2, 6, 12), torch.zeros(1, 3, 6, 12)]}, "bias (1, 3, 6, 12) does not broadcast"),
-        ({"bias": [torch.zeros(6, 12), torch.zeros(6, 12, dtype=torch.int64)]}, "bias has dtype torch.int64"),
-        ({"bias": [torch.zeros(6, 12), torch.zeros(6, 12).to_sparse()]}, "give bias.to_dense()"),
-        ({"bias": [None, torch.zeros(1, 1, 1, 6, 12)]}, "does not broadcast"),
-        ({"dropout": 0.1, "dropout_seed": [3, "a"]}, "dropout_seed is 'a'"),
+        ({"pattern": ["causal", "full"]}, "Process 1 has pattern full; process 0 has pattern causal", None),
+        ({"form": ["ring", "gather"]}, "process 1 and process 0 make different calls", None),
+        ({"learning": [True, False]}, "gradients are needed on process 0 and not on the others", None),
+        ({"softcap": [-1.0, 2.0]}, "softcap", f"ArgumentError: {REFUSED_BY_0}softcap"),
+        ({"bias": [torch.zeros(1, 2, 6, 12), torch.zeros(1, 3, 6, 12)]}, REFUSED_BY_1, "does not broadcast"),
+        ({"bias": [torch.zeros(6, 12), torch.zeros(6, 12).long()]}, REFUSED_BY_1, "bias has dtype torch.int64"),
+        ({"bias": [torch.zeros(6, 12), torch.zeros(6, 12).to_sparse()]}, REFUSED_BY_1, "give bias.to_dense()"),
+        ({"bias": [None, torch.zeros(1, 1, 1, 6, 12)]}, REFUSED_BY_1, "does not broadcast"),
+        ({"dropout": 0.1, "dropout_seed": [3, "a"]}, REFUSED_BY_1, "dropout_seed is 'a'"),
+        ({"bias": torch.zeros(6, 6)}, KEYS_OF_ALL, None),
+        ({"bias": [torch.zeros(6, 12), torch.zeros(6, 6)]}, KEYS_OF_ALL, None),
+        ({"bias": [torch.zeros(5, 12), torch.zeros(6, 12)]}, "the queries of this one and the keys", REFUSED_BY_0),
+        ({"want": "weights"}, "each row would hold the keys of all", None),
+        ({"mechanism": "random_feature(features=8, seed=0)"}, "cannot be merged", None),
+        ({"mechanism": "lsh(chunk=4)"}, "cannot be merged", None),
+        ({"layout": "spiral"}, "layout 'spiral' does not exist", None),
+        ({"form": "star"}, "form 'star' does not exist", None),
+        ({"causal": True}, "write pattern='causal'", None),
+        ({"mechanism": "linear", "pattern": "causal_window(4)"}, "not causal_window", None),
     ],
-    ids=["heads", "dtype", "layout", "axes", "seed"],
 )
-def test_an_option_that_is_wrong_on_one_process_is_refused_at_once_on_all(options, words, pools):
+def test_what_cannot_be_honoured_is_refused_at_once_on_every_process(options, first, second, pools):
     began = time.monotonic()
-    other, own = refused(pools, **options)
-    assert words in own
-    assert "process 1 refused the call: " in other
+    messages = pools(2).refusals(call, options)
+    for message, words in zip(messages, (first, second or first), strict=True):
+        assert words in message
     assert time.monotonic() - began < 10
-
-
-def test_gradients_on_one_process_alone_are_refused(pools):
-    assert "gradients are needed on process 0 and not on the others" in refused(pools, learning=[True, False])[1]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"want": "weights"}, "each row would hold the keys of all"),
-        ({"mechanism": "random_feature(features=8, seed=0)"}, "cannot be merged"),
-        ({"mechanism": "lsh(chunk=4)"}, "cannot be merged"),
-        ({"layout": "spiral"}, "layout 'spiral' does not exist"),
-        ({"form": "star"}, "form 'star' does not exist"),
-        ({"causal": True}, "write pattern='causal'"),
-        ({"mechanism": "linear", "pattern": "causal_window(4)"}, "not causal_window"),
-    ],
-)
-def test_what_cannot_be_honoured_says_why(options, words, pools):
-    assert all(words in message for message in refused(pools, **options))
-
-
-@pytest.mark.parametrize("bias", [torch.zeros(6, 6), [torch.zeros(6, 12), torch.zeros(6, 6)]])
-def test_a_bias_needs_the_keys_of_all_on_every_process(bias, pools):
-    for message in refused(pools, bias=bias):
-        assert "the keys of all: (..., 6 or 1, 12 or 1)" in message
-
-
-def test_a_bias_needs_the_queries_of_its_process(pools):
-    own, other = refused(pools, bias=[torch.zeros(5, 12), torch.zeros(6, 12)])
-    assert "it needs the queries of this one and the keys of all: (..., 6 or 1, keys or 1)" in own
-    assert "process 0 refused the call: " in other
 
 
 def named(options) -> tuple[str, float]:

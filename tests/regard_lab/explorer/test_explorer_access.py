@@ -3,18 +3,11 @@
 import pytest
 
 from regard.patterns import Causal
-from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_weights, to_page
+from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_weights
 from regard_lab.seeing.explorer.server import ExplorerServer
 
 from .browsing import Opened, assert_accessible
 from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights
-
-
-@pytest.fixture(scope="module")
-def translated(tmp_path_factory):
-    path = tmp_path_factory.mktemp("pages") / "translation.html"
-    to_page(translation()).save(path)
-    return path.as_uri()
 
 
 def focused(page):
@@ -130,8 +123,7 @@ def test_axe_has_no_complaint_about_any_step(browser, translated):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["text", "weights", "pattern", "live"])
-def test_axe_has_no_complaint_about_other_pages(browser, tmp_path, kind, scheme):
-    path = tmp_path / "page.html"
+def test_axe_has_no_complaint_about_other_pages(browser, page_of, kind, scheme):
     if kind == "live":
         asks = {"change": lambda body: {}}
         with (
@@ -147,8 +139,7 @@ def test_axe_has_no_complaint_about_other_pages(browser, tmp_path, kind, scheme)
         "weights": lambda: explore_weights(weights(2, 3, 90, causal=True)),
         "pattern": lambda: explore_pattern(Causal(), length=300),
     }
-    to_page(made[kind]()).save(path)
-    with Opened(browser, path.as_uri(), color_scheme=scheme, bypass_csp=True) as opened:
+    with Opened(browser, page_of(made[kind]()), color_scheme=scheme, bypass_csp=True) as opened:
         assert_every_view_is_accessible(opened)
 
 

@@ -1,11 +1,15 @@
 """The page in a real browser: what it shows, that it needs nothing, and that its pixels are those of the tables."""
 
+import json
+import sys
+
 import pytest
 import torch
 from matplotlib import colormaps
 
-from regard_lab.seeing import show
-from regard_lab.seeing.explorer import explore_translation, to_page
+from regard.errors import MissingPackageError
+from regard_lab.seeing.explorer import explore_translation, show, to_page
+from regard_lab.seeing.explorer.page import _read
 from regard_lab.seeing.explorer.server import ExplorerServer
 
 from .browsing import Opened
@@ -17,13 +21,6 @@ OF_WEIGHTS = ("Reader", "Heads", "Heat map", "Links", "Compare")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("pages")
-
-
-@pytest.fixture(scope="module")
-def translated(folder):
-    path = folder / "translation.html"
-    to_page(translation()).save(path)
-    return path.as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +76,11 @@ def pixels(page, row, column):
 
 
 @pytest.mark.parametrize("palette", ["cividis", "viridis"])
-def test_pixels_are_those_of_the_python_table(browser, folder, palette):
+def test_pixels_are_those_of_the_python_table(browser, page_of, palette):
     given = weights(1, 1, 12, seed=3)
     given[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
-    path = folder / f"pixels-{palette}.html"
-    show(given).save(path)
     expected = colormaps[palette](given[0, 0].numpy(), bytes=True)
-    with Opened(browser, f"{path.as_uri()}#view=map&palette={palette}") as opened:
+    with Opened(browser, f"{page_of(show(given))}#view=map&palette={palette}") as opened:
         opened.page.wait_for_timeout(200)
         wrong = {
             (row, column): (shown, tuple(map(int, expected[row, column])))
@@ -117,23 +112,20 @@ def test_unequal_depths_and_lengths_are_all_reached(browser, translated):
                 assert f"weight {expected:.4f}" in said
 
 
-def test_links_say_how_much_weight_they_hide(browser, folder):
+def test_links_say_how_much_weight_they_hide(browser, page_of):
     given = torch.tensor([[0.5, 0.25, 0.15, 0.1], [0.1, 0.2, 0.3, 0.4], [1.0, 0, 0, 0], [0.25] * 4])
-    path = folder / "links.html"
-    show(given, list("abcd")).save(path)
-    with Opened(browser, f"{path.as_uri()}#view=links&row=0&share=0.6") as opened:
+    address = page_of(show(given, list("abcd")))
+    with Opened(browser, f"{address}#view=links&row=0&share=0.6") as opened:
         assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 25 % of this row, 20 % of all")
         opened.page.get_by_label("Weight shown").fill("100")
         opened.page.wait_for_timeout(100)
         assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 0 % of this row, 0 % of all")
 
 
-def test_heads_are_sorted_by_their_measures(browser, folder):
+def test_heads_are_sorted_by_their_measures(browser, page_of):
     given = torch.stack([torch.eye(8), torch.full((8, 8), 1 / 8), torch.eye(8)[[0] * 8]])
-    path = folder / "heads.html"
-    show(given).save(path)
     orders = {"layer": "012", "entropy": "021", "distance": "012", "first": "012", "received": "012"}
-    with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
+    with Opened(browser, f"{page_of(show(given))}#view=heads") as opened:
         opened.page.locator("summary").click()
         for sort, order in orders.items():
             opened.page.get_by_role("combobox", name="Sort by", exact=True).select_option(sort)
@@ -205,10 +197,8 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
 
 
 @pytest.mark.parametrize(("width", "heads", "across"), [(360, 7, 4), (800, 12, 6)])
-def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, across):
-    path = folder / f"heads-{heads}.html"
-    show(weights(2, heads, 6)).save(path)
-    with Opened(browser, f"{path.as_uri()}#view=heads&scale=largest", width=width) as opened:
+def test_a_layer_of_heads_begins_at_the_left(browser, page_of, width, heads, across):
+    with Opened(browser, f"{page_of(show(weights(2, heads, 6)))}#view=heads&scale=largest", width=width) as opened:
         page = opened.page
         page.wait_for_function("() => document.querySelector('canvas.heads').grid")
         assert page.evaluate("document.querySelector('canvas.heads').grid.across") == across
@@ -225,10 +215,9 @@ def test_a_layer_of_heads_begins_at_the_left(browser, folder, width, heads, acro
 @pytest.mark.parametrize(
     ("view", "count", "width"), [("map", 24, 360), ("map", 20, 1920), ("compare", 24, 800), ("compare", 600, 360)]
 )
-def test_maps_and_their_words_are_not_wider_than_the_page(browser, folder, view, count, width):
-    path = folder / f"words-{count}.html"
-    show(weights(1, 2, count), [f"word number {at}" for at in range(count)]).save(path)
-    with Opened(browser, f"{path.as_uri()}#view={view}", width=width) as opened:
+def test_maps_and_their_words_are_not_wider_than_the_page(browser, page_of, view, count, width):
+    address = page_of(show(weights(1, 2, count), [f"word number {at}" for at in range(count)]))
+    with Opened(browser, f"{address}#view={view}", width=width) as opened:
         opened.page.wait_for_function("() => document.querySelector('main canvas').place")
         found = opened.page.evaluate(
             """(count) => {
@@ -251,4 +240,71 @@ def test_a_notebook_shows_the_page_in_a_frame_without_rights(browser, folder):
         assert frame.locator(".panel").count() == 2 or frame.locator(".panel").first.wait_for() is None
         frame.get_by_role("button", name="Heat map").click()
         frame.locator("canvas.heatmap").wait_for()
+        assert not opened.complaints
+
+
+# What a notebook's front end does with a widget: a model with values, and a call of render.
+FRONT_END = """<!doctype html><title>notebook</title><div id="cell"></div><script type="module">
+const listeners = new Set();
+const values = {html: %s, height: 500, chosen: {}};
+window.values = values;
+window.saved = 0;
+const model = {
+  get: (name) => values[name],
+  set: (name, value) => { values[name] = value; },
+  save_changes: () => { window.saved += 1; },
+  on: (name, call) => listeners.add(call),
+  off: (name, call) => listeners.delete(call),
+};
+window.fromPython = (chosen) => { values.chosen = chosen; listeners.forEach((call) => call()); };
+const source = %s;
+const widget = (await import(URL.createObjectURL(new Blob([source], {type: "text/javascript"})))).default;
+window.end = widget.render({model, el: document.getElementById("cell")});
+window.listening = () => listeners.size;
+document.body.dataset.ready = "yes";
+</script>"""
+
+
+def page():
+    words = ["a", "</script><script>window.ran=1</script>", "c", "d"]
+    return show(torch.eye(4).softmax(-1)[None].repeat(2, 1, 1), words)
+
+
+def test_without_anywidget_a_sentence_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    with pytest.raises(MissingPackageError, match=r"pip install '.*\[notebook\]'"):
+        page().widget()
+
+
+def test_the_widget_has_the_page_and_traits_that_are_shared():
+    pytest.importorskip("anywidget", reason="the widget needs the extra notebook")
+    shown = page()
+    widget = shown.widget()
+    assert widget.html == shown.html
+    assert {"html", "height", "chosen"} <= set(widget.get_state())
+    seen = []
+    widget.observe(lambda change: seen.append(change["new"]), "chosen")
+    widget.set_state({"chosen": {"view": "map"}})  # as from the front end
+    assert widget.chosen == {"view": "map"}
+    assert seen == [{"view": "map"}]
+    with pytest.raises(Exception, match="chosen"):
+        widget.chosen = {"layer": 3}
+
+
+def test_python_and_the_page_share_what_is_chosen(browser, tmp_path):
+    path = tmp_path / "notebook.html"
+    texts = [json.dumps(text).replace("<", "\\u003c") for text in (page().html, _read("widget.js"))]
+    path.write_text(FRONT_END % tuple(texts), encoding="utf-8")
+    with Opened(browser, path.as_uri()) as opened:
+        outer, inner = opened.page, opened.page.frame_locator("iframe")
+        assert outer.locator("iframe").get_attribute("sandbox") == "allow-scripts allow-downloads"
+        inner.get_by_role("button", name="Heat map", exact=True).click()
+        outer.wait_for_function("() => window.values.chosen.view === 'map' && window.saved > 0")
+        outer.evaluate("window.fromPython({view: 'links', head: '1', theme: 'no such theme', other: 'x'})")
+        inner.locator("button[aria-current=page]", has_text="Links").wait_for()
+        outer.wait_for_function("() => window.values.chosen.head === '1' && window.values.chosen.theme === 'system'")
+        assert outer.evaluate("'other' in window.values.chosen") is False
+        assert outer.evaluate("window.ran") is None
+        outer.evaluate("window.end()")
+        assert outer.evaluate("window.listening()") == 0
         assert not opened.complaints

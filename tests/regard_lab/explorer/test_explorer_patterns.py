@@ -128,12 +128,11 @@ def test_a_pattern_that_cannot_be_shown_is_refused_with_a_sentence(options, says
         show(torch.eye(2), length=3)
 
 
-def test_the_page_says_what_python_counts(browser, tmp_path):
-    pattern, path = CausalWindow(3) | GlobalTokens([0]), tmp_path / "pattern.html"
+def test_the_page_says_what_python_counts(browser, page_of):
+    pattern = CausalWindow(3) | GlobalTokens([0])
     words = ["the", "</script><b>", "sat", "on", "it"]
-    show(pattern, words).save(path)
     dense = pattern.dense(5, 5)
-    with Opened(browser, path.as_uri()) as opened:
+    with Opened(browser, page_of(show(pattern, words))) as opened:
         page = opened.page
         page.wait_for_selector("canvas.pattern")
         assert page.locator("nav button").all_inner_texts() == ["Pattern"]

@@ -14,7 +14,7 @@ import transformers
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.integrations.transformers import attach, detach, observe
-from regard_lab.seeing.explorer import show, to_page
+from regard_lab.seeing.explorer import show
 from regard_lab.seeing.transformers import (
     change_pretrained,
     changing,
@@ -447,10 +447,9 @@ def test_a_live_page_replaces_a_word_that_an_encoder_reads(browser):
         assert not [one for one in opened.complaints if "422" not in one]  # the browser reports the refusal itself
 
 
-def test_a_page_names_each_masked_place_by_what_is_most_probable_there(browser, tmp_path):
-    found, path = explore_pretrained(bert("BertForMaskedLM"), PIECES, MASKED, changes=True), tmp_path / "masked.html"
-    to_page(found).save(path)
-    with Opened(browser, f"{path.as_uri()}#view=change") as opened:
+def test_a_page_names_each_masked_place_by_what_is_most_probable_there(browser, page_of):
+    found = explore_pretrained(bert("BertForMaskedLM"), PIECES, MASKED, changes=True)
+    with Opened(browser, f"{page_of(found)}#view=change") as opened:
         page = opened.page
         page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
         page.get_by_role("combobox", name="Masked word").select_option("1")
@@ -462,14 +461,14 @@ def test_a_page_names_each_masked_place_by_what_is_most_probable_there(browser, 
         assert not opened.complaints
 
 
-def test_the_word_that_is_followed_at_first_can_move(browser, tmp_path):
+def test_the_word_that_is_followed_at_first_can_move(browser, page_of):
     """A causal model predicts a word before it reads it, so its own erasure does not move it."""
-    found, path = explore_pretrained(mistral(), BYTES, SENTENCE, changes=True), tmp_path / "text.html"
-    to_page(found).save(path)
+    found = explore_pretrained(mistral(), BYTES, SENTENCE, changes=True)
+    address = page_of(found)
     words, changes = found.texts["text"], found.changes
     least = min((place for place in changes if place is not None), key=lambda at: changes[at].probabilities[-1])
     best = changes[None].likeliest[-1][0][0]
-    with Opened(browser, f"{path.as_uri()}#view=change") as opened:
+    with Opened(browser, f"{address}#view=change") as opened:
         page = opened.page
         told = page.locator("[data-change]")
         assert told.inner_text().startswith(f"Without “{words[least]}”, the probability of “{best} (what follows)” is ")
@@ -478,7 +477,7 @@ def test_the_word_that_is_followed_at_first_can_move(browser, tmp_path):
         group.get_by_text("animal", exact=True).click()
         stays = f"stays {changes[None].probabilities[0]:.3f}: the model predicts it before it reads “animal”."
         assert told.inner_text() == f"The probability of “{words[1]}” {stays}"
-    with Opened(browser, f"{path.as_uri()}#view=change&row=2") as opened:
+    with Opened(browser, f"{address}#view=change&row=2") as opened:
         page = opened.page
         page.get_by_role("group", name="Words of the text").get_by_text("street", exact=True).click()
         after = words[words.index("street") + 1]
@@ -490,9 +489,8 @@ def test_the_word_that_is_followed_at_first_can_move(browser, tmp_path):
         assert not opened.complaints
 
 
-def test_of_a_vector_another_word_is_erased_at_first(browser, tmp_path):
-    found, path = explore_pretrained(bert(), PIECES, SENTENCE, changes=True), tmp_path / "text.html"
-    to_page(found).save(path)
+def test_of_a_vector_another_word_is_erased_at_first(browser, page_of):
+    found = explore_pretrained(bert(), PIECES, SENTENCE, changes=True)
     words, places = found.texts["text"], [at for at in found.changes if at is not None]
 
     def furthest(row, among):
@@ -500,7 +498,7 @@ def test_of_a_vector_another_word_is_erased_at_first(browser, tmp_path):
 
     row = next(at for at in places if furthest(at, places) == at)  # its own erasure moves it most
     least = furthest(row, [at for at in places if at != row])
-    with Opened(browser, f"{path.as_uri()}#view=change&row={row}") as opened:
+    with Opened(browser, f"{page_of(found)}#view=change&row={row}") as opened:
         told = f"Without “{words[least]}”, the vector of “{words[row]}” has a cosine of "
         assert opened.page.locator("[data-change]").inner_text().startswith(told)
         assert not opened.complaints

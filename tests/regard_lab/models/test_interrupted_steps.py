@@ -16,8 +16,10 @@ MOST = 150  # lines of one change
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "dim": 12, "heads": 2}
 MODELS: dict[str, Callable[[], Any]] = {
-    "language model": lambda: LanguageModel(LanguageModel.Config(**SIZES, layers=3)),
-    "translator": lambda: TranslationTransformer(TranslationTransformer.Config(**SIZES, decoder_layers=3)),
+    "language model": lambda: LanguageModel(LanguageModel.Config(**SIZES, layers=2)),
+    "translator": lambda: TranslationTransformer(
+        TranslationTransformer.Config(**SIZES, encoder_layers=1, decoder_layers=2)
+    ),
     "recurrent translator": lambda: RecurrentTranslator(
         RecurrentTranslator.Config(vocab_size=VOCABULARY, dim=8, hidden=8)
     ),

@@ -34,7 +34,7 @@ def test_a_language_model_is_a_writer():
 
 
 @EVERY
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(data=st.data(), index=st.lists(st.integers(0, 4), min_size=1, max_size=7), before=st.booleans())
 @torch.no_grad()
 def test_a_reordered_state_goes_on_from_the_chosen_rows(kind, data, index, before):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from translators import RECURRENTS, TRANSFORMERS, texts, translator
+from translators import RECURRENTS, TRANSFORMERS, shared_translator, texts, translator
 
 from regard.errors import ArgumentError, CheckpointError, ShapeError
 from regard_lab.decoding import beam_search, greedy_search
@@ -18,10 +18,11 @@ CLOSE = {"atol": 1e-11, "rtol": 0}
 
 
 @EACH
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=4), side=st.sampled_from(["left", "right"]))
+@torch.no_grad()
 def test_a_padded_batch_equals_each_sentence_alone(changes, rows, side):
-    model = translator(**changes)
+    model = shared_translator(**changes)
     source = pad([[*source, 3] for source, _ in rows], side)
     target = pad([[BEGIN, *target] for _, target in rows], side)
     together = model(source, target)
@@ -31,10 +32,11 @@ def test_a_padded_batch_equals_each_sentence_alone(changes, rows, side):
 
 
 @EACH
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(rows=st.lists(texts, min_size=1, max_size=3), target=texts, side=st.sampled_from(["left", "right"]))
+@torch.no_grad()
 def test_step_by_step_equals_all_at_once(changes, rows, target, side):
-    model = translator(**changes)
+    model = shared_translator(**changes)
     source = pad([[*row, 3] for row in rows], side)
     ids = torch.tensor([[BEGIN, *target]] * len(rows))
     whole = model(source, ids)
@@ -45,8 +47,9 @@ def test_step_by_step_equals_all_at_once(changes, rows, target, side):
 
 
 @EACH
+@torch.no_grad()
 def test_a_reordered_state_goes_on_from_the_chosen_rows(changes):
-    model = translator(**changes)
+    model = shared_translator(**changes)
     source = pad([[5, 6, 3], [7, 3], [8, 9, 10, 3]])
     ids = torch.tensor([[BEGIN, 11, 12], [BEGIN, 13, 14], [BEGIN, 15, 16]])
     index = torch.tensor([2, 0, 2, 1])
@@ -70,7 +73,7 @@ def test_every_parameter_learns(changes):
             assert parameter.grad.abs().max() > 0, name
 
 
-@EACH
+@pytest.mark.parametrize("changes", [*TRANSFORMERS[::4], *RECURRENTS[::4]], ids=str)
 def test_a_saved_model_is_the_same(tmp_path, changes):
     model = translator(**changes).float()
     model.save(tmp_path / "model")
@@ -83,8 +86,9 @@ def test_a_saved_model_is_the_same(tmp_path, changes):
 
 
 @pytest.mark.parametrize("changes", RECURRENTS, ids=str)
+@torch.no_grad()
 def test_searches_write_what_the_model_scores(changes):
-    model = translator(**changes)
+    model = shared_translator(**changes)
     source = pad([[5, 6, 7, 3], [8, 3], [9, 10, 11, 12, 13, 3]])
     greedy = greedy_search(model, source, max_length=9)
     for row, best in enumerate(beam_search(model, source, 3, max_length=9)):

@@ -47,7 +47,12 @@ texts = st.lists(st.integers(4, 40), min_size=1, max_size=9)
 
 def translator(**changes: Any) -> Any:
     """A model that the caller may change: recurrent if an attention is named, otherwise a Transformer."""
-    return copy.deepcopy(_made(tuple(changes.items())))
+    return copy.deepcopy(shared_translator(**changes))
+
+
+def shared_translator(**changes: Any) -> Any:
+    """The same model for all callers, which do not change it."""
+    return _made(tuple(changes.items()))
 
 
 @cache

@@ -308,7 +308,7 @@ def test_engines_that_are_thrown_away_leave_no_memory():
     grown = []  # memory of other tests of this process may come and go: a leak is in every round
     for _ in range(4):
         before = used(5)
-        grown.append((used(40) - before) / 40)
+        grown.append((used(20) - before) / 20)
     assert min(grown) < 4096
 
 

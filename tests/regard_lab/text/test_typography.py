@@ -113,8 +113,8 @@ def memorised(tmp_path_factory):
     read = read_pairs(table)
     assert read.pairs == FRENCH
     config = TranslationTraining.Config(
-        data=[str(table)], dim=48, heads=4, layers=1, dropout=0.0, steps=80, warmup_steps=10, learning_rate=0.005,
-        vocab_size=600, batch_tokens=400, validate_every=80, label_smoothing=0.0,
+        data=[str(table)], dim=48, heads=4, layers=1, dropout=0.0, steps=90, warmup_steps=12, learning_rate=0.005,
+        vocab_size=600, batch_tokens=400, validate_every=90, label_smoothing=0.0,
     )  # fmt: skip
     data = TranslationData("french", FRENCH, FRENCH[:2], [], ())
     TranslationTraining(config, data=data).train(folder / "run", cpu=True)
