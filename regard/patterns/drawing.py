@@ -59,8 +59,8 @@ def draw(
     With more than one layer, empty squares are positions from which a query learns through other positions. Heads that
     differ are drawn one after the other. Patterns that differ by batch row are drawn for the first, which the title
     names. Lines longer than `width` are avoided: columns are drawn without spaces, and if that is not enough a
-    character stands for several queries and keys. `plain` draws with # and . alone; by default each sign that standard output
-    cannot write is plain, so that the drawing can be printed.
+    character stands for several queries and keys. `plain` draws with # and . alone; by default each sign that standard
+    output cannot write is plain, so that the drawing can be printed.
 
     >>> from regard.patterns import CausalWindow
     >>> print(draw(CausalWindow(2), 3, 3, layers=2))
