@@ -85,7 +85,8 @@ class Call(NamedTuple):
         views are not.
 
         Raises:
-            AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor; `problem` says which.
+            AttributeError, TypeError, ValueError or RuntimeError: an argument is no tensor, which `problem` names, or a
+                tensor beside q, k and v whose memory is not its value.
         """
         if is_transformed():
             return None
@@ -100,19 +101,16 @@ class Call(NamedTuple):
             torch.is_grad_enabled(),
             *options,
         )  # fmt: skip
-        if bias is None and sink is None and not parameters:
-            return key
-        named = [(f"parameter {name}", x) for name, x in sorted((parameters or {}).items())]
-        for name, x in (("bias", bias), ("sink", sink), *named):
-            if x is None:
-                continue
-            if isinstance(x, Bias):
-                traits = x.plan_key
-            else:
-                traits = () if name == "sink" and not isinstance(x, torch.Tensor) else _traits(x)
+        if bias is not None:
+            traits = bias.plan_key if isinstance(bias, Bias) else (bias.shape, *_traits(bias))
             if traits is None:
                 return None
-            key += (name, type(x), getattr(x, "shape", None), traits)
+            key += ("bias", type(bias), traits)
+        if sink is not None:
+            key += ("sink", type(sink), (sink.shape, *_traits(sink)) if isinstance(sink, torch.Tensor) else None)
+        if parameters:
+            for name, x in sorted(parameters.items()):
+                key += (name, type(x), x.shape, *_traits(x))
         return key
 
     def step_key(self) -> Hashable | None:
@@ -144,14 +142,11 @@ class Call(NamedTuple):
             if type(bias) is not torch.Tensor or not bias.dim() or bias.shape[-1] not in (1, k_len):
                 return None
             of_bias = bias.shape[:-1], bias.shape[-1] == 1, _traits(bias)
-        of_k, of_v = _traits(k), _traits(v)
-        if of_k is None or of_v is None or (of_bias is not None and of_bias[-1] is None):
-            return None
         of_all = self._replace(k=_LIKE, v=_LIKE, q_start=None, bias=None, pattern=like).key()  # ty: ignore[invalid-argument-type]
         if of_all is None:
             return None
         sizes = batch, kv_heads, int(k_len).bit_length(), head_dim, v_dim
-        return "step", by_row, *sizes, type(k), of_k, type(v), of_v, of_bias, *of_all
+        return "step", by_row, *sizes, type(k), _traits(k), type(v), _traits(v), of_bias, *of_all
 
     def in_numbers(self) -> Call:
         """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""
@@ -256,8 +251,12 @@ def make_problem(q: Any, k: Any, v: Any, **options: Any) -> Problem:
     return Call(q, k, v, **options).problem()
 
 
-def _traits(x: Any) -> Hashable | None:
-    """What a plan depends on in a tensor, beside class and shape; None if its memory is not its value."""
+def _traits(x: Any) -> tuple[Hashable, ...]:
+    """What a plan depends on in a tensor, beside class and shape.
+
+    Raises:
+        ValueError: its memory is not its value.
+    """
     if x.is_neg() or x._is_zerotensor():
-        return None
+        raise ValueError("no plan is kept for a tensor whose memory is not its value")
     return x.dtype, x.device, x.layout, x.requires_grad

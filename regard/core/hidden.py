@@ -324,24 +324,17 @@ def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
 
 def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result:
     """The result with NaN in the outputs and statistics of the touched queries."""
-    write = _WithNaN.apply
-    filled = lambda x, at: None if x is None else write(x, at)  # noqa: E731
-    rows, chosen = touched[..., None], None
+    rows = touched[..., None]
+    places = dict.fromkeys(("log_sum_exp", "entropy", "distance", "sink"), touched)
+    places |= {"output": rows, "weights": rows, "received": touched.any(-1, keepdim=True)}
     if (some := requested(WeightsOf, problem.want)) is not None:
         heads = list(range(problem.heads) if some.heads is None else some.heads)
-        chosen = touched[:, heads][:, :, list(some.rows)][..., None]
-    top = result.top_keys
-    return Result(
-        output=write(result.output, rows),
-        log_sum_exp=filled(result.log_sum_exp, touched),
-        entropy=filled(result.entropy, touched),
-        received=filled(result.received, touched.any(-1, keepdim=True)),
-        weights=filled(result.weights, rows),
-        top_keys=None if top is None else TopKeysFound(top.indices, write(top.weights, rows)),
-        distance=filled(result.distance, touched),
-        chosen_weights=filled(result.chosen_weights, chosen),
-        sink=filled(result.sink, touched),
-    )
+        places["chosen_weights"] = touched[:, heads][:, :, list(some.rows)][..., None]
+    given = {name: getattr(result, name) for name in places}
+    changed: dict[str, Any] = {name: _WithNaN.apply(x, places[name]) for name, x in given.items() if x is not None}
+    if (top := result.top_keys) is not None:
+        changed["top_keys"] = TopKeysFound(top.indices, _WithNaN.apply(top.weights, rows))
+    return Result(**changed)
 
 
 class _WithNaN(torch.autograd.Function):

@@ -41,7 +41,11 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     """
     tensors: tuple[Any, Any, Any] = call[:3]
     q, k, v = tensors
-    for name, tensor in zip("qkv", tensors, strict=True):
+    named = [*zip("qkv", tensors, strict=True)]
+    for name, tensor in named:
+        if is_nested(tensor) and tensor.layout != torch.jagged:
+            refuse_layout(name, tensor)
+    for name, tensor in named:
         _check(name, tensor)
     if not torch.equal(_offsets(k), _offsets(v)):
         raise ShapeError("k and v are nested tensors of different lengths; each key needs a value")
@@ -78,8 +82,6 @@ def _check(name: str, x: torch.Tensor | Stored) -> None:
         raise ShapeError(
             f"{name} is a dense tensor {tuple(x.shape)} beside nested ones; q, k and v need to be nested alike"
         )
-    if x.layout != torch.jagged:
-        refuse_layout(name, x)
     if x.dim() != 4 or not isinstance(x.shape[2], torch.SymInt):
         ragged = x.dim() == 4 and isinstance(x.shape[1], torch.SymInt)
         way = f": give {name}.transpose(1, 2)" if ragged else ""

@@ -131,7 +131,10 @@ class KeptPlans:
         if (found := self.find(call)) is not None:
             plan, here = found
             return lambda call: plan.compute(call, here).output
-        step = self.steps.get(call.step_key())
+        try:
+            step = self.steps.get(call.step_key())
+        except UNKNOWN:
+            return None
         if step is None or step is _seen_once or step is _planned_each:
             return None
         return lambda call: _sound_output(step(call))

@@ -17,7 +17,7 @@ from regard_lab.seeing.lenses.record import (
     EDGE,
     LABEL_SIZE,
     NOTE_SIZE,
-    SCORE_SIZE,
+    NUMBER_SIZE,
     TITLE_SIZE,
     WIDTH,
     draw_row,
@@ -69,7 +69,7 @@ class PronounView:
         ranked = sorted(pairs, key=lambda pair: -pair[1])[:count]
         others = " or ".join(self.lens.others)
         return f"*{self.lens.word}* rather than {others}: " + ", ".join(
-            f"{word} ({score:+.1f})" for word, score in ranked
+            f"{word} ({value:+.1f})" for word, value in ranked
         )
 
 
@@ -156,14 +156,14 @@ def draw_bars(figure: Figure, shares: Mapping[str, float], count: int, top: floa
         color=FAINT,
         style="italic",
     )
-    left = EDGE + max(text_width(SWAPS[name], SCORE_SIZE) for name in shares) + 0.15
+    left = EDGE + max(text_width(SWAPS[name], NUMBER_SIZE) for name in shares) + 0.15
     for number, (name, share) in enumerate(shares.items()):
         at = top + 0.38 + BAR_LINE * number
-        write_text(figure, SWAPS[name], EDGE, at, SCORE_SIZE)
+        write_text(figure, SWAPS[name], EDGE, at, NUMBER_SIZE)
         figure.add_artist(
             Rectangle(
                 (left / width, 1 - (at + BAR_HEIGHT) / height), share * BAR_WIDTH / width, BAR_HEIGHT / height,
                 facecolor=LINES[0], linewidth=0, transform=figure.transFigure,
             )
         )  # fmt: skip
-        write_text(figure, f"{share:.2f}", left + share * BAR_WIDTH + 0.06, at, SCORE_SIZE, color=INK)
+        write_text(figure, f"{share:.2f}", left + share * BAR_WIDTH + 0.06, at, NUMBER_SIZE, color=INK)

@@ -216,10 +216,10 @@ class LensRow:
 
     Args:
         name: a key of `LENS_ROWS`.
-        top: share of sentences whose word of the largest score, except *it*, is the referent.
-        order: share in which the referent has a larger score than the other noun; a tie does not count.
-        cause: share whose word of the largest score, except *it*, is the referent or the adjective.
-        deletion: mean fall of the pronoun's probability without the 1, 2, 3 and 4 words of the largest scores.
+        top: share of sentences whose word of the largest relevance, except *it*, is the referent.
+        order: share in which the referent has a larger relevance than the other noun; a tie does not count.
+        cause: share whose word of the largest relevance, except *it*, is the referent or the adjective.
+        deletion: mean fall of the pronoun's probability without the 1, 2, 3 and 4 words of the largest relevance.
         passes, backward_passes: rows through the model and back, for each sentence.
         milliseconds: CPU time for each sentence, in batches, on this machine.
     """
@@ -238,10 +238,10 @@ class LensRow:
         return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def agreement(known: Sequence[KnownSentence], scores: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """The shares `top`, `order` and `cause` of `LensRow`, for scores of the source words of each sentence."""
+def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """The shares `top`, `order` and `cause` of `LensRow`, for relevances of the source words of each sentence."""
     top = order = cause = 0
-    for one, values in zip(known, scores, strict=True):
+    for one, values in zip(known, relevances, strict=True):
         best = max((place for place in range(len(values)) if place != one.it), key=lambda place: values[place])
         top += best == one.referent
         order += values[one.referent] > values[one.other]
@@ -251,17 +251,17 @@ def agreement(known: Sequence[KnownSentence], scores: Sequence[Sequence[float]])
 
 @torch.no_grad()
 def deletion(
-    translator: Translator, known: Sequence[KnownSentence], scores: Sequence[Sequence[float]], words: int = DELETED
+    translator: Translator, known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]], words: int = DELETED
 ) -> float:
-    """The mean fall of the pronoun's probability without the words of the largest scores.
+    """The mean fall of the pronoun's probability without the words of the largest relevance.
 
-        mean over sentences and k = 1 ... words of p(all) - p(without the k words of the largest scores)
+        mean over sentences and k = 1 ... words of p(all) - p(without the k words of the largest relevance)
 
     The words are replaced in the embeddings by the mean of the sentence's words; p is among the three pronouns.
     """
     ranked = {
         id(one.contrast): sorted(range(len(row)), key=lambda place, row=row: -row[place])
-        for one, row in zip(known, scores, strict=True)
+        for one, row in zip(known, relevances, strict=True)
     }
 
     def falls(contrasts: list[Contrast], batch: Batch) -> list[float]:
@@ -305,8 +305,8 @@ def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence])
 
 SENTENCES = 200  # of the test split
 CHOOSING = 200  # validation sentences by which heads are chosen
-Scores = tuple[list[Sequence[float]], float, float]  # by sentence and source word; passes and backward passes each
-Lens = Callable[[Sequence[KnownSentence]], Scores]
+Relevances = tuple[list[Sequence[float]], float, float]  # by sentence and source word; passes and backward passes each
+Lens = Callable[[Sequence[KnownSentence]], Relevances]
 
 
 def study_lenses(
@@ -363,11 +363,11 @@ def study_lenses(
 def measure(translator: Translator, known: Sequence[KnownSentence], name: str, lens: Lens) -> LensRow:
     """The row of one lens."""
     started = time.process_time()
-    scores, passes, backward_passes = lens(known)
+    relevances, passes, backward_passes = lens(known)
     spent = time.process_time() - started
-    top, order, cause = agreement(known, scores)
+    top, order, cause = agreement(known, relevances)
     return LensRow(
-        name=name, top=top, order=order, cause=cause, deletion=deletion(translator, known, scores),
+        name=name, top=top, order=order, cause=cause, deletion=deletion(translator, known, relevances),
         passes=float(passes), backward_passes=float(backward_passes), milliseconds=1000 * spent / len(known),
     )  # fmt: skip
 
@@ -416,25 +416,27 @@ def choose_heads(translator: Translator, valid: Sequence[KnownSentence]) -> dict
     return heads
 
 
-def _best(valid: Sequence[KnownSentence], layers: int, count: int, lens: Callable[[list[int]], Scores]) -> list[int]:
+def _best(
+    valid: Sequence[KnownSentence], layers: int, count: int, lens: Callable[[list[int]], Relevances]
+) -> list[int]:
     if not valid:
         return [0, 0]
     heads = [[layer, head] for layer in range(layers) for head in range(count)]
     return max(heads, key=lambda head: agreement(valid, lens(head)[0])[0])
 
 
-def _random(seed: int, known: Sequence[KnownSentence]) -> Scores:
+def _random(seed: int, known: Sequence[KnownSentence]) -> Relevances:
     draw = random.Random(f"lenses {seed}")
     return [[draw.random() for _ in one.contrast.source_words] for one in known], 0, 0
 
 
-def _attention_of_it(translator: Translator, head: Sequence[int], known: Sequence[KnownSentence]) -> Scores:
+def _attention_of_it(translator: Translator, head: Sequence[int], known: Sequence[KnownSentence]) -> Relevances:
     looks = it_weights(translator.model, translator.tokeniser, [one.sentence for one in known])
     layer, number = head
     return [look.weights[layer, number].tolist() for look in looks], 1, 0
 
 
-def _explained(translator: Translator, lens: str, known: Sequence[KnownSentence], **options: object) -> Scores:
+def _explained(translator: Translator, lens: str, known: Sequence[KnownSentence], **options: object) -> Relevances:
     contrasts = [one.contrast for one in known]
     records = explain(translator.model, translator.tokeniser, contrasts, lens, **options)  # ty: ignore[invalid-argument-type]
     passes = sum(record.passes for record in records) / len(records)
@@ -442,17 +444,17 @@ def _explained(translator: Translator, lens: str, known: Sequence[KnownSentence]
     return [record.source_scores for record in records], passes, backward_passes
 
 
-def _noun_swap(translator: Translator, seed: int, known: Sequence[KnownSentence]) -> Scores:
+def _noun_swap(translator: Translator, seed: int, known: Sequence[KnownSentence]) -> Relevances:
     """The fall of the log odds when a noun of the source is replaced by one of the third gender; other words have 0."""
     versions = [swapped(translator.tokeniser, one, seed) for one in known]
     odds = [log_odds(translator.model, [version[name] for version in versions])
             for name in ("nothing", "source", "other")]  # fmt: skip
-    scores: list[Sequence[float]] = []
+    relevances: list[Sequence[float]] = []
     for one, before, referent, other in zip(known, *odds, strict=True):
         values = [0.0] * len(one.contrast.source_words)
         values[one.referent], values[one.other] = before - referent, before - other
-        scores.append(values)
-    return scores, 3, 0
+        relevances.append(values)
+    return relevances, 3, 0
 
 
 def weights_hash(translator: Translator) -> str:

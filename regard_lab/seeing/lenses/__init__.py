@@ -1,6 +1,6 @@
 """Lenses: what a written word depends on, as the signed relevance of each word that the model had read.
 
-Scores are contrastive: they explain why one word was written rather than others. `relevance` is the call, `Relevance`
+It is contrastive: it explains why one word was written rather than others. `relevance` is the call, `Relevance`
 its record, `draw_relevance` its picture; `find_contrast` and `explain` do the same for many sentences at once.
 """
 

@@ -31,7 +31,7 @@ from regard_lab.seeing.lenses.contrast import (
     tables,
     word_with,
 )
-from regard_lab.seeing.lenses.record import WordScores
+from regard_lab.seeing.lenses.record import WordRelevances
 from regard_lab.seeing.watching import Span, in_eval_mode
 from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise
 
@@ -49,12 +49,12 @@ class Erased(NamedTuple):
 
 
 @torch.no_grad()
-def erasure_scores(
+def erasure_relevances(
     model: Explained, contrasts: Sequence[Contrast], *, sides: Sequence[str] = SIDES
-) -> list[WordScores]:
+) -> list[WordRelevances]:
     """The log odds minus those without each word, one word at a time.
 
-        score_w = f(x) - f(x with the embeddings of w replaced by the baseline)
+        r_w = f(x) - f(x with the embeddings of w replaced by the baseline)
 
     BEGIN and END are not replaced; their relevance is 0.
 
@@ -62,7 +62,7 @@ def erasure_scores(
     Understanding Neural Networks through Representation Erasure, Li et al. 2016.
     """
 
-    def scores(chosen: list[Contrast], batch: Batch) -> Iterator[WordScores]:
+    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[WordRelevances]:
         odds = run(model, batch).tolist()
         spans = [{"source": one.source_words, "written": one.written_words} for one in chosen]
         words = [(row, side, ids) for row, own in enumerate(spans) for side in sides for _, ids in own[side]]
@@ -71,9 +71,9 @@ def erasure_scores(
         for before, own in zip(odds, spans, strict=True):
             falls = {side: tuple(before - next(after) for _ in own[side]) for side in sides}
             passes = 1 + sum(map(len, falls.values()))
-            yield WordScores(falls.get("source", ()), falls.get("written", ()), passes)
+            yield WordRelevances(falls.get("source", ()), falls.get("written", ()), passes)
 
-    return by_batch(model, contrasts, scores)
+    return by_batch(model, contrasts, relevances)
 
 
 def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Tensor:
@@ -215,13 +215,13 @@ class ReadText:
     Args:
         ids: what is read.
         spans: its words, with the indices of their ids.
-        score: ids of a text, and which of them are erased in each row, bool (rows, n) -> logits (rows, n, vocab_size).
+        logits: ids of a text, and which of them are erased in each row, bool (rows, n) -> logits (rows, n, vocab_size).
         spell: the ids before, and an id -> a word.
     """
 
     ids: list[int]
     spans: Sequence[Span]
-    score: Callable[[list[int], torch.Tensor], torch.Tensor]
+    logits: Callable[[list[int], torch.Tensor], torch.Tensor]
     spell: Callable[[Sequence[int], int], str]
 
     @classmethod
@@ -231,12 +231,12 @@ class ReadText:
         table = tables(model)["written"]
         mean = baseline(torch.tensor([ids], device=table.device), table)
 
-        def score(some: list[int], erased: torch.Tensor) -> torch.Tensor:
+        def logits(some: list[int], erased: torch.Tensor) -> torch.Tensor:
             read = torch.tensor([some], device=table.device).expand(len(erased), -1)
             with in_eval_mode(model):
                 return model(read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read]))
 
-        return cls(ids, tokeniser.words(ids), score, partial(word_with, tokeniser))
+        return cls(ids, tokeniser.words(ids), logits, partial(word_with, tokeniser))
 
 
 @torch.no_grad()
@@ -251,18 +251,18 @@ def next_words(
         other: the index of a word, and the ids up to and with another one that is read in its place.
     """
 
-    def scored(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
-        return read.score(ids, erased).float().log_softmax(-1).cpu()
+    def log_probabilities(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
+        return read.logits(ids, erased).float().log_softmax(-1).cpu()
 
-    own = scored(read.ids, torch.zeros(1, len(read.ids), dtype=torch.bool))[0]
+    own = log_probabilities(read.ids, torch.zeros(1, len(read.ids), dtype=torch.bool))[0]
     top = int(own[-1].argmax())
     named: dict[tuple[int, int], str] = {}
 
-    def changed(logits: torch.Tensor, shift: int, place: int) -> Changed:
+    def changed(others: torch.Tensor, shift: int, place: int) -> Changed:
         """Words up to the changed one are predicted before it is read."""
         probabilities, likeliest = [], []
         for at, (_, span) in enumerate([*read.spans[1:], ("", range(len(read.ids), len(read.ids) + 1))], 1):
-            rows, by = (logits, shift) if at > place else (own, 0)
+            rows, by = (others, shift) if at > place else (own, 0)
             chances = [rows[i - 1 + by, ([*read.ids, top])[i]].double() for i in span]
             probabilities.append(float(torch.stack(chances).sum().exp()))
             likeliest.append(named_likeliest(rows[span.start - 1 + by], read.ids[: span.start], read.spell, named))
@@ -271,12 +271,12 @@ def next_words(
     if other is not None:
         place, start = other
         ids = [*start, *read.ids[read.spans[place][1].stop :]]
-        logits = scored(ids, torch.zeros(1, len(ids), dtype=torch.bool))[0]
-        return [changed(logits, len(ids) - len(read.ids), place)]
+        rows = log_probabilities(ids, torch.zeros(1, len(ids), dtype=torch.bool))[0]
+        return [changed(rows, len(ids) - len(read.ids), place)]
     found: list[Changed] = []
     for part, erased in without(read.spans, places, own.numel()):
-        scores = scored(read.ids, erased)
-        found += [changed(one, 0, 0 if place is None else place) for one, place in zip(scores, part, strict=True)]
+        rows = log_probabilities(read.ids, erased)
+        found += [changed(one, 0, 0 if place is None else place) for one, place in zip(rows, part, strict=True)]
     return found
 
 
@@ -367,9 +367,9 @@ def _written(model: Any, source: torch.Tensor, vectors: torch.Tensor) -> list[li
     written: list[list[int]] = [[] for _ in source]
     open_rows = set(range(len(source)))
     for _ in range(2 * source.shape[1] + 16):
-        scores = model.step(ids, state)
-        scores[:, [PAD, BEGIN]] = -torch.inf
-        ids = scores.argmax(-1)
+        logits = model.step(ids, state)
+        logits[:, [PAD, BEGIN]] = -torch.inf
+        ids = logits.argmax(-1)
         for row, one in enumerate(ids.tolist()):
             if one == END:
                 open_rows.discard(row)

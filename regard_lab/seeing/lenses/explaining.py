@@ -30,8 +30,8 @@ from regard_lab.seeing.lenses.contrast import (
     run,
     without_words,
 )
-from regard_lab.seeing.lenses.erasing import erasure_scores
-from regard_lab.seeing.lenses.record import Relevance, WordScores, by_word
+from regard_lab.seeing.lenses.erasing import erasure_relevances
+from regard_lab.seeing.lenses.record import Relevance, WordRelevances, by_word
 from regard_lab.seeing.maps import check_attends
 from regard_lab.seeing.watching import all_weights, in_eval_mode, watched
 from regard_lab.text import Tokeniser
@@ -46,23 +46,23 @@ class Integrated:
     """Integrated gradients of one side of a contrast.
 
     Args:
-        scores: (length,) of each id, float32 or wider; 0 for padding, BEGIN and END.
+        relevances: (length,) of each id, float32 or wider; 0 for padding, BEGIN and END.
         change: the log odds minus those with every word of the side replaced by the baseline.
     """
 
-    scores: torch.Tensor
+    relevances: torch.Tensor
     change: float
 
     @property
     def error(self) -> float:
-        """The completeness error: `|sum of scores - change|`."""
-        return abs(float(self.scores.sum()) - self.change)
+        """The completeness error: `|sum of relevances - change|`."""
+        return abs(float(self.relevances.sum()) - self.change)
 
 
 def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: Batch) -> list[Integrated]:
     """Integrate the gradient of the log odds f along the line from the baseline b to the embeddings x of one side.
 
-        score_i = (x_i - b) . mean over s of grad_i f(b + (s + 1/2) / steps (x - b))
+        r_i = (x_i - b) . mean over s of grad_i f(b + (s + 1/2) / steps (x - b))
 
     The other side stays as it is. One run of the model holds all steps of all batch rows.
 
@@ -82,13 +82,13 @@ def integrate(model: Explained, side: str, steps: int, contrasts: Sequence[Contr
     mean = gradient.unflatten(0, (len(x), steps)).mean(1)  # (batch, length, dim)
     with torch.no_grad():
         change = run(model, batch) - run(model, batch, vectors | {side: without[side]})
-    scores = ((x - start) * mean).sum(-1)
-    return [Integrated(row, fall) for row, fall in zip(scores, change.tolist(), strict=True)]
+    relevances = ((x - start) * mean).sum(-1)
+    return [Integrated(row, fall) for row, fall in zip(relevances, change.tolist(), strict=True)]
 
 
-def gradient_scores(
+def gradient_relevances(
     model: Explained, contrasts: Sequence[Contrast], *, steps: int | None = None, sides: Sequence[str] = SIDES
-) -> list[WordScores]:
+) -> list[WordRelevances]:
     """Integrated gradients of each word of the source, and apart from them of each written word.
 
     Args:
@@ -96,9 +96,9 @@ def gradient_scores(
         contrasts: what is explained.
         steps: of the integral. None takes 20, and for texts whose completeness error is then above 5 % of the change of
             the log odds 60, 180 and at last 540.
-        sides: "source", "written" or both; a side that is left out has no scores.
+        sides: "source", "written" or both; a side that is left out has no relevances.
     """
-    results = [WordScores(passes=1) for _ in contrasts]
+    results = [WordRelevances(passes=1) for _ in contrasts]
     for side in sides:
         pending = [index for index, contrast in enumerate(contrasts) if getattr(contrast, side)]
         number = STEPS if steps is None else steps
@@ -113,12 +113,12 @@ def gradient_scores(
     return results
 
 
-def _with_side(before: WordScores, contrast: Contrast, side: str, found: Integrated, steps: int) -> WordScores:
-    """The scores with those of one side, and the passes that they took."""
+def _with_side(before: WordRelevances, contrast: Contrast, side: str, found: Integrated, steps: int) -> WordRelevances:
+    """The relevances with those of one side, and the passes that they took."""
     first_time = not getattr(before, side)
     return replace(
         before,
-        **{side: by_word(found.scores, getattr(contrast, f"{side}_words"))},
+        **{side: by_word(found.relevances, getattr(contrast, f"{side}_words"))},
         passes=before.passes + steps + first_time,
         backward_passes=before.backward_passes + steps,
         errors={**before.errors, side: found.error},
@@ -126,13 +126,13 @@ def _with_side(before: WordScores, contrast: Contrast, side: str, found: Integra
     )
 
 
-Row = tuple[torch.Tensor, torch.Tensor]  # scores of the source ids and of the written ids
+Row = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
 Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cross: (layers, heads, rows, keys)
 
 
-def attention_scores(
+def attention_relevances(
     model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], *, head: tuple[int, int] | None = None
-) -> list[WordScores]:
+) -> list[WordRelevances]:
     """The raw weights of the step that writes the word: cross-attention to the source, self-attention to the written.
 
     Args:
@@ -153,7 +153,7 @@ def attention_scores(
     return _from_weights(model, tokeniser, contrasts, last_row)
 
 
-def rollout_scores(model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast]) -> list[WordScores]:
+def rollout_relevances(model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast]) -> list[WordRelevances]:
     """Attention rolled out through all layers: the product of the mean weights, half of each layer being the residual.
 
         E = prod over encoder layers of (A + I) / 2
@@ -208,25 +208,25 @@ def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor
 
 def _from_weights(
     model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], Row]
-) -> list[WordScores]:
-    """Word scores from the weights of one pass; `read` gets those of one text without its padding."""
+) -> list[WordRelevances]:
+    """Word relevances from the weights of one pass; `read` gets those of one text without its padding."""
     if not isinstance(model, LanguageModel):
         check_attends(model)
 
-    def scores(chosen: list[Contrast], batch: Batch) -> Iterator[WordScores]:
+    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[WordRelevances]:
         with watched(model, tokeniser) as recording:
             run(model, batch)
         encoder, decoder, cross = all_weights(recording, model)
         for row, contrast in enumerate(chosen):
             s, t = len(contrast.source), len(contrast.written)
             source, written = read((encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]))
-            yield WordScores(
+            yield WordRelevances(
                 source=by_word(source, contrast.source_words) if len(source) else (),
                 written=by_word(written, contrast.written_words) if len(written) else (),
                 passes=1,
             )
 
-    return by_batch(model, contrasts, scores)
+    return by_batch(model, contrasts, relevances)
 
 
 Lens = Literal["gradients", "erase", "attention", "rollout"]
@@ -283,7 +283,7 @@ def relevance(
             unknown lens, or an option of another lens.
         UnsupportedError: attention of a model without attention, or rollout of a recurrent translator.
 
-    Source: integrated gradients, Sundararajan et al. 2017; contrastive scores, Interpreting Language Models with
+    Source: integrated gradients, Sundararajan et al. 2017; contrastive relevance, Interpreting Language Models with
     Contrastive Explanations, Yin and Neubig 2022.
 
     >>> from regard_lab.models import TranslationTransformer
@@ -352,17 +352,17 @@ def explain(
     """
     with in_eval_mode(model):
         if lens == "gradients":
-            scores = gradient_scores(model, contrasts, steps=steps, sides=sides)
+            relevances = gradient_relevances(model, contrasts, steps=steps, sides=sides)
         elif lens == "erase":
-            scores = erasure_scores(model, contrasts, sides=sides)
+            relevances = erasure_relevances(model, contrasts, sides=sides)
         elif lens == "attention":
-            scores = attention_scores(model, tokeniser, contrasts, head=head)
+            relevances = attention_relevances(model, tokeniser, contrasts, head=head)
         else:
-            scores = rollout_scores(model, tokeniser, contrasts)
+            relevances = rollout_relevances(model, tokeniser, contrasts)
         odds = log_odds(model, contrasts)
     which = "the mean over all heads of all layers" if head is None else f"layer {head[0]}, head {head[1]}, from 0"
     note = NOTES[lens].format(which=which)
-    return [_record(*one, lens=lens, note=note) for one in zip(contrasts, scores, odds, strict=True)]
+    return [_record(*one, lens=lens, note=note) for one in zip(contrasts, relevances, odds, strict=True)]
 
 
 @torch.no_grad()
@@ -371,7 +371,7 @@ def log_odds(model: Explained, contrasts: Sequence[Contrast]) -> list[float]:
     return by_batch(model, contrasts, lambda _, batch: run(model, batch).tolist())
 
 
-def _record(contrast: Contrast, scores: WordScores, odds: float, *, lens: str, note: str) -> Relevance:
+def _record(contrast: Contrast, relevances: WordRelevances, odds: float, *, lens: str, note: str) -> Relevance:
     return Relevance(
         lens=lens,
         word=contrast.word,
@@ -379,12 +379,12 @@ def _record(contrast: Contrast, scores: WordScores, odds: float, *, lens: str, n
         place=contrast.place,
         log_odds=odds,
         source_words=tuple(word for word, _ in contrast.source_words),
-        source_scores=scores.source,
+        source_scores=relevances.source,
         written_words=tuple(word for word, _ in contrast.written_words),
-        written_scores=scores.written,
-        passes=scores.passes,
-        backward_passes=scores.backward_passes,
-        completeness=max(scores.errors.values(), default=None),
-        changes=scores.changes,
+        written_scores=relevances.written,
+        passes=relevances.passes,
+        backward_passes=relevances.backward_passes,
+        completeness=max(relevances.errors.values(), default=None),
+        changes=relevances.changes,
         note=note,
     )

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WordScores:
-    """The scores of one contrast while a lens computes them.
+class WordRelevances:
+    """The relevances of one contrast while a lens computes them.
 
     Args:
-        source, written: a score for each word; empty where the lens has none.
+        source, written: a relevance for each word; empty where the lens has none.
         passes, backward_passes: rows that went through the model, and back.
         errors, changes: for gradients, the completeness error and the change of the log odds by side.
     """
@@ -50,13 +50,13 @@ class WordScores:
     changes: Mapping[str, float] = field(default_factory=dict)
 
 
-def by_word(scores: torch.Tensor, spans: Sequence[Span]) -> tuple[float, ...]:
-    """Scores of ids (length,), summed over the ids of each word.
+def by_word(relevances: torch.Tensor, spans: Sequence[Span]) -> tuple[float, ...]:
+    """Relevances of ids (length,), summed over the ids of each word.
 
     >>> by_word(torch.tensor([1.0, 2.0, 4.0]), [("street", range(2)), (".", range(2, 3))])
     (3.0, 4.0)
     """
-    listed = scores.detach().double().cpu().tolist()
+    listed = relevances.detach().double().cpu().tolist()
     return tuple(math.fsum(listed[place] for place in places) for _, places in spans)
 
 
@@ -77,14 +77,14 @@ class Relevance:
         word, others: the written word, and the words it is compared with.
         place: index of the word among the written words.
         log_odds: logit of the word minus the log-sum-exp of the others' logits, where the word was written.
-        source_words, source_scores: the words of the source, ending with "<end>", and their scores.
-        written_words, written_scores: what was already written, from "<begin>", and its scores. No scores where a lens
+        source_words, source_scores: the words of the source, ending with "<end>", and their relevances.
+        written_words, written_scores: what was already written, from "<begin>", and its relevances; none where a lens
             has none: the attention of a recurrent translator.
         passes, backward_passes: rows that went through the model, and back through it.
-        completeness: of gradients, the larger of both sides' `|sum of scores - change of the log odds|`; else None.
+        completeness: of gradients, the larger of both sides' `|sum of relevances - change of the log odds|`; else None.
         changes: of gradients, the change of the log odds by side ("source", "written"): the log odds minus those
             without the words of that side.
-        note: what the scores of this lens are.
+        note: what the relevances of this lens are.
 
     >>> relevance = Relevance(
     ...     lens="erase", word="es", others=("er",), place=2, log_odds=2.0, source_words=("The", "animal"),
@@ -161,8 +161,8 @@ class Relevance:
         """
         if whole("width", width) < LEAST_WIDTH:
             raise ArgumentError(f"width is {width}; the bars need at least {LEAST_WIDTH} characters")
-        scores = (*self.source_scores, *self.written_scores)
-        largest = max(map(abs, scores), default=0.0)
+        relevances = (*self.source_scores, *self.written_scores)
+        largest = max(map(abs, relevances), default=0.0)
         words = (*self.source_words, *self.written_words)
         labels = {word: shortened(visible(word), min(LONGEST, width // 3)) for word in words}
         longest = max(10, *map(len, labels.values()))
@@ -174,38 +174,38 @@ class Relevance:
         ):
             if values:
                 lines.append(title)
-                for word, score in zip(words, values, strict=True):
-                    lines.append(f"  {labels[word]:<{longest}} {_bar(score, largest, bar)}")
+                for word, value in zip(words, values, strict=True):
+                    lines.append(f"  {labels[word]:<{longest}} {_bar(value, largest, bar)}")
         lines += [f"lens {self.lens}, {self.cost}", *([self.note] if self.note else [])]
         return "\n".join(lines)
 
 
-def _bar(score: float, largest: float, width: int) -> str:
-    length = round(abs(score) / largest * width) if largest else 0
-    left, right = ("▒" * length, "") if score < 0 else ("", "█" * length)
-    return f"{score:+6.2f} {left:>{width}}│{right}".rstrip()
+def _bar(value: float, largest: float, width: int) -> str:
+    length = round(abs(value) / largest * width) if largest else 0
+    left, right = ("▒" * length, "") if value < 0 else ("", "█" * length)
+    return f"{value:+6.2f} {left:>{width}}│{right}".rstrip()
 
 
-def _pairs(words: Sequence[str], scores: Sequence[float]) -> list[dict[str, Any]]:
-    if not scores:
+def _pairs(words: Sequence[str], relevances: Sequence[float]) -> list[dict[str, Any]]:
+    if not relevances:
         return []
-    return [{"word": word, "score": score} for word, score in zip(words, scores, strict=True)]
+    return [{"word": word, "score": value} for word, value in zip(words, relevances, strict=True)]
 
 
 SIGNED = "RdBu"  # red against, blue for the written word; distinct for colour-blind readers, and the numbers say it too
 MOST_WORDS = 120
 WIDTH, EDGE = 9.0, 0.3  # inches
-WORD_SIZE, SCORE_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points
+WORD_SIZE, NUMBER_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points
 BOX, BASE, GAP, LINE = 0.32, 0.21, 0.07, 0.66  # inches: a box's height, its base line, between boxes and lines
 SCALE_WIDTH, SCALE_HEIGHT = 1.5, 0.12
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word in its box; all lengths are in inches. The explained word has no score."""
+    """A word in its box; all lengths are in inches. The explained word has no relevance."""
 
     label: str
-    score: float | None
+    relevance: float | None
     left: float
     line: int
 
@@ -215,25 +215,25 @@ class Word:
 
 
 def box_width(label: str) -> float:
-    """The width of a word's box in inches, wide enough for its score too."""
+    """The width of a word's box in inches, wide enough for its number too."""
     return max(text_width(label, WORD_SIZE) + 0.16, 0.46)
 
 
-def placed(words: Sequence[str], scores: Sequence[float | None], width: float) -> list[Word]:
+def placed(words: Sequence[str], relevances: Sequence[float | None], width: float) -> list[Word]:
     """The words from left to right, in as many lines as they need."""
     boxes: list[Word] = []
     left, line = 0.0, 0
-    for label, score in zip(label_texts(words), scores, strict=True):
+    for label, value in zip(label_texts(words), relevances, strict=True):
         own = box_width(label)
         if left and left + own > width:
             left, line = 0.0, line + 1
-        boxes.append(Word(label, score, left, line))
+        boxes.append(Word(label, value, left, line))
         left += own + GAP
     return boxes
 
 
 def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -> None:
-    """Draw the words with their signed scores: blue speaks for the written word, red for the others.
+    """Draw the words with their signed relevance: blue speaks for the written word, red for the others.
 
     Args:
         relevance: what `relevance` returns.
@@ -277,7 +277,9 @@ def draw_words(figure: Figure, relevance: Relevance, title: str = "") -> None:
     write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
     odds = f"{relevance.question}: log odds {relevance.log_odds:.2f}, lens {relevance.lens}"
     write_text(figure, odds, EDGE, top - 0.36, LABEL_SIZE, color=FAINT)
-    largest = max((abs(word.score) for _, words in parts for word in words if word.score is not None), default=0.0)
+    largest = max(
+        (abs(word.relevance) for _, words in parts for word in words if word.relevance is not None), default=0.0
+    )
     for name, words in parts:
         top = draw_row(figure, name, words, top, largest)
     draw_signed_scale(figure, EDGE, top + 0.1, largest, relevance.word)
@@ -304,34 +306,34 @@ def _parts(relevance: Relevance) -> Iterator[tuple[str, list[Word]]]:
     if relevance.source_scores:
         yield "source", placed(relevance.source_words, relevance.source_scores, width)
     if relevance.written_scores:
-        words, scores = (*relevance.written_words, relevance.word), (*relevance.written_scores, None)
-        yield "already written, and the word that is explained", placed(words, scores, width)
+        words, relevances = (*relevance.written_words, relevance.word), (*relevance.written_scores, None)
+        yield "already written, and the word that is explained", placed(words, relevances, width)
 
 
 def draw_word(figure: Figure, word: Word, left: float, top: float, largest: float, form: str = "{:+.2f}") -> None:
-    """Draw one box with its word and its score; the explained word has an outline and no colour."""
+    """Draw one box with its word and its relevance; the explained word has an outline and no colour."""
     from matplotlib.patches import FancyBboxPatch
 
     width, height = figure.get_size_inches()
-    colour = signed_colour(word.score, largest)
+    colour, explained = signed_colour(word.relevance, largest), word.relevance is None
     box = FancyBboxPatch(
         (left / width, 1 - (top + BOX) / height), word.width / width, BOX / height, boxstyle="square,pad=0",
-        facecolor=colour if word.score is not None else "white", edgecolor=INK if word.score is None else UNSEEN,
-        linewidth=1.6 if word.score is None else 0.6, transform=figure.transFigure,
+        facecolor="white" if explained else colour, edgecolor=INK if explained else UNSEEN,
+        linewidth=1.6 if explained else 0.6, transform=figure.transFigure,
     )  # fmt: skip
     figure.add_artist(box)
     middle = left + word.width / 2
-    ink = "white" if word.score is not None and _is_dark(colour) else INK
+    ink = "white" if not explained and _is_dark(colour) else INK
     write_text(figure, word.label, middle, top + BASE, WORD_SIZE, ha="center", va="baseline", color=ink)
-    if word.score is not None:
-        write_text(figure, form.format(word.score), middle, top + BOX + 0.04, SCORE_SIZE, ha="center", color=FAINT)
+    if not explained:
+        write_text(figure, form.format(word.relevance), middle, top + BOX + 0.04, NUMBER_SIZE, ha="center", color=FAINT)
 
 
-def signed_colour(score: float | None, largest: float) -> tuple[float, float, float]:
-    """The colour of a score: white for 0, the ends of the scale for plus and minus `largest`."""
+def signed_colour(value: float | None, largest: float) -> tuple[float, float, float]:
+    """The colour of a relevance: white for 0, the ends of the scale for plus and minus `largest`."""
     from matplotlib import colormaps
 
-    share = 0.0 if score is None or not largest else score / largest
+    share = 0.0 if value is None or not largest else value / largest
     red, green, blue, _ = colormaps[SIGNED](0.5 + 0.45 * share)  # the very ends are too dark to read on
     return red, green, blue
 
@@ -348,7 +350,7 @@ def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, w
     width, height = figure.get_size_inches()
     steps = 41
     label = f"against “{word}” "
-    start = left + text_width(label, SCORE_SIZE) + 0.06
+    start = left + text_width(label, NUMBER_SIZE) + 0.06
     for step in range(steps):
         figure.add_artist(
             Rectangle(
@@ -360,6 +362,6 @@ def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, w
                 facecolor=signed_colour(2 * step / (steps - 1) - 1, 1.0),
             )
         )
-    write_text(figure, label, left, top - 0.01, SCORE_SIZE, color=FAINT)
+    write_text(figure, label, left, top - 0.01, NUMBER_SIZE, color=FAINT)
     end = f" for “{word}”; the ends are ±{largest:.2f} of log odds"
-    write_text(figure, end, start + SCALE_WIDTH + 0.04, top - 0.01, SCORE_SIZE, color=FAINT)
+    write_text(figure, end, start + SCALE_WIDTH + 0.04, top - 0.01, NUMBER_SIZE, color=FAINT)

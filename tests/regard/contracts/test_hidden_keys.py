@@ -179,7 +179,7 @@ def test_a_key_that_is_not_finite_reaches_only_the_queries_that_may_see_it(numbe
         torch.testing.assert_close(found[~sees], clean[~sees])
 
 
-@pytest.mark.parametrize("backend", LEARNING)
+@pytest.mark.parametrize("backend", [one for one in LEARNING if one != "tiled"])  # which computes lattices
 def test_what_uses_no_query_that_sees_such_a_key_has_its_gradients(backend):
     q, k, v = make_qkv(heads=2, kv_heads=1)
     v[0, 0, 9] = math.nan

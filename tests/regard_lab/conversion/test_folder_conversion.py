@@ -346,33 +346,26 @@ def codes_with_memory(*conversions):
     return [int(line) for line in answer.stdout.split()], answer.stderr
 
 
-def test_the_memory_of_align_depends_on_one_layer_only(tmp_path):
-    """A layer has 1 MiB; 24 of them are converted in as much memory as 8."""
-    dim, conversions = 256, []
-    for layers in (8, 24):
-        tensors = {"model.norm.weight": torch.ones(256)}
-        for layer in range(layers):
-            start = f"model.layers.{layer}.self_attn"
-            tensors |= {f"{start}.{part}_proj.weight": torch.randn(dim, dim) for part in "qkvo"}
-        config = llama_config(hidden_size=dim, num_hidden_layers=layers, head_dim=32)
-        folder = write_folder(tmp_path / f"{layers}", tensors, config, shards=3)
-        conversions.append((folder, tmp_path / f"{layers}-out", 20 << 20, "align"))
-    conversions.append((folder, tmp_path / "less", 4 << 20, "align"))
-    codes, errors = codes_with_memory(*conversions)
+def test_neither_layers_nor_tensors_are_held_together(tmp_path):
+    """24 layers of 1 MiB are aligned in 20 MiB; 36 MiB, whose largest tensor has 4, are pooled in half as much."""
+    tensors = {"model.norm.weight": torch.ones(256)}
+    for layer in range(24):
+        start = f"model.layers.{layer}.self_attn"
+        tensors |= {f"{start}.{part}_proj.weight": torch.randn(256, 256) for part in "qkvo"}
+    config = llama_config(hidden_size=256, num_hidden_layers=24, head_dim=32)
+    layers = write_folder(tmp_path / "layers", tensors, config, shards=3)
+    wide = llama_tensors()
+    for layer in range(LAYERS):
+        wide |= {f"model.layers.{layer}.mlp.{part}_proj.weight": torch.zeros(1024, 1024)
+                 for part in ("gate", "up", "down")}  # fmt: skip
+    folder = write_folder(tmp_path / "in", wide)
+    assert (folder / "model.safetensors").stat().st_size > 36 << 20
+    codes, errors = codes_with_memory(
+        (layers, tmp_path / "aligned", 20 << 20, "align"), (folder, tmp_path / "out", 18 << 20, "mean"),
+        (layers, tmp_path / "less", 4 << 20, "align"),
+    )  # fmt: skip
     assert codes[:2] == [0, 0], errors
     assert codes[2]  # the limit is felt
-
-
-def test_tensors_are_not_held_together(tmp_path):
-    """36 MiB, of which the largest tensor has 4, are converted in half as much."""
-    tensors = llama_tensors()
-    for layer in range(LAYERS):
-        tensors |= {f"model.layers.{layer}.mlp.{part}_proj.weight": torch.zeros(1024, 1024)
-                    for part in ("gate", "up", "down")}  # fmt: skip
-    folder = write_folder(tmp_path / "in", tensors)
-    assert (folder / "model.safetensors").stat().st_size > 36 << 20
-    codes, errors = codes_with_memory((folder, tmp_path / "out", 18 << 20, "mean"))
-    assert codes == [0], errors
 
 
 def test_tensors_of_a_converted_file_begin_at_a_multiple_of_eight_bytes(tmp_path):

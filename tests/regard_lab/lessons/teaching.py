@@ -1,6 +1,8 @@
 """What the tests of lessons share: which claims fail, times that cost nothing, and a run that was never trained."""
 
 import ast
+import copy
+import importlib
 import re
 from pathlib import Path
 
@@ -26,6 +28,14 @@ def starting(sentences, *beginnings):
     return len(sentences) == len(beginnings) and all(
         sum(sentence.startswith(beginning) for sentence in sentences) == 1 for beginning in beginnings
     )
+
+
+def changed_figures(monkeypatch, name, report=None):
+    """Figures that a test may change: the lesson reads a report with them, by default the one of its own name."""
+    module = importlib.import_module(f"regard_lab.lessons.{name}")
+    changed = copy.deepcopy(module.read_report(report or name))
+    monkeypatch.setattr(module, "read_report", lambda _: changed)
+    return changed.figures
 
 
 def breaks(name):

@@ -1,12 +1,11 @@
-import copy
 import json
 from pathlib import Path
 
 import pytest
-from teaching import failing, starting
+from teaching import changed_figures, failing, starting
 
 from benchmarks.lesson_reports import of_answer_head
-from regard_lab.lessons import answer_head, find_lesson
+from regard_lab.lessons import find_lesson
 from regard_lab.lessons.report import read_report
 
 MEASURED = Path(__file__).parents[3] / "benchmarks" / "results" / "atom_maps_cpu" / "atom_maps.json"
@@ -49,7 +48,5 @@ def test_the_picture_is_of_the_reaction_that_is_counted():
     ],
 )
 def test_another_report_is_seen(monkeypatch, change, beginning):
-    report = copy.deepcopy(read_report("answer_head"))
-    change(report.figures)
-    monkeypatch.setattr(answer_head, "read_report", lambda name: report)
+    change(changed_figures(monkeypatch, "answer_head"))
     assert starting(failing("answer_head"), beginning)

@@ -1,9 +1,8 @@
-import copy
 import math
 
 import pytest
 import torch
-from teaching import failing, starting
+from teaching import changed_figures, failing, starting
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.patterns import KeySpan
@@ -130,9 +129,7 @@ def test_patches_that_read_the_other_thing_are_seen(monkeypatch):
     ],
 )
 def test_a_report_of_a_worse_model_is_seen(monkeypatch, name, share, beginning):
-    report = copy.deepcopy(read_report("caption"))
-    report.figures["shares"][name]["all"] = share
-    monkeypatch.setattr(caption, "read_report", lambda name: report)
+    changed_figures(monkeypatch, "caption")["shares"][name]["all"] = share
     assert starting(failing("caption"), beginning)
 
 

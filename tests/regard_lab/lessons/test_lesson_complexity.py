@@ -1,8 +1,7 @@
-import copy
 from functools import cache
 
 import pytest
-from teaching import failing, starting
+from teaching import changed_figures, failing, starting
 
 from benchmarks.lesson_reports import of_complexity
 from regard.patterns import Causal, CausalWindow, Full, Pattern, SlidingWindow
@@ -43,12 +42,11 @@ def test_counted_operations_are_those_of_the_matrices():
 @pytest.fixture
 def report(monkeypatch):
     """A report in which every layer takes the time that its formula promises."""
-    made = copy.deepcopy(read_report("complexity"))
-    for row in made.figures.values():
+    figures = changed_figures(monkeypatch, "complexity")
+    for row in figures.values():
         row["exponent"] = row["promised"]
-    made.figures["gru"]["cheaper_from"] = "4,927"
-    monkeypatch.setattr(complexity, "read_report", lambda name: made)
-    return made
+    figures["gru"]["cheaper_from"] = "4,927"
+    return figures
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +111,7 @@ def test_a_network_that_forgets_is_seen(monkeypatch, report, again):
     ],
 )
 def test_another_report_is_seen(monkeypatch, report, row, key, value, sentence, verdict, says, tmp_path):
-    report.figures[row][key] = value
+    report[row][key] = value
     taught = find_lesson("complexity").teach()
     (claim,) = [one for one in taught.claims if not one.holds]
     assert starting([claim.sentence], sentence)

@@ -1,10 +1,9 @@
-import copy
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from teaching import failing, starting
+from teaching import changed_figures, failing, starting
 
 from regard_lab.lessons import fixed_vector
 from regard_lab.lessons.report import read_report
@@ -70,7 +69,6 @@ def test_attention_to_one_state_is_seen(monkeypatch):
     ],
 )
 def test_another_report_is_seen(monkeypatch, model, length, share, sentence):
-    report = copy.deepcopy(read_report("length_story"))
-    next(row for row in report.figures["rows"] if row["model"] == model)["accuracy"][length] = share
-    monkeypatch.setattr(fixed_vector, "read_report", lambda name: report)
+    rows = changed_figures(monkeypatch, "fixed_vector", "length_story")["rows"]
+    next(row for row in rows if row["model"] == model)["accuracy"][length] = share
     assert starting(failing("fixed_vector"), sentence)

@@ -1,11 +1,10 @@
-import copy
 import json
 import re
 from dataclasses import asdict
 
 import pytest
 import torch
-from teaching import failing, starting, without_timing
+from teaching import changed_figures, failing, starting, without_timing
 
 from benchmarks.lesson_reports import RESULTS, of_generation
 from regard_lab.lessons import LESSONS, Settings, generation
@@ -71,8 +70,6 @@ def test_heads_that_are_not_shared_are_seen(monkeypatch):
 
 @pytest.mark.parametrize(("bits", "beginning"), [(1.9, "Fewer key/value heads cost"), (3.9, "Further training")])
 def test_a_report_with_other_results_is_seen(monkeypatch, bits, beginning):
-    report = copy.deepcopy(read_report("generation"))
-    rows = report.figures["rows"]
+    rows = changed_figures(monkeypatch, "generation")["rows"]
     rows[-1]["uptrained"] = bits  # of one kv_head, the last seed
-    monkeypatch.setattr(generation, "read_report", lambda name: report)
     assert starting(failing("generation"), beginning)

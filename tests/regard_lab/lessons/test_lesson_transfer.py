@@ -1,9 +1,8 @@
-import copy
 import json
 from pathlib import Path
 
 import pytest
-from teaching import failing, starting
+from teaching import changed_figures, failing, starting
 
 from benchmarks.lesson_reports import of_transfer
 from regard_lab.lessons import find_lesson, transfer
@@ -53,9 +52,7 @@ def test_a_head_that_is_copied_is_seen(monkeypatch):
     ],
 )
 def test_another_report_is_seen(monkeypatch, labels, kind, change, beginnings):
-    report = copy.deepcopy(read_report("transfer"))
-    for one in report.figures["records"]:
+    for one in changed_figures(monkeypatch, "transfer")["records"]:
         if one["labels"] == labels:
             one[kind] = change(one)
-    monkeypatch.setattr(transfer, "read_report", lambda name: report)
     assert starting(failing("transfer"), *beginnings)

@@ -37,11 +37,6 @@ def test_the_dependence_is_that_of_single_edits():
     assert [row[2] for row in numbers["decoder"]] == pytest.approx(moved.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", [0, 7])
-def test_every_claim_holds(seed):
-    assert failing("translation", seed=seed) == []
-
-
 def test_keys_and_values_computed_again_for_each_word_are_seen(monkeypatch):
     real = TranslationTransformer.step
 

@@ -81,7 +81,9 @@ def test_words_and_their_scores_are_drawn_without_overlap(tmp_path, lens):
 
 def test_the_explained_word_is_the_last_and_has_no_score(monkeypatch):
     drawn = []
-    monkeypatch.setattr(record_file, "draw_word", lambda figure, word, *place: drawn.append((word.label, word.score)))
+    monkeypatch.setattr(
+        record_file, "draw_word", lambda figure, word, *place: drawn.append((word.label, word.relevance))
+    )
     with new_figure() as figure:
         draw_words(figure, relevance())
     assert drawn[-1] == ("es", None)
