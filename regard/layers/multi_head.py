@@ -243,7 +243,7 @@ class MultiHeadAttention(RecordedLayer):
         return layer.train(module.training)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As `torch.nn.Module` does; the error about weights of `torch.nn.MultiheadAttention` names the ways to load them."""
+        """As `torch.nn.Module`; an error about weights of `torch.nn.MultiheadAttention` names the ways to load them."""
         with hinting_at_pytorch(state_dict):
             return super().load_state_dict(state_dict, strict, assign)
 
