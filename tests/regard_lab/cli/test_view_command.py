@@ -8,7 +8,7 @@ import signal
 import pytest
 import tokenizers
 import transformers
-from commanding import Forked, regard
+from commanding import Forked, regard, succeeded
 
 from regard_lab.cli import view
 from regard_lab.decoding import Translation, Translator
@@ -66,9 +66,7 @@ def header(path):
 )
 def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
     path = tmp_path / "page.html"
-    answer = regard("view", runs / kind, SENTENCE, "--export", path)
-    assert answer.returncode == 0, answer.err
-    assert answer.stdout == b""
+    assert succeeded("view", runs / kind, SENTENCE, "--export", path).stdout == b""
     found = header(path)
     assert [one["name"] for one in found["attentions"]] == names
     assert found["live"] is None
@@ -82,37 +80,45 @@ def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
 
 def test_two_runs_and_two_sentences_are_compared(runs, tmp_path):
     path = tmp_path / "page.html"
-    answer = regard("view", runs / "transformer", SENTENCE, "--with", runs / "bahdanau", "--export", path)
-    assert answer.returncode == 0, answer.err
+    succeeded("view", runs / "transformer", SENTENCE, "--with", runs / "bahdanau", "--export", path)
     found = header(path)
     assert found["second"]["said"] == str(runs / "bahdanau")
     assert found["second"]["header"]["texts"]["target"] == found["texts"]["target"]  # it reads the same translation
     assert [one["name"] for one in found["second"]["header"]["attentions"]] == ["Cross-attention"]
-    answer = regard("view", runs / "language-model", SENTENCE, "--second", "The street.", "--export", path)
-    assert answer.returncode == 0, answer.err
+    succeeded("view", runs / "language-model", SENTENCE, "--second", "The street.", "--export", path)
     found = header(path)
     assert found["second"]["header"]["texts"]["text"] == ["<begin>", "The", "street", "."]
     assert "apart" in found["attentions"][0]["statistics"]
 
 
-@pytest.mark.parametrize("kind", ["transformer", "language-model", "pretrained"])
+@pytest.mark.parametrize("kind", ["transformer", "pretrained"])
 def test_pictures_are_drawn(runs, tmp_path, kind):
     png, svg = tmp_path / "maps.png", tmp_path / "maps.svg"
-    answer = regard("view", runs / kind, SENTENCE, "--png", png, "--svg", svg)
-    assert answer.returncode == 0, answer.err
+    succeeded("view", runs / kind, SENTENCE, "--png", png, "--svg", svg)
     assert png.read_bytes()[:4] == b"\x89PNG"
     assert svg.read_text("utf-8").startswith("<?xml")
 
 
 def test_a_hugging_face_folder_is_exported_between_its_words(runs, tmp_path):
     path = tmp_path / "page.html"
-    answer = regard("view", runs / "pretrained", SENTENCE, "--export", path)
-    assert answer.returncode == 0, answer.err
+    succeeded("view", runs / "pretrained", SENTENCE, "--export", path)
     found = header(path)
     assert found["texts"]["text"][:4] == ["The", "animal", "didn't", "cross"]
     assert found["attentions"][0]["shape"][:2] == [2, 4]
     assert found["changes"]["follows"] == "words"
     assert len(found["changes"]["erased"]) == len(found["texts"]["text"])
+
+
+def test_what_cannot_be_viewed_is_one_sentence(runs):
+    for kind, words, reason in (
+        ("none", [SENTENCE], "attention='none'"),
+        ("pretrained", [SENTENCE, "--why", "es"], "holds a model of Hugging Face"),
+        ("pretrained", [SENTENCE * 60, "--export", "a.html"], "reads at most 128"),
+        ("transformer", [SENTENCE, "--with", "nowhere"], "nowhere"),
+    ):
+        answer = regard("view", runs / kind, *words)
+        assert answer.returncode != 0
+        assert reason in answer.last
 
 
 def test_the_page_is_served_until_it_is_interrupted(runs):
@@ -129,12 +135,7 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
         answer = json.loads(connection.getresponse().read())
         assert answer["header"]["texts"]["source"][:2] == ["The", "street"]
         connection.close()
-        for question in (
-            {"place": 1},
-            {"place": 1, "word": "street"},
-            {"place": 77},
-            {"place": 1, "word": "x" * 99},
-        ):
+        for question in ({"place": 1}, {"place": 1, "word": "was"}, {"place": 77}, {"place": 1, "word": "x" * 99}):
             body = json.dumps({"text": SENTENCE, **question})
             connection.request("POST", f"{path}change", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -143,10 +144,10 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
             assert "error" in answer or len(answer["probabilities"]) > 1
             connection.close()
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=30)
+        _, err = running.communicate(timeout=30)
         assert running.returncode == 0
-        assert said.endswith(b"ended\n")
-        assert b"Traceback" not in said
+        assert err.endswith(b"ended\n")
+        assert b"Traceback" not in err
 
 
 @pytest.fixture
@@ -165,17 +166,15 @@ def written(runs, monkeypatch):
 
 
 @pytest.mark.usefixtures("written")
-@pytest.mark.parametrize("more", [(), ("--instead", "er"), ("--second", "The street.")])
-def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, tmp_path, more):
+def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, tmp_path):
     path = tmp_path / "page.html"
-    command = "view", runs / "transformer", SENTENCE, "--export", path, "--why", "es", *more
+    command = "view", runs / "transformer", SENTENCE, "--export", path, "--why", "es"
     refused = regard(*command)
     assert refused.returncode == 2
     assert "'es' was written 2 times, at places 0, 2 of the written words" in refused.err
     assert "(--place in a command)" in refused.err
-    for place in (0, 2):
-        answer = regard(*command, "--place", place)
-        assert answer.returncode == 0, answer.err
+    for place, more in ((0, ("--instead", "er")), (2, ("--second", "The street."))):
+        succeeded(*command, "--place", place, *more)
         found = header(path)
         assert found["chosen"] == place
         assert found["texts"]["target"] == ["es", "weil", "es", "<end>"]

@@ -14,9 +14,7 @@ from regard_lab.training.recipes import (
     read_settings,
 )
 from regard_lab.training.recipes.choosing import (
-    RECURRENT_TRANSLATOR,
     SIZES,
-    STACK,
     TRANSFORMER,
     Amount,
     TrainingBudget,
@@ -59,14 +57,6 @@ def test_the_same_counts_give_the_same_settings_and_the_sentence_names_them():
     assert said.startswith("chosen for 18,000 pairs (1,400,000 characters) and 10 minutes: size small (dim 128")
     assert f"rate {found['learning_rate']:g}" in said
     assert f"vocabulary up to {found['vocab_size']:,}" in said
-
-
-@pytest.mark.parametrize("sizes", [TRANSFORMER, RECURRENT_TRANSLATOR, STACK])
-def test_a_named_size_gives_its_row_whatever_the_data(sizes):
-    for name, row in sizes.items():
-        choice = choose(sizes, Amount(9, 500), TrainingBudget(steps=10), {}, size=name)
-        assert choice.settings["dim"] == row.dim
-        assert f"size {name}, as asked" in choice.reason
 
 
 def test_sizes_and_vocabularies_grow_with_the_data_and_sizes_with_the_budget():
@@ -114,15 +104,12 @@ def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
     assert chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings["dropout"] == 0.3
 
 
-def test_a_given_schedule_gets_no_cooldown_of_ours():
-    assert "cooldown" not in choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"schedule": "cosine"}).settings
-
-
 def test_a_given_dim_gets_a_row_and_heads_that_fit_it():
     for dim in range(2, 600):
         heads = fitting_heads(dim, 8)
         assert dim % heads == 0
         assert heads == 1 or dim // heads % 2 == 0
+    assert "cooldown" not in choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"schedule": "cosine"}).settings
     assert choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"dim": 96}).settings["learning_rate"] == 4e-3  # that of tiny, 64
     assert choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"dim": 18}).settings["heads"] == 3
 

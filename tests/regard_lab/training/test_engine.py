@@ -100,13 +100,6 @@ def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_who
         assert all((one - parameters[2]).abs().max() <= 1e-12 for one in parameters[:2])
 
 
-def test_a_mean_of_means_would_have_shown():
-    """The pieces hold unequal numbers of tokens, or the test above would pass for the wrong rule."""
-    task = Pieces([1])
-    counts = [int((task.batch(index)[:, 1:] != 0).sum()) for index in (0, 1)]
-    assert counts[0] * 2 < counts[1]
-
-
 def test_a_step_reports_the_mean_loss_per_token_and_the_gradient_of_it():
     task, model = ToyTask(), make_model(dropout=0.0)
     batches = [task.batch(0), task.batch(1)]
@@ -216,12 +209,6 @@ def test_validation_is_the_mean_over_tokens_of_all_batches_without_dropout():
     model.train()
     assert engine.validate() == pytest.approx(expected, rel=1e-6)
     assert engine.validate() == engine.validate()
-
-
-def test_no_validation_batches_give_no_loss():
-    task = ToyTask()
-    task.validation_batches = list
-    assert engine_of(make_model(), task).validate() is None
 
 
 def test_bfloat16_is_used_for_products_and_leaves_weights_in_float32():

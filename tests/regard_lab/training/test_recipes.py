@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from regard.errors import ArgumentError, CheckpointError, OccupiedError
+from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import render_sealed
 from regard_lab.models.storage import read_checkpoints
@@ -84,11 +84,6 @@ def test_a_recipe_refuses_the_config_of_another():
         ClassifierTraining(LanguageModelTraining.Config(data=("text.txt",)))
 
 
-def test_a_setting_outside_its_range_is_refused_before_any_data_are_read(tmp_path):
-    with pytest.raises(ArgumentError, match="warmup_steps is -1"):
-        LanguageModelTraining.of(tmp_path / "run", {"data": ["nowhere.txt"], "warmup_steps": -1})
-
-
 def test_training_from_python_says_what_it_does_and_keeps_its_settings(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the bird sang in the street\n" * 60)
@@ -146,13 +141,6 @@ def test_an_interruption_before_the_first_step_says_nothing_of_a_picture(tmp_pat
     result = trained(tmp_path, remarks, progress=interrupt)
     assert (result.stopped, result.steps) == ("interrupted", 0)
     assert not [remark for remark in remarks if "picture" in remark], remarks
-
-
-def test_a_folder_with_a_run_is_refused_before_data_are_read_without_words_of_python(tmp_path):
-    trained(tmp_path, [])
-    (tmp_path / "pairs.tsv").unlink()
-    with pytest.raises(OccupiedError, match=r"a training run \(step-000003\); go on with it by --resume, or"):
-        TranslationTraining.of(tmp_path / "run", {"data": [str(tmp_path / "pairs.tsv")]})
 
 
 def test_minutes_count_all_sessions_and_the_start_of_the_next_one_says_so(tmp_path):

@@ -50,12 +50,6 @@ def test_lost_patience_stays_lost_until_there_is_more(tmp_path):
     assert (more.stopped, more.steps) == ("patience", 5)
 
 
-def test_patience_is_counted_over_a_resume(tmp_path):
-    patient = dataclasses.replace(EVERY_STEP, patience=3)
-    train_toy(tmp_path, dataclasses.replace(patient, steps=3), Scripted([1.0, 2.0, 2.0]))
-    assert train_toy(tmp_path, patient, Scripted([2.0, 0.0]), resume=True).steps == 4
-
-
 def test_the_last_look_of_a_session_out_of_turn_costs_no_patience(tmp_path):
     config = dataclasses.replace(CONFIG, steps=5, patience=2)
     train_toy(tmp_path, config, Scripted([1.0, 2.0]))  # at step 4 in its turn, at step 5 because the run ends
@@ -238,8 +232,7 @@ def test_the_result_counts_what_was_trained(tmp_path):
     losses = {"training": [], "validation": []}
     for line in log_without_times(tmp_path):
         losses[line["kind"]].append(line["loss"])
-    assert result.train_loss == losses["training"][-1]
-    assert result.valid_loss == min(losses["validation"])
+    assert (result.train_loss, result.valid_loss) == (losses["training"][-1], min(losses["validation"]))
 
 
 def test_training_learns(tmp_path):

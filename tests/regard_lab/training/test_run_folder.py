@@ -1,31 +1,214 @@
-"""A folder with a person's own files is refused by name; a run of ours, complete or begun, is not."""
+"""What a run keeps on the disk, in a folder of its own, and what a fault leaves behind."""
 
 import dataclasses
+import errno
 import json
 import os
+import signal
 
 import pytest
-from toy_training import CONFIG, CrashError, at_step, crash, seals, train_toy
+import torch
+from test_run import EVERY_STEP, Scripted
+from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, make_model, seals, train_toy
 
 from regard.errors import CheckpointError, NotFoundError
+from regard.storage.files import write_folder as write
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.models.storage import load_model, read_checkpoints
+from regard_lab.training import Validated, checkpoint, train
+from regard_lab.training.checkpoint import read_training
 from regard_lab.training.recipes.run_folder import read_test
+
+ALWAYS = {"README.txt", "checkpoints.json", "lock", "log.jsonl", "run.json"}
+
+
+def checkpoints_in(run):
+    """The folders of checkpoints; there is nothing else but the files that every run has."""
+    names = {path.name for path in run.iterdir()}
+    assert names >= ALWAYS
+    return sorted(names - ALWAYS)
+
+
+def test_only_the_last_and_the_best_checkpoint_are_kept(tmp_path):
+    losses = [3.0, 1.0, *[2.0] * 18]
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=2), Scripted(losses))
+    assert checkpoints_in(tmp_path) == ["step-000002", "step-000020"]
+    found = read_checkpoints(tmp_path)
+    assert (found.last, found.best) == ("step-000020", "step-000002")
+
+
+def test_as_many_of_the_last_checkpoints_are_kept_as_are_wanted(tmp_path):
+    losses = [3.0, 1.0, *[2.0] * 18]
+    config = dataclasses.replace(EVERY_STEP, save_every=4, keep=3)
+    with pytest.raises(CrashError):
+        train_toy(tmp_path, config, Scripted(losses), progress=at_step(14, crash))
+    (tmp_path / "step-000016").mkdir()  # complete, but no checkpoint names it: a kill came first
+    train_toy(tmp_path, dataclasses.replace(config, keep=2), Scripted(losses[12:]), resume=True)
+    assert checkpoints_in(tmp_path) == ["step-000002", "step-000016", "step-000020"]
+
+
+def test_a_hook_sees_the_model_of_each_validation_in_eval_and_changes_no_bit(tmp_path):
+    seen = []
+
+    def look(model, step, folder):
+        seen.append((step, folder, model.training, model(torch.tensor([[1]])).shape))
+        torch.manual_seed(step)  # whatever it draws
+
+    train_toy(tmp_path / "run", on_validation=look)
+    train_toy(tmp_path / "whole")
+    assert seen == [(step, tmp_path / "run", False, (1, 1, 11)) for step in (4, 8, 12)]
+    assert seals(tmp_path / "run") == seals(tmp_path / "whole")
+
+
+def test_the_best_model_is_the_one_that_is_loaded_with_its_files(tmp_path):
+    kept = {}
+
+    def keep(event):
+        if isinstance(event, Validated) and event.is_best:
+            kept.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
+
+    model = make_model()
+    files = {"words.txt": "das Tier"}
+    train(
+        model, Scripted([3.0, 1.0, *[2.0] * 18]), EVERY_STEP, tmp_path, kind="toy", model_config={"dim": 6},
+        extra_files=files, progress=keep, cpu=True,
+    )  # fmt: skip
+    found = load_model(tmp_path, kind="toy")
+    assert (found.config, found.extra_files) == ({"dim": 6}, files)
+    assert all(torch.equal(found.state[name], tensor) for name, tensor in kept.items())
+    assert not all(torch.equal(model.state_dict()[name], tensor) for name, tensor in kept.items())
+
+
+def test_the_model_comes_back_in_the_mode_it_was_given(tmp_path):
+    for mode in (True, False):
+        model = make_model().train(mode)
+        train(model, ToyTask(), CONFIG, tmp_path / str(mode), cpu=True)
+        assert model.training is mode
+
+
+def test_the_same_step_saved_again_after_one_more_validation_never_overwrites_the_first(tmp_path):
+    """A signal stops the run at step 6 unvalidated; asked for 6 steps, the resumed run validates and saves there."""
+    train_toy(tmp_path, progress=at_step(6, lambda: signal.raise_signal(signal.SIGTERM)))
+    assert read_checkpoints(tmp_path).last == "step-000006"
+    result = train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6), resume=True)
+    found = read_checkpoints(tmp_path)
+    assert result.best_step == 6
+    assert found.last == found.best == "step-000006-again"
+    train_toy(tmp_path, resume=True)
+
+
+# Faults
+
+
+def test_the_lock_of_a_process_that_died_is_not_in_the_way(tmp_path):
+    (tmp_path / "lock").write_text("999999999\n")
+    train_toy(tmp_path)
+
+
+def test_no_checkpoint_is_newer_than_the_log_on_the_disk(tmp_path, monkeypatch):
+    """When a checkpoint appears under its name, all that the log says up to its step has been synced."""
+    synced, unsynced, real_sync, real_rename = {}, [], os.fsync, os.rename
+
+    def fsync(descriptor):
+        real_sync(descriptor)
+        found = os.fstat(descriptor)
+        synced[found.st_ino] = found.st_size
+
+    def rename(before, after):
+        log = os.stat(tmp_path / "log.jsonl")
+        if os.path.basename(after).startswith("step-") and synced.get(log.st_ino) != log.st_size:
+            unsynced.append(os.path.basename(after))
+        real_rename(before, after)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", rename)
+    train_toy(tmp_path)
+    assert read_checkpoints(tmp_path).last == "step-000012"
+    assert unsynced == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="is a file"):
+        train_toy(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="cannot be made"):
+        train_toy(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "replace"])
+def test_a_save_that_fails_keeps_the_checkpoint_before_it_and_resumes_to_the_same_bits(tmp_path, monkeypatch, call):
+    train_toy(tmp_path / "whole")
+    run, real = tmp_path / "run", getattr(os, call)
+
+    def break_the_disk():
+        def fails(*arguments):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, call, fails)
+
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        train_toy(run, progress=at_step(5, break_the_disk))
+    monkeypatch.setattr(os, call, real)
+    assert read_checkpoints(run).last == "step-000004"
+    assert checkpoints_in(run) == ["step-000004"]
+    assert read_training(run / "step-000004")["state"]["step"] == 4
+    train_toy(run, resume=True)
+    assert seals(run) == seals(tmp_path / "whole")
+
+
+def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path):
+    with pytest.raises(CrashError):
+        train_toy(tmp_path, progress=at_step(5, crash))
+    for leftover in (".step-000005.writing-12ab34cd", "step-000006"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "config.json").write_text("torn")
+    train_toy(tmp_path, resume=True)
+    assert checkpoints_in(tmp_path) == ["step-000012"]
+
+
+def test_a_model_that_is_called_the_best_is_on_the_disk_already(tmp_path):
+    """A kill right after the event loses nothing that was said."""
+    said = []
+
+    def look(event):
+        if isinstance(event, Validated) and event.is_best:
+            said.append((event.step, read_checkpoints(tmp_path).best))
+
+    losses = [3.0, 2.0, 2.5, 1.0, *[2.0] * 16]
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look)
+    assert said == [(step, f"step-{step:06d}") for step in (1, 2, 4)]
+
+
+def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, monkeypatch):
+    """A kill left a whole checkpoint that no file names; a disk that is nearly full has room again."""
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None)
+    (tmp_path / "step-000099").mkdir()
+    seen = []
+    monkeypatch.setattr(
+        checkpoint,
+        "write_folder",
+        lambda *given, **options: seen.append(checkpoints_in(tmp_path)) or write(*given, **options),
+    )
+    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=4, steps=24), Scripted([1.0] * 30), resume=True)
+    assert seen
+    assert all("step-000099" not in names for names in seen)
+
 
 SHORT = dataclasses.replace(CONFIG, steps=1)
 OWN = {"settings.json": b'{"mine": 1}', "test.jsonl": b"mine", "curves.png": b"mine", "run.json": b'{"mine": 1}'}
 
 
 @pytest.mark.parametrize("name", [*OWN, "lock.txt", "checkpoints.json", "notes/"])
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_folder_with_own_files_is_refused_by_name_and_stays_as_it_was(tmp_path, monkeypatch, name, resume):
+def test_a_folder_with_own_files_is_refused_by_name_and_stays_as_it_was(tmp_path, monkeypatch, name):
     if name.endswith("/"):
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_bytes(OWN.get(name, b"mine"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match=rf"\. holds {name.rstrip('/')} and no run of regard"):
-        train_toy(".", resume=resume)
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match=rf"\. holds {name.rstrip('/')} and no run of regard"):
+            train_toy(".", resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == [name.rstrip("/")]
 
 

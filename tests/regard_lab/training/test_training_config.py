@@ -1,4 +1,4 @@
-"""Settings are checked when they are made, and come back from JSON."""
+"""Settings are checked when they are made; the learning rate rises to its peak and falls as it is told."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 
 from regard.errors import ArgumentError
-from regard_lab.training import TrainingConfig
+from regard_lab.training import TrainingConfig, learning_rate_at
 
 
 def test_settings_come_back_from_json():
@@ -18,41 +18,82 @@ def test_every_setting_is_stored():
     assert list(TrainingConfig().to_dict()) == [field.name for field in dataclasses.fields(TrainingConfig)]
 
 
-def test_what_is_not_chosen_changes_nothing():
-    config = TrainingConfig()
-    assert (config.weight_decay, config.accumulate) == (0, 1)
-
-
 def test_an_unknown_setting_is_refused_by_name():
     with pytest.raises(ArgumentError, match="no training setting speed"):
         TrainingConfig.from_dict({"steps": 3, "speed": 9})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[
-            (name, value)
-            for name in ("steps", "accumulate", "validate_every", "save_every", "log_every", "patience")
-            for value in (0, -1, 1.0, True, "3")
-        ],
-        *[(name, value) for name in ("warmup_steps", "seed") for value in (-1, 0.5)],
-        *[
-            (name, value)
-            for name in ("learning_rate", "epsilon", "minutes", "gradient_clip")
-            for value in (0, -1.0, float("nan"), float("inf"), "1", True)
-        ],
-        *[("weight_decay", value) for value in (-0.1, float("nan"), None)],
-        *[("betas", value) for value in ((0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, float("nan")), 0.9)],
-        ("schedule", "noam"),
-        ("precision", "float16"),
-    ],
-)
-def test_a_value_outside_its_range_is_refused_by_name(name, value):
-    with pytest.raises(ArgumentError, match=f"{name} is"):
-        TrainingConfig(**{name: value})
+OUTSIDE = {
+    "steps accumulate validate_every save_every log_every patience keep": (0, -1, 1.5, True, "3", 2**63),
+    "warmup_steps seed skip_non_finite": (-1, 0.5),
+    "learning_rate epsilon minutes gradient_clip": (0, -1.0, float("nan"), float("inf"), "1", True),
+    "weight_decay": (-0.1, float("nan"), None),
+    "cooldown": (-0.1, 1.1, "all", True),
+    "betas": ((0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, float("nan")), 0.9),
+    "schedule precision parallel": ("noam", 16),
+}
 
 
-@pytest.mark.parametrize("name", ["minutes", "gradient_clip", "patience"])
-def test_what_may_be_off_is_off_by_none(name):
-    assert getattr(TrainingConfig(**{name: None}), name) is None
+@pytest.mark.parametrize("names", OUTSIDE)
+def test_a_value_outside_its_range_is_refused_by_name(names):
+    for name in names.split():
+        for value in OUTSIDE[names]:
+            with pytest.raises(ArgumentError, match=f"{name} is"):
+                TrainingConfig(**{name: value})
+
+
+def test_what_may_be_off_is_off_by_none():
+    for name in ("minutes", "gradient_clip", "patience", "validate_every", "save_every"):
+        assert getattr(TrainingConfig(**{name: None}), name) is None
+
+
+SCHEDULES = ("inverse_square_root", "cosine", "constant")
+
+
+def rates(steps=100, **settings):
+    config = TrainingConfig(steps=steps, **settings)
+    return [learning_rate_at(config, step) for step in range(1, steps + 1)]
+
+
+def test_the_default_is_the_formula_of_the_transformer_paper():
+    dim, warmup = 512, 40
+    config = TrainingConfig(steps=200, learning_rate=dim**-0.5 * warmup**-0.5, warmup_steps=warmup)
+    for step in range(1, 201):
+        paper = dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert learning_rate_at(config, step) == pytest.approx(paper, rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_peak_is_reached_at_the_end_of_the_warm_up_and_never_passed(schedule):
+    found = rates(learning_rate=0.5, warmup_steps=10, schedule=schedule)
+    assert found[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
+    assert max(found) == found[9] == 0.5
+
+
+def test_the_cosine_is_at_half_its_peak_half_way_and_at_zero_at_the_end():
+    found = rates(learning_rate=1.0, warmup_steps=10, steps=110, schedule="cosine")
+    assert found[59] == pytest.approx(0.5)
+    assert found[109] == 0.0
+    config = TrainingConfig(steps=110, warmup_steps=10, schedule="cosine")
+    assert learning_rate_at(config, 300) == 0.0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_cooldown_is_a_line_to_zero_over_the_last_steps(schedule):
+    plain, cooled = (rates(steps=100, warmup_steps=5, schedule=schedule, cooldown=cooldown) for cooldown in (0.0, 0.4))
+    assert cooled[:60] == plain[:60]
+    expected = [rate * (100 - step) / 40 for step, rate in enumerate(plain[60:], 61)]
+    assert cooled[60:] == pytest.approx(expected)
+    assert cooled[-1] == 0.0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_warm_up_longer_than_the_training_is_a_rise_alone(schedule):
+    assert rates(steps=4, learning_rate=1.0, warmup_steps=8, schedule=schedule) == [0.125, 0.25, 0.375, 0.5]
+
+
+def test_steps_are_counted_from_one_also_without_a_warm_up():
+    for schedule in SCHEDULES:
+        assert 0.9 < rates(learning_rate=1.0, warmup_steps=0, schedule=schedule)[0] <= 1.0
+    with pytest.raises(ArgumentError, match="counted from 1"):
+        learning_rate_at(TrainingConfig(), 0)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from regard.errors import ArgumentError
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
-from regard_lab.text.batches import batches_in_order, encode_pairs
+from regard_lab.text.batches import encode_pairs
 from regard_lab.training import TrainingConfig, Validated, train
 from regard_lab.training.recipes.translation import TranslationTask, TranslationTraining, translation_samples
 
@@ -115,13 +115,6 @@ def test_validation_holds_every_pair_once_within_the_budget():
         (*TOKENISER.encode(pair.source), END) for pair in PAIRS[:7]
     )
     assert all(batch.source.numel() <= 120 and batch.target.numel() <= 120 for batch in batches)
-
-
-def test_a_pair_above_the_budget_of_an_ordered_batch_stands_alone():
-    encoded = encode_pairs([*PAIRS[:3], Pair("long " * 90, "lang " * 90)], TOKENISER)
-    batches = batches_in_order(encoded, 60)
-    assert sorted(index for group, _ in batches for index in group) == [0, 1, 2, 3]
-    assert [group for group, _ in batches if 3 in group] == [[3]]
 
 
 def test_what_is_too_long_is_left_out_and_counted():

@@ -1,0 +1,92 @@
+"""Differences between runs are named by where they are; a run's folder states what it is and where it ran."""
+
+import dataclasses
+import json
+import platform
+
+import pytest
+import torch
+from toy_training import CONFIG, CrashError, ToyTask, at_step, crash, train_toy
+
+from regard.errors import ArgumentError
+from regard_lab.models import TranslationTransformer
+from regard_lab.training import TrainingConfig
+from regard_lab.training.identity import README_FILE, RUN_FILE, completed, differences, fingerprint
+
+
+def of(data=None, config=None):
+    return fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, data or {}, config or TrainingConfig(), 1)
+
+
+def test_equal_things_have_no_differences_whatever_their_order_or_sequence():
+    assert differences({"a": 1, "b": {"c": 2}}, {"b": {"c": 2}, "a": 1}) == []
+    assert differences(of({"sizes": (1, 2)}), of({"sizes": [1, 2]})) == []
+
+
+def test_each_difference_is_one_phrase():
+    before, now = {"a": {"b": 1, "c": 2, "d": {"e": 3}}}, {"a": {"b": 9, "c": 2}, "f": 4}
+    assert differences(before, now) == ["a.b was 1, now 9", "a.d was {'e': 3}, now absent", "f was absent, now 4"]
+
+
+def test_a_long_value_is_cut_in_the_phrase():
+    assert len(differences("x" * 1000, "y" * 1000)[0]) < 200
+
+
+def test_a_run_of_an_older_version_differs_only_in_what_it_has():
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=20, dim=8, heads=2))
+
+    def found(files, **changes):
+        config = {**model.config.to_dict(), **changes}
+        return fingerprint(model, "toy", config, files, {}, TrainingConfig(), 1)
+
+    before, now = found({"tokeniser.json": "a"}), found({"tokeniser.json": "a", "source-words.json": "b"})
+    del before["model"]["config"]["encoder_mechanism"]
+    assert differences(before, now)
+    assert differences(completed(before, now, model), now) == []
+    other = found({"tokeniser.json": "c", "source-words.json": "b"}, encoder_mechanism="linear")
+    assert [phrase.split(" was")[0] for phrase in differences(completed(before, other, model), other)] == [
+        "model.config.encoder_mechanism", "files.tokeniser.json"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), torch.ones(1)])
+def test_what_json_cannot_hold_is_refused(value):
+    with pytest.raises(ArgumentError, match="JSON"):
+        of({"x": value})
+
+
+def test_every_file_of_a_run_is_explained_and_an_explanation_of_ones_own_stays(tmp_path):
+    train_toy(tmp_path)
+    said = (tmp_path / README_FILE).read_text()
+    for path in tmp_path.iterdir():
+        name = "step-000100/" if path.is_dir() else path.name
+        assert name == README_FILE or f"\n{name}\n    " in said, name
+    (tmp_path / README_FILE).write_text("mine")
+    train_toy(tmp_path, resume=True)
+    assert (tmp_path / README_FILE).read_text() == "mine"
+
+
+def test_a_run_tells_its_model_settings_data_and_each_session(tmp_path):
+    with pytest.raises(CrashError):
+        train_toy(tmp_path, model_config={"dim": 6}, progress=at_step(5, crash))
+    longer = dataclasses.replace(CONFIG, minutes=9.0)
+    train_toy(tmp_path, longer, model_config={"dim": 6}, resume=True)
+    told = json.loads((tmp_path / RUN_FILE).read_text())
+    assert (told["kind"], told["model"], told["training"]) == ("toy", {"dim": 6}, longer.to_dict())
+    assert told["data"] == ToyTask().fingerprint()
+    assert [session["after_step"] for session in told["sessions"]] == [0, 4]
+    for session in told["sessions"]:
+        assert (
+            session["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+        )  # the build may stand in one
+        assert (session["python"], session["processes"]) == (platform.python_version(), 1)
+        assert session["processor"]
+        assert platform.node() not in json.dumps(session)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"sessions": 1}', b"\xff"])
+def test_nothing_depends_on_what_people_make_of_it(tmp_path, content):
+    train_toy(tmp_path)
+    (tmp_path / RUN_FILE).write_bytes(content)
+    train_toy(tmp_path, resume=True)
+    assert len(json.loads((tmp_path / RUN_FILE).read_text())["sessions"]) == 1
