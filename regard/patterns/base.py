@@ -34,6 +34,7 @@ class Pattern(Declared, enrol=False):
     second method, `allows` is evaluated for every pair. The class registers itself, so that `parse` reads its text,
     such as `every(3)`.
 
+    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Every(Pattern):
     ...     stride: int

@@ -45,7 +45,7 @@ def off_queries(pattern: Pattern) -> tuple[Ranges, Pattern]:
     >>> from regard.patterns import parse
     >>> queries, others = off_queries(simplified(parse("causal & (prefix(2) | query_set(8, 9))")))
     >>> queries, str(others)
-    ((range(8, 10),), 'causal & prefix(2)')
+    ((range(8, 10),), 'causal & key_span(0, 2)')
     """
     named = union(run for leaf in leaves(pattern) for run in leaf.named_queries)
     return named, _replaced(pattern, lambda leaf: bool(leaf.named_queries), NOTHING).canonical() if named else pattern
