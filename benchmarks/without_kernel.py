@@ -55,10 +55,10 @@ class Row:
 def rows() -> list[Row]:
     half, long = torch.bfloat16, 16_384
     return [
-        Row("tiled", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}),
-        Row("tiled", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}, backward=True),
-        Row("tiled", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}),
-        Row("tiled", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}, backward=True),
+        Row("fused", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}),
+        Row("fused", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}, backward=True),
+        Row("fused", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}),
+        Row("fused", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}, backward=True),
         Row("tiled", "residues", 4096, 4096, options={"pattern": "strided(64)"}),
         Row("tiled", "residues", 4096, 4096, options={"pattern": "strided(64)"}, backward=True),
         Row("tiled", "residues", 4096, 4096, options={"pattern": "dilated_window(64, 8)"}),

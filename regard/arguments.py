@@ -40,7 +40,7 @@ def shown(value: object) -> str:
     "['a']"
     """
     dtype = getattr(value, "dtype", None)
-    if getattr(value, "is_nested", False):  # its shape cannot be asked for
+    if getattr(value, "is_nested", False):  # its shape cannot be read
         return f"a nested tensor of {dtype}"
     shape = getattr(value, "shape", None)
     if shape is not None and dtype is not None and (hasattr(value, "requires_grad") or len(shape)):
@@ -293,7 +293,7 @@ def yes_or_no(name: str, value: object) -> bool:
 
 
 def one_of(name: str, value: Any, names: Collection[str], command: str = "") -> str:
-    """The value, if it is one of these names; otherwise the message ends as `suggest` says.
+    """The value, if it is one of these names; otherwise the message ends with `suggest`.
 
     >>> one_of("shared", "keys", ("keys", "values"))
     'keys'
@@ -379,12 +379,12 @@ def suggest(given: object, names: Collection[str], command: str = "") -> str:
     ('there are mean, first', "did you mean 'first'? (there are mean, first)")
     """
     alike = {name.lower().replace("-", "_"): name for name in names}
-    asked = given.lower().replace("-", "_") if isinstance(given, str) else ""
+    wanted = given.lower().replace("-", "_") if isinstance(given, str) else ""
     if len(names) <= FEW:
         listed = f"there are {', '.join(names)}" if names else "there are none"
-        near = get_close_matches(asked, alike, n=1, cutoff=0.8 if len(asked) < 6 else 0.85)
+        near = get_close_matches(wanted, alike, n=1, cutoff=0.8 if len(wanted) < 6 else 0.85)
         return f"did you mean {alike[near[0]]!r}? ({listed})" if near else listed
-    within = [name for name in alike if len(asked) > 2 and asked in name]
-    if near := within[:3] or get_close_matches(asked, alike, n=3, cutoff=0.6):
+    within = [name for name in alike if len(wanted) > 2 and wanted in name]
+    if near := within[:3] or get_close_matches(wanted, alike, n=3, cutoff=0.6):
         return f"did you mean {' or '.join(repr(alike[name]) for name in near)}?"
     return f"{command} prints all {len(names)}" if command and len(names) > MANY else f"there are {', '.join(names)}"

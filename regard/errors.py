@@ -1,4 +1,4 @@
-"""What regard raises: one family, and each message says what was asked, what was found and the way out."""
+"""What regard raises: one family. Each message names what was given, the rule, and the way out."""
 
 
 class RegardError(Exception):

@@ -125,7 +125,7 @@ class Contents:
 
     Args:
         of_tensor: a text about a tensor and its numbers.
-        known: the digest of a value that is known already, or None.
+        kept: the digest that is kept of a value, or None.
 
     >>> size = 3
     >>> contents = Contents(lambda x: f"{x.dtype} {x.tolist()}", lambda value: None)
@@ -133,8 +133,8 @@ class Contents:
     (True, False)
     """
 
-    def __init__(self, of_tensor: Callable[[Any], str], known: Callable[[Any], str | None]) -> None:
-        self._of_tensor, self._known = of_tensor, known
+    def __init__(self, of_tensor: Callable[[Any], str], kept: Callable[[Any], str | None]) -> None:
+        self._of_tensor, self._kept = of_tensor, kept
         self._names: set[str] = set()  # of attributes that the code read so far names
         self._digests: dict[int, tuple[object, str]] = {}  # by id; an object is kept, so that no other one gets its id
 
@@ -159,7 +159,7 @@ class Contents:
         if id(value) in self._digests:
             return self._digests[id(value)][1]
         self._digests[id(value)] = value, f"around {depth}"  # for a value that holds itself
-        if (found := self._known(value)) is None:
+        if (found := self._kept(value)) is None:
             text, parts = self._parts(value)
             digests = [self._digest(part, depth + 1) for part in parts]
             if isinstance(value, set | frozenset):  # their order differs between processes
@@ -205,8 +205,8 @@ class Contents:
                 held.append(cell.cell_contents)
         if _of_library(function.__module__):
             return f"{function.__module__}.{function.__qualname__}", held
-        known = function.__globals__
-        read = (known[name] for name in _reads(function.__code__).globals if name in known)
+        named = function.__globals__
+        read = (named[name] for name in _reads(function.__code__).globals if name in named)
         return "function", (function.__code__, *held, *read)
 
     def _of_class(self, kind: type) -> list[Any]:

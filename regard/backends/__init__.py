@@ -1,7 +1,8 @@
 """The backends. Each is a file or a folder and imports no other backend; `reference` defines every result.
 
-They share `schedule` (a pattern as row blocks and runs), `flash` (PyTorch's private attention operations, which no
-other module calls), `composed`, `scores`, `statistics`, `dropout` and `second_order`.
+They share `limits` (what a backend does not compute), `schedule` (a pattern as row blocks and runs), `flash` (PyTorch's
+private attention operations, which no other module calls), `composed` (fused calls of row blocks), `scores`,
+`statistics`, `dropout` and `second_order`. The tiled backend hands the parts of a strided pattern to the native kernel.
 """
 
 from regard.backends.decode import Decode

@@ -22,7 +22,7 @@ from regard.backends.second_order import direct_apply, gradients
 from regard.core.backend import Cost, Operands, Relative, reachable_keys
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
-from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run
+from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
 # Rows of a row block, with the time of a pair forward and backward (measured on CPU): fewer rows compute fewer masked
@@ -205,7 +205,7 @@ class RowBlockCalls:
     problem: Problem
     keys: range
     masks: KeptMasks = field(default_factory=KeptMasks)
-    answers: dict[torch.device, Answers] = field(default_factory=dict)
+    answers: dict[torch.device, EvaluatedBlocks] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem) -> RowBlockCalls:
@@ -409,13 +409,13 @@ class RowBlockCalls:
             return torch.where(allowed, bias, -math.inf)
         return torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill(~allowed, -math.inf)
 
-    def _answers(self, device: torch.device) -> Answers:
+    def _answers(self, device: torch.device) -> EvaluatedBlocks:
         """The pattern's answers for blocks of pairs, of which equal ones are evaluated once."""
         if device not in self.answers:
             problem = self.problem
             assert problem.q_start is not PER_ROW
             grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start, device)
-            self.answers[device] = Answers(problem.pattern, grid)
+            self.answers[device] = EvaluatedBlocks(problem.pattern, grid)
         return self.answers[device]
 
 

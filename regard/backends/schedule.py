@@ -26,7 +26,7 @@ from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
 from regard.patterns.ranges import Ranges, without
-from regard.patterns.row_blocks import Answers, Kind, RowBlock, Run, ascending, row_block
+from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run, ascending, row_block
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
 
@@ -267,7 +267,7 @@ class _Writing:
                 "batch rows start at different positions, so their schedules differ; write one for each batch row"
             )
         grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
-        self.answers = Answers(schedule.pattern, grid)
+        self.answers = EvaluatedBlocks(schedule.pattern, grid)
 
     def result(self) -> Arrays:
         for block in self.schedule:

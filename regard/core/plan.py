@@ -151,7 +151,7 @@ class Plan:
         return as_text(self.problem.want)
 
     def to_json(self) -> str:
-        """The plan as JSON text: backend, costs, reasons and the share of pairs computed; what is estimated says so."""
+        """The plan as JSON text: backend, costs, reasons and the share of pairs computed; estimates are marked."""
         kept = self.problem.kept_pairs
         return json.dumps(
             {

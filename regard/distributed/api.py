@@ -86,7 +86,7 @@ def attention(
         ShapeError, ArgumentError, UnsupportedError: as `regard.attention`; also if processes make different calls.
         UnsupportedError: a mechanism whose parts cannot be merged: Linformer, LSH, and RandomFeature unless
             form="state".
-        RegardError: another process ended, or did not answer within the timeout of its group.
+        RegardError: another process ended, or sent nothing within the timeout of its group.
 
     Source: Ring Attention with Blockwise Transformers, Liu et al. 2023.
 

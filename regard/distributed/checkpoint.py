@@ -404,7 +404,7 @@ def _verified(
         for key, shard, target, cut in requests:
             whole = loaded[key]
             if tuple(whole.shape) != shard.sizes or whole.dtype != target.dtype:
-                raise CheckpointError(f"{folder / file} does not hold {key} as {MANIFEST} says")
+                raise CheckpointError(f"{folder / file} holds {key} with other sizes or numbers than {MANIFEST} names")
             some = whole[cut]
             copies.append((target, some.clone() if some.numel() < whole.numel() else some))
     return copies

@@ -154,7 +154,7 @@ class Group:
         except RuntimeError as error:
             words = " ".join(str(error).split())[:200]
             raise RegardError(
-                f"process {self.rank} of {self.count} lost another one while {doing}: it ended, or did not answer "
+                f"process {self.rank} of {self.count} lost another one while {doing}: it ended, or sent nothing "
                 f"within the timeout of init_process_group. Start all again, from the last checkpoint. ({words})"
             ) from error
 

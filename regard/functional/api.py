@@ -76,7 +76,7 @@ def attention(
         ShapeError: tensors that do not fit together.
         ArgumentError: an option outside the values it may take.
         UnsupportedError: no backend, or not the named one, computes this call; or its mechanism has no such option.
-        KeywordError: an argument of another library, such as attn_mask; the message says what to write instead.
+        KeywordError: an argument of another library, such as attn_mask; the message names what to write instead.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.
 

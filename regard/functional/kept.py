@@ -121,12 +121,13 @@ class KeptPlans:
             return None
         if step is _seen_once:
             step = self.steps.keep(key, _step_of(call) or _planned_each)
-        return _sound_output(step(call))
+        result = step(call)
+        return None if result is None or not looks_sound(result) else result.output
 
     def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
         """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
 
-        It returns None for a call whose numbers must be looked at.
+        It returns None for a call whose numbers must be read.
         """
         if (found := self.find(call)) is not None:
             plan, here = found
@@ -137,14 +138,10 @@ class KeptPlans:
             return None
         if step is None or step is _seen_once or step is _planned_each:
             return None
-        return lambda call: _sound_output(step(call))
+        return lambda call: None if (result := step(call)) is None or not looks_sound(result) else result.output
 
 
 PLANS = KeptPlans()
-
-
-def _sound_output(result: Result | None) -> torch.Tensor | None:
-    return None if result is None or not looks_sound(result) else result.output
 
 
 def _seen_once(call: Call) -> Result | None:

@@ -22,7 +22,7 @@ class Projection(nn.Linear):
     """`x Wᵀ + b`, as `torch.nn.Linear`, and fast for a few rows too.
 
     Tools that replace modules of the exact type `torch.nn.Linear`, such as `torch.ao.quantization.quantize_dynamic`,
-    leave it as it is and do not say so. It differs in speed alone, so make it that type first.
+    leave it as it is without a message. It differs in speed alone, so make it that type first.
 
     >>> layer = Projection(3, 5)
     >>> for module in layer.modules():

@@ -47,7 +47,7 @@ def settings_of(module: nn.MultiheadAttention) -> dict[str, Any]:
 
 @contextmanager
 def hinting_at_pytorch(state: Mapping[str, Any]) -> Generator[None]:
-    """Inside the block, PyTorch's error about keys that do not fit also says how its own layer is taken over."""
+    """Inside the block, PyTorch's error about keys that do not fit also names the way to take its own layer over."""
     try:
         yield
     except RuntimeError as error:

@@ -243,7 +243,7 @@ class MultiHeadAttention(RecordedLayer):
         return layer.train(module.training)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As `torch.nn.Module` does; the error about weights of `torch.nn.MultiheadAttention` says how to load them."""
+        """As `torch.nn.Module`; an error about weights of `torch.nn.MultiheadAttention` names the ways to load them."""
         with hinting_at_pytorch(state_dict):
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -268,7 +268,7 @@ class MultiHeadAttention(RecordedLayer):
             q_start: position of x's first query, an int or int64 (batch,), where key j has position j; by default the
                 length of the cache, or 0.
             cache: x's keys and values are appended to it, and x attends to all its entries. It belongs to this layer
-                from then on. After an exception it is as before, unless its `length` says that x was appended.
+                from then on. After an exception it is as before, unless x is counted in its `length`.
 
         Returns:
             (batch, length, dim).

@@ -1,6 +1,6 @@
-"""Mechanisms say how queries, keys and values become outputs: hashable declarations that a plan can carry.
+"""Mechanisms define how queries, keys and values become outputs: hashable declarations that a plan can carry.
 
-Each says what it may be combined with; learned tensors are passed to a call as `parameters=` and belong to modules.
+Each declares what it may be combined with; learned tensors are passed to a call as `parameters=` and belong to modules.
 A new mechanism is one file here and two export lines below; its class enrols itself, and the tests find it there.
 """
 

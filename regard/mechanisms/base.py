@@ -68,8 +68,8 @@ class Computed(NamedTuple):
 class Mechanism(Declared, enrol=False):
     """How queries, keys and values become an output; a frozen declaration, compared by value.
 
-    The attributes below say what it may be combined with; a call that asks for more is refused before any backend is
-    asked. Learned tensors are passed to each call as `parameters=`; `new_parameters` makes them. Subclasses enrol
+    The attributes below declare what it may be combined with; other calls are refused before any backend is asked.
+    Learned tensors are passed to each call as `parameters=`; `new_parameters` makes them. Subclasses enrol
     themselves, so that `parse` reads their text.
     """
 

@@ -29,7 +29,7 @@ class Performer(Kernelised):
     The rows of ω, one for each feature, are random vectors: standard normal, in blocks at right angles. They are a
     function of (seed, features, head_dim), the same for all heads and on every device. Each vector's exponents are
     taken relative to its own largest, so that nothing overflows and no position looks at another; one that is
-    smaller by more than half of what the dtype's exponents can tell (e⁻⁴³ in float32) is raised to that, so that no
+    smaller by more than half of what the dtype's exponents can express (e⁻⁴³ in float32) is raised to that, so that no
     denominator vanishes.
 
     The error of the estimate falls like 1 / sqrt(features) and grows exponentially with scale (|q|² + |k|²): it suits

@@ -79,7 +79,7 @@ def check_computable(score: Score) -> None:
     kind = type(score)
     if kind.project is not Score.project and not score.projects:
         raise ArgumentError(
-            f"{kind.__name__} defines project, which is called only where the class says `projects = True`; add that"
+            f"{kind.__name__} defines project, which is called only where the class has `projects = True`; add that"
         )
     left = score.lowered()
     if not (left.is_dot_product or left.lowered().is_dot_product or isinstance(left, TanhSum | AroundCentre)):
@@ -363,7 +363,7 @@ class LocalPredictive(Score):
     Args:
         score: what is scored near the centre: Dot, General, Concat, Additive or ScaledDot.
         window: the paper's D: keys farther than this from the centre are masked.
-        query_dim: size of a query; needed where the inner score does not tell it.
+        query_dim: size of a query; needed where the inner score does not have it.
 
     Parameters of a call: those of the inner score; `centre_weight`, W_p, (heads or 1, query_dim, query_dim), and
     `centre_energy`, v_p, (heads or 1, query_dim).

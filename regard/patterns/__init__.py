@@ -1,4 +1,4 @@
-"""Patterns say which query may look at which key: values that compare, combine with `& | ~`, count, print and draw.
+"""Patterns define which query may look at which key: values that compare, combine with `& | ~`, count, print and draw.
 
 `allows(q_pos, k_pos)` defines a pattern; everything else (structure, dense form, text) agrees with it.
 A new pattern is one file here and two export lines below; its class registers itself, and the tests find it there.

@@ -34,6 +34,7 @@ class Pattern(Declared, enrol=False):
     second method, `allows` is evaluated for every pair. The class registers itself, so that `parse` reads its text,
     such as `every(3)`.
 
+    >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Every(Pattern):
     ...     stride: int
@@ -68,7 +69,7 @@ class Pattern(Declared, enrol=False):
         Returns:
             Booleans of the broadcast shape; True = may look.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say which pairs it allows")
+        raise NotImplementedError(f"{type(self).__name__} does not define which pairs it allows")
 
     def form(self) -> Band | Pattern | None:
         """An equal pattern in simpler terms: a Band, or patterns joined by & | ~; None if `segments` is defined."""
@@ -90,7 +91,7 @@ class Pattern(Declared, enrol=False):
 
     @cached_property
     def _simpler(self) -> Band | Pattern | None:
-        """What answers the questions below in place of this pattern; None where its own `segments` does."""
+        """What the methods below ask in place of this pattern; None where they ask its own `segments`."""
         band = self.band()
         return self._form if band is None else band
 
@@ -179,13 +180,11 @@ class Pattern(Declared, enrol=False):
         return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
     def _truth(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        """What `allows` answers, which has to be booleans; an additive mask, for one, is refused."""
+        """What `allows` returns, which has to be booleans; an additive mask, for one, is refused."""
         allowed = self.allows(q_pos, k_pos)
         if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
             kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
-            raise ArgumentError(
-                f"{type(self).__name__}.allows answered with {kind}; it needs booleans, True = may look"
-            )
+            raise ArgumentError(f"{type(self).__name__}.allows returned {kind}; it needs booleans, True = may look")
         return allowed
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
@@ -476,7 +475,7 @@ class Compound(Pattern, enrol=False):
 
     def made_of(self) -> tuple[Pattern, ...]:
         """The patterns it is made of."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it is made of")
+        raise NotImplementedError(f"{type(self).__name__} does not define what it is made of")
 
     query_free = _of_all("query_free")
     compares_positions = _of_any("compares_positions")

@@ -12,7 +12,7 @@ from regard.patterns.base import MOST_LOOKS, Pattern
 from regard.patterns.grid import CHUNK, Grid
 from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import Ranges, size, union
-from regard.patterns.row_blocks import ROWS, Answers, RowBlock, in_row_blocks
+from regard.patterns.row_blocks import ROWS, EvaluatedBlocks, RowBlock, in_row_blocks
 from regard.patterns.strided import Lattice
 
 LOOK = 13  # evaluating 2**LOOK pairs takes as long as looking at one row block
@@ -45,7 +45,7 @@ def off_queries(pattern: Pattern) -> tuple[Ranges, Pattern]:
     >>> from regard.patterns import parse
     >>> queries, others = off_queries(simplified(parse("causal & (prefix(2) | query_set(8, 9))")))
     >>> queries, str(others)
-    ((range(8, 10),), 'causal & prefix(2)')
+    ((range(8, 10),), 'causal & key_span(0, 2)')
     """
     named = union(run for leaf in leaves(pattern) for run in leaf.named_queries)
     return named, _replaced(pattern, lambda leaf: bool(leaf.named_queries), NOTHING).canonical() if named else pattern
@@ -178,7 +178,7 @@ def _count(pattern: Pattern, grid: Grid, looks: Looks) -> int:
     total = sum(_count_on(there, stride, grid, looks) for stride, there in on_lattices)
     if (closed := _closed(rest, grid)) is not None:
         return total + closed
-    blocks = Answers(rest, grid)
+    blocks = EvaluatedBlocks(rest, grid)
     if rest != NOTHING and grid.q_len // ROWS > looks.left:
         raise TooLongError
     for block in in_row_blocks(rest, grid) if rest != NOTHING else ():
@@ -187,7 +187,7 @@ def _count(pattern: Pattern, grid: Grid, looks: Looks) -> int:
     return total
 
 
-def _looked(blocks: Answers, block: RowBlock, looks: Looks) -> int:
+def _looked(blocks: EvaluatedBlocks, block: RowBlock, looks: Looks) -> int:
     """Allowed pairs among the keys that must be checked pair by pair."""
     pairs = 0
     for keys in block.partial:

@@ -57,10 +57,10 @@ def draw(
     """Lines of squares (may look) and dots (may not), queries down, keys across, with a ruler of positions.
 
     With more than one layer, empty squares are positions from which a query learns through other positions. Heads that
-    differ are drawn one after the other. Patterns that differ by batch row are drawn for the first, and the title says
-    so. Lines longer than `width` are avoided: columns are drawn without spaces, and if that is not enough a character
-    stands for several queries and keys. `plain` draws with # and . alone; by default each sign that standard output
-    cannot write is plain, so that the drawing can be printed.
+    differ are drawn one after the other. Patterns that differ by batch row are drawn for the first, which the title
+    names. Lines longer than `width` are avoided: columns are drawn without spaces, and if that is not enough a
+    character stands for several queries and keys. `plain` draws with # and . alone; by default each sign that standard
+    output cannot write is plain, so that the drawing can be printed.
 
     >>> from regard.patterns import CausalWindow
     >>> print(draw(CausalWindow(2), 3, 3, layers=2))
@@ -187,7 +187,7 @@ def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tens
 
     Args:
         pattern: what each layer allows among all `k_len` positions.
-        q_len: rows of the answer, the last positions; at most `k_len`.
+        q_len: rows of the result, the last positions; at most `k_len`.
         k_len: positions of the text.
         layers: 1 or more.
 

@@ -231,13 +231,13 @@ class Where(Pattern):
         allowed = self.function(q_pos, k_pos)
         if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
             kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
-            raise ArgumentError(f"the function in {self} answered with {kind}; it needs a boolean tensor")
+            raise ArgumentError(f"the function in {self} returned {kind}; it needs a boolean tensor")
         wanted = common_shape(q_pos.shape, k_pos.shape)
         try:
             return allowed.expand(common_shape(allowed.shape, wanted))
         except (RuntimeError, ShapeError):
             raise ShapeError(
-                f"the function in {self} answered with shape {tuple(allowed.shape)} for positions of {tuple(wanted)}"
+                f"the function in {self} returned shape {tuple(allowed.shape)} for positions of {tuple(wanted)}"
             ) from None
 
     def __str__(self) -> str:

@@ -330,7 +330,7 @@ class Reader:
         return self.words[self.at + further][0] if self.at + further < len(self.words) else ""
 
     def take(self, sign: str) -> bool:
-        """Skips the next word if it is this sign, and says whether it was."""
+        """Skips the next word if it is this sign, and returns whether it was."""
         taken = self.peek() == sign
         self.at += taken
         return taken

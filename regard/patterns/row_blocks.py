@@ -139,7 +139,7 @@ def in_row_blocks(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[Ro
 
 
 def narrowed(pattern: Pattern, first: int, last: int, keys: range, k_len: int) -> Pattern:
-    """A pattern that answers alike for the queries at first..last and `keys`, without the parts that decide nothing.
+    """A pattern with the same pairs of the queries at first..last and `keys`, without the parts that decide nothing.
 
     >>> from regard.patterns import Causal, KeySpan, SlidingWindow
     >>> print(narrowed(SlidingWindow(8) | (Causal() & KeySpan(0, 10)), 50, 60, range(45, 65), 99))
@@ -159,8 +159,8 @@ def narrowed(pattern: Pattern, first: int, last: int, keys: range, k_len: int) -
 
 
 @dataclass
-class Answers:
-    """A pattern's answers for blocks of pairs, each computed once: blocks that it cannot tell apart share theirs."""
+class EvaluatedBlocks:
+    """A pattern evaluated for blocks of pairs, each once: blocks that it does not distinguish share their pairs."""
 
     pattern: Pattern
     grid: Grid
@@ -168,7 +168,7 @@ class Answers:
     names: dict[tuple[range, range], Hashable] = field(default_factory=dict)
 
     def identity(self, rows: range, keys: range) -> Hashable:
-        """Equal for blocks with equal answers; None where nothing is known to be equal."""
+        """Equal for blocks with equal pairs; None where nothing is known to be equal."""
         assert isinstance(self.grid.q_start, int)
         first = self.grid.q_start + rows.start
         left = narrowed(self.pattern, first, first + len(rows) - 1, keys, self.grid.k_len)

@@ -1,6 +1,6 @@
 """Square tiles of a pattern, its empty rows and its visible keys, without a dense mask.
 
-Row blocks say what is certain. Only the other keys are looked at pair by pair, and blocks that a pattern cannot tell
+Row blocks give what is certain. Only the other keys are evaluated pair by pair, and blocks that a pattern cannot tell
 apart are looked at once.
 """
 
@@ -16,7 +16,7 @@ from regard.errors import UnsupportedError
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Ranges, covers, size, union, without
-from regard.patterns.row_blocks import Answers, in_row_blocks
+from regard.patterns.row_blocks import EvaluatedBlocks, in_row_blocks
 
 EMPTY, PARTIAL, FULL = range(3)
 AT_ONCE = 1 << 14  # pairs of neighbouring tiles that are evaluated in one call, where tiles are small
@@ -61,7 +61,7 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
     if pattern.varies_by_head or pattern.varies_by_row:
         raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its tiles")
     grid = Grid.whole(q_len, k_len, q_start)
-    answers = Answers(pattern, grid)
+    blocks = EvaluatedBlocks(pattern, grid)
     columns = -(-k_len // tile)
     full, partial = [], []
     for block in in_row_blocks(pattern, grid, tile):
@@ -72,7 +72,7 @@ def tiles(pattern: Pattern, q_len: int, k_len: int, tile: int, q_start: int | No
         for run in _near(without(unsure, certain), gap=together - 1):
             for at in range(run.start, run.stop, together):
                 keys = range(at * tile, min(k_len, min(at + together, run.stop) * tile))
-                for column, state in enumerate(_states(answers.allowed(block.rows, keys), tile), start=at):
+                for column, state in enumerate(_states(blocks.allowed(block.rows, keys), tile), start=at):
                     if state != EMPTY:
                         found[state].append(range(column, column + 1))
         full.append(union(found[FULL]))
@@ -89,14 +89,14 @@ def empty_rows(pattern: Pattern, q_len: int, k_len: int, q_start: int | None = N
     if pattern.varies_by_head or pattern.varies_by_row:
         raise UnsupportedError(f"{pattern} differs by batch row or head; ask for_row(b) or for_head(h) for its rows")
     grid = Grid.whole(q_len, k_len, q_start)
-    answers = Answers(pattern, grid)
+    blocks = EvaluatedBlocks(pattern, grid)
     found: list[range] = []
     for block in in_row_blocks(pattern, grid):
         if block.full:
             continue
         empty = torch.ones(len(block.rows), dtype=torch.bool, device="cpu")
         for keys in block.partial:
-            empty &= ~answers.allowed(block.rows, keys).any(-1)
+            empty &= ~blocks.allowed(block.rows, keys).any(-1)
         found += [range(block.rows[row], block.rows[row] + 1) for row in empty.nonzero().flatten().tolist()]
     return union(found)
 
@@ -110,12 +110,12 @@ def seen_keys(pattern: Pattern, grid: Grid) -> Ranges:
 
 def _seen_keys(pattern: Pattern, q_start: int, q_len: int, k_len: int, rows: range, keys: range) -> Ranges:
     grid = Grid(q_len, k_len, q_start, rows, keys, torch.device("cpu"))
-    answers = Answers(pattern, grid)
+    blocks = EvaluatedBlocks(pattern, grid)
     seen: Ranges = ()
     for block in in_row_blocks(pattern, grid):
         seen = union([*seen, *block.full])
         for some in without(block.partial, seen):
-            found = answers.allowed(block.rows, some).any(0).nonzero().flatten().tolist()
+            found = blocks.allowed(block.rows, some).any(0).nonzero().flatten().tolist()
             seen = union([*seen, *(range(some[key], some[key] + 1) for key in found)])
         if covers(seen, keys):
             break

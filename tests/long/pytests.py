@@ -61,7 +61,7 @@ FOLDERS = (
 # Slow tests that no other run has; those of the grid take minutes for each length.
 SLOW = (
     *_of("regard", "backends/test_flex.py backends/test_second_pass.py contracts/test_fixed_laws.py"),
-    *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh_fast.py"),
+    *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh.py"),
     *_of("regard", "mechanisms/test_random_features.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
     *_of("regard", "native/test_shipping.py"),

@@ -166,7 +166,7 @@ FAULTS = {
     "10 processes that differ in a number pass the agreement": Fault(
         agree_on_types_alone,
         "tests/regard/several_processes/test_agreement.py::"
-        "test_what_a_process_tells_the_others_depends_on_every_number_of_an_option",
+        "test_what_processes_compare_depends_on_every_number_of_an_option",
     ),
     "11 targets are normalised and references are not": Fault(
         normalise_targets, "tests/regard_lab/text/test_typography.py::test_every_target_comes_back_as_it_is"

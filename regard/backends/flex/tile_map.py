@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from regard.backends.schedule import Schedule, joined
 from regard.patterns import Grid, Pattern
 from regard.patterns.ranges import covers
-from regard.patterns.row_blocks import Answers, RowBlock
+from regard.patterns.row_blocks import EvaluatedBlocks, RowBlock
 
 TILE = 128  # queries and keys of a tile, the size that FlexAttention's kernels use
 BIT = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], device="cpu")  # of a byte
@@ -173,7 +173,7 @@ class _Tiles:
 
 
 def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
-    answers = Answers(pattern, grid)
+    answers = EvaluatedBlocks(pattern, grid)
     numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
     table, empty_rows = [], []
     pairs = kept = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from regard.backends.composed import Calls
-from regard.backends.limits import Limit, not_empty, on_dot_products, refused, where
+from regard.backends.limits import not_empty, on_dot_products, refused, where
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
@@ -22,42 +22,6 @@ PACE = {"AVX2": 0.85, "AVX-512": 0.5}
 WIDE = 0.95  # in float64
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_KEYS = 2**31 - 1 - SPAN
-
-
-@with_sinks
-class Native(Described):
-    """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
-
-    name = "native"
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        return LIMITS
-
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(LIMITS, problem)) is not None:
-            return refusal
-        library = load()
-        assert isinstance(library, Library)
-        pairs, estimated = _pairs(problem, library)
-        if (refusal := strict_refusal(problem, pairs)) is not None:
-            return refusal
-        kernel, reads = Kernel(library, problem), _reads_stored(problem)
-        steps = steps_of(library, problem) if reads else None
-        return Offer(
-            with_kernel_statistics(_cost(problem, library, pairs, estimated), problem),
-            kernel.run,
-            takes_stored=reads,
-            steps=None if steps is None else steps.run,
-        )
-
-
-def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
-    """The kernel for a part of another backend's call, and its cost; None where it does not compute this problem."""
-    library = load()
-    if isinstance(library, str) or refused(LIMITS, problem) is not None:
-        return None
-    return Differentiated(Kernel(library, problem)), _cost(problem, library, *_pairs(problem, library))
 
 
 def _is_built(problem: Problem) -> str | None:
@@ -84,6 +48,39 @@ LIMITS = (
     ),
     _holds_bias,
 )
+
+
+@with_sinks
+class Native(Described):
+    """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
+
+    name = "native"
+    limits = LIMITS
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if (refusal := refused(LIMITS, problem)) is not None:
+            return refusal
+        library = load()
+        assert isinstance(library, Library)
+        pairs, estimated = _pairs(problem, library)
+        if (refusal := strict_refusal(problem, pairs)) is not None:
+            return refusal
+        kernel, reads = Kernel(library, problem), _reads_stored(problem)
+        steps = steps_of(library, problem) if reads else None
+        return Offer(
+            with_kernel_statistics(_cost(problem, library, pairs, estimated), problem),
+            kernel.run,
+            takes_stored=reads,
+            steps=None if steps is None else steps.run,
+        )
+
+
+def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
+    """The kernel for a part of another backend's call, and its cost; None where it does not compute this problem."""
+    library = load()
+    if isinstance(library, str) or refused(LIMITS, problem) is not None:
+        return None
+    return Differentiated(Kernel(library, problem)), _cost(problem, library, *_pairs(problem, library))
 
 
 def _reads_stored(problem: Problem) -> bool:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends.scores.blocking import Blocking, RowBlock, ScoreBlock, Workspace, is_whole
-from regard.backends.scores.formulas import Dots, Formula, TanhSums, centres
+from regard.backends.scores.formulas import Centres, Dots, TanhSums, visible_span
 from regard.core.backend import Operands, Relative
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores import AroundCentre, TanhSum
@@ -60,10 +60,10 @@ class Scores:
         if isinstance(score, AroundCentre):
             share = operands.parameters["centre"].to(self.dtype)
             share = share if self.empty_rows is None else share.masked_fill(self.empty_rows, 0)
-            self.centres = centres(score, problem, operands, share)
+            self.centres = Centres(score, share, *visible_span(problem, operands.grid), operands.grid)
             score = score.score
         factor = problem.scale * LOG2E if problem.softcap is None else problem.scale / problem.softcap
-        self.formula: Formula = Dots(problem.scale, factor)
+        self.formula: Dots | TanhSums = Dots(problem.scale, factor)
         if isinstance(score, TanhSum):
             self.formula = TanhSums(operands.parameters["energy"].to(self.dtype), problem.scale, factor, learns)
 

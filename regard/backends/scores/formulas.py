@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Protocol
 
 import torch
 
 from regard.backends.scores.blocking import ScoreBlock, Workspace
-from regard.core.backend import Operands
 from regard.core.problem import Problem
 from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns import Grid
@@ -47,32 +45,9 @@ def sums_tanh(problem: Problem) -> bool:
     return isinstance(score.score if isinstance(score, AroundCentre) else score, TanhSum)
 
 
-class Formula(Protocol):
-    """The scores of a block, times a factor, and the gradients of queries and keys."""
-
-    def prepared(self, q: torch.Tensor) -> torch.Tensor:
-        """Queries in the form that `compute` and `send` take."""
-        ...
-
-    def compute(self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the scores times the factor."""
-        ...
-
-    def send(
-        self,
-        block: ScoreBlock,
-        gradient: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        dq: torch.Tensor,
-        dk: torch.Tensor,
-    ) -> None:
-        """Add the gradients of queries and keys to `dq` and `dk`; `gradient` is of the scores without the factor."""
-        ...
-
-
 class Dots:
-    """`q · k * scale`."""
+    """`q · k * scale`, in blocks: `compute` writes the scores times a factor, of queries that `prepared` has changed;
+    `send` adds the gradients of queries and keys, given that of the scores without the factor."""
 
     def __init__(self, scale: float, factor: float) -> None:
         self.scale, self.factor = scale, factor
@@ -98,7 +73,9 @@ class Dots:
 
 
 class TanhSums:
-    """`v · tanh(q + k) * scale`, slab by slab. A slab is some pairs with all terms, (units, heads, rows, keys, terms).
+    """`v · tanh(q + k) * scale`, by the methods of `Dots` and slab by slab.
+
+    A slab is some pairs with all terms, (units, heads, rows, keys, terms).
 
     Args:
         energy: v, (heads or 1, terms), in the dtype of the scores.
@@ -242,8 +219,3 @@ def visible_span(problem: Problem, grid: Grid) -> tuple[torch.Tensor, torch.Tens
     first = places.where(seen, len(grid.keys)).amin(-1, keepdim=True)
     stop = (places + 1).where(seen, 0).amax(-1, keepdim=True)
     return first + grid.keys.start, (stop - first).clamp_min(0)
-
-
-def centres(score: AroundCentre, problem: Problem, operands: Operands, share: torch.Tensor) -> Centres:
-    """The term of a call."""
-    return Centres(score, share, *visible_span(problem, operands.grid), operands.grid)

@@ -361,14 +361,10 @@ def test_a_plan_on_cuda_takes_flex_where_it_saves_work(options: dict[str, Any], 
 
 
 @pytest.mark.usefixtures("triton")
-def test_any_pattern_is_one_call() -> None:
+def test_any_pattern_is_one_call_and_doubling_the_length_doubles_the_cost_of_a_window() -> None:
     offer = Flex().assess(on_cuda(pattern=PATTERNS["bigbird"]))
     assert isinstance(offer, Offer)
     assert offer.cost.calls == 1
-
-
-@pytest.mark.usefixtures("triton")
-def test_doubling_the_length_doubles_the_cost_of_a_window() -> None:
     offers = [Flex().assess(on_cuda(pattern=p.CausalWindow(512), q_len=n, k_len=n)) for n in (4096, 8192)]
     costs: list[Cost] = [offer.cost for offer in offers if isinstance(offer, Offer)]
     assert costs[1].pairs == pytest.approx(2 * costs[0].pairs, rel=0.1)

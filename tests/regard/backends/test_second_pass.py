@@ -126,11 +126,6 @@ class TestWeightsOf:
         with pytest.raises(rg.ArgumentError, match="weights_of twice"):
             checked_wants([weights_of([1]), weights_of([2])])
 
-    def test_what_was_not_asked_for_is_refused(self):
-        q, k, v = make_qkv()
-        with pytest.raises(rg.RegardError, match="weights_of was not requested"):
-            _ = detail(q, k, v).chosen_weights
-
 
 def test_distance_is_the_mean_distance_however_far_out_the_positions_are():
     q, k = torch.zeros(1, 1, 2, 4, dtype=torch.float64), torch.zeros(1, 1, 3, 4, dtype=torch.float64)

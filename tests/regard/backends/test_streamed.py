@@ -105,17 +105,6 @@ def check(numbers, pattern, options, grad, expected, dtype):
     assert max(errors.values()) <= 1, (pattern, dtype, errors)
 
 
-@pytest.mark.parametrize(("head_dim", "v_dim"), [(1, 1), (1, 256), (256, 3), (64, 80)])
-def test_every_size_of_a_head(head_dim, v_dim):
-    q, k, v = make_qkv(head_dim=head_dim, v_dim=v_dim, dtype=torch.float64)
-    found = detail(q, k, v, pattern="causal", backend="streamed")
-    i, j = 4 + np.arange(7)[:, None], np.arange(11)
-    expected = answer(q, k, v, j <= i, scale=head_dim**-0.5)
-    budget = Budget.of(q, k, v, torch.float64, scale=head_dim**-0.5)
-    assert budget.share("output", found.output, expected.output) <= 1
-    assert budget.share("log_sum_exp", found.log_sum_exp, expected.log_sum_exp) <= 1
-
-
 @pytest.mark.parametrize("pattern", [p.Causal(), p.Explicit(torch.rand(2, 4, 5, 7) > 0.4)])
 def test_gradients_are_those_of_finite_differences(pattern, monkeypatch):
     cut(monkeypatch, 2, 8, 2)
@@ -163,17 +152,6 @@ def test_one_number_a_distance_shared_by_all_heads_gets_their_gradients_together
         output = attend(q, k, v, bias=Shared(), backend=backend)
         found.append(torch.autograd.grad(output.sin().sum(), Shared.weight)[0])
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_dropout_drops_what_the_reference_drops(size, monkeypatch):
-    """Queries of zeros weigh all keys alike and values are unit vectors: the output shows what was kept."""
-    cut(monkeypatch, *size)
-    q, k, v = torch.zeros(2, 6, 19, 4), torch.randn(2, 3, 33, 4), torch.eye(33).expand(2, 3, 33, 33)
-    options = {"dropout": 0.4, "dropout_seed": 2**40 + 1, "q_start": torch.tensor([3, 2**33])}
-    shown = [attend(q, k, v, backend=backend, **options) != 0 for backend in ("reference", "streamed")]
-    assert torch.equal(*shown)
-    assert 0.5 < shown[0].double().mean() < 0.7
 
 
 def test_dropping_everything_leaves_zeros_and_no_nan():
@@ -303,8 +281,3 @@ class TestPlans:
         assert pairs < 1.3 * 2048 * 2049 / 2
         with pytest.raises(rg.UnsupportedError, match="strict=True, and it computes"):
             plan(q, k, v, pattern="causal_window(3)", backend="streamed", strict=True)
-
-    def test_it_says_why_not(self):
-        x = torch.zeros(1, 1, 0, 4)
-        with pytest.raises(rg.UnsupportedError, match="nothing to compute"):
-            plan(x, x, x, backend="streamed")

@@ -29,6 +29,7 @@ from regard.core.result import NAMES, TopKeys, Want
 from regard.core.tensors import Stored
 from regard.errors import RegardError
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from native.test_native_interrupted import kinds, wrong_after_exceptions, wrong_with_calls_inside
 

@@ -142,5 +142,5 @@ def test_a_pattern_that_answers_with_numbers_is_refused(answer, around):
             return answer(q_pos, k_pos)
 
     q = torch.randn(1, 4, 7, 8)
-    with pytest.raises(ArgumentError, match=r"Scores.allows answered with torch.*; it needs booleans"):
+    with pytest.raises(ArgumentError, match=r"Scores.allows returned torch.*; it needs booleans"):
         rg.attention(q, q, q, pattern=around(Scores()))

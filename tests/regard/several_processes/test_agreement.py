@@ -16,6 +16,7 @@ from torch import nn
 import regard
 from regard import bias, distributed
 from regard import patterns as p
+from regard.distributed import api
 
 
 @dataclass
@@ -209,3 +210,10 @@ def stepped() -> list[str]:
 
 def test_a_number_that_changed_since_the_last_call_is_compared_again(pools):
     assert pools(2).run(stepped) == [["", "sink", "", "pattern"]] * 2
+
+
+def test_what_processes_compare_depends_on_every_number_of_an_option():
+    """In one process, where a fault can be planted."""
+    for what in every(2):
+        first, again, other = ([api.contents(x) for x in every(size)[what].values()] for size in (2, 2, 3))
+        assert first == again != other, what

@@ -202,7 +202,7 @@ FAULTS = {
     "no file": "lies outside it, or in no file",
     "negative": "are no sizes",
     "kind": "is not the manifest of a checkpoint",
-    "state": "does not hold optimiser.state.",
+    "state": "with other sizes or numbers than checkpoint.json names",
     "memory": "there is no memory for optimiser.state.",
     "format": "has format 99; this version reads format 1",
     "settings": "values and settings are given by name",
