@@ -22,11 +22,11 @@ Graph = dict[str, set[str]]
 
 
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
-BUDGETS = {
-    "regard": 28_000,
-    "regard_lab": 34_500,  # without bench; 31,000 once lessons are pages
-    "benchmarks": 7_000,  # with regard_lab.bench
-    "tests": 48_000,
+BUDGETS = {  # on their way to 28,000, 34,500, 7,000 and 48,000
+    "regard": 30_300,
+    "regard_lab": 39_500,  # without bench
+    "benchmarks": 8_000,  # with regard_lab.bench
+    "tests": 60_100,
 }
 LONGEST_FILE = 600
 

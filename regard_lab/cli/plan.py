@@ -15,6 +15,7 @@ from regard.arguments import suggest
 from regard.backends import BACKENDS
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
+from regard.core.problem import MOST_PLANNED
 from regard.core.result import checked_wants
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError, UnsupportedError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("cpu", "cuda")
 COMPILED = "flex"  # the backend that compiles its kernels
-LARGEST = 10**18  # of a size: positions are counted in 64 bits
+LARGEST = MOST_PLANNED  # of a size
 UNEVEN, WORTH = 0.9, 0.1  # another layout is forecast too below this share of computing, and named if it gains this
 MOST_COMPARED = 64  # ranks for which that is done
 FORECAST_FORMS = ("ring", "gather", "auto")

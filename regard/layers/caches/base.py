@@ -160,6 +160,10 @@ class Cache(Owned):
                 name: torch.empty(*axes, dim, dtype=torch.float32, device=device) for name, dim in scales.items()
             }
         self._held = Held(planes)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what a kind of cache has besides its entries."""
 
     @property
     def length(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -133,8 +133,7 @@ class PagedCache(Cache):
     kind, bounded = "paged", None
     _changing = ("_held", "_table", "_owner")
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def _set_up(self) -> None:
         planes = self._held.planes
         self._pool = Pool(
             {name: plane.new_empty(plane.shape[1], 0, PAGE, plane.shape[3]) for name, plane in planes.items()}

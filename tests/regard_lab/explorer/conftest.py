@@ -1,17 +1,10 @@
-"""What tests of pages share: one browser, and files of pages."""
+"""What tests of pages share: files of pages."""
 
 import pytest
 
 from regard_lab.seeing.explorer import Page, to_page
 
-from .browsing import chromium
 from .making import translation
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="session")
