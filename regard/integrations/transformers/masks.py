@@ -68,7 +68,15 @@ class PatternMask(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls, pattern: Pattern, q_start: int, shape: Any, device: Any, *_: Any, dtype: Any = torch.float32, **others: Any
+        cls,
+        pattern: Pattern,
+        q_start: int,
+        shape: tuple[int, ...],
+        device: torch.device,
+        dense: Callable[[], torch.Tensor],
+        *,
+        reason: str | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> PatternMask:
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 

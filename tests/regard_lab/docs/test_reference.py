@@ -62,6 +62,8 @@ def test_every_signature_is_the_one_that_python_reports(site, name):
     for short, (path, value) in documented(import_module(name)).items():
         if short in NOT_CALLED or (inspect.isclass(value) and issubclass(value, BaseException)):
             continue
+        if not reported(value) and path not in shown:
+            continue  # a class that takes nothing
         assert path in shown, f"{path} has no signature"
         rows, real = written(shown[path]), reported(value)
         assert len(rows) == len(real), f"{shown[path]} is not {inspect.signature(value)}"
