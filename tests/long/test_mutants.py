@@ -39,7 +39,7 @@ def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(t
 
 
 @pytest.mark.parametrize(
-    "path", ["regard/patterns/tiles.py", "regard/backends/fused.py", "regard/layers/caches/state.py"]
+    "path", ["regard/patterns/tiles.py", "regard/backends/streamed.py", "regard/layers/caches/state.py"]
 )
 def test_the_function_around_a_place_is_called_as_python_calls_it(path):
     source = (ROOT / path).read_bytes()
