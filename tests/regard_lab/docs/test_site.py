@@ -74,7 +74,8 @@ def test_the_menu_says_what_a_page_is_about(site):
     first = (site / "index.html").read_text("utf-8")
     tabs = re.findall(r'class="md-tabs__link">\s*(.*?)\s*</a>', first, re.DOTALL)
     assert tabs == [
-        "Start", "Lessons", "Guides", "Choose attention", "Exact semantics", "Commands", "API reference", "Results", "Project",
+        "Start", "Lessons", "Guides", "Choose attention", "Exact semantics", "Commands", "API reference",
+        "Results", "Project",
     ]  # fmt: skip
     titles = {html.unescape(one) for one in re.findall(r'<span class="md-ellipsis">\s*(.*?)\s*</span>', first)}
     assert len(titles) > 60
