@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -24,7 +24,7 @@ class Held(Pattern, enrol=False):
     With a tensor it has a serial, and is equal only to itself and to its copies. Without one it compares by value.
     """
 
-    serial: int = field(default=0, init=False, repr=False)
+    serial: ClassVar[int] = 0  # an instance that holds a tensor has its own; as a field, torch 2.11 could not trace it
 
     @property
     def by_value(self) -> bool:  # type: ignore[override]
