@@ -1,7 +1,7 @@
 """One attention made of several fused calls, differentiable as a whole.
 
 `compose` is the autograd function of all backends that compute softmax by calls with gradients of their own: `Calls`
-says what they compute. `RowBlockCalls` are the fused calls of any pattern, one for each row block of its schedule; the
+describes them. `RowBlockCalls` are the fused calls of any pattern, one for each row block of its schedule; the
 fused backend computes whole problems by them, and the tiled backend the parts of a strided pattern.
 """
 
@@ -205,7 +205,7 @@ class RowBlockCalls:
     problem: Problem
     keys: range
     masks: KeptMasks = field(default_factory=KeptMasks)
-    answers: dict[torch.device, EvaluatedBlocks] = field(default_factory=dict)
+    evaluated: dict[torch.device, EvaluatedBlocks] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: Problem) -> RowBlockCalls:
@@ -410,13 +410,13 @@ class RowBlockCalls:
         return torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill(~allowed, -math.inf)
 
     def _answers(self, device: torch.device) -> EvaluatedBlocks:
-        """The pattern's answers for blocks of pairs, of which equal ones are evaluated once."""
-        if device not in self.answers:
+        """Evaluates the pattern on blocks of pairs; equal blocks are evaluated once."""
+        if device not in self.evaluated:
             problem = self.problem
             assert problem.q_start is not PER_ROW
             grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start, device)
-            self.answers[device] = EvaluatedBlocks(problem.pattern, grid)
-        return self.answers[device]
+            self.evaluated[device] = EvaluatedBlocks(problem.pattern, grid)
+        return self.evaluated[device]
 
 
 def _index_of(block: RowBlock, first: int, device: torch.device) -> torch.Tensor:

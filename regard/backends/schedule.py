@@ -267,7 +267,7 @@ class _Writing:
                 "batch rows start at different positions, so their schedules differ; write one for each batch row"
             )
         grid = Grid.whole(schedule.q_len, schedule.k_len, schedule.starts[0])
-        self.answers = EvaluatedBlocks(schedule.pattern, grid)
+        self.evaluated = EvaluatedBlocks(schedule.pattern, grid)
 
     def result(self) -> Arrays:
         for block in self.schedule:
@@ -282,7 +282,7 @@ class _Writing:
         """The kind of a run by evaluating its pairs, with its bounds (2, rows) or words."""
         if run.kind == Kind.WHOLE:
             return run.kind, None
-        allowed = self.answers.allowed(rows, run.keys)
+        allowed = self.evaluated.allowed(rows, run.keys)
         if allowed.dim() == 4:  # of one batch row and head
             allowed = allowed[0, 0]  # (rows, keys)
         count, first = allowed.sum(-1), allowed.int().argmax(-1)

@@ -40,7 +40,7 @@ class Operands(NamedTuple):
 
     q: (batch, heads, q_len, head_dim), k: (batch, kv_heads, keys, head_dim), v: (batch, kv_heads, keys, v_dim),
     bias: None, or (batch or 1, heads or 1, q_len or 1, keys or 1), or Relative. k and v are Stored only for
-    backends whose offer says `takes_stored`. parameters: the tensors of the mechanism by name.
+    backends whose offer has `takes_stored`. parameters: the tensors of the mechanism by name.
     sink: None, or the logits of the sinks, (batch or 1, heads or 1, 1) in float32 at least.
     """
 

@@ -141,7 +141,7 @@ class AroundCentre(Score, enrol=False):
     window / 2; other keys are masked.
 
     p = first + S · centre, where a call's live keys are the S from `first` on, and the parameter `centre`, (batch,
-    heads, q_len), says for each query which share of them lies before p.
+    heads, q_len), is the share of them that lies before p, for each query.
     """
 
     score: Score

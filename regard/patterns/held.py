@@ -81,7 +81,7 @@ def _drawn() -> int:
     return 1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big")
 
 
-# A compiler calls it while it traces, as `torch.compiler.assume_constant_result` says; that imports the compiler.
+# A compiler calls it while it traces. `torch.compiler.assume_constant_result` sets this too, but imports the compiler.
 _drawn._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 

@@ -52,7 +52,7 @@ class RandomBlocks(Pattern):
         object.__setattr__(self, "past", yes_or_no("RandomBlocks' past", past))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        """The truth for a call whose last key is the last of `k_pos`; `evaluate` knows the call's own length."""
+        """The truth for a call whose last key is the last of `k_pos`; `evaluate` uses the call's own length."""
         return self._allows(q_pos, k_pos, int(k_pos.max()) + 1 if k_pos.numel() else 0)
 
     def evaluate(self, grid: Grid) -> torch.Tensor:

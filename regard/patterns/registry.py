@@ -177,7 +177,7 @@ def _in(package: str, kind: type) -> bool:
 
 
 class Reader:
-    """Reads a text of names, numbers and signs from left to right; `operators` says that & | ~ may join names.
+    """Reads a text of names, numbers and signs from left to right; with `operators`, & | ~ may join names.
 
     Args:
         text: the text.

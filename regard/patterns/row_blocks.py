@@ -23,7 +23,7 @@ ROWS = 64  # of a row block, where a pattern is counted or its visible keys are 
 class Kind(IntEnum):
     """Which keys of a run the rows of a block may look at.
 
-    WHOLE: every row at every key. BOUNDED: row i at the keys lo_i <= j < hi_i. BITS: as the pattern says pair by pair.
+    WHOLE: every row at every key. BOUNDED: row i at the keys lo_i <= j < hi_i. BITS: a bit for each pair.
     """
 
     WHOLE = 0

@@ -1,7 +1,7 @@
 """Square tiles of a pattern, its empty rows and its visible keys, without a dense mask.
 
-Row blocks give what is certain. Only the other keys are evaluated pair by pair, and blocks that a pattern cannot tell
-apart are looked at once.
+Row blocks give the keys that are certain. Only the others are evaluated pair by pair, and equal blocks are evaluated
+once.
 """
 
 from __future__ import annotations

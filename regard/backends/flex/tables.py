@@ -153,7 +153,7 @@ def lookup(table: torch.Tensor) -> Callable[..., torch.Tensor]:
 def _ordered(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The number of chosen tiles in each row, and the columns of the row, chosen ones first.
 
-    Contiguous, since the kernels of the gradients step through a row's columns by one number, whatever the strides say.
+    Contiguous, since the kernels of the gradients step through a row's columns by one number and ignore other strides.
     """
     chosen = chosen.contiguous()
     order = chosen.to(torch.int32).argsort(dim=-1, descending=True, stable=True)

@@ -173,7 +173,7 @@ class _Tiles:
 
 
 def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
-    answers = EvaluatedBlocks(pattern, grid)
+    evaluated = EvaluatedBlocks(pattern, grid)
     numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
     table, empty_rows = [], []
     pairs = kept = 0
@@ -186,8 +186,8 @@ def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
             if len(block.rows) == len(keys) == TILE and covers(block.full, keys):
                 kind = FULL
             else:
-                allowed = answers.allowed(*place)
-                name = answers.names[place]
+                allowed = evaluated.allowed(*place)
+                name = evaluated.names[place]
                 kind = numbers[name] if name in numbers else kinds.number(allowed)
                 if name is not None:
                     numbers[name] = kind

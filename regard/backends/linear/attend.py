@@ -35,7 +35,7 @@ def follow(walk: Walk, tensors: WalkTensors) -> tuple[torch.Tensor, torch.Tensor
 
 
 def follow_on(walks: Iterable[tuple[slice, Walk, WalkTensors]], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `follow`, without gradients, for consecutive walks; the slice of each says which of all rows it computes.
+    """As `follow`, without gradients, for consecutive walks; the slice of each selects its rows of the result.
 
     The iterable is read one walk at a time, so that only the features of one walk are in memory.
     """

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 SOURCE = HERE / "source"
 LIBRARY = HERE / "libregard_native.so"
 COMPILERS = ("g++", "c++", "clang++")
-# -ffp-contract=off: the kernel says itself where a product and a sum are rounded once, so that bits do not depend on
+# -ffp-contract=off: the kernel decides where a product and a sum are rounded once, so that bits do not depend on
 # the compiler's choice.
 COMMON = (
     "-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-fno-exceptions",
@@ -38,7 +38,7 @@ KERNELS = {
         "-mprefer-vector-width=512",
     ),
 }  # fmt: skip
-# The source for AVX-512 built for AVX2, which tests run on every processor; entry.cpp is told by -DRG_LOWERED.
+# The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {**KERNELS, "avx512": ("-DRG_SPACE=avx512", "-DRG_WIDTH=16", "-mavx2", "-mfma", "-mf16c")}
 
 

@@ -116,7 +116,7 @@ class Held:
     @property
     def fixed(self) -> bool:
         """Whether free slots may not be written, because autograd or inference mode forbids it."""
-        if self.recorded or torch.compiler.is_compiling():  # a compiler knows no inference tensors
+        if self.recorded or torch.compiler.is_compiling():  # a compiler cannot trace inference tensors
             return self.recorded
         return self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
 

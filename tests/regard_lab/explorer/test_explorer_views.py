@@ -224,12 +224,12 @@ def test_a_live_page_replaces_a_word_and_explains_what_it_refuses(browser):
         page.get_by_role("group", name="Words of the source").get_by_text("animal", exact=True).click()
         page.locator("#swap").fill("dog")
         page.keyboard.press("Enter")
-        page.wait_for_function("() => document.querySelector('[data-change]').innerText.includes('0.250')")
+        page.locator("[data-change]", has_text="0.250").first.wait_for()
         assert "most probable there is “er” (0.500)" in page.locator("[data-change]").inner_text()
         assert page.locator(".sentence mark").all_inner_texts() == ["Der", "<b>Hund</b>"]
         page.locator("#swap").fill("<b>zebra</b>")
         page.get_by_role("button", name="Replace").click()
-        page.wait_for_function("() => document.querySelector('.swap [role=alert]').innerText.includes('does not know')")
+        page.locator(".swap [role=alert]", has_text="does not know").first.wait_for()
         assert page.locator("b").count() == 0
         assert asked == [(SOURCE, 1, "dog"), (SOURCE, 1, "<b>zebra</b>")]
         assert not [one for one in opened.complaints if "422" not in one]
