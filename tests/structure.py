@@ -1,4 +1,4 @@
-"""How the two packages are built: their modules, who imports whom, DESIGN.md's drawings, and the lines of each package.
+"""How the two packages are built: their modules and imports, DESIGN.md's drawings, and the lines of each package.
 
 `python tests/structure.py` prints a table of packages: files, lines, the budget of lines, and what each imports.
 """
