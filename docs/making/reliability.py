@@ -9,7 +9,7 @@ from typing import Any
 from docs.making.measured import RESULTS
 
 APART = ("law ", "regard ", "as ")  # counts by law, by command and by machine: many, and in the file
-MOST = 5
+MOST = 3
 
 
 @cache
@@ -19,15 +19,16 @@ def runs() -> dict[str, dict[str, Any]]:
 
 
 def table() -> str:
-    """A row for each run: what it shows, what was counted, when, and by which command."""
-    lines = ["| what is shown | cases | counted | wrong | date | command |", "|---|---|---|---|---|---|"]
-    for record in runs().values():
+    """A row for each run: what it shows, what was counted, and when."""
+    lines = ["| run | what it shows | cases | counted | wrong | date |", "|---|---|---|---|---|---|"]
+    for name, record in runs().items():
         counts = sorted(record["counts"].items(), key=lambda one: -one[1])
-        words = [f"{count:,} {name}" for name, count in counts if not name.startswith(APART)][:MOST]
+        words = [f"{count:,} {what}" for what, count in counts if not what.startswith(APART)][:MOST]
         few = f" of {record['asked']:,}" if record["cases"] < record["asked"] else ""
-        cases = f"{record['cases']:,}{few} {record['unit']}"
-        cells = (record["claim"], cases, ", ".join(words), len(record["wrong"]), record["last"])
-        lines.append(f"| {' | '.join(map(str, cells))} | `{record['command']}` |")
+        unit = record["unit"].replace("parts", "part") if record["cases"] == 1 else record["unit"]
+        cases = f"{record['cases']:,}{few} {unit}"
+        cells = (name, record["claim"], cases, ", ".join(words), len(record["wrong"]), record["last"])
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
