@@ -25,16 +25,16 @@ ROUNDING = "equal except for rounding"  # of claims that compare two results in 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
-def words_of(text: str | None, own: str, least: int = 2) -> tuple[str, ...]:
-    r"""Split a user's text, or the lesson's own if None, into words that are safe to print.
+def words_of(text: str, least: int = 2) -> tuple[str, ...]:
+    r"""Split a text into words that are safe to print.
 
     Raises:
         ArgumentError: fewer than `least` words, or more than a figure can show.
 
-    >>> words_of("the cat\tsleeps", own="a dog barks")
+    >>> words_of("the cat\tsleeps")
     ('the', 'cat', 'sleeps')
     """
-    words = tuple(map(visible, (own if text is None else text).split()))
+    words = tuple(map(visible, text.split()))
     if not least <= len(words) <= MOST_WORDS:
         raise ArgumentError(f"the text has {count_of(len(words), 'words')}; this lesson takes {least} to {MOST_WORDS}")
     return words

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from regard_lab.seeing.canvas import COLOURS, FAINT, INK, LINES, MARKS, POINT, label_columns, label_rows, label_texts
+from regard_lab.seeing.canvas import FAINT, INK, LINES, MARKS, POINT, colours, label_columns, label_rows, label_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,13 +17,6 @@ else:
 
 BELOW = 0.42  # inches that numbers and label of an axis take
 FEW = 16  # up to this number of rows, labels have full size
-
-
-def begin(figure: Figure, title: str, width: float, height: float) -> None:
-    """Set the size in inches, the title, and a layout in which axes do not overlap."""
-    figure.set_size_inches(width, height)
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
-    figure.suptitle(title, fontsize=12, fontweight="bold", color=INK, parse_math=False)
 
 
 def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
@@ -123,7 +116,7 @@ def draw_map(
     """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
     axes.set_facecolor("#e4e4e4")
     shown = values if hidden is None else values.masked_fill(hidden, torch.nan)
-    image = axes.imshow(shown.numpy(), cmap=COLOURS, vmin=limits[0], vmax=limits[1], aspect="auto",
+    image = axes.imshow(shown.numpy(), cmap=colours(), vmin=limits[0], vmax=limits[1], aspect="auto",
                         interpolation="nearest")  # fmt: skip
     size = min(max(cell / POINT * 0.55, 4.5), 8.0)
     axes.set_xticks([])
