@@ -12,7 +12,7 @@ from regard_lab.teaching.page import Page
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": (),
-    "Inside one layer": ("scale", "positions", "causal", "cross"),
+    "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": (),
     "Writing text quickly": (),
     "Longer texts": ("windows",),
