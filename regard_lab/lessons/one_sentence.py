@@ -67,9 +67,8 @@ with figure(
     right.spines[:].set_visible(False)
 
 # %% [markdown]
-# A word enters as numbers: its embedding $x$. Three matrices make three vectors of it, each for one part that the word
-# plays. The **query** is what a word looks for. The **key** is what others find it by. The **value** is what it passes
-# on.
+# A word enters as numbers: its embedding $x$. Three matrices make three vectors of it. The **query** is what a word
+# looks for. The **key** is what others find it by. The **value** is what it passes on.
 #
 # $$
 # q_i = W_q \, x_i \qquad k_j = W_k \, x_j \qquad v_j = W_v \, x_j
@@ -129,7 +128,7 @@ print(z.shape, z[:2])
 # All six words at once are two products of matrices. One call computes them:
 
 # %%
-contexts = rg.attention(q[None, None], k[None, None], v[None, None])[0, 0]  # (batch, heads, words, numbers) inside
+contexts = rg.attention(q[None, None], k[None, None], v[None, None])[0, 0]
 print(contexts.shape, contexts[1, :2])
 
 # %% [markdown]
