@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import Any
 
 _ROOMS = (
-    "text", "models", "decoding", "training", "conversion", "seeing", "teaching", "lessons", "walkthrough", "bench", "cli",
+    "text", "models", "decoding", "training", "conversion", "seeing", "teaching", "lessons", "walkthrough",
+    "bench", "cli",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from regard_lab.teaching.page import Page
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence",),
-    "Inside one layer": (),
+    "Inside one layer": ("scale", "positions", "causal", "cross"),
     "A model that translates": (),
     "Writing text quickly": (),
     "Longer texts": ("windows",),
