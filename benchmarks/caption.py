@@ -30,7 +30,7 @@ from regard_lab.lessons.captions import (
     trained_scenes,
     word_numbers,
 )
-from regard_lab.lessons.report import REPORTS, write_report
+from regard_lab.teaching.report import REPORTS, write_report
 from regard_lab.training import TrainingConfig, train
 
 BATCH = 32

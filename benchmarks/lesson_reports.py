@@ -19,7 +19,7 @@ from typing import Any
 from regard.arguments import count_of
 from regard_lab.bench.complexity.report import EFFORTS, read_row
 from regard_lab.bench.complexity.rows import ROWS
-from regard_lab.lessons.report import Report, store_report
+from regard_lab.teaching.report import Report, store_report
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -11,8 +11,8 @@ from regard.errors import ArgumentError
 from regard_lab.teaching.page import Page
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "Why attention": (),
-    "Inside one layer": (),
+    "Why attention": ("one_sentence",),
+    "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation"),
     "Writing text quickly": ("generation",),
     "Longer texts": ("windows",),

@@ -93,7 +93,7 @@ for pattern in patterns:
         same_pairs.append(torch.equal(seen, learned(pattern, len(words), len(words), layers)))
 table("How far words look", ("pattern", "layers", "words back", "words ahead", "the middle word depends on"), rows)
 
-# %%
+# %% tags=["claims"]
 back = [row[2] for row in rows[:4]]  # of causal_window(4)
 holds(
     "reach(layers) is how far the gradient extends back and ahead, within the text.",

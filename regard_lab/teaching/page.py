@@ -1,7 +1,7 @@
-"""A lesson as a page: one Python file of cells in the percent format, which Jupyter opens as a notebook through jupytext.
+"""A lesson as a page: one Python file of cells in the percent format, which jupytext opens as a notebook.
 
 The first lines of a file are its title (`# # Title`) and its question (`# **Question?**`). Code cells may have tags:
-`parameters` sets TEXT, SEED or RUN, which a reader may change; `folded` stands for code that draws, which pages fold.
+`parameters` sets TEXT, SEED or RUN, which a reader may change; `folded` and `claims` are folded below what they show.
 """
 
 from __future__ import annotations

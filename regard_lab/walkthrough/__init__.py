@@ -5,12 +5,12 @@ whole model with all layers. Each returns a `Walk`, which can be written as text
 compared with other ways to compute them; a difference raises.
 """
 
-from regard_lab.lessons.walkthrough.drawn import read_weights
-from regard_lab.lessons.walkthrough.page import to_html
-from regard_lab.lessons.walkthrough.steps import LIMIT, Check, Given, Step, Walk, split_words
-from regard_lab.lessons.walkthrough.tables import shown_walk, to_json
-from regard_lab.lessons.walkthrough.terminal import to_rich, to_text
-from regard_lab.lessons.walkthrough.walks import example, walk, walk_run, walk_whole, walk_whole_run
+from regard_lab.walkthrough.drawn import read_weights
+from regard_lab.walkthrough.page import to_html
+from regard_lab.walkthrough.steps import LIMIT, Check, Given, Step, Walk, split_words
+from regard_lab.walkthrough.tables import shown_walk, to_json
+from regard_lab.walkthrough.terminal import to_rich, to_text
+from regard_lab.walkthrough.walks import example, walk, walk_run, walk_whole, walk_whole_run
 
 __all__ = [
     "walk", "walk_run", "walk_whole", "walk_whole_run", "example", "read_weights", "Walk", "Step", "Given", "Check",

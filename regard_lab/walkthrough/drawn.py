@@ -15,8 +15,8 @@ from regard.layers import MultiHeadAttention
 from regard.mechanisms import Softmax
 from regard.packages import needed
 from regard.positions import Rotary
-from regard_lab.lessons.walkthrough.layer import LETTERS, new_score, score_of
-from regard_lab.lessons.walkthrough.steps import RANDOM_NOTE, FileWeights
+from regard_lab.walkthrough.layer import LETTERS, new_score, score_of
+from regard_lab.walkthrough.steps import RANDOM_NOTE, FileWeights
 
 DRAWS = ("normal", "uniform")
 

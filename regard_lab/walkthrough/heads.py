@@ -10,8 +10,8 @@ import torch
 from regard.arguments import count_of
 from regard.errors import UnsupportedError
 from regard.positions import Rotary
-from regard_lab.lessons.walkthrough.layer import Scene, Writing, give_layer, give_slopes
-from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
+from regard_lab.walkthrough.layer import Scene, Writing, give_layer, give_slopes
+from regard_lab.walkthrough.steps import Axis, Walker, numbered
 
 
 def measure_angles(

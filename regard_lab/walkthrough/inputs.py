@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.layers import MultiHeadAttention
-from regard_lab.lessons.walkthrough.drawn import Drawn
-from regard_lab.lessons.walkthrough.layer import ROWS, Writing
-from regard_lab.lessons.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
 from regard_lab.text import Tokeniser
+from regard_lab.walkthrough.drawn import Drawn
+from regard_lab.walkthrough.layer import ROWS, Writing
+from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 
 Text = str | Sequence[str]
 

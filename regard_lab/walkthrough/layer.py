@@ -13,7 +13,7 @@ from regard.layers import MultiHeadAttention
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms.scores import Additive, Concat, Dot, General, ScaledDot, Score
 from regard.patterns import Causal, Full
-from regard_lab.lessons.walkthrough.steps import Axis, Walker
+from regard_lab.walkthrough.steps import Axis, Walker
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from importlib.resources import files
 import torch
 
 from regard.arguments import count_of, of_kind
-from regard_lab.lessons.walkthrough.steps import Axis, Step, Walk, opening_code
-from regard_lab.lessons.walkthrough.tables import (
+from regard_lab.seeing.terminal import visible, visible_text
+from regard_lab.walkthrough.steps import Axis, Step, Walk, opening_code
+from regard_lab.walkthrough.tables import (
     LEVELS,
     NEGATIVE,
     POSITIVE,
@@ -34,7 +35,6 @@ from regard_lab.lessons.walkthrough.tables import (
     weight_colours,
     whose,
 )
-from regard_lab.seeing.terminal import visible, visible_text
 
 ROW, FITTING = 10, 12  # a single row of more than FITTING columns is divided into tables of ROW columns
 NUMBERS, BRIEF, HEADS = (
@@ -47,13 +47,13 @@ NUMBERS, BRIEF, HEADS = (
 def to_html(walk: Walk) -> str:
     """Write a walkthrough as a self-contained HTML page.
 
-    >>> from regard_lab.lessons.walkthrough import walk
+    >>> from regard_lab.walkthrough import walk
     >>> page = to_html(walk(["a", "<script>"]))
     >>> "&lt;script&gt;" in page, "<script" in page
     (True, False)
     """
     of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
-    style = files("regard_lab.lessons.walkthrough").joinpath("page.css").read_text(encoding="utf-8") + _palette()
+    style = files("regard_lab.walkthrough").joinpath("page.css").read_text(encoding="utf-8") + _palette()
     rules = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'"
     title = f"{_heading(walk)}: {_text(' '.join(walk.words))}"
     return "\n".join(

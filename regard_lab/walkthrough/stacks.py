@@ -14,14 +14,14 @@ from torch import nn
 
 from regard.arguments import count_of
 from regard.layers import FeedForward, MultiHeadAttention
-from regard_lab.lessons.walkthrough.heads import Naming, every_head
-from regard_lab.lessons.walkthrough.inputs import embed_run
-from regard_lab.lessons.walkthrough.layer import Scene, give_layer, give_slopes
-from regard_lab.lessons.walkthrough.steps import Axis, Walker, numbered
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
+from regard_lab.walkthrough.heads import Naming, every_head
+from regard_lab.walkthrough.inputs import embed_run
+from regard_lab.walkthrough.layer import Scene, give_layer, give_slopes
+from regard_lab.walkthrough.steps import Axis, Walker, numbered
 
 
 @dataclass

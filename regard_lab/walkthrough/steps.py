@@ -240,7 +240,7 @@ class Step:
         section: the section that the step belongs to.
         name: the variable that the line assigns.
         title, says: a heading, and one or two sentences of explanation.
-        formula: in the notation of `regard_lab.lessons.walkthrough.tables`; empty if there is none.
+        formula: in the notation of `regard_lab.walkthrough.tables`; empty if there is none.
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
@@ -334,7 +334,7 @@ class Walk:
     def names(self) -> dict[str, Any]:
         """Every name that the lines use without assigning it, with its value: the lines run where these are defined.
 
-        >>> from regard_lab.lessons.walkthrough import walk
+        >>> from regard_lab.walkthrough import walk
         >>> steps = walk("Life is short")
         >>> names = steps.names()
         >>> exec(steps.steps[0].line, names)

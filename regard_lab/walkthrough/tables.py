@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from regard.arguments import of_kind
-from regard_lab.lessons.walkthrough.steps import Axis, Given, Scale, Step, Walk
 from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
+from regard_lab.walkthrough.steps import Axis, Given, Scale, Step, Walk
 
 SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
 FENCES = "()[]|"
@@ -255,7 +255,7 @@ def shown(value: float, decimals: int = 3) -> str:
 def shown_walk(walk: Walk) -> ShownWalk:
     """A walkthrough as the explorer shows it.
 
-    >>> from regard_lab.lessons.walkthrough import walk
+    >>> from regard_lab.walkthrough import walk
     >>> shown_walk(walk("Life is short")).steps[3].line
     'x = F.embedding(ids, table)'
     """
@@ -277,7 +277,7 @@ MOST_WEIGHTS = 10_000  # numbers of one weight in the JSON of a whole model; a r
 def to_json(walk: Walk) -> str:
     """Write a walkthrough as JSON; minus infinity, which JSON does not have, becomes null.
 
-    >>> from regard_lab.lessons.walkthrough import walk
+    >>> from regard_lab.walkthrough import walk
     >>> record = json.loads(to_json(walk("Life is short")))
     >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
     ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])

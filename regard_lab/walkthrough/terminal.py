@@ -10,8 +10,10 @@ import torch
 
 from regard.arguments import count_of, of_kind, whole
 from regard.packages import needed
-from regard_lab.lessons.walkthrough.steps import Axis, Scale, Step, Walk, opening_code
-from regard_lab.lessons.walkthrough.tables import (
+from regard_lab.seeing.terminal import visible, visible_text
+from regard_lab.text.terminal import printable
+from regard_lab.walkthrough.steps import Axis, Scale, Step, Walk, opening_code
+from regard_lab.walkthrough.tables import (
     DARK,
     WHITE,
     Gap,
@@ -28,8 +30,6 @@ from regard_lab.lessons.walkthrough.tables import (
     weight_colours,
     whose,
 )
-from regard_lab.seeing.terminal import visible, visible_text
-from regard_lab.text.terminal import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -48,7 +48,7 @@ Line = list[Span]
 def to_text(walk: Walk, width: int = 100) -> str:
     """Write a walkthrough as plain text.
 
-    >>> from regard_lab.lessons.walkthrough import walk
+    >>> from regard_lab.walkthrough import walk
     >>> print("\\n".join(to_text(walk("Life is short")).splitlines()[:3]))
     Life is short
     3 words; shown in detail: “is”, word 2

@@ -15,10 +15,16 @@ import torch
 from regard.arguments import a_list, a_string, whole, yes_or_no
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.decoding.loading import check_together, load_with_tokeniser
-from regard_lab.lessons.walkthrough.drawn import DRAWS, Drawn, Sizes
-from regard_lab.lessons.walkthrough.drawn import draw as draw_layer
-from regard_lab.lessons.walkthrough.heads import walk_layer
-from regard_lab.lessons.walkthrough.inputs import (
+from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models.language import Stack
+from regard_lab.models.translation_transformer import KIND as TRANSLATOR
+from regard_lab.models.translation_transformer import TranslationConfig
+from regard_lab.text import Tokeniser
+from regard_lab.text.vocabularies import SPECIALS
+from regard_lab.walkthrough.drawn import DRAWS, Drawn, Sizes
+from regard_lab.walkthrough.drawn import draw as draw_layer
+from regard_lab.walkthrough.heads import walk_layer
+from regard_lab.walkthrough.inputs import (
     Text,
     embed_run,
     embed_words,
@@ -29,9 +35,9 @@ from regard_lab.lessons.walkthrough.inputs import (
     through_encoder,
     through_stack,
 )
-from regard_lab.lessons.walkthrough.layer import SCORES, Scene, Writing
-from regard_lab.lessons.walkthrough.stacks import LEARNED, through_model
-from regard_lab.lessons.walkthrough.steps import (
+from regard_lab.walkthrough.layer import SCORES, Scene, Writing
+from regard_lab.walkthrough.stacks import LEARNED, through_model
+from regard_lab.walkthrough.steps import (
     RANDOM_NOTE,
     Axis,
     Walk,
@@ -41,12 +47,6 @@ from regard_lab.lessons.walkthrough.steps import (
     find_word,
     split_words,
 )
-from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.models.language import Stack
-from regard_lab.models.translation_transformer import KIND as TRANSLATOR
-from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.text import Tokeniser
-from regard_lab.text.vocabularies import SPECIALS
 
 POSITIONS = ("none", "sinusoidal", "rotary")
 
@@ -294,7 +294,7 @@ def example(name: str) -> dict[str, Any]:
     Raises:
         ArgumentError: no such example.
 
-    >>> from regard_lab.lessons.walkthrough import walk
+    >>> from regard_lab.walkthrough import walk
     >>> steps = walk(**example("life-is-short"))
     >>> steps["ids"].tolist(), [round(weight, 3) for weight in steps["alpha"].tolist()]
     ([0, 4, 5, 2, 1, 3], [0.291, 0.011, 0.098, 0.062, 0.492, 0.046])

@@ -19,13 +19,13 @@ from regard_lab.conversion import Change, Conversion, load_converted
 from regard_lab.decoding import Generator, Sampling, TextStream, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.lessons import find_lesson
-from regard_lab.lessons.walkthrough import walk
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.seeing import AttentionMaps, HeadChoice, approximation
 from regard_lab.text import Pair, PairFile, TokenBatches, Tokeniser
 from regard_lab.text.pronouns import make_split
 from regard_lab.training import TrainingConfig
 from regard_lab.training.comparison import Footprint, Measures, Spent
+from regard_lab.walkthrough import walk
 
 LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
 PAIRS = [Pair(f"The animal {n}", f"Das Tier {n}") for n in range(9)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from regard_lab.lessons.taught import MEASURED
 
 from docs.making import choosing, comparing, lessons, measured
 from docs.making.figures import DOCS, TIMES, Figure, rounded, written
@@ -22,7 +23,6 @@ from docs.making.pages import MARKED, PARTS, filled, is_fresh, made_figures, mad
 from docs.making.reference import ROOMS, documented
 from docs.making.thumbnails import SIZE, SMALL, thumbnails
 from regard_lab.lessons import LESSONS
-from regard_lab.lessons.taught import MEASURED
 
 MODULES = ("blocks", "docstrings", "figures", "formulas", "freshness", "mathml", "site", "tables", "walking")
 

@@ -45,7 +45,7 @@ def changed_report(monkeypatch, name):
 
 
 def broken_claims():
-    """For each lesson, the texts in tests that break it, as regular expressions: what an f-string inserts is anything."""
+    """For each lesson, the texts in tests that break it, as regular expressions; an f-string inserts anything."""
     texts = {}
     for path in HERE.glob("test_breaking_*.py"):
         for test in ast.parse(path.read_text("utf-8")).body:

@@ -1,4 +1,4 @@
-"""What holds for every lesson: it runs, its claims come out as it says, each of them can fail, and its figure is whole."""
+"""Every lesson runs, its claims come out as it says, each of them can fail, and its figure is whole."""
 
 from functools import cache
 from pathlib import Path

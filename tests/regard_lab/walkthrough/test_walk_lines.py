@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from walk_cases import CASES, COLUMNS, CONTEXT, SENTENCE, case, check_lines, given
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.lessons.walkthrough import layer, to_html, to_text, walk
+from regard_lab.walkthrough import layer, to_html, to_text, walk
 
 
 @pytest.mark.parametrize("name", CASES)

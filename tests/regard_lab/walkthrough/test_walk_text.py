@@ -17,9 +17,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from walk_cases import HOSTILE, SENTENCE, VIEWED, case
 
-from regard_lab.lessons.walkthrough import to_json, to_rich, to_text, walk
-from regard_lab.lessons.walkthrough.steps import Axis
-from regard_lab.lessons.walkthrough.tables import (
+from regard_lab.seeing.canvas import COLOURS
+from regard_lab.walkthrough import to_json, to_rich, to_text, walk
+from regard_lab.walkthrough.steps import Axis
+from regard_lab.walkthrough.tables import (
     DARK,
     LEVELS,
     WEIGHTS,
@@ -34,7 +35,6 @@ from regard_lab.lessons.walkthrough.tables import (
     signed_colours,
     weight_colours,
 )
-from regard_lab.seeing.canvas import COLOURS
 
 LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
 
@@ -205,7 +205,7 @@ READABLE = 4.5  # Web Content Accessibility Guidelines 2.2, 1.4.3
 
 def themes():
     """The colours of the page, by name, for light and for dark."""
-    style = files("regard_lab.lessons.walkthrough").joinpath("page.css").read_text()
+    style = files("regard_lab.walkthrough").joinpath("page.css").read_text()
     blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     assert len(blocks) == 2
     return [dict(re.findall(r"--(\w+): #(\w{6})", block)) for block in blocks]

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
 from regard.errors import ArgumentError
-from regard_lab.lessons.walkthrough import (
+from regard_lab.walkthrough import (
     LIMIT,
     example,
     read_weights,
@@ -22,8 +22,8 @@ from regard_lab.lessons.walkthrough import (
     walk,
     walk_whole,
 )
-from regard_lab.lessons.walkthrough.steps import find_word, opening_code
-from regard_lab.lessons.walkthrough.terminal import places
+from regard_lab.walkthrough.steps import find_word, opening_code
+from regard_lab.walkthrough.terminal import places
 
 
 @pytest.mark.parametrize(
