@@ -14,8 +14,8 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence",),
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation"),
-    "Writing text quickly": ("generation",),
-    "Longer texts": ("windows",),
+    "Writing text quickly": ("generation", "grouped"),
+    "Longer texts": ("windows", "sparse"),
     "Beyond translation": (),
 }
 LESSONS = tuple(name for names in CHAPTERS.values() for name in names)

@@ -16,3 +16,15 @@ def test_windows(monkeypatch):
         Pattern, "reach", lambda self, layers=1: Reach((real(self, layers).back or 1) - 1, real(self, layers).ahead)
     )
     assert starting(failing("windows"), "reach(layers) is how far")
+
+
+def test_sparse():
+    unused = ("rg.attention(q, k, v, pattern=pattern)", "rg.attention(q, k, v)")
+    claims = "Sparse attention gives", "The counts are", "A window keeps", "4 times as many"
+    assert starting(failing("sparse", unused, ("pattern.count(n, n)", "pattern.count(n, n) + 1")), *claims)
+    dense, narrow = ("p.Strided(s) & p.Causal()", "p.Full()"), ("SlidingWindow(WINDOW)", "SlidingWindow(WINDOW - 2)")
+    claims = ("Strided and fixed keep", "4 times as many", "Two layers suffice", "A window keeps", "A window alone needs",
+              "Random words alone never")  # fmt: skip
+    assert starting(failing("sparse", dense, narrow, ("RandomBlocks(RANDOM,", "RandomBlocks(15,")), *claims)
+    missing = ("p.RandomBlocks(RANDOM, block=1, seed=SEED)", "p.SlidingWindow(1)")
+    assert starting(failing("sparse", missing), "With 3 random words")
