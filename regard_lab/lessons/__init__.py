@@ -15,7 +15,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation"),
     "Writing text quickly": ("generation", "grouped"),
-    "Longer texts": ("windows", "sparse"),
+    "Longer texts": ("windows", "sparse", "linear", "approximations"),
     "Beyond translation": (),
 }
 LESSONS = tuple(name for names in CHAPTERS.values() for name in names)

@@ -139,13 +139,12 @@ table(
     [(name, *(f"{one:,}" for one in counts), f"{counts[-1] / 1024**2:.2%}") for name, counts in pairs.items()],
 )  # fmt: skip
 table(
-    "Layers until each word depends on every other (on every earlier one if causal)", ("pattern", *(f"n = {n}" for n in LAYERED)),
+    "Layers until each word depends on all others (on all earlier ones if causal)", ("words n", *LAYERED),
     [(name, *("never" if one is None else one for one in counts)) for name, counts in layers.items()],
 )  # fmt: skip
 
 # %% [markdown]
-# Random words alone never connect all words: some words are not drawn by any other word, so no other word ever depends
-# on them.
+# Random words alone never connect all words: nothing ever depends on a word that no other word has drawn.
 #
 # ## Claims
 
