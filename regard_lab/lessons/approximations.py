@@ -120,7 +120,7 @@ def show_errors(title, names, settings, unit, ends):
 
 with figure(
     "The more is computed, the smaller the error", 8.0, 4.3,
-    "Left: the dashed line falls like 1 / √features. LSH and Linformer: sharp weights; an error of 0 is drawn at 0.001.",
+    "Left: the dashed line falls like 1 / √features. LSH, Linformer: sharp weights; an error of 0 is drawn at 0.001.",
 ) as drawing:  # fmt: skip
     panels = drawing.subplots(1, 3)
     for axes, names, settings, unit in (
