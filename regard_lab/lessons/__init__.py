@@ -11,7 +11,7 @@ from regard.errors import ArgumentError
 from regard_lab.teaching.page import Page
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "Why attention": ("one_sentence",),
+    "Why attention": ("one_sentence", "recurrent"),
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation"),
     "Writing text quickly": ("generation",),
