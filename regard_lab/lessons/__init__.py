@@ -15,8 +15,8 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation"),
     "Writing text quickly": ("generation",),
-    "Longer texts": ("windows",),
-    "Beyond translation": (),
+    "Longer texts": ("windows", "complexity"),
+    "Beyond translation": ("answer_head", "transfer"),
 }
 LESSONS = tuple(name for names in CHAPTERS.values() for name in names)
 
