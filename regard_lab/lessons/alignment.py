@@ -125,8 +125,8 @@ print(tuple(output.shape))  # a mixture of both
 # attention picks one word), and *global*, because it covers the whole source. Luong's *local* attention covers a window
 # around one place: `MemoryAttention(score, window=D)`.
 #
-# The table shows the order. The decoders are not trained, so only the step at which a weight changes has a meaning, not
-# the words to which they attend.
+# To see the order, one input word is replaced. The decoders are not trained, so only the step at which their weights
+# change has a meaning, not the words to which they attend.
 
 # %% tags=["folded"]
 rows = [

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A sentence in one vector
 #
-# **Why does an encoder-decoder without attention fail with length?**
+# **Why does an encoder-decoder without attention fail on long sentences?**
 
 # %% tags=["parameters"]
 SEED = 0
@@ -15,7 +15,7 @@ import torch
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.seeing.canvas import FAINT
 from regard_lab.teaching import (
-    Estimate, draw_line, every, figure, holds, label_axes, legend_below, normal, read_report, seeded, table
+    Estimate, draw_line, every, figure, holds, label_axes, legend_below, read_report, seeded, table
 )  # fmt: skip
 
 VOCABULARY, DIM, LENGTHS = 24, 8, (1, 2, 4, 8, 12)  # the vector has as many numbers as each word
@@ -45,9 +45,9 @@ def directions(name, length):
     first = model.encoder[0] if name == "transformer" else model.encoder
     first.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
     logits = model(random_text(length), random_text(length, SEED + 1)).flatten()
-    mixtures = normal(SEED + 2, length * DIM + 1, len(logits))  # one more than there are numbers
-    gradients = [torch.autograd.grad(logits @ one, entered[0], retain_graph=True)[0].flatten() for one in mixtures]
-    return int(torch.linalg.matrix_rank(torch.stack(gradients), rtol=1e-10))
+    every_one = torch.eye(len(logits), dtype=logits.dtype)
+    gradients = torch.autograd.grad(logits, entered[0], every_one, is_grads_batched=True)[0].flatten(1)
+    return int(torch.linalg.matrix_rank(gradients, rtol=1e-10))
 
 
 reaching = {name: [directions(name, length) for length in LENGTHS] for name in UNTRAINED}
@@ -99,8 +99,8 @@ for attention in ("none", "bahdanau"):
 
 # %% [markdown]
 # How much can reach the decoder? A source of $n$ words enters as $8 n$ numbers. A direction is a change of these
-# numbers. The table counts the independent directions that can change what the decoder writes, as the rank of the
-# matrix of gradients. Through a vector of 8 numbers at most 8 pass, whatever the weights are.
+# numbers. The table counts the independent directions that can change what the decoder writes. (This is the rank of the
+# matrix of gradients.) Through a vector of 8 numbers at most 8 pass, whatever the weights are.
 #
 # With attention nearly all pass. The last norm of the Transformer's encoder fixes mean and variance of each word, which
 # leaves 6 of 8 directions per word. Bahdanau's attention can lack one, because a direction with less than
