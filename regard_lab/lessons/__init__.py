@@ -12,9 +12,9 @@ from regard_lab.teaching.page import Page
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence",),
-    "Inside one layer": ("scale", "positions", "causal", "cross"),
-    "A model that translates": (),
-    "Writing text quickly": (),
+    "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
+    "A model that translates": ("encoder", "decoder", "translation"),
+    "Writing text quickly": ("generation",),
     "Longer texts": ("windows",),
     "Beyond translation": (),
 }

@@ -92,6 +92,43 @@ def draw_cells(axes: Axes, values: torch.Tensor, colours: Sequence[str], aspect:
     axes.set(xticks=[], yticks=[])
 
 
+def draw_reading(
+    axes: Axes,
+    title: str,
+    words: Sequence[str],
+    colours: torch.Tensor,
+    reader: int,
+    weights: torch.Tensor,
+    received: torch.Tensor,
+) -> None:
+    """Draw words below, what a word receives from each head above, and lines as thick as the weights.
+
+    Args:
+        colours: of the words, (words, 3).
+        reader: the place of the word that receives.
+        weights: (heads, words).
+        received: the colour that each head returns, (heads, 3).
+    """
+    from matplotlib.patches import Rectangle
+
+    middle = (len(words) - 1) / 2
+    for place, (word, colour) in enumerate(zip(words, colours.tolist(), strict=True)):
+        axes.add_patch(Rectangle((place - 0.4, 0), 0.8, 0.5, facecolor=colour, edgecolor=INK, linewidth=0.6))
+        bold = "bold" if place == reader else "normal"
+        axes.text(place, -0.12, word, ha="center", va="top", fontsize=9.5, fontweight=bold, color=INK)
+    for head, (row, colour) in enumerate(zip(weights.tolist(), received.clamp(0, 1).tolist(), strict=True)):
+        centre = middle + 1.2 * (head - (len(weights) - 1) / 2)
+        axes.add_patch(Rectangle((centre - 0.5, 2.3), 1.0, 0.6, facecolor=colour, edgecolor=INK, linewidth=0.9))
+        for place, weight in enumerate(row):
+            if weight > 0.01:
+                axes.plot([place, centre], [0.5, 2.3], color=FAINT, linewidth=4 * weight)
+                axes.text(0.65 * place + 0.35 * centre + 0.2, 1.13, f"{weight:.1f}", fontsize=9, color=INK, va="center")
+    axes.text(middle, 3.0, f"what “{words[reader]}” receives", ha="center", va="bottom", fontsize=9, color=INK)
+    axes.set_title(title, fontsize=10, color=INK, parse_math=False)
+    axes.set(xlim=(-0.7, len(words) - 0.3), ylim=(-0.55, 3.4))
+    axes.set_axis_off()
+
+
 def legend_below(axes: Axes, columns: int = 2) -> None:
     """Draw a legend below the label of the x axis, at any height of the axes."""
     from matplotlib.transforms import ScaledTranslation

@@ -1,7 +1,7 @@
 """Claims of the lessons of chapter "Inside one layer" fail when what they are about is broken."""
 
 import torch
-from teaching import failing, starting
+from teaching import changed_report, failing, starting
 
 from regard.positions import Sinusoidal
 
@@ -45,3 +45,23 @@ def test_cross():
     )  # fmt: skip
     summed = failing("cross", ("per_head[0].mean(0)", "per_head[0].sum(0)"))
     assert starting(summed, "The weights of each cell sum to 1.")
+
+
+def test_one_head(monkeypatch):
+    """Every head reads "cat" only; heads share their weights; keys on a circle lie on a line; a head with a bias."""
+    alike = failing(
+        "one_head",
+        ("in READ if heads == 1 else READ[head : head + 1]", "in READ[:1]"),
+        ("normal(SEED + at, 1, heads, length, DIM // heads)",
+         "normal(SEED + at, 1, 1, length, DIM // heads).expand(1, heads, -1, -1)"),
+        ("turns.sin()", "0 * turns"),
+        ("projection_bias=False", "projection_bias=heads == 2"),
+    )  # fmt: skip
+    assert starting(
+        alike, "One head can attend", "One head returns the mean", "Two heads of half the size", "A head of two numbers",
+        "With random weights too", "The number of heads changes",
+    )  # fmt: skip
+    changed_report(monkeypatch, "one_head")["heads"][0]["exact_match"] = 0.8
+    squared = "q, k = torch.cat([q, torch.ones_like(q)], -1), torch.cat([k, -k * k / 2], -1)\nof_three ="
+    distances = failing("one_head", ("of_three =", squared))
+    assert starting(distances, "A head of one number never", "The trained translator with eight heads")
