@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from regard.storage.tensors import save_tensors
 from regard_lab.lessons.captions import (
     PARTS,
     Caption,
@@ -30,6 +28,8 @@ from regard_lab.lessons.captions import (
     trained_scenes,
     word_numbers,
 )
+
+from regard.storage.tensors import save_tensors
 from regard_lab.teaching.report import REPORTS, write_report
 from regard_lab.training import TrainingConfig, train
 
