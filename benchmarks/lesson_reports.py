@@ -45,6 +45,20 @@ def of_complexity() -> Report:
     return _report(measured, day, rows)
 
 
+def of_recurrent() -> Report:
+    """Seconds and operations of a recurrent network and of causal attention, one core, 64 numbers per word."""
+    measured, day = _read("complexity_cpu/complexity.json")
+    figures = {
+        name: [
+            {key: time[key] for key in ("length", "operations", "median")}
+            for time in measured["cases"][name]["times"]
+            if time["length"] in (256, 1024, 4096)
+        ]
+        for name in ("gru", "causal")
+    }
+    return _report(measured, day, figures)
+
+
 def of_one_head() -> Report:
     """Two comparisons of translators: one head or eight, and eight heads with fewer key/value heads."""
     compared, day = _read("compare_cpu/one_or_eight/compare.json")
@@ -89,6 +103,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "transfer": of_transfer,
     "complexity": of_complexity,
     "one_head": of_one_head,
+    "recurrent": of_recurrent,
 }
 
 

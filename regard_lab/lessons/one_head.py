@@ -23,9 +23,8 @@ DIM, CONTENT = 16, 8  # a word is 8 numbers of content, 3 of them its colour, an
 SHARP, EXACT = 400.0, 1e-12  # a difference of scores that leaves other words a weight of 0
 
 colours = torch.full((len(WORDS), 3), 0.85, dtype=torch.float64)  # grey
-colours[list(READ)] = torch.tensor([[0.90, 0.62, 0.0], [0.0, 0.45, 0.70]], dtype=torch.float64)  # orange, blue
-positions = torch.eye(DIM - CONTENT, dtype=torch.float64)[: len(WORDS)]
-words = torch.cat([colours, normal(SEED, len(WORDS), CONTENT - 3), positions], -1)[None]
+colours[list(READ)] = torch.tensor([[0.90, 0.62, 0.0], [0.0, 0.45, 0.70]]).double()  # orange, blue
+words = torch.cat([colours, normal(SEED, len(WORDS), CONTENT - 3), torch.eye(len(WORDS), DIM - CONTENT)], -1)[None]
 
 
 def reading_layer(heads):
@@ -68,8 +67,7 @@ with figure(
 ) as drawing:  # fmt: skip
     (first, second), (narrow, round_) = drawing.subplots(2, 2)
     draw_reading(first, "One head of 16", WORDS, colours, SAT, single, mean[None, :3])
-    received = both.unflatten(0, (2, -1))[:, :3]  # of each head, the colour
-    draw_reading(second, "Two heads of 8, as many parameters", WORDS, colours, SAT, double, received)
+    draw_reading(second, "Two heads of 8, as many parameters", WORDS, colours, SAT, double, both.view(2, -1)[:, :3])
     near = slice(80, 121, 4)  # queries from -5 to 5
     curves = dict(zip(("lowest key", "middle key", "highest key"), of_three[0, near].T.tolist()))
     draw_curves(narrow, queries[near].tolist(), curves, ("A head of one number", "query", "weight"), columns=3)
@@ -92,8 +90,8 @@ with figure(
 # \qquad z^h = \operatorname{softmax}\left(\frac{q^h {k^h}^\top}{\sqrt{d / H}}\right) v^h
 # $$
 #
-# One article says that a single head sees one position. It sees all positions, but it returns one weighted mean of
-# their values. The words in it cannot be separated again. Exchange two of them, and nothing changes:
+# One article says that a single head sees one position. It sees all positions, but returns one weighted mean of their
+# values, and the words in this mean cannot be separated again. Exchange two of them, and nothing changes:
 
 # %%
 q = torch.tensor([[[[1.0, 1.0]]]])  # (batch, heads, words, head_dim): one head looks at two words
@@ -109,9 +107,9 @@ q, k, v = torch.eye(2)[None, :, None], k.expand(1, 2, 2, 2), v.expand(1, 2, 2, 2
 print(rg.attention(q, k, v).flatten().round(decimals=2))
 
 # %% [markdown]
-# In the figure the weights are constructed: a query is the position of the word to be read, a key is the position of
-# its word, a value is its content. With random weights, too, each head passes one mixture of the words. How many
-# separate facts about 8 words of 4 numbers fit into one output? This is the rank of its gradients.
+# The weights of the figure are constructed. A query is the position of the word to be read, a key is the position of
+# its word, a value is the content of its word. With random weights, too, each head passes one mixture of the words. The
+# table counts how many separate facts about 8 words of 4 numbers reach one output: the rank of its gradients.
 
 
 # %% tags=["folded"]
@@ -130,11 +128,11 @@ columns = ("heads", "numbers of a head", "facts")
 table("Separate facts about 8 words", columns, [(heads, DIM // heads, passed[heads]) for heads in passed])
 
 # %% [markdown]
+# A trained translator with eight heads makes fewer mistakes than one with a single head and as many parameters. It
+# takes more CPU time, because each head has its own $n \times n$ matrix of weights, whose softmax is no matrix product.
+#
 # More heads are not always better. A head of one number scores keys along one line, so the key in the middle can never
 # get the largest weight.
-#
-# Trained translators agree: with equal parameters, eight heads make fewer mistakes than one. They take more CPU time,
-# because each head has its own $n \times n$ matrix of weights. The softmax of these matrices is no matrix product.
 
 # %% tags=["folded"]
 report = read_report("one_head")
@@ -152,8 +150,8 @@ print(report.source)
 
 # %% tags=["claims"]
 parameters = [sum(weight.numel() for weight in layer.parameters()) for layer in (one, two)]
-inputs = [[torch.zeros(1, heads, 64, DIM // heads)] * 3 for heads in (1, 2, 4)]  # q, k and v
-operations = [rg.plan_attention(*one).cost.flops for one in inputs]
+inputs = [torch.zeros(1, heads, 64, DIM // heads) for heads in (1, 2, 4)]
+operations = [rg.plan_attention(x, x, x).cost.flops for x in inputs]
 holds(
     "The number of heads changes neither the parameters of a layer nor the operations of its matrix products.",
     len(set(parameters)) == 1 == len(set(operations)),

@@ -10,13 +10,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
+from regard_lab.seeing.canvas import FAINT, INK, LINES
+from regard_lab.teaching.figures import label_axes
 from regard_lab.teaching.words import normal, seeded
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class _Step(torch.autograd.Function):
@@ -226,3 +233,28 @@ def _moves(made: nn.Module, length: int) -> list[int]:
     if isinstance(made, Convolutions):
         return made.back
     return [0] + [1] * (length - 1) if isinstance(made, Recurrent) else [length - 1]
+
+
+def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:
+    """Draw a box for each word that a step of a network computes, and the way of the first word to the last output.
+
+    Args:
+        name: of the network.
+        title: above the number of steps.
+        words: below; the network is run on as many random vectors.
+        number: of the colour; the axes of number 0 have labels on the left.
+    """
+    from matplotlib.patches import Rectangle
+
+    drawn = boxes_of(name, len(words), seed)
+    for step, first, last in drawn["boxes"]:
+        for place in range(first, last + 1):
+            axes.add_patch(Rectangle((place - 0.44, step - 0.42), 0.88, 0.84, color=LINES[number], alpha=0.45, lw=0))
+    way = [min(place, len(words) - 1) for place in [0, *accumulate(drawn["moves"])]]
+    axes.plot(way, range(len(way)), color=INK, linewidth=1.6, marker="o", markersize=3.2)
+    axes.axhline(0.3, color=FAINT, linewidth=0.8)
+    label_axes(axes, f"{title}\n{count_of(drawn['steps'], 'steps')}", "", "step" if number == 0 else "")
+    axes.set(xlim=(-0.7, len(words) - 0.3), ylim=(-0.5, len(words) + 0.7))
+    axes.set_xticks(range(len(words)), words, rotation=90)
+    labels = ["words", *map(str, range(2, len(words) + 1, 2))] if number == 0 else []
+    axes.set_yticks(range(0, len(words) + 1, 2) if labels else [], labels)

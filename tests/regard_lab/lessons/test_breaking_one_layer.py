@@ -58,8 +58,8 @@ def test_one_head(monkeypatch):
         ("projection_bias=False", "projection_bias=heads == 2"),
     )  # fmt: skip
     assert starting(
-        alike, "One head can attend", "One head returns the mean", "Two heads of half the size", "A head of two numbers",
-        "With random weights too", "The number of heads changes",
+        alike, "One head can attend", "One head returns the mean", "Two heads of half the size",
+        "A head of two numbers", "With random weights too", "The number of heads changes",
     )  # fmt: skip
     changed_report(monkeypatch, "one_head")["heads"][0]["exact_match"] = 0.8
     squared = "q, k = torch.cat([q, torch.ones_like(q)], -1), torch.cat([k, -k * k / 2], -1)\nof_three ="
