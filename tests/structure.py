@@ -31,10 +31,14 @@ BUDGETS = {  # on their way to 28,000, 34,500, 7,000 and 48,000
 LONGEST_FILE = 600
 
 
+PAGES = ROOT / "regard_lab" / "lessons"  # scripts in cells, which nothing imports
+
+
 @cache
 def modules(package: str) -> dict[str, Path]:
-    """The file of each module, by its dotted name."""
-    paths = [path.relative_to(ROOT) for path in sorted((ROOT / package).rglob("*.py"))]
+    """The file of each module, by its dotted name; pages are none."""
+    files = [path for path in sorted((ROOT / package).rglob("*.py")) if path.parent != PAGES or path.stem == "__init__"]
+    paths = [path.relative_to(ROOT) for path in files]
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path for path in paths}
 
 

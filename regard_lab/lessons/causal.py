@@ -53,7 +53,7 @@ with figure(
 
 # %% [markdown]
 # A model that writes a text word by word must not look at later words. During training all words are there, so a mask
-# hides the later ones. The figure does it in three steps. After them the weight of word $j$ for word $i$ is
+# hides the later ones. The figure masks in three steps. In the end the weight of word $j$ for word $i$ is
 #
 # $$
 # α_{i j} = \frac{\exp(s_{i j})}{\sum_{l \le i} \exp(s_{i l})} \text{ for } j \le i, \text{ else } 0

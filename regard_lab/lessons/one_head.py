@@ -90,8 +90,8 @@ with figure(
 # \qquad z^h = \operatorname{softmax}\left(\frac{q^h {k^h}^\top}{\sqrt{d / H}}\right) v^h
 # $$
 #
-# One article says that a single head sees one position. It sees all positions, but it returns one weighted mean of
-# their values. The words in it cannot be separated again. Exchange two of them, and nothing changes:
+# One article says that a single head sees one position. It sees all positions, but returns one weighted mean of their
+# values, and the words in this mean cannot be separated again. Exchange two of them, and nothing changes:
 
 # %%
 q = torch.tensor([[[[1.0, 1.0]]]])  # (batch, heads, words, head_dim): one head looks at two words
@@ -107,9 +107,9 @@ q, k, v = torch.eye(2)[None, :, None], k.expand(1, 2, 2, 2), v.expand(1, 2, 2, 2
 print(rg.attention(q, k, v).flatten().round(decimals=2))
 
 # %% [markdown]
-# In the figure the weights are constructed: a query is the position of the word to be read, a key is the position of
-# its word, a value is its content. With random weights, too, each head passes one mixture of the words. How many
-# separate facts about 8 words of 4 numbers fit into one output? This is the rank of its gradients.
+# The weights of the figure are constructed. A query is the position of the word to be read, a key is the position of
+# its word, a value is the content of its word. With random weights, too, each head passes one mixture of the words. The
+# table counts how many separate facts about 8 words of 4 numbers reach one output: the rank of its gradients.
 
 
 # %% tags=["folded"]
@@ -128,11 +128,11 @@ columns = ("heads", "numbers of a head", "facts")
 table("Separate facts about 8 words", columns, [(heads, DIM // heads, passed[heads]) for heads in passed])
 
 # %% [markdown]
+# A trained translator with eight heads makes fewer mistakes than one with a single head and as many parameters. It
+# takes more CPU time, because each head has its own $n \times n$ matrix of weights, whose softmax is no matrix product.
+#
 # More heads are not always better. A head of one number scores keys along one line, so the key in the middle can never
 # get the largest weight.
-#
-# Trained translators agree: with equal parameters, eight heads make fewer mistakes than one. They take more CPU time,
-# because each head has its own $n \times n$ matrix of weights. The softmax of these matrices is no matrix product.
 
 # %% tags=["folded"]
 report = read_report("one_head")

@@ -40,7 +40,7 @@ with figure(
     panels = above.subplots(1, 4, width_ratios=[16, 24, 24, 28])
     shown = [("x", x, "#444444"), ("query q", q, QUERY), ("key k", k, KEY), ("value v", v, VALUE)]
     for axes, (title, values, colour) in zip(panels, shown):
-        axes.imshow(values, cmap=tinted(colour), aspect="auto")
+        axes.imshow(values.numpy(), cmap=tinted(colour), aspect="auto")
         axes.set_title(f"{title}: {values.shape[1]} numbers", color=colour, fontsize=10, fontweight="bold")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color("#cccccc")
@@ -58,8 +58,8 @@ with figure(
         axes.set(xticks=[], ylim=(5.6, -0.6), xlim=(min(0, float(numbers.min())), 1.3 * float(numbers.max())))
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-    right.imshow((weights[:, None] * v).abs(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 6, 0))
-    right.imshow(context[None].abs(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 7.6, 6.6))
+    right.imshow((weights[:, None] * v).abs().numpy(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 6, 0))
+    right.imshow(context[None].abs().numpy(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 7.6, 6.6))
     right.set_title("weight · v, and their sum", fontsize=10, color=VALUE, fontweight="bold")
     right.set(xticks=[], ylim=(7.6, 0), yticks=[7.1], yticklabels=["sum"])
     right.tick_params(length=0, labelsize=9.5)

@@ -57,8 +57,8 @@ with figure(
 # h_t = f(h_{t-1}, x_t) \qquad \text{against} \qquad z_i = \sum_j α_{i j} \, v_j
 # $$
 #
-# `marked_steps` marks what must be counted, and `longest_chain` counts how many of them had to wait for each other. It
-# reads this from the record that PyTorch keeps for the gradients.
+# `marked_steps` marks each call of a cell or layer. `longest_chain` counts the calls that had to wait for each other.
+# It reads the record that PyTorch keeps for gradients.
 
 # %%
 x = torch.randn(1, 50, 16)  # (batch, words, dim)
@@ -73,7 +73,7 @@ print(longest_chain(state), longest_chain(at_once))
 # %% [markdown]
 # A causal convolution of width 3 also computes all words in one step, but each from three words only: itself and the
 # two before it. So it takes a stack of about $n / 2$ layers until the last word depends on the first. If each layer
-# looks 3 times as far as the layer before (dilated), it takes about $\log_3 n$ layers.
+# looks 3 times as far as the layer before (dilated), about $\log_3 n$ layers are enough.
 
 # %% tags=["folded"]
 share = lambda value: "below 0.000001" if value < 1e-6 else f"{value:.6f}" if value < 0.1 else f"{value:.2f}"
@@ -124,10 +124,10 @@ columns = ("words", "Transformer in training: layers", "Transformer writing: cal
 table("Steps for a target of n words", columns, list(zip(WRITTEN, layers, *calls)))
 
 # %% [markdown]
-# Why was it not done before? Attention compares $n^2$ pairs, so it needs more operations than a recurrent network for
-# long texts. It pays on hardware that computes many products at once, which a recurrent network cannot keep busy. A
-# single core shows this already, since its vector instructions compute several numbers at once (attention without its
-# projections):
+# Why was it not done before? Attention compares $n^2$ pairs, so it takes more operations than a recurrent network for
+# long texts. It pays on hardware that computes many products at once. A recurrent network cannot keep such hardware
+# busy. A single core shows this already, because its vector instructions compute several numbers at once. (The table
+# leaves out the projections of attention.)
 
 # %% tags=["folded"]
 report = read_report("recurrent")

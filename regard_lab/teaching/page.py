@@ -120,6 +120,7 @@ class Page:
         """
         parts: list[str] = []
         pictures: dict[str, Picture] = {}
+        quiet: list[str] = []
         for cell, shown in self.run():
             if cell.markdown:
                 parts.append(cell.text)
@@ -134,7 +135,11 @@ class Page:
                     outputs.append(f"```{{.text .printed}}\n{thing.rstrip()}\n```")
                 else:
                     outputs.append(thing._repr_markdown_())
-            code = f"```python\n{cell.text}\n```"
+            quiet.append(cell.text)
+            if cell.tags and not shown:  # folded with the next cell that shows something
+                continue
+            code = "```python\n{}\n```".format("\n\n".join(quiet))
+            quiet.clear()
             fold = f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>"
             parts += [*outputs, fold] if cell.tags else [code, *outputs]
         return "\n\n".join(parts) + "\n", pictures

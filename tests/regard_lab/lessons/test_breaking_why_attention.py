@@ -8,6 +8,8 @@ from teaching import changed_report, failing, starting
 
 from benchmarks.lesson_reports import REPORTS
 from regard_lab.models import TranslationTransformer
+from regard_lab.models.recurrent import BahdanauCell, LuongCell, MemoryAttention
+from regard_lab.models.recurrent.cells import CellState, top
 from regard_lab.teaching import read_report, stepping
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -69,4 +71,45 @@ def test_recurrent_translators(monkeypatch):
     assert starting(
         failing("recurrent", SHORTER), "A Transformer predicts all words", "The steps of this call do not grow",
         "Generation takes one call", "On one core attention",
+    )  # fmt: skip
+
+
+def test_fixed_vector(monkeypatch):
+    """The decoder reads every state where it should read one vector, and other shares stand in the report."""
+    short = ("(1, 2, 4, 8, 12)", "(1, 2, 4)")
+    rows = changed_report(monkeypatch, "length_story")["rows"]
+    for model, length, share in (("transformer", "4", 0.5), ("luong-general", "12", 0.5), ("transformer", "16", 0.9)):
+        next(row for row in rows if row["model"] == model)["accuracy"][length] = share
+    assert starting(
+        failing("fixed_vector", short, ("attention=name", 'attention="bahdanau"')), "Through one vector of 8",
+        "Without attention the decoder reads", "Trained models with and without", "At the longest training length",
+        "Beyond the training lengths",
+    )  # fmt: skip
+
+
+def test_fixed_vector_with_attention_to_one_state(monkeypatch):
+    real = MemoryAttention.remember
+    monkeypatch.setattr(MemoryAttention, "remember", lambda self, states, live=None: real(self, states[:, -1:]))
+    changed = failing("fixed_vector", ("(1, 2, 4, 8, 12)", "(1, 2, 4)"))
+    assert starting(changed, "With attention, every further word", "With attention the bytes grow")
+
+
+def test_alignment(monkeypatch):
+    """Bahdanau's cell attends after its update, Luong's before it, and nothing is fed."""
+
+    def attend_after(self, x, state, memory):
+        recurrent = self._advance(torch.cat([x, 0 * state.recurrent], -1), state.recurrent)
+        context = self._attend(top(recurrent), memory, state.place)
+        return torch.cat([recurrent, context], -1), CellState(recurrent, None, state.place + 1)
+
+    def attend_before(self, x, state, memory):
+        context = self._attend(top(state.recurrent), memory, state.place)
+        recurrent = self._advance(x if state.fed is None else torch.cat([x, state.fed], -1), state.recurrent)
+        return self._attentional(context, recurrent), CellState(recurrent, state.fed, state.place + 1)
+
+    monkeypatch.setattr(BahdanauCell, "forward", attend_after)
+    monkeypatch.setattr(LuongCell, "forward", attend_before)
+    assert starting(
+        failing("alignment"), "Both cells are equal", "Bahdanau's weights are computed", "Luong's weights are computed",
+        "Bahdanau's context enters", "With input feeding",
     )  # fmt: skip
