@@ -14,9 +14,9 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence", "recurrent", "fixed_vector", "alignment"),
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation"),
-    "Writing text quickly": ("generation",),
-    "Longer texts": ("windows", "complexity"),
-    "Beyond translation": ("answer_head", "transfer"),
+    "Writing text quickly": ("generation", "grouped"),
+    "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
+    "Beyond translation": ("answer_head", "transfer", "caption", "imprecise"),
 }
 LESSONS = tuple(name for names in CHAPTERS.values() for name in names)
 
