@@ -7,7 +7,6 @@
 from itertools import pairwise
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
 from regard import patterns as p
@@ -15,7 +14,7 @@ from regard_lab.bench.complexity.report import NEAR
 from regard_lab.bench.complexity.rows import ROWS, root, slope
 from regard_lab.seeing.canvas import FAINT, INK, LINES
 from regard_lab.teaching import (
-    draw_line, every, figure, holds, label_axes, legend_below, logarithmic, read_report, table, undecided,
+    draw_line, every, figure, holds, label_axes, legend_below, logarithmic, operations, read_report, table, undecided,
 )  # fmt: skip
 from regard_lab.teaching.stepping import count_steps
 
@@ -39,10 +38,7 @@ def counted(name, n):
     if name in PATTERNS:
         return PATTERNS[name](n).count(n, n)
     call = ROWS[name].prepare(n)
-    if name in LAYERS:
-        with FlopCounterMode(display=False) as counter:  # torch counts while the layer runs
-            call.run()
-    return counter.get_total_flops() if name in LAYERS else int(call.operations)  # of regard's plan
+    return operations(call.run) if name in LAYERS else int(call.operations)  # of regard's plan
 
 
 lengths = {name: (16, 64, 256) if name == "gru" else (1024, 4096, 16384) for name in SHOWN}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
@@ -72,6 +74,28 @@ def rounded(values: torch.Tensor, digits: int = 4) -> Any:
 def largest(values: torch.Tensor) -> float:
     """The largest absolute value; 0 for an empty tensor."""
     return float(values.detach().abs().max()) if values.numel() else 0.0
+
+
+def operations(call: Callable[[], object]) -> int:
+    """Floating-point operations of the matrix products and convolutions of a call, as torch counts them.
+
+    >>> operations(lambda: torch.zeros(2, 3) @ torch.zeros(3, 4))
+    48
+    """
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def comparisons(numbers: Sequence[int]) -> int:
+    """How many comparisons a sort of the numbers makes.
+
+    >>> comparisons([1, 2, 3, 4])
+    3
+    """
+    compared = []
+    sorted(numbers, key=cmp_to_key(lambda one, other: compared.append(one) or one - other))
+    return len(compared)
 
 
 Name = TypeVar("Name", bound=Hashable)

@@ -2,6 +2,9 @@
 
 from teaching import changed_report, failing, starting
 
+from regard.patterns import KeySpan
+from regard_lab.teaching import captions
+
 
 def test_transfer(monkeypatch):
     assert starting(
@@ -39,3 +42,58 @@ def test_answer_head_without_parts(monkeypatch):
     replaced["without_head"][3] = 0.7
     replaced["heads_kept"][-1]["share"] = 0.8
     assert starting(failing("answer_head"), "With narrow windows", "No single head", "Together the heads are needed")
+
+
+def test_caption_in_another_order():
+    flipped = "(word_numbers(captions)[0].flip(1), word_numbers(captions)[1]))"
+    broken = failing("caption", ("word_numbers(captions))", flipped))
+    assert starting(broken, "The pictures drawn here", "Patches read the words of the thing")
+
+
+def test_caption_of_a_worse_model(monkeypatch):
+    monkeypatch.setattr(captions, "KeySpan", lambda first, count: KeySpan(0, 8))  # reads words after the end
+    shares = changed_report(monkeypatch, "caption")["shares"]
+    for name, share in (("held out", 0.9), ("shape changed", 0.9), ("no cross-attention", 0.2)):
+        shares[name]["all"] = share
+    assert starting(
+        failing("caption", ("p.KeySpan(0, 0)", "p.KeySpan(0, 1)")), "Pictures show what", "If one word changes",
+        "With another caption", "The weights of each patch", "Without words, cross-attention",
+    )  # fmt: skip
+
+
+def test_imprecise_costs_and_formulas():
+    broken = failing(
+        "imprecise",
+        ("STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 32, 64, 128, 256, 512)",
+         "STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 64, 128)"),
+        ("normal(SEED, 2, 1, 48, 12, dim)", "normal(SEED, 2, 1, 48, 12, dim) * dim**0.1"),
+        ("scale=dim**power, ", ""),
+        ("Sinusoidal(48)", "Sinusoidal(48, base=100.0)"),
+        ("mechanism=mechanism, parameters=parameters", ""),
+        ('"full, causal: pairs": [p.Causal()', '"full, causal: pairs": [p.CausalWindow(16)'),
+        ("p.Strided(math.isqrt(n))", "p.CausalWindow(32)"),
+        (".split(1):", ".split(n):"),  # all words at once
+    )  # fmt: skip
+    assert starting(
+        broken, "Divided by the square root of", "Divided by the square of", "For d = 48 each wave is 10000^(2/48)",
+        "The waves go from", "For 4 times the words", "Linformer needs 16 times", "Sorting for LSH",
+        "Each round of LSH", "A recurrent layer needs fewer", "Self-attention computes all words",
+    )  # fmt: skip
+
+
+def test_imprecise_roles_sizes_and_masks():
+    broken = failing(
+        "imprecise",
+        ("(16, 32, 64, 128, 256, 512)", "(16, 64, 128)"),
+        ("return weights / weights.sum(-1, keepdim=True)", "return weights"),
+        ("rg.attention_detail(states, words, words, want", "rg.attention_detail(words, states, states, want"),
+        ("row = looks(q, k)[0]", "row = looks(q, k)[0].relu().where(torch.arange(12) < 1, 0)"),
+        ("torch.zeros(1, count, 100, size)", "torch.zeros(1, count, 100, 512)"),
+        ("context_dim=48)(x, context=context)", "context_dim=48)(x, context=context)[:, :3]"),
+        ("rg.attention(three, k, v)", "rg.attention(three, three, three)"),
+    )
+    assert starting(
+        broken, "Masking after the softmax", "They differ if every", "The decoder's states are the queries",
+        "Replacing a state of the decoder", "One head gives every word", "Eight heads of d / 8",
+        "In cross-attention lengths", "The size of a head",
+    )  # fmt: skip

@@ -49,7 +49,8 @@ def test_nothing_of_a_figure_is_outside_and_no_legend_lies_on_data(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LESSONS if {"TEXT", "SEED"} & set(find_lesson(name).parameters)])
 def test_every_claim_comes_out_the_same_for_another_seed_and_text(name):
-    page, changed = find_lesson(name), {"SEED": 11, "TEXT": " ".join(f"word{place}" for place in range(60))}
+    text = "a yellow triangle below a green circle" if name == "caption" else " ".join(f"word{at}" for at in range(60))
+    page, changed = find_lesson(name), {"SEED": 11, "TEXT": text}
     changed = {key: value for key, value in changed.items() if key in page.parameters}
     for claim in page.claims(changed, lenient=True):
         assert claim.holds in (claim.expected, None), claim
