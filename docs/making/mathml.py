@@ -41,10 +41,14 @@ def to_mathml(latex: str, display: bool = False) -> str:
     Traceback (most recent call last):
     ...
     ValueError: the formula '\\frobnicate{q}' has \frobnicate, which latex2mathml does not convert
+    >>> bars = to_mathml(r"\lvert i - j \rvert")
+    >>> [f'form="{side}">&#x0007C;' in bars for side in ("prefix", "postfix")]
+    [True, True]
     """
     from latex2mathml.converter import convert  # ty: ignore[unresolved-import]
 
-    element = convert(latex, display="block" if display else "inline")
+    paired = latex.replace(r"\lvert", r"\left|").replace(r"\rvert", r"\right|")  # else the two bars differ in height
+    element = convert(paired, display="block" if display else "inline")
     if left := LEFT.search(element):
         raise ValueError(f"the formula {latex!r} has {left[0]}, which latex2mathml does not convert")
     element = COLOURED.sub(_coloured, element)

@@ -106,12 +106,13 @@ with figure(
 states = torch.randn(1, 7, 16)  # outputs of the encoder for seven words
 before = MemoryAttention(Additive(query_dim=16, key_dim=16, hidden=16))
 cell = BahdanauCell(nn.GRUCell(12 + 16, 16), before)  # the input of a step is [y; context]
-output, state = cell(torch.randn(1, 12), cell.begin(torch.zeros(1, 16)), before.remember(states))
+start, y = cell.begin(torch.zeros(1, 16)), torch.randn(1, 12)
+output, state = cell(y, start, before.remember(states))
 print(tuple(output.shape))  # the state and the context
 
 after = MemoryAttention(General(query_dim=16, key_dim=16))
 cell = LuongCell(nn.GRUCell(12, 16), after, memory_dim=16, output_dim=16)
-output, state = cell(torch.randn(1, 12), cell.begin(torch.zeros(1, 16)), after.remember(states))
+output, state = cell(y, start, after.remember(states))
 print(tuple(output.shape))  # a mixture of both
 
 # %% [markdown]

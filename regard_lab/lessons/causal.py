@@ -88,7 +88,8 @@ def moved(pattern):
     changed = [one.clone() for one in (q, k, v)]
     for one in changed:
         one[..., replaced:, :] = normal(SEED + 2, n - replaced, DIM)
-    return (rg.attention(*changed, pattern=pattern) - rg.attention(q, k, v, pattern=pattern))[0, 0].norm(dim=-1)
+    before, after = rg.attention(q, k, v, pattern=pattern), rg.attention(*changed, pattern=pattern)
+    return (after - before)[0, 0].norm(dim=-1)
 
 
 with_mask, without = moved("causal"), moved(None)

@@ -68,8 +68,8 @@ with figure(
                       color="white" if chance > 0.5 else INK)  # fmt: skip
 
 # %% [markdown]
-# A decoder computes the probability of the next word from the words before it. The probability of a text is the product
-# of them:
+# A decoder writes text: it computes the probability of the next word from the words before it. The product of these
+# probabilities is the probability of the text:
 #
 # $$
 # p(y_1, \ldots, y_n) = \prod_t p(y_t \mid y_1, \ldots, y_{t-1})
@@ -93,7 +93,7 @@ with torch.no_grad():
 print(torch.allclose(at_once, one_by_one))
 
 # %% [markdown]
-# A cache keeps the keys and values of earlier words, so that a step computes one position alone:
+# A cache keeps the keys and values of earlier words. Then each step computes only one position:
 
 # %%
 with torch.no_grad():

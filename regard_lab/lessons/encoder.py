@@ -75,12 +75,13 @@ with figure(
     right.set_xlim(right=1.2 * max(lengths.values()))
 
 # %% [markdown]
-# An encoder layer has two parts. In **self-attention** every word looks at all words. The **feed-forward network**
-# computes each word alone:
+# An encoder reads a whole text and returns a vector for each word. Use it to classify or search texts, or as the first
+# half of a translator. Each of its layers has two parts. In **self-attention** every word looks at all words. The
+# **feed-forward network** computes each word alone:
 #
 # $$
 # y = x + \operatorname{attention}(\operatorname{norm}(x)), \qquad
-# x' = y + \operatorname{feed\,forward}(\operatorname{norm}(y))
+# x' = y + \text{feed-forward}(\operatorname{norm}(y))
 # $$
 #
 # The **norm** brings the input of a part to the same length for every word. The **residual connection** is the plus

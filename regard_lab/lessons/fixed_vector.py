@@ -92,9 +92,10 @@ with figure(
 
 # %%
 for attention in ("none", "bahdanau"):
-    model = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=100, dim=64, hidden=64, attention=attention))
+    config = RecurrentTranslator.Config(vocab_size=100, dim=64, hidden=64, attention=attention)
+    model = RecurrentTranslator(config)
     for words in (5, 50):
-        memory = model.start(torch.randint(4, 100, (1, words))).memory  # all that the decoder reads of the source
+        memory = model.start(torch.randint(4, 100, (1, words))).memory  # what the decoder reads
         print(f"{attention}, {words} words: {tuple(memory.values.shape)}")
 
 # %% [markdown]

@@ -51,13 +51,13 @@ with figure(
 
 # %% [markdown]
 # A model that writes text keeps the keys and values of all earlier words for every head, and reads all of them in every
-# step. Fewer key/value heads make this cache smaller. Then a step is faster, and a larger batch fits into memory.
+# step. Fewer key/value heads make this cache smaller: a step is faster, and more texts or longer ones fit into memory.
 #
 # In **grouped-query attention** (GQA) several query heads share one key/value head. GQA-$G$ has $G$ groups. With as
-# many groups as heads it is multi-head attention; with one group it is **multi-query attention**. Of $H$ query heads,
+# many groups as heads it is multi-head attention; with one group it is **multi-query attention**. With $H$ query heads,
 #
 # $$
-# \text{query head } h \text{ reads key/value head } \lfloor h \cdot \frac{G}{H} \rfloor
+# \text{query head } h \text{ reads key/value head } \left\lfloor h \cdot \frac{G}{H} \right\rfloor
 # $$
 #
 # The queries still differ, so the heads still attend to different words. In `regard`, `kv_heads` is the number of
@@ -124,8 +124,8 @@ table(
 
 # %% [markdown]
 # Trained models show how much quality is lost. Character models with 8 key/value heads were converted by the mean and
-# trained further. There the learning rate rises to its peak again and comes down to zero, which makes the original too
-# slightly worse. What the conversion lost is counted from the original before these steps.
+# trained further. In this training the learning rate rises to its peak again and comes down to zero, which makes the
+# original slightly worse too. What the conversion lost is counted from the original before these steps.
 
 # %% tags=["folded"]
 report = read_report("generation")

@@ -85,16 +85,16 @@ with figure(
 
 # %% [markdown]
 # Softmax attention, $\operatorname{softmax}(Q K^\top) V$, cannot be computed in another order, because the softmax
-# needs the score of every pair. If the weight of a pair is a **product of features**, $φ(q) \cdot φ(k)$, it can:
+# needs the score of every pair. **Linear attention** takes a product of features as the weight, $φ(q) \cdot φ(k)$:
 #
 # $$
 # z_i = \frac{φ(q_i) \sum_j φ(k_j) \, v_j^\top}{φ(q_i) \sum_j φ(k_j)}
 # \qquad \text{instead of} \qquad z_i = \frac{\sum_j \exp(q_i \cdot k_j) \, v_j}{\sum_j \exp(q_i \cdot k_j)}
 # $$
 #
-# With $Q' = φ(Q)$ and $K' = φ(K)$ this is $(Q' K'^\top) V = Q' (K'^\top V)$: matrix products are associative. The left
-# side needs $n \times n$ weights, the right side one matrix of $d \times d$ numbers for any length. So $4 n^2 d$
-# operations become $4 n d^2$.
+# With $Q' = φ(Q)$ and $K' = φ(K)$, either product may come first: $(Q' K'^\top) V = Q' (K'^\top V)$. The left side
+# needs $n \times n$ weights, the right side one matrix of $d \times d$ numbers for any length. So $4 n^2 d$ operations
+# become $4 n d^2$, which is less for texts longer than $d$ words.
 
 # %%
 q, k, v = torch.randn(3, 1, 1, 1000, 64, dtype=torch.float64)  # (batch, heads, length, head_dim) each

@@ -86,15 +86,15 @@ with figure(
 # in parameters and in the operations of matrix products. Their outputs stand side by side:
 #
 # $$
-# \operatorname{concat}(z^1, \ldots, z^H) \, W_o
-# \qquad z^h = \operatorname{softmax}\left(\frac{q^h {k^h}^\top}{\sqrt{d / H}}\right) v^h
+# \operatorname{concat}(z_1, \ldots, z_H) \, W_o
+# \qquad z_h = \operatorname{softmax}\left(\frac{q_h k_h^\top}{\sqrt{d / H}}\right) v_h
 # $$
 #
 # One article says that a single head sees one position. It sees all positions, but returns one weighted mean of their
 # values, and the words in this mean cannot be separated again. Exchange two of them, and nothing changes:
 
 # %%
-q = torch.tensor([[[[1.0, 1.0]]]])  # (batch, heads, words, head_dim): one head looks at two words
+q = torch.tensor([[[[1.0, 1.0]]]])  # (batch, heads, words, head_dim): one head reads two words
 k = 50 * torch.eye(2)[None, None]
 v = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
 print(rg.attention(q, k, v).flatten(), rg.attention(q, k, v.flip(2)).flatten())
@@ -128,11 +128,11 @@ columns = ("heads", "numbers of a head", "facts")
 table("Separate facts about 8 words", columns, [(heads, DIM // heads, passed[heads]) for heads in passed])
 
 # %% [markdown]
+# Heads can be too narrow. A head of one number scores keys along one line, so the key in the middle can never get the
+# largest weight.
+#
 # A trained translator with eight heads makes fewer mistakes than one with a single head and as many parameters. It
 # takes more CPU time, because each head has its own $n \times n$ matrix of weights, whose softmax is no matrix product.
-#
-# More heads are not always better. A head of one number scores keys along one line, so the key in the middle can never
-# get the largest weight.
 
 # %% tags=["folded"]
 report = read_report("one_head")

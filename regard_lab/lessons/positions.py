@@ -70,7 +70,8 @@ with figure(
 
 # %%
 torch.manual_seed(0)
-attend, sentence = rg.MultiHeadAttention(dim=64, heads=4), torch.randn(1, 5, 64)  # five words
+attend = rg.MultiHeadAttention(dim=64, heads=4)
+sentence = torch.randn(1, 5, 64)  # five words
 turned = attend(sentence.flip(1)).flip(1)  # in reverse order, and back
 print(torch.allclose(turned, attend(sentence), atol=1e-5))
 
@@ -108,9 +109,9 @@ table(f"Length of the waves, {DIM} numbers per word", ("pair", "components", "wo
 
 # %%
 def shift_matrix(waves, k):
-    """M_k (dim, dim): turns each pair by the angle whose sine and cosine are the components of PE(k)."""
+    """M_k (dim, dim): turns each pair by the angle whose sine and cosine stand in PE(k)."""
     sine, cosine = waves(torch.tensor([k])).double()[0].unflatten(0, (-1, 2)).unbind(-1)
-    turns = torch.stack([cosine, sine, -sine, cosine], -1).unflatten(-1, (2, 2))  # (pairs, 2, 2)
+    turns = torch.stack([cosine, sine, -sine, cosine], -1).unflatten(-1, (2, 2))
     return torch.block_diag(*turns)
 
 

@@ -54,7 +54,7 @@ with figure(
     (first, second), (left, right) = panels = drawing.subplots(2, 2)
     for axes, kind in ((first, "unscaled"), (second, "scaled")):
         rows = [f"head_dim {size}" for size in SIZES] if axes is first else ()
-        image = draw_map(axes, torch.stack(weights[kind]), rows, words)
+        image = draw_map(axes, torch.stack(weights[kind]), rows, words, cell=3.0 / len(words))
         axes.set_xlabel({"unscaled": "scores q · k", "scaled": "scores q · k / sqrt(head_dim)"}[kind], fontsize=9)
     scale_beside(drawing, image, panels[0], "attention weight")
     draw_curves(left, SIZES, entropy, ("Entropy of the weights", "head_dim", "nats"), log="x")

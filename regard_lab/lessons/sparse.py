@@ -56,8 +56,8 @@ with figure(
         axes.spines[:].set_color(FAINT)
 
 # %% [markdown]
-# In full attention each of $n$ words looks at every word, itself too: $n^2$ pairs. A **sparse pattern** keeps a few
-# pairs for each word, the set $S_i$ of word $i$:
+# In full attention each of $n$ words looks at every word, itself too: $n^2$ pairs. That is too much for long texts. A
+# **sparse pattern** keeps a few pairs for each word, the set $S_i$ of word $i$:
 #
 # $$
 # \operatorname{softmax}_{j \in S_i}(q_i \cdot k_j) \qquad \sum_i \lvert S_i \rvert \ll n^2
@@ -91,8 +91,8 @@ print([str(block.attention.pattern) for block in LanguageModel(config).blocks])
 # %% [markdown]
 # ## How many pairs, how many layers
 #
-# A word depends on another after two layers if it looks at a word that looks at the other. So products of the masks
-# tell how many layers are needed.
+# After two layers, a word depends on another if it looks at a third word that looks at the other. So products of the
+# masks tell how many layers are needed.
 
 # %% tags=["folded"]
 COUNTED, LAYERED, THESE = (16, 64, 256, 1024), (64, 144, 256), "64, 144 and 256 words"  # square numbers

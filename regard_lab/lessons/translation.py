@@ -96,7 +96,7 @@ with torch.no_grad():
 print([tuple(context.keys.shape) for context in state.contexts])  # (batch, heads, source words, head_dim) in each layer
 
 # %% [markdown]
-# What is computed how often can be counted. Here the translator of the figure writes the German sentence word by word:
+# Here the translator of the figure writes the German sentence word by word, and the calls of each part are counted:
 
 # %% tags=["folded"]
 one_by_one = []

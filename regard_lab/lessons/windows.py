@@ -54,14 +54,18 @@ with figure(
 
 # %% [markdown]
 # A layer in which each word looks at $w$ neighbours costs $n \cdot w$ instead of $n^2$. Words outside the window still
-# have an effect, because the neighbours have looked at their own neighbours in the layer below:
+# have an effect, because the neighbours have looked at their own neighbours in the layer below. If one layer reaches
+# $r$ words, a stack of $L$ layers reaches $L$ times as far:
 #
 # $$
-# \lvert i - j \rvert \le \frac{w}{2} \qquad \text{reach of } L \text{ layers: } L \cdot \frac{w}{2}
+# \lvert i - j \rvert \le r \qquad \text{reach of } L \text{ layers: } L \cdot r
 # $$
 #
-# That is for a window with $w / 2$ words on each side. `causal_window(w)` reaches $w - 1$ words back per layer; a
-# dilated window reaches $d$ times as far at the same cost, but skips words. `reach` computes this without attention:
+# - `causal_window(w)` looks at the word itself and the $w - 1$ words before it: $r = w - 1$ back, 0 ahead.
+# - `sliding_window(w)` looks at half of $w$ words on each side: $r = w / 2$, rounded down.
+# - `dilated_window(w, d)` looks at as many words, but $d$ apart: it reaches $d$ times as far and skips words.
+#
+# `reach` computes this without attention:
 
 # %%
 print(p.CausalWindow(4).reach(3))
