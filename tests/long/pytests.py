@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests import machines
 
-from .found import Found
+from .running import Found
 
 ROOT = Path(__file__).parents[2]
 OUTCOMES = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")

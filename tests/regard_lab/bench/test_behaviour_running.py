@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,9 +14,8 @@ import torch
 from torch import nn
 
 from benchmarks.behaviour import __main__ as running
-from benchmarks.behaviour import hashing, learning, study
-from benchmarks.behaviour.grid_and_text import losses_by_position
-from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, Training, duplication, runs_of, score, train
+from benchmarks.behaviour import hashing
+from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, Training, duplication, score, train
 from benchmarks.behaviour.study import (
     Experiment,
     Record,
@@ -99,29 +95,11 @@ def test_a_new_run_forgets_the_experiments_it_names_and_no_others(tmp_path: Path
     assert set(json.loads((tmp_path / "behaviour.json").read_text())["records"]) == {"first", "second"}
 
 
-def test_a_name_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        running.main(["nothing", "--out", str(tmp_path)])
-    assert "no experiment nothing; there are duplication, recall, hashing, grid-and-text" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 def test_quick_and_whole_runs_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     use(monkeypatch, experiment("first", Recorder()))
     running.main(["--out", str(tmp_path), "--quick"])
     with pytest.raises(SystemExit, match="quick"):
         running.main(["--out", str(tmp_path)])
-
-
-def test_results_read_back_as_they_were_written(tmp_path: Path):
-    recorder = Recorder()
-    kept = experiment("first", recorder)
-    results = Results()
-    results.add(kept, "two", 2, recorder("two", 2, False))
-    results.save(tmp_path)
-    assert Results.load(tmp_path, quick=False) == results
-    assert ("two", 2) not in results.missing(kept)
-    assert len(results.missing(kept)) == 5
 
 
 def test_a_claim_is_kept_only_if_every_seed_keeps_it():
@@ -131,21 +109,6 @@ def test_a_claim_is_kept_only_if_every_seed_keeps_it():
     assert not below("x", [0.1, 0.3], 0.3).kept
     assert apart("x", [3.0, 2.0], [2.0, 1.0], margin=0.9).kept
     assert not apart("x", [3.0, 2.0], [2.0, 1.2], margin=0.9).kept  # by pairs, not by means
-
-
-@pytest.mark.parametrize("module", [study, learning])
-def test_examples_in_docstrings_run(module: ModuleType):
-    failed, tried = doctest.testmod(module)
-    assert tried
-    assert not failed
-
-
-def test_the_learning_rate_warms_up_and_comes_down_to_nothing():
-    how = Training(updates=100, rate=1.0)
-    assert [how.share(update) for update in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
-    assert how.share(55) == pytest.approx(0.5)
-    assert how.share(99) < 0.001
-    assert replace(how, updates=20).shortened(quick=True).updates == 2
 
 
 def test_training_is_a_function_of_weights_and_seed_and_learns():
@@ -176,18 +139,6 @@ def test_a_score_counts_the_scored_positions_alone():
         return torch.zeros_like(targets), targets
 
     assert score(Certain(), draw) == {"loss": pytest.approx(50 / 4), "accuracy": 0.75}
-
-
-def test_losses_by_position_are_those_of_each_position():
-    class Knows(nn.Module):
-        """Knows what follows even positions, and guesses evenly at odd ones."""
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            known = 50 * nn.functional.one_hot(tokens + 1, 12).float()
-            return known * (torch.arange(tokens.shape[1]) % 2 == 0)[:, None]
-
-    losses = losses_by_position(Knows(), runs_of(torch.arange(12), length=6, rows=5), batches=2)
-    assert losses.tolist() == pytest.approx([0, math.log(12)] * 3, abs=1e-5)
 
 
 @pytest.mark.parametrize("at", range(4))

@@ -61,11 +61,6 @@ def test_curves_join_works_that_differ_in_length_alone(tmp_path):
     assert path.read_bytes()[1:4] == b"PNG"
 
 
-def test_one_length_is_no_curve(tmp_path):
-    assert draw_curves("case", case(64), tmp_path) is None
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_page_from_a_gpu_compares_its_times_and_names_it(tmp_path):
     """Without columns, promises or words that concern the CPU."""
     measured = case(64)

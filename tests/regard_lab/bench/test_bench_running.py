@@ -1,7 +1,5 @@
 """Finished cases are written, an interrupted run goes on, and what was measured elsewhere is not mixed in."""
 
-import json
-
 import pytest
 
 from regard.errors import ArgumentError, DataError, OccupiedError, UnsupportedError
@@ -42,19 +40,6 @@ def cases(monkeypatch):
     monkeypatch.setattr(running, "contests_of", lambda case, quick: case.quick if quick else case.contests)
     monkeypatch.setattr(running, "hold", hold)
     return done
-
-
-def test_an_interrupted_run_keeps_finished_cases_and_goes_on(cases, tmp_path):
-    cases.append("interrupt")
-    with pytest.raises(KeyboardInterrupt):
-        run_bench(out=tmp_path)
-    assert set(json.loads((tmp_path / "bench.json").read_text())["cases"]) == {"first"}
-    assert "Case first" in (tmp_path / "bench.md").read_text()
-    cases.clear()
-    results = run_bench(out=tmp_path, resume=True)
-    assert cases == ["second 1", "second 2"]
-    assert list(results.cases) == ["first", "second"]
-    assert Results.load(tmp_path) == results
 
 
 def test_without_resume_everything_is_measured_anew(cases, tmp_path):

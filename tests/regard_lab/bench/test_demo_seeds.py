@@ -23,10 +23,6 @@ def test_the_worst_of_a_column_is_its_least_and_of_the_cost_its_greatest():
     assert values["train_cpu_seconds"] == 200.0
 
 
-def test_a_column_that_a_record_lacks_is_left_out():
-    assert "lens_agreement" not in demo_seeds.worst([record(lens_agreement=0.95), record()])
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("exact_match", 0.97), ("contrast_accuracy", 0.96), ("train_cpu_seconds", 400.0)]
 )

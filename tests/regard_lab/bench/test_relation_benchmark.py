@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import relation_scores, relations
 from benchmarks.library_text import Document, prose
-from benchmarks.relation_scores import Gathered, it_figures, received, relation_figures, spread, texts_of
+from benchmarks.relation_scores import Gathered, it_figures, received, relation_figures, texts_of
 from regard_lab.seeing.maps import TextMaps
 from regard_lab.text import Tokeniser
 
@@ -50,11 +50,6 @@ def test_texts_are_whole_paragraphs_of_one_document_up_to_a_length():
     assert all(len(TOKENISER.encode(text)) <= 50 for _, text in packed)
     assert " ".join(text for number, text in packed if number == 0) == " ".join(TEXTS)
     assert sum(number == 1 for number, _ in packed) == 1  # a longer paragraph is cut
-
-
-def test_few_texts_are_taken_from_everywhere():
-    assert spread([(0, "a"), (1, "b")], 5) == [(0, "a"), (1, "b")]
-    assert [number for number, _ in spread([(number, "") for number in range(100)], 4)] == [0, 25, 50, 75]
 
 
 @pytest.mark.parametrize("kind", relations.KINDS)
