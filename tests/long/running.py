@@ -80,6 +80,18 @@ class Run:
         return f"python -m tests.long {self.name}"
 
 
+def each(case: Callable[[int, Found], None]) -> Callable[[Sequence[int], Path], Found]:
+    """The work of a run whose cases need no folder, from what one case does."""
+
+    def work(numbers: Sequence[int], folder: Path) -> Found:
+        found = Found()
+        for number in numbers:
+            case(number, found)
+        return found
+
+    return work
+
+
 def read(path: Path = RESULTS) -> dict[str, Any]:
     """The content of the file; empty where there is none."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"runs": {}}

@@ -8,7 +8,6 @@ import torch
 
 from regard.errors import ArgumentError
 from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
-from regard.patterns import KeySpan
 from regard_lab.bench.cases import REGARD
 from regard_lab.bench.judging import FORMULAS, Bound, hashed_pairs, judge, own_last, places
 from regard_lab.bench.peers import PEERS
@@ -132,26 +131,6 @@ def test_the_broadcast_form_is_right_and_refuses_what_it_does_not_compute():
     assert verdict(replace(work_of("additive"), pattern=FULL), peer).right
     with pytest.raises(NotImplementedError, match="full additive attention without groups"):
         verdict(work_of("additive"), peer)
-
-
-@pytest.mark.parametrize("name", ["performer-pytorch", "fast-transformers"])
-def test_peers_of_the_linear_transformer_are_right_where_they_are_installed(name):
-    pytest.importorskip(PEERS[name].package)
-    found = verdict(replace(work_of("causal linear", 256), v_dim=8), PEERS[name])
-    assert found.right, found
-    for other in ({"pattern": FULL}, {"heads": 4, "kv_heads": 2}):
-        with pytest.raises(NotImplementedError, match="causal attention without groups"):
-            verdict(replace(work_of("causal linear", 256), **other), PEERS[name])
-
-
-def test_reformer_is_judged_on_its_own_pairs_where_it_is_installed():
-    pytest.importorskip("reformer_pytorch")
-    peer, work = PEERS["reformer-pytorch"], replace(work_of("hashed", 256), v_dim=8)
-    assert verdict(work, peer).right
-    assert not verdict(work, replace(peer, own_pattern=None)).right
-    for other in ({"q_len": 250, "k_len": 250}, {"pattern": CAUSAL}, {"pattern": KeySpan(1, 9)}):
-        with pytest.raises(NotImplementedError, match="even number of chunks"):
-            verdict(replace(work, **other), peer)
 
 
 def test_softmax_beside_the_linear_transformer_is_judged_as_softmax():

@@ -19,7 +19,6 @@ import regard as rg
 from regard import distributed
 from regard.backends.flex import backend as flex_backend
 from regard.patterns import Pattern
-from regard_lab.cli import console
 from regard_lab.cli.console import note, out, out_console, out_json, out_lines
 from regard_lab.cli.lesson import _show_table
 from regard_lab.cli.train import _live, _plain
@@ -254,25 +253,6 @@ def test_a_drawing_fits_the_width_and_plain_characters_stand_for_the_same_pairs(
     rows = [line.split()[1] for line in lines if line.strip()[:1].isdigit() and set(line.split()[-1]) <= set("#+.")]
     for number, row in enumerate(rows):  # all, some or none of them are allowed
         assert row == "#" * number + "+" + "." * (len(rows) - number - 1)
-
-
-def test_every_head_is_drawn():
-    drawn = succeeded("show", "per_head(causal, full, causal, prefix(1))", "--length", "4").out
-    assert [line for line in drawn.splitlines() if line.startswith("head")] == [
-        "heads 0, 2: causal, 10 of 16 pairs", "head 1: full, 16 of 16 pairs", "head 3: prefix(1), 4 of 16 pairs"
-    ]  # fmt: skip
-    assert drawn.count("■") == 10 + 16 + 4
-
-
-def test_what_an_encoding_lacks_is_remarked_once(monkeypatch):
-    remarks = []
-    monkeypatch.setattr(sys, "stdout", Stream(encoding="ascii"))
-    monkeypatch.setattr(console, "note", remarks.append)
-    monkeypatch.setattr(console, "_REMARKED", set())
-    for text in ("plain", "Gefühl", "Straße"):
-        console.remark_escapes(text)
-    assert len(remarks) == 1
-    assert "standard output is written in ascii" in remarks[0]
 
 
 def test_a_real_environment_without_unicode():

@@ -6,7 +6,7 @@ from regard.patterns import Causal
 from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_weights
 from regard_lab.seeing.explorer.server import ExplorerServer
 
-from .browsing import Opened, assert_accessible
+from .browsing import Opened, assert_accessible, needs_axe
 from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights
 
 
@@ -96,6 +96,7 @@ def assert_every_view_is_accessible(opened):
         assert_accessible(opened, view)
 
 
+@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_has_no_complaint(browser, translated, scheme):
     with Opened(browser, translated, color_scheme=scheme, bypass_csp=True) as opened:
@@ -103,6 +104,7 @@ def test_axe_has_no_complaint(browser, translated, scheme):
         assert_every_view_is_accessible(opened)
 
 
+@needs_axe
 def test_axe_has_no_complaint_about_any_step(browser, translated):
     with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
         page = opened.page
@@ -113,6 +115,7 @@ def test_axe_has_no_complaint_about_any_step(browser, translated):
             page.locator(".step").press("ArrowRight")
 
 
+@needs_axe
 @pytest.mark.parametrize(
     ("kind", "scheme"), [("text", "light"), ("weights", "dark"), ("pattern", "light"), ("live", "dark")]
 )

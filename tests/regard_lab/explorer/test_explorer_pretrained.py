@@ -23,7 +23,6 @@ from regard_lab.seeing.transformers import (
 )
 from regard_lab.seeing.watching import merge
 
-from .browsing import Opened
 from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, albert, bert, characters, mistral, t5
 
 WRITTEN = "the street was tired"
@@ -312,25 +311,6 @@ def test_a_change_that_is_impossible_is_refused_with_a_sentence(place, word, say
         change_pretrained(mistral(), BYTES, SENTENCE, place, word)
 
 
-def test_a_word_that_the_tokenizer_drops_is_refused():
-    with pytest.raises(ArgumentError, match="half of a character"):
-        explore_pretrained(mistral(), BYTES, "a \ud800")
-    empty = word_less()
-    with pytest.raises(ArgumentError, match="the tokenizer has no ids for"):
-        change_pretrained(bert(), empty, SENTENCE, 1, "\u0301")
-
-
-def word_less():
-    """A tokenizer that drops marks, as that of BERT drops control characters."""
-    from tokenizers import normalizers
-
-    from .pretrained import word_pieces
-
-    tokenizer = word_pieces()
-    tokenizer.backend_tokenizer.normalizer = normalizers.StripAccents()
-    return tokenizer
-
-
 def asked(server, name, **body):
     """The status and the answer of the server to a question of its page."""
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
@@ -359,31 +339,3 @@ def test_a_model_is_served_until_the_page_is_closed():
     assert server.thread is None
     with pytest.raises(ConnectionRefusedError):
         asked(server, "read", text=SENTENCE)
-
-
-def test_the_word_that_is_followed_at_first_can_move(browser, page_of):
-    """A causal model predicts a word before it reads it, so its own erasure does not move it."""
-    found = explore_pretrained(mistral(), BYTES, SENTENCE, changes=True)
-    address = page_of(found)
-    words, changes = found.texts["text"], found.changes
-    least = min((place for place in changes if place is not None), key=lambda at: changes[at].probabilities[-1])
-    best = changes[None].likeliest[-1][0][0]
-    with Opened(browser, f"{address}#view=change") as opened:
-        page = opened.page
-        told = page.locator("[data-change]")
-        assert told.inner_text().startswith(f"Without “{words[least]}”, the probability of “{best} (what follows)” is ")
-        page.get_by_role("combobox", name="Next word").select_option("0")
-        group = page.get_by_role("group", name="Words of the text")
-        group.get_by_text("animal", exact=True).click()
-        stays = f"stays {changes[None].probabilities[0]:.3f}: the model predicts it before it reads “animal”."
-        assert told.inner_text() == f"The probability of “{words[1]}” {stays}"
-    with Opened(browser, f"{address}#view=change&row=2") as opened:
-        page = opened.page
-        page.get_by_role("group", name="Words of the text").get_by_text("street", exact=True).click()
-        after = words[words.index("street") + 1]
-        assert (
-            opened.page.locator("[data-change]")
-            .inner_text()
-            .startswith(f"Without “street”, the probability of “{after}” is ")
-        )
-        assert not opened.complaints

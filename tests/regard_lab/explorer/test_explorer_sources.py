@@ -14,7 +14,7 @@ import regard as rg
 from regard.errors import ArgumentError, RegardError, ShapeError
 from regard_lab.seeing import draw_attention, look, look_text, relevance, show
 from regard_lab.seeing.canvas import COLOURS
-from regard_lab.seeing.explorer import explore_maps, explore_text, explore_translation, explore_weights, stream_head
+from regard_lab.seeing.explorer import explore_maps, explore_text, explore_weights, stream_head
 from regard_lab.seeing.explorer.figures import to_exploration
 from regard_lab.seeing.explorer.page import Packed, header_of
 from regard_lab.text import BEGIN, END, PAD
@@ -139,11 +139,6 @@ def test_the_details_of_each_layer_are_shown_and_a_batch_is_refused_with_the_way
         show([rg.attention_detail(q, q, q)])
 
 
-def test_maps_that_have_words_take_no_others():
-    with pytest.raises(ArgumentError, match="has its own words"):
-        show(look_text(language_model(), TOKENISER, SOURCE), ["a"])
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_rows_that_sum_to_less_than_one_are_labelled(dtype):
     """A sink takes some weight; a query without keys has none. Rounding is no reason for a label."""
@@ -153,17 +148,6 @@ def test_rows_that_sum_to_less_than_one_are_labelled(dtype):
     normal[:, :, 8] *= 0.625
     said = header_of(explore_weights(normal.to(dtype)), Packed())["attentions"][0]["sums"]
     assert said.startswith("Rows sum to 0.00 to 1.00, not all to 1: a sink")
-
-
-def test_a_chosen_word_is_compared_with_the_alternatives_if_no_words_are_given():
-    ids = TOKENISER.encode(TARGET)
-    plain = plain_translation()
-    chosen = explore_translation(translator(), TOKENISER, SOURCE, ids, of="es")
-    assert chosen.texts["target"][chosen.chosen] == "es"
-    assert chosen.explained[chosen.chosen][0].others == plain.explained[chosen.chosen][0].others
-    found = relevance(translator(), TOKENISER, SOURCE, ids, of="es")
-    assert found.others == plain.explained[chosen.chosen][0].others
-    assert found.source_scores == pytest.approx(plain.explained[chosen.chosen][0].source_scores, abs=1e-4)
 
 
 def opened(file):

@@ -9,7 +9,7 @@ from regard_lab.seeing import show
 from regard_lab.seeing.explorer import LongHead, stream_head
 from regard_lab.seeing.explorer.streaming import SIDE
 
-from .browsing import Opened, assert_accessible
+from .browsing import Opened, assert_accessible, needs_axe
 
 PATTERNS = ("full", "causal & causal_window(100)", "causal & (strided(64) | global_tokens(0))", "~full")
 
@@ -180,6 +180,7 @@ def test_what_is_chosen_is_shown_with_its_streamed_numbers(browser, streamed, pa
         page.wait_for_function("() => document.querySelector('[role=alert]').innerText === 'Not found.'")
 
 
+@needs_axe
 def test_axe_has_no_complaint_about_a_long_text(browser, streamed, page_of):
     scheme = "dark"
     q, k, words = streamed

@@ -100,20 +100,6 @@ def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
     torch.testing.assert_close(model.step(torch.tensor([8]), state), whole(model, [[5, 6, 8]]), rtol=0, atol=1e-5)
 
 
-def test_what_cannot_be_started_is_said():
-    model = language_model("llama")
-    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 has no ids"):
-        model.start(torch.tensor([[5], [0]]))
-    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 has no ids"):
-        model.start(torch.zeros(2, 0, dtype=torch.int64))
-    with pytest.raises(rg.ArgumentError, match="give cache='static' or cache='ring'"):
-        model.start(torch.tensor([[5]]), capacity=5)
-    with pytest.raises(rg.ArgumentError, match="give capacity=, or a pattern with a window"):
-        model.start(torch.tensor([[5]]), cache="ring")
-    with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
-        model.start(torch.tensor([[5]]), cache="state")
-
-
 @torch.no_grad()
 def test_each_layer_keeps_what_is_exact_in_the_least_memory():
     prompt = torch.tensor([[5, 6, 7, 8, 9]])

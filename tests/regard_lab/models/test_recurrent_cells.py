@@ -242,22 +242,6 @@ def test_a_state_that_the_cell_does_not_have_is_refused(kind, state, error, word
             cell.begin(state)
 
 
-def test_tensors_in_place_of_a_state_or_a_memory_are_refused():
-    cell, (xs, states) = BahdanauCell(new_cell("gru", X + M), attended()), given()
-    start, memory = torch.zeros(1, H).double(), cell.attention.remember(states)
-    for call in (cell, LuongCell(new_cell("gru", X), attended(), memory_dim=M, output_dim=OUT)):
-        with pytest.raises(ArgumentError, match="needs the CellState that `begin`"):
-            call(xs[:, 0], start, memory)
-        with pytest.raises(ArgumentError, match="needs what `remember` returns"):
-            call(xs[:, 0], call.begin(start), states)
-    with pytest.raises(ArgumentError, match=r"needs a score of regard\.mechanisms"):
-        MemoryAttention("dot")
-    with pytest.raises(ArgumentError, match="needs a MemoryAttention"):
-        BahdanauCell(new_cell("gru", X + M), nn.MultiheadAttention(4, 2))
-    with pytest.raises(ShapeError, match=r"states have shape \(13, 3\)"):
-        cell.attention.remember(states[0])
-
-
 @pytest.mark.parametrize("make", [
     lambda x: Memory(x.view(3, 1, 1, 4), x.view(3, 1, 1, 4), None),
     lambda x: CellState((x, x), x),

@@ -284,12 +284,3 @@ def test_json_holds_everything_and_no_number_that_json_lacks():
     assert record["left_out"] == [{"name": "x", "family": "x", "reason": "too long"}]
     assert set(record) == {"problem", "backend", "seconds", "bytes", "tolerance", "seeds", "rows", "left_out",
                            "suggestions"}  # fmt: skip
-
-
-def test_the_picture_is_a_png_even_of_errors_that_a_logarithm_lacks(tmp_path):
-    report(made_row(error=0.0), made_row(error=math.nan), made_row(spread=0.1, against="unit q, k; sigma 1")).plot(
-        tmp_path / "a.png"
-    )
-    assert (tmp_path / "a.png").read_bytes()[1:4] == b"PNG"
-    with pytest.raises(ArgumentError, match="nothing to draw"):
-        report().plot(tmp_path / "b.png")

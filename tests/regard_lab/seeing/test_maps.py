@@ -229,19 +229,6 @@ def test_the_maps_are_the_weights_of_the_model(kind):
     assert bool(ahead) == (kind == "encoder")
 
 
-def test_the_model_keeps_its_mode_and_another_model_or_tokeniser_is_refused():
-    model = model_of("causal").train()
-    model.norm.eval()
-    look_text(model, FEW_PIECES, CAT)
-    assert model.training
-    assert not model.norm.training
-    with pytest.raises(ArgumentError, match="`look` takes a translator"):
-        look_text(torch.nn.Linear(2, 2), FEW_PIECES, CAT)
-    other = Tokeniser.train([CAT], vocab_size=262)
-    with pytest.raises(ArgumentError, match=r"has 2[678]. ids and the tokeniser 262"):
-        look_text(model_of("causal"), other, CAT)
-
-
 def by_hand():
     words = ("the", "animal", "it", "the", "<end>")
     rows = torch.full((1, 2, 5, 5), 0.2)

@@ -19,7 +19,6 @@ from regard_lab.training.recipes.choosing import (
     Amount,
     TrainingBudget,
     choose,
-    fitting_heads,
     fitting_size,
     fitting_vocabulary,
 )
@@ -93,16 +92,6 @@ def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
         found = chosen_by(TranslationTraining, given, amount).settings
         assert (found["dropout"], found["label_smoothing"]) == expected
     assert chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings["dropout"] == 0.3
-
-
-def test_a_given_dim_gets_a_row_and_heads_that_fit_it():
-    for dim in range(2, 600):
-        heads = fitting_heads(dim, 8)
-        assert dim % heads == 0
-        assert heads == 1 or dim // heads % 2 == 0
-    assert "cooldown" not in choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"schedule": "cosine"}).settings
-    assert choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"dim": 96}).settings["learning_rate"] == 4e-3  # that of tiny, 64
-    assert choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"dim": 18}).settings["heads"] == 3
 
 
 @pytest.fixture

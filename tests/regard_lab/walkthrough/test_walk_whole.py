@@ -149,7 +149,7 @@ def test_the_page_folds_layers_and_opens_the_output():
     assert all(step.line in text for step in found.steps)
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 390), (True, 1280)])
+@pytest.mark.parametrize(("dark", "width"), [(False, 390)])
 def test_a_browser_shows_it_folded_and_keys_open_a_layer(tab, tmp_path, dark, width):
     path = tmp_path / "page.html"
     path.write_text(to_html(walk_whole(SENTENCE, context=CONTEXT)), encoding="utf-8")
