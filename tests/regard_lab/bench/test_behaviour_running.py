@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from benchmarks.behaviour import __main__ as running
 from benchmarks.behaviour import hashing
-from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, Training, duplication, score, train
+from benchmarks.behaviour.learning import SmallDecoder, Training, duplication, score, train
 from benchmarks.behaviour.study import (
     Experiment,
     Record,
@@ -28,7 +27,6 @@ from benchmarks.behaviour.study import (
     over_seeds,
     write_report,
 )
-from regard.patterns import parse
 
 
 class Recorder:
@@ -86,22 +84,6 @@ def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(tmp_path: Path, 
     assert "missing" not in (tmp_path / "behaviour.md").read_text()
 
 
-def test_a_new_run_forgets_the_experiments_it_names_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first, second = Recorder(), Recorder()
-    use(monkeypatch, experiment("first", first), experiment("second", second))
-    running.main(["--out", str(tmp_path)])
-    running.main(["second", "--out", str(tmp_path)])
-    assert (len(first.asked), len(second.asked)) == (6, 12)
-    assert set(json.loads((tmp_path / "behaviour.json").read_text())["records"]) == {"first", "second"}
-
-
-def test_quick_and_whole_runs_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use(monkeypatch, experiment("first", Recorder()))
-    running.main(["--out", str(tmp_path), "--quick"])
-    with pytest.raises(SystemExit, match="quick"):
-        running.main(["--out", str(tmp_path)])
-
-
 def test_a_claim_is_kept_only_if_every_seed_keeps_it():
     assert at_least("x", [0.9, 0.8], 0.8).kept
     assert not at_least("x", [0.9, 0.79], 0.8).kept
@@ -125,20 +107,6 @@ def test_training_is_a_function_of_weights_and_seed_and_learns():
     assert curve != trained(0, 1)[1]
     assert [update for update, _ in curve] == list(range(3, 61, 3))
     assert score(model, draw)["loss"] < math.log(3) - 0.3
-
-
-def test_a_score_counts_the_scored_positions_alone():
-    class Certain(nn.Module):
-        """Guesses 1 everywhere, with all but e^-50 of its weight."""
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return 50 * nn.functional.one_hot(torch.ones_like(tokens), 3).float()
-
-    def draw(generator: torch.Generator) -> Batch:
-        targets = torch.tensor([[UNSCORED, 1, 2, 1], [UNSCORED, UNSCORED, 1, UNSCORED]])
-        return torch.zeros_like(targets), targets
-
-    assert score(Certain(), draw) == {"loss": pytest.approx(50 / 4), "accuracy": 0.75}
 
 
 @pytest.mark.parametrize("at", range(4))
@@ -166,13 +134,3 @@ def test_each_experiment_judges_and_draws_what_its_columns_hold(at: int, tmp_pat
 WRITTEN: Record = {
     "cpu_seconds": 1.0, "curve": [(1, 0.5)], "by_place": [0.5] * 16, "loss": 0.5, "accuracy": 0.5,
 }  # fmt: skip
-
-
-def test_a_decoder_never_looks_ahead():
-    torch.manual_seed(0)
-    model = SmallDecoder(vocabulary=7, length=11, dim=8, heads=2, convolution=3, pattern=parse("causal")).eval()
-    tokens = torch.randint(7, (1, 11))
-    edited = tokens.clone()
-    edited[:, 6:] = (edited[:, 6:] + 1) % 7
-    assert torch.equal(model(tokens)[:, :6], model(edited)[:, :6])
-    assert not torch.equal(model(tokens)[:, 6:], model(edited)[:, 6:])

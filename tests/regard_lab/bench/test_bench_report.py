@@ -32,15 +32,6 @@ def test_lines_show_times_ratio_memory_and_reasons():
     )
 
 
-def test_where_nothing_is_promised_no_promise_is_counted(tmp_path):
-    measured = case(64)
-    measured["contests"][0]["promises"] = []
-    results = Results(HERE, True, "regard bench --quick", {"case": measured})
-    write_report(results, tmp_path)
-    for text in ("\n".join(describe_results(results)), (tmp_path / "bench.md").read_text()):
-        assert "promise" not in text
-
-
 def test_the_page_is_a_table_with_versions_and_command(tmp_path):
     write_report(Results(HERE, True, "regard bench --quick", {"case": case(64)}), tmp_path)
     page = (tmp_path / "bench.md").read_text()

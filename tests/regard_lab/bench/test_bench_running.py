@@ -4,7 +4,6 @@ import pytest
 
 from regard.errors import ArgumentError, DataError, OccupiedError, UnsupportedError
 from regard_lab.bench import running
-from regard_lab.bench.results import Results
 from regard_lab.bench.running import run_bench
 from regard_lab.bench.work import Case
 
@@ -63,12 +62,6 @@ def test_results_from_elsewhere_are_not_continued(cases, tmp_path, name):
         run_bench(out=tmp_path, resume=True)
 
 
-def test_a_quick_run_is_not_continued_in_full(cases, tmp_path):
-    run_bench(["first"], out=tmp_path, quick=True)
-    with pytest.raises(ArgumentError, match="another quick"):
-        run_bench(out=tmp_path, resume=True)
-
-
 def test_mistakes_are_found_before_anything_is_measured(cases, tmp_path):
     with pytest.raises(ArgumentError, match="no case is called 'third'; there are first, second"):
         run_bench(["first", "third"])
@@ -90,9 +83,3 @@ def test_a_device_that_is_not_here_is_refused(cases, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UnsupportedError, match="finds no CUDA device"):
         run_bench(device="cuda")
-
-
-def test_our_own_mistakes_are_told(monkeypatch):
-    results = Results({}, False, "", {"first": {"title": "", "contests": [record("first", status="wrong")]}})
-    assert results.our_mistakes == ["first 1: regard wrong: off"]
-    assert not Results({}, False, "", {"first": {"title": "", "contests": [record("first")]}}).our_mistakes

@@ -18,7 +18,7 @@ from regard_lab.bench.complexity.measuring import (
     memory_here,
     run_complexity,
 )  # fmt: skip
-from regard_lab.bench.complexity.report import crossover, draw_table, write_table
+from regard_lab.bench.complexity.report import crossover, write_table
 from regard_lab.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
 from regard_lab.bench.measuring import Pace
 
@@ -77,12 +77,6 @@ def test_a_promise_is_kept_within_fifteen_hundredths(row, power, near):
     assert read_row(row, record(lambda n: n**power), None, trusted=0.0).time.near is near
 
 
-def test_memory_that_grows_otherwise_is_said_by_position(row):
-    found = read_row(row, record(lambda n: 1.0, held=lambda n: 2.0 * n**2), None, trusted=0.0)
-    assert found.memory.found == pytest.approx(2.0)
-    assert "memory per position: 4,608 bytes at n=2,304, 131,072 at the longest" in found.remarks
-
-
 def test_the_crossover_is_where_the_lines_meet():
     exact = points(LENGTHS, lambda n: 1e-9 * n**2)
     assert crossover(points(LENGTHS, lambda n: 1e-6 * n), exact) == "1,000"
@@ -91,15 +85,6 @@ def test_the_crossover_is_where_the_lines_meet():
     assert crossover(points([7], lambda n: n), exact) == "no length in common"
     twice = points(LENGTHS, lambda n: 1e-9 * n**2 * (0.5 if n == 576 else 2e3 / n))  # cheaper once, dearer again
     assert crossover(twice, exact) == "2,000"
-
-
-def test_a_row_is_measured_until_enough_lengths_count(row):
-    lengths = [point["length"] for point in measure_times(row, QUICK, lambda line: None, LENGTHS)[0]]
-    assert lengths == [256, 576]  # two count, and 400 is reached
-    far = replace(QUICK, reach=1500)
-    assert measure_times(row, far, lambda line: None, LENGTHS)[0][-1]["length"] == 2304
-    assert measure_times(replace(row, longest=600), far, lambda line: None, LENGTHS)[0][-1]["length"] == 576
-    assert len(measure_times(row, replace(far, longest=0.0), lambda line: None, LENGTHS)[0]) == 1
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -183,14 +168,6 @@ def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     assert {line.count("|") for line in page.split("## Every measurement")[0].splitlines() if line.startswith("|")} == {
         8
     }
-
-
-def test_curves_are_drawn_where_there_are_two_lengths(tmp_path):
-    few = record(lambda n: 1.0, lengths=[256])
-    assert draw_table(Table(HERE, True, "", {"softmax": few}), tmp_path) is None
-    assert not list(tmp_path.iterdir())
-    path = draw_table(Table(HERE, True, "", {"softmax": record(lambda n: 1.0), "gru": few}), tmp_path)
-    assert path.read_bytes()[1:4] == b"PNG"
 
 
 def test_a_short_table_from_start_to_end(monkeypatch, tmp_path):

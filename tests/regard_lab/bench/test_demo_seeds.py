@@ -1,8 +1,5 @@
 """The table of many demos: a run is measured once, and the worst of each column is what counts."""
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from benchmarks import demo_seeds
@@ -44,22 +41,3 @@ def test_a_finished_run_is_read_and_not_run_again(tmp_path):
     demo_seeds.measured(tmp_path, "default", 3, run)
     assert [one[1:] for one in ran] == [("avx2", 3), ("default", 3)]
     assert [(r["processor"], r["seed"]) for r in demo_seeds.kept(tmp_path)] == [("avx2", 3), ("default", 3)]
-
-
-def test_a_run_that_fails_leaves_no_record(tmp_path):
-    def run(folder, processor, seed):
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        demo_seeds.measured(tmp_path, "avx2", 3, run)
-    (tmp_path / "avx2-seed-4.part").write_text(json.dumps(GOOD)[:20])  # a machine that stopped while writing
-    assert demo_seeds.kept(tmp_path) == []
-
-
-def test_a_younger_setting_counts_for_the_hash_of_the_recipe_only_where_it_is_not_its_default(monkeypatch):
-    before = demo_seeds.recipe_hash()
-    monkeypatch.setattr(demo_seeds, "LATER", ())
-    assert demo_seeds.recipe_hash() != before  # with every setting the records of before would not be found
-    monkeypatch.undo()
-    monkeypatch.setattr(demo_seeds, "SETTINGS", replace(demo_seeds.SETTINGS, tokeniser="byte"))
-    assert demo_seeds.recipe_hash() != before

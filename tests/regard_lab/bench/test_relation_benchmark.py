@@ -36,13 +36,6 @@ def test_prose_is_kept_and_examples_tables_and_signatures_are_not():
     ]  # fmt: skip
 
 
-def test_a_document_is_in_one_part_and_about_a_tenth_is_tested_on():
-    parts = [Document(f"module{number}.py", ()).part for number in range(1000)]
-    assert parts == [Document(f"module{number}.py", ()).part for number in range(1000)]
-    assert {"train", "valid", "test"} == set(parts)
-    assert 60 < parts.count("test") < 140
-
-
 def test_texts_are_whole_paragraphs_of_one_document_up_to_a_length():
     documents = [Document("a", TEXTS), Document("b", (" ".join(TEXTS * 9),))]
     packed = list(texts_of(documents, TOKENISER, longest=50))
