@@ -13,12 +13,12 @@ import torch
 from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError, OccupiedError, RegardError, UnsupportedError
 from regard.storage.ownership import check_ours
-from regard.storage.sealed_json import read_sealed_or_older
+from regard.storage.sealed_json import read_sealed
 from regard_lab.bench.cases import cases_on, contests_of
 from regard_lab.bench.judging import answered, judge
 from regard_lab.bench.measuring import Pace, Times, measure_apart, take_turns, threads
 from regard_lab.bench.report import draw_curves, write_report
-from regard_lab.bench.results import KEYS, Results, environment
+from regard_lab.bench.results import Results, environment
 from regard_lab.bench.work import Case, Contender, Contest, make_tensors
 
 Record = dict[str, Any]
@@ -181,7 +181,7 @@ def run_bench(
     chosen = _chosen(names, cases)
     named = [] if set(chosen) == set(cases) else chosen
     command = ["regard bench", *named, *(["--device cuda"] if device == "cuda" else [])]
-    results = begin(Results, out, quick=quick, resume=resume, device=device, command=command, tell=tell)
+    results = begin(Results, out, quick=quick, resume=resume, device=device, command=command)
     for name in chosen:
         if name in results.cases:
             tell(f"{name}: measured before")
@@ -212,7 +212,6 @@ def begin(
     resume: bool,
     device: str,
     command: Iterable[str],
-    tell: Callable[[str], None] = lambda line: None,
 ) -> R:
     """Create results, or load those to continue.
 
@@ -223,7 +222,6 @@ def begin(
         resume: continue the results in the folder.
         device: "cpu" or "cuda".
         command: the command line that repeats the measurement.
-        tell: called with a message if the resumed file has no seal.
 
     Raises:
         ArgumentError: results that were measured in another environment, or no folder is given.
@@ -237,12 +235,9 @@ def begin(
             raise ArgumentError("--resume needs the folder of the results, --out FOLDER")
         earlier = results.load(out)
         earlier.check_continues(here, quick)
-        if not earlier.is_sealed:
-            tell(f"{out / earlier.file} was written by a version without seals, so damage cannot be detected")
         return earlier
     if out is not None and out.exists() and not out.is_dir():
         raise OccupiedError(f"{out} is a file; results need a folder")
     if out is not None:
-        readers = {file: lambda path: read_sealed_or_older(path, KEYS, KEYS) for file in FILES}
-        check_ours(out, readers, "benchmark results")
+        check_ours(out, dict.fromkeys(FILES, read_sealed), "benchmark results")
     return results(here, quick, " ".join([*command, *(["--quick"] if quick else [])]))

@@ -140,7 +140,7 @@ def run_complexity(
         if name not in ROWS:
             raise ArgumentError(f"no row is called {name!r}; {suggest(name, ROWS)}")
     command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
-    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command, tell=tell)
+    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command)
     for name in chosen:
         if name in table.rows:
             tell(f"{name}: measured before")
