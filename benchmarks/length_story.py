@@ -13,10 +13,7 @@ The report of the default folder is also written for `regard lesson fixed_vector
 Source: Bahdanau et al. 2015, section 5.1 and figure 2; Vaswani et al. 2017, section 3.
 """
 
-import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -28,7 +25,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of
+from benchmarks.report import RESULTS, heading, options, table
 from regard_lab.decoding import greedy_search
 from regard_lab.lessons.report import write_report
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
@@ -43,7 +40,7 @@ SHORTEST, LONGEST = 3, 12  # lengths of the training texts
 LENGTHS = (4, 8, 12, 16)  # tested lengths; the last is longer than all training texts
 WITH, WITHOUT = 0.8, 0.1  # promised shares at the longest training length
 Model = RecurrentTranslator | TranslationTransformer
-HERE = Path(__file__).parent / "results" / "length_story_cpu"
+HERE = RESULTS / "length_story_cpu"
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,7 @@ class Recipe:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = options(__doc__, seeds=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=Recipe.steps)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--out", type=Path, default=HERE)
@@ -169,34 +165,23 @@ def contents(recipe: Recipe, rows: list[dict[str, Any]]) -> dict[str, Any]:
 def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
     """The report and its numbers."""
     (out / "length_story.json").write_text(json.dumps(contents(recipe, rows), indent=1) + "\n")
-    lines = [
-        "# Accuracy by text length",
-        "",
-        f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
-        f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
-        "median over seeds (lowest to highest).",
-        "",
-        f"| model | {' | '.join(f'length {length}' for length in LENGTHS)} | parameters | CPU seconds | seeds |",
-        "|---" * (len(LENGTHS) + 4) + "|",
-    ]
+    lines = []
     for name in MODELS:
-        own = [row for row in rows if row["model"] == name]
-        if own:
+        if own := [row for row in rows if row["model"] == name]:
             cells = [spread([row["accuracy"][str(length)] for row in own]) for length in LENGTHS]
             seconds = statistics.median(row["cpu_seconds"] for row in own)
-            size = f"{own[0]['parameters']:,}"
-            lines.append(f"| {name} | {' | '.join(cells)} | {size} | {seconds:.0f} | {len(own)} |")
-    lines += [
-        "",
-        f"Promise {verdict(rows)[1]}.",
-        "",
+            lines.append((name, *cells, f"{own[0]['parameters']:,}", f"{seconds:.0f}", len(own)))
+    page = [
+        *heading("Accuracy by text length", given="python benchmarks/length_story.py"),
+        f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
+        f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
+        "median over seeds (lowest to highest).", "",
+        *table(("model", *(f"length {length}" for length in LENGTHS), "parameters", "CPU seconds", "seeds"), lines),
+        "", f"Promise {verdict(rows)[1]}.", "",
         f"Length {LENGTHS[-1]} does not occur in training; the Transformer has not been trained on its last positions. "
         "Models with attention are not ranked against each other.",
-        "",
-        f"torch {torch.__version__}, Python {platform.python_version()}, {count_of(os.cpu_count() or 1, 'cores')}, "
-        f"{count_of(torch.get_num_threads(), 'threads')}.",
-    ]
-    (out / "length_story.md").write_text("\n".join(lines) + "\n")
+    ]  # fmt: skip
+    (out / "length_story.md").write_text("\n".join(page) + "\n")
 
 
 def spread(values: list[float]) -> str:

@@ -9,7 +9,6 @@ each contender in a process of its own. The report in results/ is written after 
 again and leaves the others, so that a row that a busy machine disturbed can be repeated.
 """
 
-import argparse
 import gc
 import inspect
 import json
@@ -21,17 +20,20 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as tf
 
+from benchmarks.report import RESULTS, options, table
 from regard.integrations.transformers import observe
 
-OUT = Path(__file__).parent / "results" / "pretrained_speed_cpu"
+OUT = RESULTS / "pretrained_speed_cpu"
 VOCAB, WINDOW = 1000, 256
 BASE: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1408,
@@ -147,35 +149,43 @@ def difference_of(outputs: dict[str, torch.Tensor], live: torch.Tensor | None) -
     return float(far.max() if live is None else far[live.bool()].max())
 
 
+def in_turns(calls: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """The seconds of each round of some calls, and what each returned last; the first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    found = {}
+    for _ in range(rounds + 1):
+        for name, call in calls.items():
+            start = clock()
+            found[name] = call()
+            times[name].append(clock() - start)
+    return {name: taken[1:] for name, taken in times.items()}, found
+
+
 def forward(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
     inputs = inputs_of(row)
     options = {"use_cache": False} if row.model is not modern_bert else {}
-    times: dict[str, list[float]] = {"regard": [], row.other: []}
-    outputs = {}
+
+    def run(name: str) -> torch.Tensor:
+        model.set_attn_implementation(name)
+        return model(**inputs, **options).last_hidden_state
+
     with torch.no_grad():
-        for _ in range(rounds + 1):  # the first one warms up
-            for name, taken in times.items():
-                model.set_attn_implementation(name)
-                start = clock()
-                outputs[name] = model(**inputs, **options).last_hidden_state
-                taken.append(clock() - start)
-    return {name: taken[1:] for name, taken in times.items()}, difference_of(outputs, inputs.get("attention_mask"))
+        times, outputs = in_turns({name: partial(run, name) for name in ("regard", row.other)}, rounds)
+    return times, difference_of(outputs, inputs.get("attention_mask"))
 
 
 def train(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
     inputs = inputs_of(row)
-    times: dict[str, list[float]] = {"regard": [], row.other: []}
-    gradients = {}
-    for _ in range(rounds + 1):
-        for name, taken in times.items():
-            model.set_attn_implementation(name)
-            model.zero_grad()
-            start = clock()
-            model(**inputs).last_hidden_state.square().mean().backward()
-            taken.append(clock() - start)
-            gradients[name] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    def run(name: str) -> torch.Tensor:
+        model.set_attn_implementation(name)
+        model.zero_grad()
+        model(**inputs).last_hidden_state.square().mean().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    times, gradients = in_turns({name: partial(run, name) for name in ("regard", row.other)}, rounds)
     ours, other = gradients.values()
-    return {name: taken[1:] for name, taken in times.items()}, float((ours - other).norm() / other.norm())
+    return times, float((ours - other).norm() / other.norm())
 
 
 def decode(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
@@ -220,18 +230,14 @@ def filled(row: Row, model: Any, more: int) -> Any:
 def observing(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
     inputs = inputs_of(row)
     model.set_attn_implementation("regard")
-    times: dict[str, list[float]] = {"regard": [], "plain": []}
-    outputs = {}
+
+    def run(watched: bool) -> torch.Tensor:
+        with observe(model, "entropy") if watched else nullcontext():
+            return model(**inputs, use_cache=False).last_hidden_state
+
     with torch.no_grad():
-        for _ in range(rounds + 1):
-            start = clock()
-            outputs["plain"] = model(**inputs, use_cache=False).last_hidden_state
-            times["plain"].append(clock() - start)
-            start = clock()
-            with observe(model, "entropy"):
-                outputs["regard"] = model(**inputs, use_cache=False).last_hidden_state
-            times["regard"].append(clock() - start)
-    return {name: taken[1:] for name, taken in times.items()}, difference_of(outputs, None)
+        times, outputs = in_turns({"plain": partial(run, False), "regard": partial(run, True)}, rounds)
+    return times, difference_of(outputs, None)
 
 
 def memory(row: Row, layers: int) -> dict[str, Any]:
@@ -274,29 +280,29 @@ def markdown(report: dict[str, Any]) -> str:
         "the outputs, or of all gradients relative to their norm. Load: the processes that wanted a processor; the "
         "machine has two.",
         "",
-        "| row | layers, rounds | regard | other | ratio (medians) | promised | | difference | load |",
-        "|---|---|---|---|---|---|---|---|---|",
     ]
+    cells = []
     for row in report["rows"]:
         if "megabytes" in row:
             sizes = ", ".join(f"{name} {size:,.0f} MB" for name, size in row["megabytes"].items())
-            how = f"{row['layers']}, 1"
-            lines.append(f"| {row['name']} | {how} | {sizes} | | {row['ratio']:.2f} | | | | {row['load']:.1f} |")
+            cells.append((row["name"], f"{row['layers']}, 1", sizes, "", f"{row['ratio']:.2f}", "", "", "",
+                          f"{row['load']:.1f}"))  # fmt: skip
             continue
         ours, other = row["seconds"]["regard"], row["seconds"][row["other"]]
         kept = "" if row["promised"] is None else "kept" if row["ratio"] >= row["promised"] else "missed"
         promised = "" if row["promised"] is None else f"{row['promised']:.2f}"
         medians = row["medians"][row["other"]] / row["medians"]["regard"]
-        lines.append(
-            f"| {row['name']} | {row['layers']}, {row['rounds']} | {1e3 * ours:,.1f} ms | "
-            f"{row['other']} {1e3 * other:,.1f} ms | {row['ratio']:.2f} ({medians:.2f}) | {promised} | {kept} | "
-            f"{row['difference']:.0e} | {row['load']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+        cells.append((
+            row["name"], f"{row['layers']}, {row['rounds']}", f"{1e3 * ours:,.1f} ms",
+            f"{row['other']} {1e3 * other:,.1f} ms", f"{row['ratio']:.2f} ({medians:.2f})", promised, kept,
+            f"{row['difference']:.0e}", f"{row['load']:.1f}",
+        ))  # fmt: skip
+    head = ("row", "layers, rounds", "regard", "other", "ratio (medians)", "promised", "", "difference", "load")
+    return "\n".join([*lines, *table(head, cells)]) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--rows", nargs="*", default=[], help="parts of names of rows")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
