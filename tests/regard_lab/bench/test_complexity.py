@@ -14,14 +14,14 @@ from regard_lab.bench.complexity.measuring import (
     LENGTHS,
     Effort,
     is_right,
-    measure_memory,
     measure_times,
     memory_here,
+    memory_of,
     run_complexity,
 )  # fmt: skip
 from regard_lab.bench.complexity.report import crossover, draw_table, write_table
 from regard_lab.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
-from regard_lab.bench.measuring import Pace
+from regard_lab.bench.measuring import Pace, call_apart
 
 QUICK = Effort(trusted=0.0, wanted=2, reach=400, longest=10.0, pace=Pace(rounds=1, shortest=0.0))
 HERE = {
@@ -162,14 +162,14 @@ def test_memory_is_what_a_call_holds_at_most(row):
 
 
 def test_memory_of_another_process_is_that_of_its_row():
-    held = measure_memory("conv-3", [65536])
+    held = call_apart(memory_of, "conv-3", row="conv-3", lengths=[65536])
     assert held[0]["bytes"] > 65536 * 64 * 4
 
 
 def test_a_process_that_dies_says_why(monkeypatch):
-    monkeypatch.setattr("regard_lab.bench.complexity.measuring.PROGRAM", "raise SystemExit('out of breath')")
+    monkeypatch.setattr("regard_lab.bench.measuring.PROGRAM", "raise SystemExit('out of breath')")
     with pytest.raises(RegardError, match="the memory of softmax was not measured: out of breath"):
-        measure_memory("softmax", [1024])
+        call_apart(memory_of, "softmax", row="softmax", lengths=[1024])
 
 
 def test_popular_mistakes_are_corrected():
