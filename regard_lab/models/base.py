@@ -251,10 +251,6 @@ class TranslationBase(TextModel):
             (batch, target_length, vocab_size): position t scores the id after target[:, t].
         """
         aligned = align(target)
-        if len(target) != len(source):
-            raise ArgumentError(
-                f"source has {count_of(len(source), 'texts')} and target {len(target)}; give as many of both"
-            )
         return aligned.put_back(self._logits(source, source_vectors, aligned, aligned.move(target_vectors)))
 
     def _logits(

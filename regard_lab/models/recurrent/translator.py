@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.arguments import of_kind
+from regard.arguments import count_of, of_kind
 from regard.errors import ArgumentError
 from regard.layers.caches.base import check_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
@@ -188,6 +188,10 @@ class RecurrentTranslator(TranslationBase):
         self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
     ) -> torch.Tensor:
         state = self.start(source, source_vectors)
+        if len(target.ids) != len(source):
+            raise ArgumentError(
+                f"source has {count_of(len(source), 'texts')} and target {len(target.ids)}; give as many of both"
+            )
         x = self._embed_scaled(target.ids, table=self.target_embedding, vectors=vectors)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
         return self._read_out(outputs, x)

@@ -12,7 +12,6 @@ from regard_lab.conversion import load_converted, uptraining
 from regard_lab.conversion.heads import Change, Conversion, Likeness
 from regard_lab.conversion.report import (
     ConversionReport,
-    Speed,
     TrainingBudget,
     Uptrained,
     agreement,
@@ -105,16 +104,6 @@ def test_the_budget_is_five_percent_of_the_original_training():
     assert "not known" not in str(known)
 
 
-@pytest.mark.parametrize("contexts", [[128], [128, 512]])
-def test_a_single_context_is_a_row_and_no_picture(contexts, tmp_path):
-    done = Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)})
-    speeds = tuple(Speed(context, (2.0, 1.0), (256.0, 64.0)) for context in contexts)
-    ConversionReport(Uptrained(done), TrainingBudget(900), speeds).write(tmp_path)
-    drawn = len(contexts) > 1
-    assert (tmp_path / "decoding.png").exists() == drawn
-    assert ("decoding.png" in (tmp_path / "report.md").read_text()) == drawn
-
-
 def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):
     done = Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)},
                       likeness=(Likeness("layers.0", (0.1, 0.2), (0.1, 0.2)),))  # fmt: skip
@@ -126,7 +115,7 @@ def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):
     content = json.loads((tmp_path / "report" / "report.json").read_text())
     assert content["predictions"] is None
     assert content["conversion"]["likeness"][0]["pooled"] == [0.1, 0.2]
-    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.md", "report.json", "likeness.png"}
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.md", "report.json"}
 
 
 def test_rows_of_a_language_model_have_as_many_ids_as_asked(tmp_path):
