@@ -29,6 +29,7 @@ from benchmarks.report import RESULTS, heading, options, table, trained, write
 from regard.arguments import count_of
 from regard_lab.conversion import load_converted, with_kv_heads
 from regard_lab.conversion.own_models import turned
+from regard_lab.conversion.report import agreement_on_task
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import Tokeniser
 from regard_lab.training import TrainingResult
@@ -118,12 +119,12 @@ class Experiment:
 
     def row(self, kv_heads: int, method: str, converted: LanguageModel, **counted: Any) -> Row:
         """Measure a conversion, train it further and measure it again."""
-        at_once = self.task.bits_per_character(held_out(converted, self.task))
-        divergence, agreement = compared(self.model, converted, self.task)
+        found = agreement_on_task(self.model, converted, self.task)
+        at_once = self.task.bits_per_character(found.loss[1])
         result = self._trained_further(converted)
         return Row(
             self.shape, self.text, self.seed, kv_heads, method, self.before, at_once, self._bits(result), self.control,
-            result.cpu_seconds, divergence, agreement, **counted,
+            result.cpu_seconds, found.divergence, found.agreement, **counted,
         )  # fmt: skip
 
     def from_a_file(self, kv_heads: int, method: str) -> Row:
@@ -154,26 +155,6 @@ class Experiment:
     def _bits(self, result: TrainingResult) -> float:
         assert result.valid_loss is not None
         return self.task.bits_per_character(result.valid_loss)
-
-
-@torch.no_grad()
-def held_out(model: torch.nn.Module, task: LanguageTask) -> float:
-    """Loss on the held-out text in nats per id."""
-    losses = [task.validation_loss(model.eval(), batch) for batch in task.validation_batches()]
-    return sum(float(loss) for loss, _ in losses) / sum(count for _, count in losses)
-
-
-@torch.no_grad()
-def compared(model: LanguageModel, other: LanguageModel, task: LanguageTask) -> tuple[float, float]:
-    """Mean divergence of the other model's predictions from the model's, and the share of equal likeliest ids."""
-    divergence = agreement = count = 0.0
-    for batch in task.validation_batches():
-        kept = batch.next != 0
-        first, second = (each.eval()(batch.ids)[kept].log_softmax(-1) for each in (model, other))
-        divergence += float((first.exp() * (first - second)).sum())
-        agreement += float((first.argmax(-1) == second.argmax(-1)).sum())
-        count += len(first)
-    return divergence / count, agreement / count
 
 
 def letters_of(ids: torch.Tensor) -> str:

@@ -11,7 +11,6 @@ validation texts too), a random choice, the same model before training, and rand
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
+from benchmarks.report import RESULTS, options, table
 from regard_lab.lessons.report import REPORTS, write_report
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -29,7 +29,7 @@ from regard_lab.training import TrainingConfig, TrainingResult, train
 from regard_lab.training.recipes import LanguageTask, MaskedWordTask
 from regard_lab.training.record import Validated
 
-HERE = Path(__file__).parent / "results" / "relations_cpu"
+HERE = RESULTS / "relations_cpu"
 KINDS = ("causal", "encoder")
 SEED = 0
 LENGTH = 128  # ids of a text
@@ -132,11 +132,9 @@ def corpus_figures(documents: list[Document]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=HERE)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
-    parser.add_argument("--out", type=Path, default=HERE, help="the folder of relations.md")
-    parser.add_argument("--quick", action="store_true", help="a few steps of a tiny model; keeps no report")
     parser.add_argument("--minutes", type=float, help="the most wall-clock minutes of each training; no cap by default")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -169,9 +167,7 @@ def page(figures: dict[str, Any]) -> str:
             f"predicted, {model['cpu_seconds']} CPU seconds, validation loss {model['valid_loss']} nats.",
             "",
         ]
-        lines += [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
-        lines += [f"| {' | '.join(row(name, one))} |" for name, one in model["relations"].items()]
-        lines.append("")
+        lines += [*table(COLUMNS, (row(name, one) for name, one in model["relations"].items())), ""]
     return "\n".join(lines)
 
 

@@ -1,7 +1,6 @@
 """The table of many demos: a run is measured once, and the worst of each column is what counts."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -58,12 +57,3 @@ def test_a_run_that_fails_leaves_no_record(tmp_path):
         demo_seeds.measured(tmp_path, "avx2", 3, run)
     (tmp_path / "avx2-seed-4.part").write_text(json.dumps(GOOD)[:20])  # a machine that stopped while writing
     assert demo_seeds.kept(tmp_path) == []
-
-
-def test_a_younger_setting_counts_for_the_hash_of_the_recipe_only_where_it_is_not_its_default(monkeypatch):
-    before = demo_seeds.recipe_hash()
-    monkeypatch.setattr(demo_seeds, "LATER", ())
-    assert demo_seeds.recipe_hash() != before  # with every setting the records of before would not be found
-    monkeypatch.undo()
-    monkeypatch.setattr(demo_seeds, "SETTINGS", replace(demo_seeds.SETTINGS, tokeniser="byte"))
-    assert demo_seeds.recipe_hash() != before
