@@ -44,7 +44,7 @@ HERE = RESULTS / "length_story_cpu"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class StoryRecipe:
     """The settings, the same for all models."""
 
     steps: int = 1200
@@ -57,11 +57,11 @@ class Recipe:
 
 def main() -> None:
     parser = options(__doc__, seeds=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    parser.add_argument("--steps", type=int, default=StoryRecipe.steps)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
-    recipe = Recipe(steps=asked.steps)
+    recipe = StoryRecipe(steps=asked.steps)
     asked.out.mkdir(parents=True, exist_ok=True)
     rows = kept_rows(asked.out / "length_story.json", recipe)
     for seed in asked.seeds:
@@ -76,7 +76,7 @@ def main() -> None:
     print(asked.out / "length_story.md")
 
 
-def measure(name: str, seed: int, recipe: Recipe) -> dict[str, Any]:
+def measure(name: str, seed: int, recipe: StoryRecipe) -> dict[str, Any]:
     """Train one model and measure the share of texts of each length that it reverses without a mistake."""
     began = time.process_time()
     model = learn(name, seed, recipe)
@@ -88,7 +88,7 @@ def measure(name: str, seed: int, recipe: Recipe) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def new_model(name: str, recipe: Recipe) -> Model:
+def new_model(name: str, recipe: StoryRecipe) -> Model:
     """An untrained model; the Transformer has about as many parameters as the recurrent models."""
     vocab_size = FIRST + SYMBOLS
     if name == "transformer":
@@ -100,7 +100,7 @@ def new_model(name: str, recipe: Recipe) -> Model:
     )
 
 
-def learn(name: str, seed: int, recipe: Recipe) -> Model:
+def learn(name: str, seed: int, recipe: StoryRecipe) -> Model:
     torch.manual_seed(seed)
     model = new_model(name, recipe)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
@@ -136,7 +136,7 @@ def sources(texts: Sequence[list[int]]) -> torch.Tensor:
     return pad([[*text, END] for text in texts])
 
 
-def kept_rows(path: Path, recipe: Recipe) -> list[dict[str, Any]]:
+def kept_rows(path: Path, recipe: StoryRecipe) -> list[dict[str, Any]]:
     """The rows of an earlier call with the same settings."""
     if not path.exists():
         return []
@@ -158,11 +158,11 @@ def verdict(rows: list[dict[str, Any]]) -> tuple[bool, str]:
     )
 
 
-def contents(recipe: Recipe, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def contents(recipe: StoryRecipe, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"recipe": asdict(recipe), "rows": rows}
 
 
-def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
+def write(out: Path, recipe: StoryRecipe, rows: list[dict[str, Any]]) -> None:
     """The report and its numbers."""
     (out / "length_story.json").write_text(json.dumps(contents(recipe, rows), indent=1) + "\n")
     lines = []

@@ -36,7 +36,7 @@ LENGTH = 128  # ids of a text
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RelationsRecipe:
     """The settings of both models."""
 
     vocab_size: int = 2_500
@@ -52,10 +52,10 @@ class Recipe:
     texts: int = 200  # of each part, to choose heads and to score them
 
 
-QUICK = Recipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10, texts=20)
+QUICK = RelationsRecipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10, texts=20)
 
 
-def new_model(kind: str, recipe: Recipe, vocab_size: int) -> LanguageModel | TextEncoder:
+def new_model(kind: str, recipe: RelationsRecipe, vocab_size: int) -> LanguageModel | TextEncoder:
     """The untrained model of a kind; the same weights each time."""
     sizes = {
         "vocab_size": vocab_size, "dim": recipe.dim, "layers": recipe.layers, "heads": recipe.heads,
@@ -68,7 +68,12 @@ def new_model(kind: str, recipe: Recipe, vocab_size: int) -> LanguageModel | Tex
 
 
 def trained(
-    kind: str, recipe: Recipe, tokeniser: Tokeniser, parts: dict[str, list[str]], folder: Path, minutes: float | None
+    kind: str,
+    recipe: RelationsRecipe,
+    tokeniser: Tokeniser,
+    parts: dict[str, list[str]],
+    folder: Path,
+    minutes: float | None,
 ) -> tuple[LanguageModel | TextEncoder, TrainingResult]:
     """The trained model of a kind with its result; a training that was stopped continues."""
     model = new_model(kind, recipe, tokeniser.vocab_size)
@@ -96,7 +101,12 @@ def told(event: Any) -> None:
 
 
 def measure(
-    kind: str, recipe: Recipe, tokeniser: Tokeniser, documents: list[Document], work: Path, minutes: float | None
+    kind: str,
+    recipe: RelationsRecipe,
+    tokeniser: Tokeniser,
+    documents: list[Document],
+    work: Path,
+    minutes: float | None,
 ) -> dict[str, Any]:
     """Train the model of a kind, or load it, and score its heads."""
     parts = {part: [one for one in documents if one.part == part] for part in PARTS}
@@ -138,7 +148,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="the most wall-clock minutes of each training; no cap by default")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = QUICK if asked.quick else Recipe()
+    recipe = QUICK if asked.quick else RelationsRecipe()
     documents = library_documents()
     tokeniser = Tokeniser.train([one.text for one in documents if one.part == "train"], recipe.vocab_size)
     figures: dict[str, Any] = {"recipe": asdict(recipe), "corpus": corpus_figures(documents), "models": {}}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import RegardError, UnsupportedError
-from regard_lab.bench.complexity.report import EFFORTS, Effort, Table, draw_table, write_table
-from regard_lab.bench.complexity.rows import ROWS, Row
+from regard_lab.bench.complexity.report import EFFORTS, CostTable, Effort, draw_table, write_table
+from regard_lab.bench.complexity.rows import ROWS, CostRow
 from regard_lab.bench.measuring import call_apart, peak_of, take_turns, threads
 from regard_lab.bench.running import begin, chosen_of, measure_missing
 
@@ -20,7 +20,7 @@ CHECKED_AT, CLOSE = 1024, 1e-4  # length of the check; accepted error relative t
 Point = dict[str, Any]
 
 
-def is_right(row: Row) -> float | None:
+def is_right(row: CostRow) -> float | None:
     """The error against another backend at a short length, relative to the largest number; None without another."""
     call = row.prepare(CHECKED_AT)
     if call.expected is None:
@@ -30,7 +30,7 @@ def is_right(row: Row) -> float | None:
 
 
 def measure_times(
-    row: Row, effort: Effort, tell: Callable[[str], None], lengths: Iterable[int]
+    row: CostRow, effort: Effort, tell: Callable[[str], None], lengths: Iterable[int]
 ) -> tuple[list[Point], str | None]:
     """CPU seconds on 1 thread at increasing lengths; and the reason if a length was refused, else None."""
     points: list[Point] = []
@@ -55,7 +55,7 @@ def _short(refusal: UnsupportedError) -> str:
     return (text[memory.start() :] if memory else text).partition(" (")[0]
 
 
-def _enough(row: Row, effort: Effort, points: list[Point], n: int) -> bool:
+def _enough(row: CostRow, effort: Effort, points: list[Point], n: int) -> bool:
     if not points:
         return False
     if row.longest is not None and n > row.longest:
@@ -73,7 +73,7 @@ def memory_of(row: str, lengths: list[int]) -> list[Point]:
         return memory_here(ROWS[row], lengths)
 
 
-def memory_here(row: Row, lengths: list[int]) -> list[Point]:
+def memory_here(row: CostRow, lengths: list[int]) -> list[Point]:
     """The same of any row, after a short call that loads libraries."""
     row.prepare(CHECKED_AT).run()
     points = []
@@ -94,7 +94,7 @@ def run_complexity(
     out: Path | None = None,
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
-) -> Table:
+) -> CostTable:
     """Measure rows on the CPU; after each, write `complexity.json`, `complexity.md` and curves.
 
     Args:
@@ -113,7 +113,7 @@ def run_complexity(
     """
     chosen = chosen_of("row", names, ROWS)
     command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
-    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command)
+    table = begin(CostTable, out, quick=quick, resume=resume, device="cpu", command=command)
 
     def write(_: str, folder: Path) -> None:
         write_table(table, folder)
@@ -122,7 +122,7 @@ def run_complexity(
     return measure_missing(table, chosen, out, tell, lambda name: _measured(ROWS[name], quick, tell), write)
 
 
-def _measured(row: Row, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+def _measured(row: CostRow, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
     """The record of a row; a wrong or failed row has a "reason" and no times."""
     try:
         error = is_right(row)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from regard.reprs import brief
 from regard.storage.files import replace_file
-from regard_lab.bench.complexity.rows import ROWS, Growth, Row, slope
+from regard_lab.bench.complexity.rows import ROWS, CostGrowth, CostRow, slope
 from regard_lab.bench.measuring import Pace
 from regard_lab.bench.report import aligned, markdown_table, measured_on, new_picture, seconds
 from regard_lab.bench.results import Results
@@ -22,7 +22,7 @@ Points = Sequence[Mapping[str, Any]]
 
 @brief
 @dataclass
-class Table(Results):
+class CostTable(Results):
     """Results of all rows by name: times and memory by length, and the error against another backend."""
 
     file: ClassVar[str] = "complexity.json"
@@ -88,7 +88,7 @@ class Fit:
         return self.found is not None and self.promised is not None and self.found <= self.promised + NEAR
 
     @classmethod
-    def of(cls, points: Points, key: str, least: float, growth: Growth) -> Fit:
+    def of(cls, points: Points, key: str, least: float, growth: CostGrowth) -> Fit:
         """The fit over the points whose `key` is at least `least`."""
         lengths, values = _counted(points, key, least)
         if len(lengths) < 2:
@@ -107,7 +107,7 @@ class Reading:
     crossover: str
 
 
-def read_row(row: Row, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
+def read_row(row: CostRow, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
     """Evaluate the record of a row.
 
     Args:
@@ -179,7 +179,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
-def draw_table(table: Table, folder: Path) -> Path | None:
+def draw_table(table: CostTable, folder: Path) -> Path | None:
     """Draw `complexity.png`; None if no row has two lengths.
 
     Raises:
@@ -218,17 +218,17 @@ FILE = "complexity.md"
 HEAD = ("layer", "promised", "sequential", "path", "time exponent", "memory exponent", "cheaper than exact from")
 
 
-def describe_table(table: Table) -> list[str]:
+def describe_table(table: CostTable) -> list[str]:
     """Format the table as lines of text."""
     return [*aligned([HEAD, *_rows(table)]), "", summary(table), *_remarks(table)]
 
 
-def write_table(table: Table, folder: Path) -> None:
+def write_table(table: CostTable, folder: Path) -> None:
     """Write `complexity.md`: the table, remarks, every measurement, and how it was measured."""
     replace_file(folder / FILE, render_markdown(table).encode())
 
 
-def render_markdown(table: Table) -> str:
+def render_markdown(table: CostTable) -> str:
     """The report as a page of Markdown."""
     trusted = EFFORTS[table.quick].trusted
     lines = [
@@ -250,7 +250,7 @@ def render_markdown(table: Table) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def summary(table: Table) -> str:
+def summary(table: CostTable) -> str:
     """How many rows keep their promise."""
     readings = _readings(table)
     near = sum(reading.time.near for reading in readings.values())
@@ -260,7 +260,7 @@ def summary(table: Table) -> str:
     return f"{time} That of memory is within 0.15 of it, or below, in {kept} of {len(fitted)}." if fitted else time
 
 
-def _readings(table: Table) -> dict[str, Reading]:
+def _readings(table: CostTable) -> dict[str, Reading]:
     trusted = EFFORTS[table.quick].trusted
     measured = {name: table.rows[name] for name in ROWS if name in table.rows}
     return {
@@ -269,7 +269,7 @@ def _readings(table: Table) -> dict[str, Reading]:
     }
 
 
-def _rows(table: Table) -> Iterator[tuple[str, ...]]:
+def _rows(table: CostTable) -> Iterator[tuple[str, ...]]:
     for name, reading in _readings(table).items():
         row, exponents = ROWS[name], (_exponents(reading.time), _exponents(reading.memory))
         yield row.title, row.cost, row.sequential, row.path, *exponents, reading.crossover
@@ -284,7 +284,7 @@ def _exponents(fit: Fit) -> str:
     return "" if fit.found is None else f"{fit.found:.2f} ({fit.promised:.2f})"
 
 
-def _remarks(table: Table) -> list[str]:
+def _remarks(table: CostTable) -> list[str]:
     """Remarks and corrections for each row."""
     return [
         f"{ROWS[name].title}: {'; '.join([*reading.remarks, *filter(None, [ROWS[name].correction])])}."
@@ -293,7 +293,7 @@ def _remarks(table: Table) -> list[str]:
     ]
 
 
-def _points(table: Table) -> Iterator[tuple[str, ...]]:
+def _points(table: CostTable) -> Iterator[tuple[str, ...]]:
     for name in table.rows:
         held = {point["length"]: f"{point['bytes'] / 2**20:.1f} MiB" for point in table.rows[name]["memory"]}
         for point in table.rows[name]["times"]:

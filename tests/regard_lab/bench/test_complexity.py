@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard_lab.bench.complexity import Call, Growth, Row, Table, describe_table, measuring, read_row
+from regard_lab.bench.complexity import CostGrowth, CostRow, CostTable, TimedCall, describe_table, measuring, read_row
 from regard_lab.bench.complexity.measuring import (
     EFFORTS,
     LENGTHS,
@@ -43,7 +43,9 @@ def record(seconds, held=lambda n: 64.0 * n, lengths=LENGTHS[3:9], operations=la
 
 @pytest.fixture
 def row():
-    return Row("own", "a row", "classic", "n·d", N, "O(1)", "O(1)", lambda n: Call(lambda: torch.ones(n), n), "nobody")
+    return CostRow(
+        "own", "a row", "classic", "n·d", N, "O(1)", "O(1)", lambda n: TimedCall(lambda: torch.ones(n), n), "nobody"
+    )
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.5, 2.0])
@@ -134,7 +136,7 @@ def test_a_length_that_is_refused_ends_the_row_and_says_why(row):
     def prepare(n):
         if n > 600:
             raise UnsupportedError("it would hold 5 GB at once")
-        return Call(lambda: torch.ones(n), n)
+        return TimedCall(lambda: torch.ones(n), n)
 
     refused = replace(row, prepare=prepare)
     lengths, ended = measure_times(refused, replace(QUICK, reach=2000), lambda line: None, LENGTHS)
@@ -146,7 +148,7 @@ def test_a_length_that_is_refused_ends_the_row_and_says_why(row):
 
 def test_a_wrong_row_is_found_out(row):
     def wrong(n):
-        return Call(lambda: torch.full((n,), 1.001), n, lambda: torch.ones(n))
+        return TimedCall(lambda: torch.full((n,), 1.001), n, lambda: torch.ones(n))
 
     assert is_right(replace(row, prepare=wrong)) == pytest.approx(1e-3, rel=1e-3)
     assert is_right(row) is None
@@ -154,7 +156,7 @@ def test_a_wrong_row_is_found_out(row):
 
 def test_memory_is_what_a_call_holds_at_most(row):
     def hoarding(n):
-        return Call(lambda: torch.ones(n * 1000).sum(), n)
+        return TimedCall(lambda: torch.ones(n * 1000).sum(), n)
 
     # 40 and 80 MB: what is above 32 MiB is never taken from memory that other tests have freed
     held = memory_here(replace(row, prepare=hoarding), [10_000, 20_000])
@@ -203,7 +205,7 @@ def test_an_interrupted_table_keeps_finished_rows_and_goes_on(quickly, tmp_path)
     quickly.clear()
     table = run_complexity(["softmax", "causal"], out=tmp_path, resume=True)
     assert quickly == ["causal"]
-    assert Table.load(tmp_path) == table
+    assert CostTable.load(tmp_path) == table
     with pytest.raises(ArgumentError, match="another quick"):
         run_complexity(out=tmp_path, resume=True, quick=True)
 
@@ -215,7 +217,7 @@ def test_an_unknown_row_is_refused():
 
 def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
     def wrong(n):
-        return Call(lambda: torch.zeros(n), n, lambda: torch.ones(n))
+        return TimedCall(lambda: torch.zeros(n), n, lambda: torch.ones(n))
 
     def failing(n):
         raise RegardError("it cannot\nand more")
@@ -224,14 +226,14 @@ def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
         found = measuring._measured(replace(row, prepare=prepare), True, lambda line: None)
         assert reason in found["reason"]
         assert found["times"] == found["memory"] == []
-        table = Table(HERE, True, "", {"softmax": found})
+        table = CostTable(HERE, True, "", {"softmax": found})
         assert reason in table.our_mistakes[0]
         assert reason in "\n".join(describe_table(table))
 
 
 def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     exact, strided = record(lambda n: 1e-9 * n**2, operations=lambda n: n**2), record(lambda n: 5e-8 * n**1.5)
-    table = Table(HERE, False, "regard bench complexity", {"causal": exact, "strided": strided})
+    table = CostTable(HERE, False, "regard bench complexity", {"causal": exact, "strided": strided})
     text = "\n".join(describe_table(table))
     line = next(line for line in text.splitlines() if line.startswith("Sparse Transformer, strided"))
     assert "1.50 (1.50)" in line
@@ -248,9 +250,9 @@ def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
 
 def test_curves_are_drawn_where_there_are_two_lengths(tmp_path):
     few = record(lambda n: 1.0, lengths=[256])
-    assert draw_table(Table(HERE, True, "", {"softmax": few}), tmp_path) is None
+    assert draw_table(CostTable(HERE, True, "", {"softmax": few}), tmp_path) is None
     assert not list(tmp_path.iterdir())
-    path = draw_table(Table(HERE, True, "", {"softmax": record(lambda n: 1.0), "gru": few}), tmp_path)
+    path = draw_table(CostTable(HERE, True, "", {"softmax": record(lambda n: 1.0), "gru": few}), tmp_path)
     assert path.read_bytes()[1:4] == b"PNG"
 
 
@@ -264,4 +266,4 @@ def test_a_short_table_from_start_to_end(monkeypatch, tmp_path):
 
 
 def test_growth_is_shown_by_its_own_text():
-    assert Growth("n", float).exponent([10, 100]) == 1.0
+    assert CostGrowth("n", float).exponent([10, 100]) == 1.0
