@@ -50,17 +50,17 @@ SHUFFLED = (
     *_of("regard", "test_numbers.py"),
     *_of("regard_lab", "decoding text"),
 )
-# Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
-LAW_FILES = _of("regard", "contracts/test_laws.py patterns/test_pattern_laws.py contracts/test_mechanism_laws.py")
+# Laws of calls by backend, and of patterns. A case is known by its number, so new files come last.
+LAW_FILES = _of("regard", "contracts/test_laws.py patterns/test_pattern_laws.py")
 EACH_LAW = 1_000  # examples
 # Every part of the suite, for memory that holds NaN; `regard` and `regard_lab` are the examples of docstrings.
 FOLDERS = (
     *sorted({one.parent.relative_to(ROOT).as_posix() for one in ROOT.glob("tests/*/*/test_*.py")}),
     *_of("regard", "test_*.py"), *_of("regard_lab", "test_*.py"), "regard", "regard_lab",
 )  # fmt: skip
-# Slow tests that no other run has; those of the grid take minutes for each length.
+# Slow tests that no other run has.
 SLOW = (
-    *_of("regard", "backends/test_flex.py backends/test_second_pass.py contracts/test_fixed_laws.py"),
+    *_of("regard", "backends/test_flex.py backends/test_second_pass.py"),
     *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh.py"),
     *_of("regard", "mechanisms/test_random_features.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
@@ -68,8 +68,6 @@ SLOW = (
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
     *_of("regard_lab", "models/test_language_state.py native/test_native_trained.py conversion/test_folder_memory.py"),
     *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_commands.py"),
-    "tests/regard/contracts/test_grid.py|-k|long_calls",
-    *(f"tests/regard/contracts/test_grid.py|-k|whole_product and lengths{number}" for number in range(7)),
 )
 
 
