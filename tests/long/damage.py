@@ -62,7 +62,7 @@ def read_of(run: Path, name: str) -> Any:
     if file in ("settings.json", "test.jsonl"):
         return read_settings(run), read_test(run)
     if file == "trained-pairs.hashes":
-        return count_trained(run, read_test(run)[0])
+        return count_trained(run, read_test(run))
     last = read_checkpoints(run)
     assert last is not None
     if file in ("training.json", "optimiser.safetensors"):

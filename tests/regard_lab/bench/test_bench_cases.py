@@ -4,8 +4,9 @@ import pytest
 
 from regard.errors import ArgumentError, RegardError
 from regard_lab.bench.cases import CASES, CUDA_CASES, cases_on, contests_of, find_contest
-from regard_lab.bench.measuring import measure_apart
+from regard_lab.bench.measuring import call_apart
 from regard_lab.bench.peers import PEERS
+from regard_lab.bench.running import memory_of
 
 EVERY = [
     (name, contest)
@@ -52,11 +53,12 @@ def test_a_contest_is_found_by_its_names():
 
 def test_memory_of_another_process_is_more_than_the_output_and_less_than_a_matrix():
     contest = find_contest("memory", "n=16384", quick=True, device="cpu")
-    used = measure_apart("memory", "n=16384", "regard", quick=True, device="cpu")
+    asked = {"case": "memory", "label": "n=16384", "contender": "regard"}
+    used = call_apart(memory_of, "regard", **asked, quick=True, device="cpu")
     output = contest.work.tensor_bytes // 4
     assert output < used < 16384 * 16384
 
 
-def test_a_process_that_fails_says_why():
+def test_the_memory_of_an_unknown_contest_is_refused():
     with pytest.raises(RegardError, match="has no contest 'nothing'"):
-        measure_apart("memory", "nothing", "regard", quick=True, device="cpu")
+        memory_of("memory", "nothing", "regard", quick=True, device="cpu")

@@ -69,12 +69,12 @@ def test_our_backend_is_said_and_what_could_not_be_checked():
 
 
 def test_memory_is_asked_of_those_named(monkeypatch):
-    def measured(case, label, contender, *, quick, device):
-        if contender == "fine":
+    def measured(function, name, **asked):
+        if name == "fine":
             raise RegardError("it died")
         return 4 * WORK.tensor_bytes
 
-    monkeypatch.setattr(room, "measure_apart", measured)
+    monkeypatch.setattr(room, "call_apart", measured)
     record = held(
         FINE, WRONG, timed=False, memory=("regard", "fine", "wrong"),
         promises=(Promise("extra memory", "regard", "", 4.0), Promise("more memory", "regard", "fine", 1.0)),

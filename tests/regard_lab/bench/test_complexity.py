@@ -7,20 +7,20 @@ import pytest
 import torch
 
 from regard.errors import RegardError, UnsupportedError
-from regard_lab.bench.complexity import Call, Row, Table, describe_table, measuring, read_row
+from regard_lab.bench.complexity import CostRow, CostTable, TimedCall, describe_table, measuring, read_row
 from regard_lab.bench.complexity.measuring import (
     EFFORTS,
     LENGTHS,
     Effort,
     is_right,
-    measure_memory,
     measure_times,
     memory_here,
+    memory_of,
     run_complexity,
 )  # fmt: skip
 from regard_lab.bench.complexity.report import crossover, write_table
 from regard_lab.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
-from regard_lab.bench.measuring import Pace
+from regard_lab.bench.measuring import Pace, call_apart
 
 QUICK = Effort(trusted=0.0, wanted=2, reach=400, longest=10.0, pace=Pace(rounds=1, shortest=0.0))
 HERE = {
@@ -42,7 +42,9 @@ def record(seconds, held=lambda n: 64.0 * n, lengths=LENGTHS[3:9], operations=la
 
 @pytest.fixture
 def row():
-    return Row("own", "a row", "classic", "n·d", N, "O(1)", "O(1)", lambda n: Call(lambda: torch.ones(n), n), "nobody")
+    return CostRow(
+        "own", "a row", "classic", "n·d", N, "O(1)", "O(1)", lambda n: TimedCall(lambda: torch.ones(n), n), "nobody"
+    )
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.5, 2.0])
@@ -104,7 +106,7 @@ def test_a_length_that_is_refused_ends_the_row_and_says_why(row):
     def prepare(n):
         if n > 600:
             raise UnsupportedError("it would hold 5 GB at once")
-        return Call(lambda: torch.ones(n), n)
+        return TimedCall(lambda: torch.ones(n), n)
 
     refused = replace(row, prepare=prepare)
     lengths, ended = measure_times(refused, replace(QUICK, reach=2000), lambda line: None, LENGTHS)
@@ -116,7 +118,7 @@ def test_a_length_that_is_refused_ends_the_row_and_says_why(row):
 
 def test_a_wrong_row_is_found_out(row):
     def wrong(n):
-        return Call(lambda: torch.full((n,), 1.001), n, lambda: torch.ones(n))
+        return TimedCall(lambda: torch.full((n,), 1.001), n, lambda: torch.ones(n))
 
     assert is_right(replace(row, prepare=wrong)) == pytest.approx(1e-3, rel=1e-3)
     assert is_right(row) is None
@@ -124,7 +126,7 @@ def test_a_wrong_row_is_found_out(row):
 
 def test_memory_is_what_a_call_holds_at_most(row):
     def hoarding(n):
-        return Call(lambda: torch.ones(n * 1000).sum(), n)
+        return TimedCall(lambda: torch.ones(n * 1000).sum(), n)
 
     # 40 and 80 MB: what is above 32 MiB is never taken from memory that other tests have freed
     held = memory_here(replace(row, prepare=hoarding), [10_000, 20_000])
@@ -132,14 +134,14 @@ def test_memory_is_what_a_call_holds_at_most(row):
 
 
 def test_a_process_that_dies_says_why(monkeypatch):
-    monkeypatch.setattr("regard_lab.bench.complexity.measuring.PROGRAM", "raise SystemExit('out of breath')")
+    monkeypatch.setattr("regard_lab.bench.measuring.PROGRAM", "raise SystemExit('out of breath')")
     with pytest.raises(RegardError, match="the memory of softmax was not measured: out of breath"):
-        measure_memory("softmax", [1024])
+        call_apart(memory_of, "softmax", row="softmax", lengths=[1024])
 
 
 def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
     def wrong(n):
-        return Call(lambda: torch.zeros(n), n, lambda: torch.ones(n))
+        return TimedCall(lambda: torch.zeros(n), n, lambda: torch.ones(n))
 
     def failing(n):
         raise RegardError("it cannot\nand more")
@@ -148,14 +150,14 @@ def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
         found = measuring._measured(replace(row, prepare=prepare), True, lambda line: None)
         assert reason in found["reason"]
         assert found["times"] == found["memory"] == []
-        table = Table(HERE, True, "", {"softmax": found})
+        table = CostTable(HERE, True, "", {"softmax": found})
         assert reason in table.our_mistakes[0]
         assert reason in "\n".join(describe_table(table))
 
 
 def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     exact, strided = record(lambda n: 1e-9 * n**2, operations=lambda n: n**2), record(lambda n: 5e-8 * n**1.5)
-    table = Table(HERE, False, "regard bench complexity", {"causal": exact, "strided": strided})
+    table = CostTable(HERE, False, "regard bench complexity", {"causal": exact, "strided": strided})
     text = "\n".join(describe_table(table))
     line = next(line for line in text.splitlines() if line.startswith("Sparse Transformer, strided"))
     assert "1.50 (1.50)" in line

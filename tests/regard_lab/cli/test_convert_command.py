@@ -165,7 +165,7 @@ def test_align_is_the_default_with_a_text_and_the_report_has_what_was_measured(f
     assert content["conversion"]["kv_bytes"] == found["kv_bytes"]
     assert content["uptrained"]["steps"] == 6
     assert content["decoding"][0]["cache_bytes"] == [found["kv_bytes"]["token"][key] for key in ("before", "after")]
-    assert {path.name for path in report.iterdir()} == {"report.md", "report.json", "likeness.png", "decoding.png"}
+    assert {path.name for path in report.iterdir()} == {"report.md", "report.json"}
     assert "Suggested:" in (report / "report.md").read_text()
     other = convert(*arguments, "--out", tmp_path / "two")  # not distilled: another run
     assert (other.returncode, b"holds another run" in other.stderr) == (2, True)

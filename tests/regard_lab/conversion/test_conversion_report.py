@@ -108,7 +108,7 @@ def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):
     content = json.loads((tmp_path / "report" / "report.json").read_text())
     assert content["predictions"] is None
     assert content["conversion"]["likeness"][0]["pooled"] == [0.1, 0.2]
-    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.md", "report.json", "likeness.png"}
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"report.md", "report.json"}
 
 
 @pytest.mark.parametrize("texts", [(), ("text.txt",)])

@@ -7,11 +7,8 @@ from toy_training import CONFIG, CrashError, at_step, crash, log_without_times, 
 
 import regard_lab.training.record as clock_module
 from regard.errors import ArgumentError
-from regard.storage.files import replace_file
-from regard.storage.sealed_json import read_sealed, render_sealed
-from regard_lab.models.storage import read_checkpoints
 from regard_lab.training import StepDone, TrainingConfig, Validated, read_log
-from regard_lab.training.checkpoint import LATER, read_training
+from regard_lab.training.checkpoint import read_training
 
 TIMED = dataclasses.replace(
     CONFIG, steps=None, minutes=10.0, schedule="constant", cooldown=0.5, validate_every=None, save_every=None,
@@ -104,12 +101,3 @@ def test_settings_that_never_end_are_refused():
         TrainingConfig(steps=None)
     with pytest.raises(ArgumentError, match="the cosine falls to the last step, which patience does not name"):
         TrainingConfig(steps=None, patience=3, schedule="cosine")
-
-
-def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
-    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
-    path = tmp_path / read_checkpoints(tmp_path).last / "training.json"
-    content = read_sealed(path)
-    content["state"] = {name: value for name, value in content["state"].items() if name not in LATER}
-    replace_file(path, render_sealed(content))
-    assert train_toy(tmp_path, resume=True).steps == 12

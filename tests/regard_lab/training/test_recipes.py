@@ -125,7 +125,7 @@ def test_minutes_count_all_sessions_and_the_start_of_the_next_one_says_so(tmp_pa
 def test_a_run_knows_the_pairs_that_it_was_trained_on(tmp_path):
     trained(tmp_path, [])
     pairs = read_pairs(tmp_path / "pairs.tsv").pairs
-    held_out, _ = read_test(tmp_path / "run")
+    held_out = read_test(tmp_path / "run")
     assert count_trained(tmp_path / "run", pairs) == 32
     assert count_trained(tmp_path / "run", held_out) == 0
     assert count_trained(tmp_path, pairs) is None

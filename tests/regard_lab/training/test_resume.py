@@ -129,13 +129,6 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
     assert seals(tmp_path) == before
 
 
-def test_a_run_of_an_older_version_that_wrote_fewer_files_goes_on(tmp_path):
-    train_toy(tmp_path, extra_files={"tokeniser.json": "a"})
-    longer = dataclasses.replace(CONFIG, steps=14)
-    newer = {"tokeniser.json": "a", "source-words.json": "b"}
-    assert train_toy(tmp_path, longer, extra_files=newer, resume=True).steps == 14
-
-
 def test_how_long_to_train_and_what_to_keep_may_change(tmp_path):
     train_toy(tmp_path)
     changes = {"steps": 14, "minutes": 5.0, "patience": 9, "keep": 2, "skip_non_finite": 1}
