@@ -39,9 +39,7 @@ class Calls(Protocol):
     """Fused calls that together compute a problem."""
 
     @property
-    def problem(self) -> Problem:
-        """The call."""
-        ...
+    def problem(self) -> Problem: ...
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)."""
@@ -209,7 +207,6 @@ class RowBlockCalls:
 
     @classmethod
     def of(cls, problem: Problem) -> RowBlockCalls:
-        """The calls of a whole problem."""
         return cls(problem, reachable_keys(problem))
 
     @cached_property
@@ -240,7 +237,6 @@ class RowBlockCalls:
         return self._cost(_Work(units * pairs, ROWS[rows], keys, 0, calls, masked, estimated=True))
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and log-sum-exp."""
         q, k, v = operands.q, operands.k, operands.v
         output = q.new_zeros(*q.shape[:3], v.shape[-1])
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -283,7 +279,6 @@ class RowBlockCalls:
         return flash.FusedCall(None, causal, self.problem.scale, sums=bool(self.problem.want))
 
     def call(self, operands: Operands, block: RowBlock) -> flash.FusedCall:
-        """The call of a row block."""
         kinds = {run.kind for run in block.runs}
         if len(block.runs) == 1 and Kind.BITS not in kinds:
             return flash.FusedCall(None, Kind.BOUNDED in kinds, self.problem.scale)
@@ -420,7 +415,6 @@ class RowBlockCalls:
 
 
 def _index_of(block: RowBlock, first: int, device: torch.device) -> torch.Tensor:
-    """The keys of a row block, counted from the first of the operands."""
     parts = [torch.arange(run.keys.start, run.keys.stop, device=device) for run in block.runs]
     return torch.cat(parts).sub_(first)
 
@@ -434,7 +428,6 @@ def _varies(problem: Problem) -> bool:
 
 
 def _pairs(block: RowBlock) -> int:
-    """Pairs computed by one head."""
     if len(block.runs) == 1 and block.runs[0].kind == Kind.BOUNDED:
         return len(block.rows) * (block.width + min(block.width, SKIPPED)) // 2
     return block.pairs

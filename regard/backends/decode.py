@@ -121,7 +121,6 @@ def _mask_size(problem: Problem, run: Run) -> int:
 
 
 def _nothing(problem: Problem, operands: Operands) -> Result:
-    """The result of a problem in which every row is empty."""
     shape = operands.q.shape[:3]
     wide = torch.promote_types(problem.dtype, torch.float32)
     none = operands.q.new_zeros(*shape, 0, dtype=wide)
@@ -242,7 +241,6 @@ def _parts(q: torch.Tensor, keys: int) -> int:
 
 
 def _weighed(problem: Problem, runs: Runs, operands: Operands) -> Result:
-    """Output and every statistic."""
     scores, seen = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
     if problem.want:
         seen = seen & (scores != -math.inf)

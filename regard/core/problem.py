@@ -108,7 +108,6 @@ class Problem:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to compute."""
         return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)
 
     @property
@@ -118,7 +117,6 @@ class Problem:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of q, k, v and the output."""
         of_queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
         of_keys = self.kv_heads * self.k_len * (self.key_dim + self.v_dim)
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize

@@ -69,21 +69,17 @@ class Stored:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the numbers."""
         return self.numbers.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the numbers."""
         return self.numbers.device
 
     @property
     def requires_grad(self) -> bool:
-        """Whether autograd tracks the numbers."""
         return self.numbers.requires_grad
 
     def dim(self) -> int:
-        """Always 4."""
         return self.numbers.dim()
 
     def cut(self, keys: range) -> Stored:
@@ -121,7 +117,6 @@ class Outline:
     requires_grad: bool = False
 
     def dim(self) -> int:
-        """How many axes it has."""
         return len(self.shape)
 
 
@@ -282,7 +277,6 @@ def check_device(name: str, tensor: Any, q: torch.Tensor | Outline) -> None:
 
 
 def is_casting(device: str) -> bool:
-    """Whether autocast is on for this kind of device."""
     return device in _DEVICES and torch.is_autocast_enabled(device)
 
 

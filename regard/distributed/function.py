@@ -53,7 +53,6 @@ class SharedRun:
     options: Options
 
     def exchange(self, k: torch.Tensor, v: torch.Tensor) -> Exchange:
-        """A new exchange of keys and values."""
         return Exchange(self.group, self.needs, self.form, k, v)
 
     def parts(self, held: HeldKeys | None) -> Iterator[tuple[Part, slice]]:

@@ -87,7 +87,6 @@ class Group:
         return torch.stack(every).cpu()
 
     def gathered_lists(self, own: list[Any]) -> list[list[Any]]:
-        """The lists of all processes, in their order."""
         every: list[Any] = [None] * self.count
         with self._peers("gathering results"):
             dist.all_gather_object(every, own, group=self.handle)
@@ -169,7 +168,6 @@ class Mail:
     receives: dict[int, torch.Tensor]
 
     def wait(self) -> dict[int, torch.Tensor]:
-        """What arrived from each process."""
         with self.group._peers("exchanging keys"):
             for work in self.works:
                 work.wait()

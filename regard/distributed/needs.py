@@ -142,7 +142,6 @@ class Needs:
 
     @property
     def processes(self) -> int:
-        """The number of processes."""
         return len(self.q.lengths)
 
     @cached_property
@@ -184,7 +183,6 @@ class Needs:
         return self.by_holder[target].get(source) or ((),) * len(self.k.chunks[source])
 
     def count(self, target: int, source: int) -> int:
-        """The number of keys that `target` needs of `source`."""
         return sum(map(size, self.by_holder[target].get(source, ())))
 
     def sender(self, target: int, source: int, form: str) -> int:

@@ -196,12 +196,10 @@ class Exchange:
 
     @property
     def rank(self) -> int:
-        """The rank of this process."""
         return self.group.rank
 
     @cached_property
     def own(self) -> HeldKeys:
-        """This process's own keys."""
         chunks = self.needs.k.chunks[self.rank]
         return HeldKeys(self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v)
 

@@ -20,7 +20,6 @@ _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
 
 
 def is_nested(*tensors: Any) -> bool:
-    """Is one of these a nested tensor?"""
     return any(getattr(x, "is_nested", False) for x in tensors)
 
 

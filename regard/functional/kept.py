@@ -67,7 +67,6 @@ class KeptPlans:
         self.steps: Newest[Step] = Newest(512)
 
     def forget(self) -> None:
-        """Forget all plans."""
         for table in (self.calls, self.own, self.problems, self.steps):
             table.clear()
 

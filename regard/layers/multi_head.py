@@ -68,7 +68,6 @@ class LayerMechanism(nn.Module):
 
     @property
     def kept_dim(self) -> int:
-        """Size of a key in a cache."""
         heads = next((x.shape[0] for x in self.learned.values()), 1)
         one = next(iter(self.learned.values()), torch.empty(0, device="cpu"))
         return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]

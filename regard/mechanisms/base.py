@@ -44,7 +44,6 @@ class Given(NamedTuple):
 
     @property
     def wide(self) -> torch.dtype:
-        """The dtype to compute in."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
     def each(self, x: torch.Tensor) -> torch.Tensor:

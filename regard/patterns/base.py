@@ -474,7 +474,6 @@ class Compound(Pattern, enrol=False):
     """A pattern made of other patterns."""
 
     def made_of(self) -> tuple[Pattern, ...]:
-        """The patterns it is made of."""
         raise NotImplementedError(f"{type(self).__name__} does not define what it is made of")
 
     query_free = _of_all("query_free")

@@ -121,7 +121,6 @@ class Looks:
     left: int
 
     def spend(self, looks: int = 1) -> None:
-        """Count some; raises a TooLongError if they are not left."""
         self.left -= looks
         if self.left < 0:
             raise TooLongError
@@ -163,7 +162,6 @@ _remembered = lru_cache(maxsize=64)(_counted)
 
 
 def _closed(pattern: Pattern, grid: Grid) -> int | None:
-    """The count of a band, which needs no look."""
     band = pattern.band()
     assert isinstance(grid.q_start, int)
     return None if band is None else band.count(grid.q_start, grid.q_len, grid.k_len)

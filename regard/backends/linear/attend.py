@@ -200,7 +200,6 @@ class _WayBack:
         return both
 
     def result(self) -> list[torch.Tensor | None]:
-        """The gradients of all tensors, in their order and shapes."""
         k_log, k = self.tensors.k_log, self.tensors.k.flatten(0, 1)
         dk_log = None if k_log is None else (k * self.dk).sum(-1)  # exp(k_log) scales the key
         grads = (self.dq, self.dk, self.dv, dk_log, self.ddecay_log, self.dleast)

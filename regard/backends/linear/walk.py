@@ -125,7 +125,6 @@ class Chunk:
         return x.to(self.k.dtype).exp()
 
     def after(self) -> Sums:
-        """The sum including these keys."""
         if not self.scaled:
             return Sums(torch.baddbmm(self.before.total, self.k.mT, self.v), None)
         total = torch.baddbmm(self.before.total * self.kept, (self.k * self.added).mT, self.v)
@@ -308,7 +307,6 @@ class WalkTensors:
         return self.k.shape[0], self.k.shape[1]
 
     def start(self) -> Sums:
-        """The sum of no keys."""
         like = self.k.new_empty(math.prod(self.units))
         return Sums.none(like, self.k.shape[-1], self.v.shape[-1], self.k_log is not None)
 
@@ -319,7 +317,6 @@ class WalkTensors:
         return Chunk(before, k, with_ones(v), *logs)
 
     def queries(self, rows: slice) -> torch.Tensor:
-        """Some of the queries, (u, g, n, features)."""
         return self.q[:, :, :, rows].flatten(0, 1)
 
     def lowest(self, log: torch.Tensor | None, rows: slice) -> torch.Tensor | None:

@@ -123,7 +123,6 @@ def newest_glibc(library: Path) -> tuple[int, int] | None:
 
 
 def _run_all(commands: list[list[str]]) -> None:
-    """Run the commands beside each other."""
     try:
         running = [subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for one in commands]
     except OSError as reason:

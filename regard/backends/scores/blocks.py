@@ -69,11 +69,9 @@ class Scores:
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """(batch, heads, q_len)."""
         return self.problem.batch, self.problem.heads, self.problem.q_len
 
     def workspace(self) -> Workspace:
-        """A workspace for any block."""
         return Workspace(torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device))
 
     def split(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -237,7 +235,6 @@ class ScoreGradients:
         self.scores.formula.send(block, gradient, q, k, dq, dk)
 
     def close(self, rows: range) -> None:
-        """End a row block."""
         self.dq[:, :, rows.start : rows.stop] = self._dq.view(*self.dq.shape[:2], len(rows), -1)
 
     def by_input(self, inputs: Inputs) -> Inputs:

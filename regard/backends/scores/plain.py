@@ -138,7 +138,6 @@ class Scored:
 
     @property
     def empty(self) -> torch.Tensor:
-        """The empty rows, (batch, heads, rows)."""
         return self.hidden.all(-1)
 
 

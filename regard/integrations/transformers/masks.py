@@ -328,11 +328,9 @@ class TracedMask(Described):
         self.joined: list[tuple[Any, Pattern]] = []  # with each `Substitute`: layers share the mask
 
     def dim(self) -> int:
-        """The number of axes."""
         return 4
 
     def size(self, axis: int | None = None) -> Any:
-        """The sizes of the axes, or of one."""
         return self.shape if axis is None else self.shape[axis]
 
     def to(self, *given: Any, **options: Any) -> TracedMask:

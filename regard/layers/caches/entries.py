@@ -95,7 +95,6 @@ class Held:
 
     @property
     def entries(self) -> int:
-        """Number of entries held."""
         return self.stop - self.start
 
     @property
@@ -105,7 +104,6 @@ class Held:
 
     @property
     def room(self) -> int:
-        """Number of slots allocated."""
         return self.planes["k"].shape[2]
 
     @property
@@ -163,7 +161,6 @@ class Held:
         return replace(self, start=self.start + count, first=self.first + count)
 
     def cropped(self, length: int) -> Held:
-        """The entries at positions below `length`."""
         return replace(self, stop=self.start + length - self.first)
 
 

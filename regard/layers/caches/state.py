@@ -45,7 +45,6 @@ class Summed:
         return {one.name: x for one in fields(self) if (x := getattr(self, one.name)) is not None}
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
-        """These sums with `change` applied to every tensor."""
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
 
     def fits(self, mechanism: Kernelised, sizes: Mapping[str, int]) -> bool:
