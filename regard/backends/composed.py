@@ -312,8 +312,10 @@ class RowBlockCalls:
                 kind = Kind.WHOLE
             elif block.times == 1 and self._is_causal_square(first, len(block.rows), keys):
                 kind = Kind.BOUNDED
-            elif GAPS * block.width < len(keys) and not _varies(problem):
-                return block
+            elif GAPS * block.width < len(keys) and problem.pattern.structured:
+                pattern = problem.pattern
+                if not (pattern.varies_by_row or pattern.varies_by_head):
+                    return block
         return replace(block, runs=(Run(keys, kind),))
 
     def _is_causal_square(self, first: int, rows: int, keys: range) -> bool:
@@ -421,10 +423,6 @@ def _index_of(block: RowBlock, first: int, device: torch.device) -> torch.Tensor
 
 def _masked(block: RowBlock) -> bool:
     return len(block.runs) > 1 or any(run.kind == Kind.BITS for run in block.runs)
-
-
-def _varies(problem: Problem) -> bool:
-    return problem.pattern.varies_by_row or problem.pattern.varies_by_head or not problem.pattern.structured
 
 
 def _pairs(block: RowBlock) -> int:

@@ -219,13 +219,10 @@ def carries_tangent(*given: object) -> bool:
         tensors += [one.numbers] if isinstance(one, Stored) else one.parameters() if isinstance(one, Module) else [one]
         if isinstance(one, Bias) and not isinstance(one, Module) and not one.by_value:
             return True
-    return any(isinstance(x, torch.Tensor) and _may_have_tangent(x) for x in tensors)
-
-
-def _may_have_tangent(x: torch.Tensor) -> bool:
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return True
-    return forward_ad.unpack_dual(x).tangent is not None
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return any(
+        isinstance(x, torch.Tensor) and (wrapped(x) or forward_ad.unpack_dual(x).tangent is not None) for x in tensors
+    )
 
 
 def learns(given: torch.Tensor | Bias | float | None) -> bool:

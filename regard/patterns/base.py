@@ -126,11 +126,6 @@ class Pattern(Declared, enrol=False):
         return ()
 
     @property
-    def named_queries(self) -> Ranges:
-        """The queries that may look at every key, where the pattern allows nothing else."""
-        return ()
-
-    @property
     def factors(self) -> tuple[Pattern, ...]:
         """The patterns that it joins by `&`; the pattern itself if it joins none."""
         return (self,)

@@ -71,7 +71,11 @@ class Registry:
     def of_package(self, package: str) -> dict[str, type[Declared]]:
         """The classes that are importable from a package, by name, without second names."""
         own = {name: kind for name, kind in self.kinds.items() if name not in self.aliases}
-        return {name: kind for name, kind in own.items() if _in(package, kind) and is_importable(kind)}
+        return {
+            name: kind
+            for name, kind in own.items()
+            if f"{kind.__module__}.".startswith(f"{package}.") and is_importable(kind)
+        }
 
 
 class Declared(Described):
@@ -170,10 +174,6 @@ def is_importable(kind: type) -> bool:
 
 def _path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _in(package: str, kind: type) -> bool:
-    return f"{kind.__module__}.".startswith(f"{package}.")
 
 
 class Reader:

@@ -85,14 +85,10 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
         cost,
         flops=flops,
         pace=(cost.pace * cost.flops + here) / flops if flops else cost.pace,
-        peak_bytes=cost.peak_bytes + 16 * blocking.largest + _bytes_of_weights(problem),
+        peak_bytes=cost.peak_bytes + 16 * blocking.largest + (4 * problem.pairs if "weights" in problem.want else 0),
         calls=cost.calls + times * 4 * size.blocks,
         estimated=cost.estimated or not size.exact,
     )
-
-
-def _bytes_of_weights(problem: Problem) -> int:
-    return 4 * problem.pairs if "weights" in problem.want else 0
 
 
 def _blocking(problem: Problem) -> Blocking | None:
