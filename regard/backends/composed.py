@@ -22,6 +22,7 @@ from regard.backends.second_order import direct_apply, gradients
 from regard.core.backend import Cost, Operands, Relative, reachable_keys
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
+from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
@@ -400,8 +401,7 @@ class RowBlockCalls:
         bias = None if bias is None else bias.detach().to(q.dtype)
         if bias is not None and problem.pattern == Full():
             return bias.expand(*bias.shape[:2], len(block.rows), block.width)
-        allowed = problem.pattern.evaluate(grid)
-        allowed = allowed if allowed.dim() == 4 else allowed[None, None]
+        allowed = four_axes(problem.pattern.evaluate(grid))
         if bias is not None:
             return torch.where(allowed, bias, -math.inf)
         return torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill(~allowed, -math.inf)

@@ -175,12 +175,7 @@ class Pattern(Declared, enrol=False):
         return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
     def _truth(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        """What `allows` returns, which has to be booleans; an additive mask, for one, is refused."""
-        allowed = self.allows(q_pos, k_pos)
-        if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
-            kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
-            raise ArgumentError(f"{type(self).__name__}.allows returned {kind}; it needs booleans, True = may look")
-        return allowed
+        return checked_truth(f"{type(self).__name__}.allows", self.allows(q_pos, k_pos))
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
@@ -438,6 +433,14 @@ class Pattern(Declared, enrol=False):
 
     def __invert__(self) -> Pattern:
         return shallow(self.machinery.negate(self))
+
+
+def checked_truth(name: str, allowed: Any) -> torch.Tensor:
+    """What a function of positions returned, which has to be booleans; an additive mask, for one, is refused."""
+    if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
+        kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
+        raise ArgumentError(f"{name} returned {kind}; it needs booleans, True = may look")
+    return allowed
 
 
 def _joined(join: Callable[..., Pattern], one: Pattern | str, other: Pattern | str) -> Pattern:

@@ -25,6 +25,7 @@ from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
 from regard.patterns import Grid
+from regard.patterns.arguments import runs
 
 PAIR = 80  # cost of the pass for each score beside computing the score, in floating-point operations that take as long
 
@@ -227,13 +228,7 @@ def _rows_wanted(problem: Problem) -> list[range] | None:
     chosen = requested(WeightsOf, problem.want)
     if chosen is None or set(problem.want) - {"log_sum_exp", chosen}:
         return None
-    runs: list[range] = []
-    for row in sorted(chosen.rows):
-        if runs and runs[-1].stop == row:
-            runs[-1] = range(runs[-1].start, row + 1)
-        else:
-            runs.append(range(row, row + 1))
-    return runs
+    return list(runs(chosen.rows))
 
 
 def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Tensor) -> dict[str, Any]:
