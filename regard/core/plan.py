@@ -295,11 +295,7 @@ class AttentionDetail(Statistics):
 
 
 def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
-    """The plan with the cheapest backend for a problem, or with the named one.
-
-    Raises:
-        UnsupportedError: no backend, or not the named one, computes this problem; with all reasons.
-    """
+    """The plan with the cheapest backend for a problem, or with the named one."""
     check_backend(backend, backends)
     most = max(UNASKED_BYTES, 4 * problem.nbytes)
     verdicts = _verdicts(problem.projected, backends, backend, most)

@@ -179,12 +179,7 @@ def check_planned_sizes(pattern: Pattern, q_len: int, k_len: int) -> None:
 
 
 def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tensor:
-    """A position, or one for each batch row, or a refusal.
-
-    Raises:
-        ShapeError: a tensor of another dtype or shape.
-        ArgumentError: no whole number, or one so far out that positions would not fit int64.
-    """
+    """A position, or one for each batch row, or a refusal."""
     q_start = plain("q_start", q_start)
     if isinstance(q_start, torch.Tensor):
         needs = f"int64 of shape (batch,) = ({batch},), or a number"
@@ -233,12 +228,7 @@ def learns(given: torch.Tensor | Bias | float | None) -> bool:
 
 
 def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1).
-
-    Raises:
-        ShapeError: a tensor of another shape, dtype or device.
-        ArgumentError: no number and no tensor.
-    """
+    """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1)."""
     if not isinstance(sink, torch.Tensor):
         real("sink", sink)
         return 1, 1
@@ -293,14 +283,7 @@ def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
 
 
 def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:
-    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics.
-
-    Args:
-        mechanism: its attributes list what it supports.
-        pattern: the pattern in its canonical form.
-        options: the options that were passed, of OPTIONS.
-        want: the requested statistics.
-    """
+    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics."""
     allowed = mechanism.patterns
     if allowed is not None:
         for part in pattern.factors:
@@ -337,12 +320,7 @@ def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torc
 def checked_parameters(
     mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
 ) -> dict[str, torch.Tensor]:
-    """The tensors that the mechanism needs, by name, after a check of names, shapes and devices.
-
-    Raises:
-        ArgumentError: a tensor is missing or unknown.
-        ShapeError: a tensor has another shape or device.
-    """
+    """The tensors that the mechanism needs, by name, after a check of names, shapes and devices."""
     shapes = mechanism.parameter_shapes(sizes)
     tensors = named_parameters(given)
     if set(tensors) != set(shapes):

@@ -83,11 +83,7 @@ class Stored:
         return self.numbers.dim()
 
     def cut(self, keys: range) -> Stored:
-        """The vectors at the positions `keys`, counted from 0.
-
-        Raises:
-            ArgumentError: positions that are no longer held.
-        """
+        """The vectors at the positions `keys`, counted from 0."""
         if keys and keys.start < self.first:
             raise ArgumentError(
                 f"keys from position {keys.start} on are needed, and this cache holds those from {self.first} on; "
@@ -209,9 +205,6 @@ def bind_attention(
     """The sizes of one attention call by the names of their axes, after all checks of q, k and v.
 
     With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'.
-
-    Raises:
-        ShapeError: ranks, sizes, dtypes, devices or head counts that do not fit.
 
     >>> bind_attention(torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 6))["v_dim"]
     6

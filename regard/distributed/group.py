@@ -37,12 +37,7 @@ class Group:
 
     @classmethod
     def of(cls, mesh: Any) -> Group:
-        """The group of a one-dimensional DeviceMesh, or of a ProcessGroup.
-
-        Raises:
-            UnsupportedError: torch.distributed is not available or not initialised.
-            ArgumentError: a mesh with several dimensions, a group without this process, or another object.
-        """
+        """The group of a one-dimensional DeviceMesh, or of a ProcessGroup."""
         if not dist.is_available() or not dist.is_initialized():
             raise UnsupportedError(
                 "the processes do not know each other yet; call torch.distributed.init_process_group() in each, or "
@@ -212,11 +207,6 @@ def agree(
         seed: of the dropout.
         bias_keys: the number of keys for which this process has a bias, if it has one for each key.
         of_bias: what has to be alike on all processes that give it: a bias that is the same for all queries.
-
-    Raises:
-        ArgumentError: another process makes another call; every process raises it.
-        RegardError: another process began more or fewer calls; every process raises it.
-        ShapeError: the bias of a process is not for the keys of all.
     """
     own = Header(
         1, q_len, k_len, int(learning), seed % _MOST, _digest("\n".join(words)),

@@ -275,11 +275,7 @@ class HeadShare:
 
     @classmethod
     def of(cls, group: Group, heads: int, kv_heads: int) -> HeadShare:
-        """The share of this process of a layer.
-
-        Raises:
-            ArgumentError: a number of processes that does not divide the heads.
-        """
+        """The share of this process of a layer."""
         if heads % group.count:
             fitting = ", ".join(str(one) for one in range(1, heads + 1) if not heads % one)
             raise ArgumentError(

@@ -33,10 +33,6 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
 
     Returns:
         A call of tensors (1, heads, all positions, size), and the function that makes an output jagged as q is.
-
-    Raises:
-        ShapeError: tensors that are not all jagged in this way, or do not hold the same documents.
-        UnsupportedError: an option that has no meaning for documents.
     """
     tensors: tuple[Any, Any, Any] = call[:3]
     q, k, v = tensors

@@ -39,9 +39,6 @@ class LayerMechanism(nn.Module):
         declared: the mechanism as the user gave it.
         heads, kv_heads, head_dim: of the layer.
         context_dim: size of the vectors that are projected to keys.
-
-    Raises:
-        ArgumentError, ShapeError: numbers of heads or sizes that the mechanism does not support.
     """
 
     def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:

@@ -21,9 +21,6 @@ def common_shape(*shapes: Sequence[int]) -> torch.Size:
 
     torch.broadcast_shapes gives the same, but its first call imports sympy, which takes about as long as half of torch.
 
-    Raises:
-        ShapeError: two sizes of one axis differ, and neither is 1.
-
     >>> common_shape((2, 1, 4), (3, 1))
     torch.Size([2, 3, 4])
     """

@@ -307,11 +307,7 @@ class Reader:
         return tuple(self.listed(self._span))
 
     def positions(self) -> Iterator[int]:
-        """The positions between parentheses, one after the other.
-
-        Raises:
-            ArgumentError: the whole text lists more than a million positions.
-        """
+        """The positions between parentheses, one after the other."""
         spans = self.spans()
         self.positions_read += sum(map(len, spans))
         if self.positions_read > MOST:

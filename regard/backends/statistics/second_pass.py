@@ -31,13 +31,7 @@ PAIR = 80  # cost of the pass for each score beside computing the score, in floa
 
 
 def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dict[str, Any]:
-    """The requested statistics except log_sum_exp, by their names in `Result`.
-
-    Args:
-        problem: the call.
-        operands: its tensors.
-        log_sum_exp: of every row over its allowed keys, (batch, heads, q_len), -inf for empty rows.
-    """
+    """The requested statistics except log_sum_exp, by their names in `Result`."""
     blocking = _blocking(problem)
     if blocking is None:
         return {}

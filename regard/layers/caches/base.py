@@ -19,12 +19,7 @@ from regard.storage import save_tensors
 
 
 def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
-    """Check an index of batch rows, integers (new batch,).
-
-    Raises:
-        ShapeError: not a tensor of integers with one axis.
-        ArgumentError: an index outside the batch.
-    """
+    """Check an index of batch rows, integers (new batch,)."""
     if not isinstance(index, torch.Tensor) or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"reorder takes integers (new batch,), not {shown(index)}")
     refuse_wrapper("the index of rows", index)
