@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from inspect import signature
+from functools import lru_cache
+from inspect import Signature, signature
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +29,9 @@ Item = TypeVar("Item")
 SIGNS_OF = {"and": "&", "or": "|", "not": "~"}
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+_signature: Callable[[type], Signature] = lru_cache(maxsize=64)(signature)
 
 
 class Registry:
@@ -238,7 +242,7 @@ class Reader:
 
     def called(self, kind: type) -> Any:
         """An object of a class whose arguments stand in parentheses, by place and then by name."""
-        name, takes = self.words[self.at - 1][0], signature(kind)
+        name, takes = self.words[self.at - 1][0], _signature(kind)
         outer, self.flags = self.flags, {one for one, taken in takes.parameters.items() if taken.default is False}
         by_place: list[Any] = []
         by_name: dict[str, Any] = {}
