@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +69,6 @@ def read_sealed(path: Path) -> dict[str, Any]:
     if not unchanged:
         raise CheckpointError(f"{path} does not match its own SHA-256: it was changed or damaged after it was saved")
     return content
-
-
-def read_sealed_or_older(path: Path, older: Container[str], needed: Iterable[str] = ()) -> tuple[dict[str, Any], bool]:
-    """The content of a file with or without a checksum (older versions wrote none), and whether it has one.
-
-    Args:
-        path: the file.
-        older: all keys that a file without a checksum may have, so that a damaged checksum is not overlooked.
-        needed: keys that both must have.
-
-    Raises:
-        CheckpointError: the file is missing, was not written by regard, or has changed.
-    """
-    content = parse_json(read_bytes(path), path)
-    sealed = not isinstance(content, dict) or not content or any(key not in older for key in content)
-    if sealed:
-        content = read_sealed(path)
-    if missing := [key for key in needed if key not in content]:
-        raise CheckpointError(f"{path} lacks {', '.join(missing)}, which this file must have")
-    return content, sealed
 
 
 def check_format(content: dict[str, Any], known: int, path: str | Path) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from asking import HERE, LEARNING, ask, computes
-from small_blocks import cut
+from asking import HERE, LEARNING, ask, computes, cut
 
 import regard as rg
 from regard import patterns as p

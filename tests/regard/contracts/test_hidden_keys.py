@@ -6,8 +6,7 @@ import math
 
 import pytest
 import torch
-from asking import LEARNING, PLAIN, ask, computes
-from small_blocks import cut
+from asking import LEARNING, PLAIN, ask, computes, cut
 
 import regard as rg
 from regard import patterns as p

@@ -31,7 +31,7 @@ def draw_continued(seed: int) -> Case:
     return replace(
         case, q_len=length, k_len=length, q_start=None, bias=bias, learners=learners, want=(), pulled=(), second=False,
         pattern=drawn(r, length, CACHED), layouts=("contiguous",) * 3, grad_layout="contiguous", hidden="",
-        blocks="shipped",
+        blocks="shipped", stored="",
     )  # fmt: skip
 
 

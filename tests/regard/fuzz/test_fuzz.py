@@ -11,7 +11,7 @@ from .cases import draw_case
 from .meanings import LEAVES, build, mask_of
 from .running import Tally, case_of, run
 
-FEW, PARTS = 240, 3
+FEW, PARTS = 360, 12
 MANY = 20_000
 
 
@@ -28,7 +28,7 @@ def judged(seeds: range) -> Tally:
 def test_random_calls_equal_the_formulas_on_every_backend_that_takes_them(part):
     tally = judged(range(part * FEW // PARTS, (part + 1) * FEW // PARTS))
     for backend in ("auto", "reference", "streamed", "fused", "decode"):
-        assert tally.counts[backend, "right"] > 5, f"{backend} computes hardly anything"
+        assert tally.counts[backend, "right"] > 2, f"{backend} computes hardly anything"
 
 
 @pytest.mark.slow
@@ -38,12 +38,13 @@ def test_twenty_thousand_random_calls_equal_the_formulas(part):
 
 
 def test_every_pattern_bias_statistic_and_option_occurs_in_the_first_seeds():
-    drawn = [draw_case(seed) for seed in range(1500)]
+    drawn = [draw_case(seed) for seed in range(FEW)]
     assert set().union(*(case.pattern.leaves() for case in drawn)) == set(LEAVES)
     assert {case.bias.kind for case in drawn if case.bias} == {"tensor", "alibi", "slopes", "t5"}
     asked = {one if isinstance(one, str) else one[0] for case in drawn for one in case.want}
     assert asked == {"log_sum_exp", "entropy", "received", "distance", "weights", "top_keys", "weights_of"}
-    for name in ("dtype", "layouts", "hidden", "blocks", "softcap", "scale", "grad_layout", "spelled", "second"):
+    for name in ("dtype", "layouts", "hidden", "blocks", "softcap", "scale", "grad_layout", "spelled", "second",
+                 "sink", "stored"):  # fmt: skip
         assert len({getattr(case, name) for case in drawn}) > 1, name
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from law_examples import law
-from pattern_expressions import HEADS, ROWS, alike, anything, lengths, local, pairs, starts, texts
+from pattern_strategies import HEADS, ROWS, alike, anything, lengths, local, pairs, starts, texts
 
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow, Full, Grid, Pattern, RandomBlocks, parse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
-from pattern_expressions import joined, readable
+from pattern_strategies import joined, readable
 
 import regard as rg
 from regard import patterns as p

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pattern_expressions import pairs
+from pattern_strategies import pairs
 
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import Causal, Full, Grid, SameDocument
