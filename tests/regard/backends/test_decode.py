@@ -190,18 +190,6 @@ class TestStorage:
             assert output[0, 2:].isfinite().all()
 
 
-@pytest.mark.parametrize("want", [(), ("log_sum_exp", "entropy", "received", "weights")])
-@pytest.mark.parametrize("pattern", ["key_span(0, 0)", p.Where(lambda i, j: (i < 0) & (j < 0))])
-def test_rows_without_keys_are_zeros(want, pattern):
-    found = run(*make_qkv(q_len=2, k_len=9), pattern=pattern, want=want)
-    assert (found.output == 0).all()
-    if want:
-        assert (found.log_sum_exp == -math.inf).all()
-        assert (found.entropy == 0).all()
-        assert (found.received == 0).all()
-        assert found.weights.shape == (2, 6, 2, 9)
-
-
 @pytest.mark.parametrize(
     ("sizes", "options", "reason"),
     [

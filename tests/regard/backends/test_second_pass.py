@@ -2,70 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
-from uncached import cut, detail, plan
+from uncached import cut, detail
 
 import regard as rg
-from regard import patterns as p
-from regard.bias import T5Relative
 from regard.core.result import checked_wants, weights_of
 from regard.testing import make_qkv
 
 WANT = ("log_sum_exp", "entropy", "received", "distance", "weights", rg.top_keys(4), weights_of([4, 0, 7], [3, 1]))
-PATTERNS = ("full", "causal", "causal_window(5)", "~causal", "causal & ~causal", p.Where(lambda i, j: (i + j) % 3 > 0))
-OPTIONS = (
-    {},
-    {"bias": torch.randn(6, 9, 14).masked_fill(torch.rand(6, 9, 14) > 0.8, -torch.inf), "softcap": 2.0},
-    {"bias": T5Relative(6, buckets=8, max_distance=9).double()},
-    {"q_start": torch.tensor([5, -4]), "scale": -1.1, "dropout": 0.5, "dropout_seed": 1},
-)
-
-
-def statistics(backend, pattern, options, want=WANT, **sizes):
-    q, k, v = make_qkv(**{"q_len": 9, "k_len": 14, "dtype": torch.float64, "requires_grad": True, **sizes})
-    told = detail(q, k, v, pattern=pattern, backend=backend, want=want, **options)
-    found = {name: getattr(told, name) for name in ("entropy", "received", "distance", "weights", "chosen_weights")}
-    found["top"] = told.top_keys.weights
-    found["log_sum_exp"] = told.log_sum_exp.masked_fill(told.log_sum_exp == -torch.inf, 0)
-    return found, (q, k)
-
-
-@pytest.mark.parametrize("size", [(4, 32, 4), (256, 1 << 17, 64)])
-@pytest.mark.parametrize("number", range(len(OPTIONS)))
-def test_it_tells_and_sends_what_the_reference_does(number, size, monkeypatch):
-    cut(monkeypatch, *size)
-    options = OPTIONS[number]
-    learned = [options["bias"].weight] if isinstance(options.get("bias"), T5Relative) else []
-    for pattern, kv_heads in itertools.product(PATTERNS, (1, 3, 6)):
-        results = []
-        for backend in ("reference", "streamed"):
-            found, inputs = statistics(backend, pattern, options, kv_heads=kv_heads)
-            generator = torch.Generator().manual_seed(1)
-            pulls = (torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in found.values())
-            loss = sum((x * pull).sum() for x, pull in zip(found.values(), pulls, strict=True))
-            grads = torch.autograd.grad(loss, [*inputs, *learned])
-            results.append(found | dict(zip(("dq", "dk", "dbias"), grads, strict=False)))
-        for name, expected in results[0].items():
-            torch.testing.assert_close(results[1][name], expected, rtol=1e-9, atol=1e-11, msg=f"{name} of {pattern}")
-
-
-@pytest.mark.parametrize("backend", ["streamed", "fused", "reference"])
-@pytest.mark.parametrize("along_a_direction", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_gradients_are_those_of_finite_differences(backend, along_a_direction, monkeypatch):
-    """Along a random direction, which depends on every derivative; the slow form compares them one by one."""
-    cut(monkeypatch, 2, 8, 2)
-    q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=4, k_len=6, head_dim=3, v_dim=2, dtype=torch.float64)
-
-    def every(q, k):
-        want = ("entropy", "received", "distance", rg.top_keys(2), weights_of([1]))
-        told = detail(q, k, v, pattern="causal", backend=backend, want=want)
-        top, chosen = told.top_keys.weights, told.chosen_weights.sin()
-        return told.entropy, told.received.sin(), told.distance, top, chosen
-
-    assert torch.autograd.gradcheck(every, (q.requires_grad_(), k.requires_grad_()), fast_mode=along_a_direction)
 
 
 def test_top_keys_are_found_across_tiles_and_groups(monkeypatch):
@@ -134,13 +79,6 @@ def test_distance_is_the_mean_distance_however_far_out_the_positions_are():
         assert far[0, 0].tolist() == pytest.approx([2**40 - 1, 2**40], rel=1e-15)
         near = detail(q, k, k, q_start=1, want="distance", backend=backend).distance
         assert near[0, 0].tolist() == pytest.approx([2 / 3, 1])
-
-
-def test_asking_moves_no_plan():
-    for length in (16, 300):
-        q, k, v = make_qkv(q_len=length, k_len=length)
-        asked = plan(q, k, v, want=WANT[:5]).backend
-        assert asked == plan(q, k, v).backend
 
 
 @pytest.mark.parametrize("want", ["chosen", "chosen among others"])

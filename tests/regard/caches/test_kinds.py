@@ -26,10 +26,6 @@ class TestGrowing:
         assert len(places) <= 8  # 16, 32, ... 1024
         assert cache.nbytes == 2 * 1024 * 4 * 4
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
-    def test_a_new_one_holds_no_memory(self, dtype):
-        assert GrowingCache(3, 2, 4, dtype=dtype).nbytes == 0
-
     @pytest.mark.parametrize(("kind", "options"), [("dynamic", {}), ("static", {"capacity": 6})])
     def test_what_autograd_remembers_is_not_written_over_after_a_crop(self, kind, options):
         x = torch.randn(1, 1, 3, 4, requires_grad=True)
@@ -49,16 +45,6 @@ class TestGrowing:
         keys, _ = cache.append(*ones(1))
         assert (keys == 1).all()
 
-
-class TestStatic:
-    def test_entries_never_move(self):
-        cache = StaticCache(1, 1, 4, capacity=40)
-        places = {cache.append(*ones(1))[0].untyped_storage().data_ptr() for _ in range(40)}
-        assert len(places) == 1
-
-
-class TestRing:
-    def test_it_moves_seldom_and_never_grows(self):
         cache = RingCache(1, 1, 4, capacity=100)
         before, places = cache.nbytes, []
         for _ in range(1000):
@@ -117,10 +103,6 @@ class TestNumbers:
         with pytest.raises(rg.ArgumentError, match=r"v reaches 1e\+300, too large"):
             cache.append(torch.zeros_like(huge), huge)
         assert cache.length == 0
-
-    def test_a_vector_of_zeros_stays_zero_in_int8(self):
-        keys, _ = GrowingCache(1, 1, 4, dtype="int8").append(*(0 * x for x in ones(1)))
-        assert (keys.widened(torch.float32) == 0).all()  # nothing was divided by 0
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
     def test_what_is_not_finite_stays_so(self, dtype):

@@ -9,6 +9,7 @@ from . import judging
 from .__main__ import main
 from .cases import draw_case
 from .meanings import LEAVES, build, mask_of
+from .mechanisms import KINDS, draw_mechanism, judge_mechanism
 from .running import Tally, case_of, run
 
 FEW, PARTS = 360, 12
@@ -29,6 +30,15 @@ def test_random_calls_equal_the_formulas_on_every_backend_that_takes_them(part):
     tally = judged(range(part * FEW // PARTS, (part + 1) * FEW // PARTS))
     for backend in ("auto", "reference", "streamed", "fused", "decode"):
         assert tally.counts[backend, "right"] > 2, f"{backend} computes hardly anything"
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(KINDS))
+def test_calls_of_a_mechanism_equal_its_formula(kind):
+    """Values, gradients, second derivatives and continued states of the first calls of this kind."""
+    cases = [case for case in map(draw_mechanism, range(1200)) if case.kind == kind][:20]
+    verdicts = [(case, one) for case in cases for one in judge_mechanism(case)]
+    assert not [(str(case), one) for case, one in verdicts if one.outcome == "off"]
+    assert len(verdicts) > 40
 
 
 @pytest.mark.slow
