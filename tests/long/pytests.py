@@ -60,9 +60,8 @@ FOLDERS = (
 )  # fmt: skip
 # Slow tests that no other run has.
 SLOW = (
-    *_of("regard", "backends/test_flex.py backends/test_second_pass.py"),
-    *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh.py"),
-    *_of("regard", "mechanisms/test_random_features.py"),
+    *_of("regard", "backends/test_flex.py"),
+    *_of("regard", "mechanisms/test_lsh.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
     *_of("regard", "native/test_shipping.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),

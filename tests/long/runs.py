@@ -30,7 +30,7 @@ EVERY = (
            "-m|slow|tests/regard/native/test_native_bits.py"),
     _tests("dropout", "dropout keeps what its law says", "tests/regard/backends/test_dropout.py"),
     _tests("memory", "peak memory is linear where it is documented so", "tests/regard/contracts/test_memory.py",
-           "tests/regard/test_planned_memory.py", "tests/regard/mechanisms/test_scores_memory.py"),
+           "tests/regard/test_planned_memory.py", "tests/regard/backends/test_streamed.py"),
     _tests("compiled", "compiled and exported calls are right at unseen lengths", "tests/regard/test_compiled.py",
            "-m|slow|tests/regard/test_compiled.py", "-m|slow|tests/regard/test_compiled_layers.py"),
     _tests("processes", "two and four processes equal one", "tests/regard/several_processes",

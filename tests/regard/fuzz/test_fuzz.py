@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from . import judging
 from .__main__ import main
 from .cases import draw_case
-from .meanings import LEAVES, build, mask_of
+from .meanings import LEAVES
 from .mechanisms import KINDS, draw_mechanism, judge_mechanism
 from .running import Tally, case_of, run
 
@@ -56,17 +55,6 @@ def test_every_pattern_bias_statistic_and_option_occurs_in_the_first_seeds():
     for name in ("dtype", "layouts", "hidden", "blocks", "softcap", "scale", "grad_layout", "spelled", "second",
                  "sink", "stored"):  # fmt: skip
         assert len({getattr(case, name) for case in drawn}) > 1, name
-
-
-def test_masks_of_random_patterns_are_what_the_patterns_write_out():
-    for seed in range(150):
-        case = draw_case(seed)
-        at, start = case.places, case.places.start
-        if len(start) > 1:
-            continue
-        dense = build(case.pattern, at).dense(case.q_len, case.k_len, q_start=start[0])
-        dense = dense[(None,) * (4 - dense.dim())].expand(at.shape)
-        assert torch.equal(dense, torch.from_numpy(mask_of(case.pattern, at).copy())), case
 
 
 def test_a_seed_is_one_case_however_often_it_is_asked_for():

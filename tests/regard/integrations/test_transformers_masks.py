@@ -44,7 +44,6 @@ FUNCTIONS = {
     "window": WINDOW,
     "window on both sides": theirs.sliding_window_bidirectional_mask_function(2),
     "chunks": CHUNKS,
-    "chunks of all rows alike": theirs.chunked_causal_mask_function(3, torch.tensor([1, 1])),
     "causal or in one block": theirs.or_masks(CAUSAL, theirs.blockwise_overlay(IDS - 1)),
     "padding as a function": theirs.and_masks(CAUSAL, theirs.padding_mask_function(HOLES)),
 }

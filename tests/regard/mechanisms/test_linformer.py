@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from measuring import Largest
 
 import regard as rg
 from regard.backends.linformer import Projected
@@ -128,17 +127,6 @@ def test_cost_and_memory_are_linear_in_the_length():
     assert costs[1].peak_bytes < 2 * costs[0].peak_bytes
 
 
-class Largest(TorchDispatchMode):
-    """The most numbers that one tensor held while it was on."""
-
-    found = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        self.found = max([self.found, *(x.numel() for x in tree_iter(result) if isinstance(x, torch.Tensor))])
-        return result
-
-
 @pytest.mark.parametrize("shared", SHARED)
 def test_nothing_grows_with_the_square_of_the_length_nor_with_length_times_rank_times_batch(shared):
     length, rank, dim, batch = 1024, 64, 4, 8
@@ -147,7 +135,7 @@ def test_nothing_grows_with_the_square_of_the_length_nor_with_length_times_rank_
     x = torch.randn(batch, 2, length, dim, requires_grad=True)
     with Largest() as largest:
         rg.attention(x, x, x, mechanism=mechanism, parameters=parameters, backend="linformer").sum().backward()
-    assert largest.found <= 2 * max(rank * length, batch * length * dim)
+    assert largest.held <= 2 * max(rank * length, batch * length * dim)
 
 
 def test_more_keys_than_columns_are_refused_with_the_way_out():

@@ -12,7 +12,6 @@ from fuzz.meanings import TENSORS, Places, build, mask_of, plain_leaf
 from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.patterns.counts import alike_residues
-from regard.patterns.drawing import learned
 
 LEAVES = [
     p.Diagonals(3, -1), p.DilatedWindow(4, 3), p.Fixed(6, summary=2), p.GlobalTokens([0, 4, 5]),
@@ -83,17 +82,6 @@ def test_segments_are_sound_and_a_single_query_is_known_where_it_can_be(leaf):
 
 
 @each_leaf
-def test_on_every_lattice_that_it_knows_it_is_itself(leaf):
-    rows, keys = torch.arange(-2, 7)[:, None], torch.arange(8)
-    for stride in range(1, 9):
-        for residue in range(stride):
-            found = leaf.on_lattice(stride, residue)
-            if found is not None:
-                there = leaf.allows(rows * stride + residue, keys * stride + residue)
-                assert bool((found.allows(rows, keys) == there).all()), (stride, residue)
-
-
-@each_leaf
 def test_residues_that_count_as_alike_have_equal_pairs(leaf):
     for q_start in (0, 3, -2):
         for stride in range(2, 9):
@@ -105,16 +93,6 @@ def test_residues_that_count_as_alike_have_equal_pairs(leaf):
                         sizes = len(range(row, 9, stride)), len(range(residue, 11, stride))
                         found.add(str(there.dense(*sizes, q_start=(q_start + row) // stride).tolist()))
                 assert len(found) < 2, (q_start, stride, rows)
-
-
-@each_leaf
-def test_reach_is_no_less_than_what_a_stack_learns_from(leaf):
-    length = 24
-    ahead = torch.arange(length) - torch.arange(length)[:, None]
-    for layers in (1, 2, 4):
-        reach, joined = leaf.reach(layers), learned(leaf, length, length, layers)
-        assert reach.back is None or -int(ahead[joined].min()) <= reach.back
-        assert reach.ahead is None or int(ahead[joined].max()) <= reach.ahead
 
 
 def test_lattices_and_blocks_know_their_shortest_form():

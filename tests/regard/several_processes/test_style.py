@@ -167,11 +167,6 @@ def test_a_layer_that_refuses_on_one_process_does_not_leave_the_others_waiting(w
     assert time.monotonic() - began < 10
 
 
-def test_layers_with_other_positions_are_refused(pools):
-    for message in pools(2).refusals(wrong_on_one, "positions"):
-        assert "make different calls" in message
-
-
 def test_other_weights_than_those_of_another_process_are_refused(pools):
     """As after different seeds; the output would be of no model at all."""
     for message in pools(2).refusals(wrong_on_one, "weights"):
