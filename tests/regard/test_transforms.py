@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
 
 import regard as rg
 from regard.testing import make_qkv
@@ -13,14 +13,11 @@ from regard.testing import make_qkv
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "k_len": 7, "head_dim": 3, "v_dim": 2}
 CALLS = {
     "plain": {},
-    "causal": {"pattern": "causal"},
     "tiled": {"pattern": "strided(2)", "backend": "tiled"},
     "streamed": {"softcap": 2.0, "backend": "streamed"},
-    "alibi": {"bias": rg.bias.ALiBi(), "pattern": "causal"},
     "sink": {"sink": torch.tensor([0.4, -1.0, 2.0, 0.0], dtype=torch.float64), "pattern": "causal"},
     "dropout": {"dropout": 0.3, "dropout_seed": 5},
     "by row": {"pattern": rg.patterns.KeySpan(0, torch.tensor([3, 7]))},
-    "q_start by row": {"pattern": "causal", "q_start": torch.tensor([1, 4])},
     "linear": {"mechanism": rg.mechanisms.LinearTransformer(), "pattern": "causal", "backend": "linear"},
 }
 
@@ -90,16 +87,13 @@ MIXED = {
     "hessian": lambda f: hessian(loss_of(f))(Q),
     "jvp of grad": lambda f: jvp(grad(loss_of(f)), (Q,), (V,))[1],
     "jvp of grad of the values": lambda f: jvp(grad(lambda v: f(Q, K, v).square().sum()), (V,), (K,))[1],
-    "jvp of vjp": lambda f: jvp(lambda q: vjp(lambda q: f(q, K, V), q)[1](V)[0], (Q,), (K,))[1],
     "grad of jvp": lambda f: grad(lambda q: jvp(loss_of(f), (q,), (V,))[1])(Q),
     "vmap of jvp": lambda f: vmap(lambda q: jvp(loss_of(f), (q,), (V,))[1])(MANY),
     "jvp of vmap": lambda f: jvp(vmap(lambda q: f(q, K, V)), (MANY,), (MANY.flip(0),))[1],
     "vmap of hessian": lambda f: vmap(hessian(loss_of(f)))(MANY),
-    "jvp of vmap of grad": lambda f: jvp(vmap(grad(loss_of(f))), (MANY,), (MANY.flip(0),))[1],
     "linearize": lambda f: linearize(lambda q: f(q, K, V), Q)[1](V),
     "third derivatives": lambda f: jacfwd(jacrev(jacrev(lambda x: f(Q + x, K, V).square().sum())))(Q[..., :1, :1]),
     "a dual level around grad": lambda f: dual(grad(loss_of(f)), Q),
-    "a dual level around vmap": lambda f: dual(lambda x: vmap(lambda q: f(q, K, V))(x), MANY),
 }
 
 

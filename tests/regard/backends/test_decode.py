@@ -128,12 +128,12 @@ class TestStorage:
 
     def test_a_cache_is_never_widened_whole(self, monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # each thread has a workspace
-        q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=20_000, head_dim=64, v_dim=64)
+        q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=6_000, head_dim=64, v_dim=64)
         k, v = Stored(k.bfloat16()), Stored(v.bfloat16())
         plan = plan_of(q, k, v, pattern="causal")
         with Largest(torch.float32) as seen:
             plan.run(q, k, v)
-        assert seen.held <= decode.WORKSPACE < k.numbers.numel() / 10
+        assert seen.held <= decode.WORKSPACE < k.numbers.numel() / 3
         assert plan.cost.bytes < 3 * k.numbers.nbytes
 
     def test_a_ring_hands_over_positions_and_not_slots(self):

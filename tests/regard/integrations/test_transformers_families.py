@@ -256,7 +256,7 @@ def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
     assert max(call.q_len for call in observed.calls[1:]) > 1  # several ids of the assistant in one call
 
 
-@pytest.mark.parametrize("name", ["Gemma 2", "BERT"])
+@pytest.mark.parametrize("name", ["Gemma 2"])
 def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
     family = BY_NAME[name]
     model = family.shallow()
@@ -277,9 +277,9 @@ def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
     assert explain(model, given).silent == ()
 
 
-@pytest.mark.parametrize("name", ["ViT", "T5", "Marian"])
+@pytest.mark.parametrize("name", ["ViT", "T5"])
 def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
-    """Without masks, with a bias by distance, and with masks of two sequences: one graph each, forward."""
+    """Without masks, and with a bias by distance: one graph each, forward."""
     family = BY_NAME[name]
     model = family.model()
     inputs, live = checks.inputs_of(family, "right" if "right" in checks.paddings_of(family) else "none")

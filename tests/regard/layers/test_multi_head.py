@@ -207,3 +207,29 @@ class TestRecording:
 def test_a_layer_that_cannot_be_is_refused(options, words):
     with pytest.raises(rg.ArgumentError, match=words):
         make_layer(**{"kv_heads": None, **options})
+
+
+# Sinks
+
+
+def test_sinks_begin_with_zeros_and_learn():
+    layer = rg.MultiHeadAttention(dim=12, heads=4, sinks=True)
+    assert layer.sinks.tolist() == [0, 0, 0, 0]
+    layer(torch.randn(2, 5, 12)).square().sum().backward()
+    assert (layer.sinks.grad != 0).all()
+    assert "sinks=True" in repr(layer)
+    assert "sinks" not in rg.MultiHeadAttention(dim=12, heads=4).state_dict()
+
+
+def test_the_weight_of_the_sinks_is_recorded():
+    layer, x = rg.MultiHeadAttention(dim=12, heads=4, kv_heads=2, pattern="causal", sinks=True), torch.randn(2, 5, 12)
+    with rg.record_attention(layer, want=("sink", "weights")) as recording:
+        layer(x)
+    detail = recording[""][0]
+    torch.testing.assert_close(detail.sink + detail.weights.sum(-1), torch.ones(2, 4, 5))
+    assert (detail.sink > 0.01).all()
+
+
+def test_sinks_are_true_or_false():
+    with pytest.raises(rg.ArgumentError, match="sinks is 4; it is True or False"):
+        rg.MultiHeadAttention(dim=12, heads=4, sinks=4)

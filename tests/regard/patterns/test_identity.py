@@ -18,9 +18,9 @@ from regard.layers import MultiHeadAttention
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12
 
 
-@pytest.fixture(scope="module", params=["fork", "spawn"])
-def batches(request: pytest.FixtureRequest) -> list[Packed]:
-    return packed_batches(request.param)
+@pytest.fixture(scope="module")
+def batches() -> list[Packed]:
+    return packed_batches("fork")
 
 
 def made_of_a_tensor() -> list[p.Pattern]:
