@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from asking import ask, computing
@@ -10,8 +9,6 @@ from asking import ask, computing
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.core.tensors import Stored
-from regard.layers.caches.entries import kept
 from regard.testing import make_qkv
 
 SIZES = {"batch": 2, "heads": 6, "kv_heads": 3, "q_len": 7, "k_len": 11}
@@ -71,16 +68,6 @@ def test_a_sink_that_weighs_little_has_exact_derivatives():
             torch.testing.assert_close(second, (weight * (1 - weight)).sum((0, 2)), rtol=1e-12, atol=0)
 
 
-def test_a_sink_is_a_key_with_this_score_and_the_value_zero():
-    q, k, v = qkv()
-    bias = torch.cat([torch.zeros(6, 7, 11), SINK[:, None, None].expand(6, 7, 1)], -1).double()
-    longer = [torch.cat([x, torch.zeros_like(x[:, :, :1])], 2) for x in (k, v)]
-    expected = rg.attention(q, *longer, bias=bias, pattern=p.Causal() | p.KeySpan(11, 12), q_start=2)
-    for backend in computing(q, k, v, pattern="causal", q_start=2, sink=SINK):
-        found = ask(backend, q, k, v, pattern="causal", q_start=2, sink=SINK).output
-        torch.testing.assert_close(found, expected, msg=backend)
-
-
 def test_a_row_without_keys_gives_zeros_and_all_weight_to_the_sink():
     q, k, v = (x.requires_grad_() for x in qkv())
     sink = SINK.clone().requires_grad_()
@@ -118,28 +105,6 @@ def test_a_logit_of_minus_infinity_gets_no_gradient_even_from_rows_without_keys(
         detail.log_sum_exp.sum().backward()
         assert torch.equal(sink.grad, 2 * finite), backend
         assert sink.grad[3] == 0
-
-
-def test_a_number_is_the_logit_of_every_head():
-    q, k, v = qkv()
-    found = rg.attention(q, k, v, sink=0.75)
-    torch.testing.assert_close(found, rg.attention(q, k, v, sink=torch.full((6,), 0.75)))
-    weights = torch.exp(q @ k.repeat_interleave(2, 1).mT * 5**-0.5)
-    weights = weights / (np.exp(0.75) + weights.sum(-1, keepdim=True))
-    torch.testing.assert_close(found, weights @ v.repeat_interleave(2, 1))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
-def test_sinks_read_keys_as_a_cache_stores_them(dtype):
-    q, k, v = make_qkv(**SIZES)
-    stored = [Stored(*kept(name, x, dtype)) for name, x in (("k", k), ("v", v))]
-    wide = [x.widened(torch.float32) for x in stored]
-    with torch.no_grad():
-        for backend in computing(q, *stored, pattern="causal", sink=SINK.float()):
-            found = ask(backend, q, *stored, pattern="causal", sink=SINK.float(), want=WANT)
-            expected = ask("reference", q, *wide, pattern="causal", sink=SINK.float(), want=WANT)
-            torch.testing.assert_close(found.output, expected.output, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(found.received, expected.received, atol=1e-5, rtol=1e-5)
 
 
 def test_merged_pieces_take_the_sink_once():

@@ -134,9 +134,6 @@ def test_what_a_seed_draws_is_written_down(orthogonal):
     torch.testing.assert_close(found, torch.tensor(WRITTEN[orthogonal], dtype=torch.float64), rtol=1e-12, atol=0)
 
 
-# --- gradients ---
-
-
 # --- numbers that stay finite ---
 
 
