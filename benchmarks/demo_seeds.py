@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from benchmarks.report import RESULTS, heading, table
 from regard_lab.cli.demo import SETTINGS
 
 PROCESSORS = ("avx2", "default")  # values of ATEN_CPU_CAPABILITY; default: no vector instructions
-LATER = ("tokeniser",)  # settings that are younger than the first records; at their defaults they change no training
 Record = dict[str, Any]
 
 # What every run is to reach: the worst value of a column is its least, or its greatest where less is better.
@@ -67,9 +66,7 @@ def main() -> None:
 
 def recipe_hash() -> str:
     """Tells the records of one recipe and one PyTorch from those of others."""
-    defaults = {field.name: field.default for field in fields(SETTINGS)}
-    kept = {name: value for name, value in asdict(SETTINGS).items() if name not in LATER or value != defaults[name]}
-    settings = json.dumps([kept, torch.__version__], sort_keys=True, default=str)
+    settings = json.dumps([asdict(SETTINGS), torch.__version__], sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 

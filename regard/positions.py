@@ -214,9 +214,6 @@ def _cos_and_sin(
 def as_rotary(positions: Rotary | str | None) -> Rotary | None:
     """The positions of an attention layer: a Rotary, "rotary" for its defaults, or None.
 
-    Raises:
-        ArgumentError: positions that are added to embeddings, or that do not exist.
-
     >>> as_rotary("rotary")
     Rotary(base=10000.0, dims=None, pairs='halves')
     """

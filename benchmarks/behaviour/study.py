@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from regard.storage.files import replace_file
+from regard_lab.bench.report import markdown_table, new_picture
 from regard_lab.bench.results import environment
 
 
@@ -186,19 +186,12 @@ def write_report(results: Results, experiments: Sequence[Experiment], folder: Pa
 
 def draw(experiment: Experiment, records: Records, folder: Path) -> Path:
     """Draw `behaviour-NAME.png`."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(7, 4.2), facecolor="white")
+    path = folder / f"behaviour-{experiment.name}.png"
+    with new_picture(path, 7, 4.2) as figure:
         axes = figure.add_subplot(title=experiment.title)
         experiment.draw(records, axes)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, frameon=False)
-        drawn = BytesIO()
-        figure.savefig(drawn, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
-    path = folder / f"behaviour-{experiment.name}.png"
-    replace_file(path, drawn.getvalue())
     return path
 
 
@@ -209,14 +202,13 @@ def _summary(results: Results, complete: Sequence[Experiment]) -> list[str]:
 
 
 def _table(experiment: Experiment, records: Records) -> list[str]:
-    heads = ["", *experiment.columns.values(), "seeds", "CPU s"]
-    rows = [heads, ["---"] * len(heads)]
+    rows = []
     for contender, by_seed in records.items():
         measured = list(by_seed.values())
         cells = [_cell([record[name] for record in measured]) for name in experiment.columns]
         seconds = f"{sum(record['cpu_seconds'] for record in measured) / len(measured):.0f}"
         rows.append([contender, *cells, str(len(measured)), seconds])
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return markdown_table(("", *experiment.columns.values(), "seeds", "CPU s"), rows)
 
 
 def _cell(found: list[float | str]) -> str:

@@ -123,7 +123,6 @@ def _local(problem: Problem) -> AroundCentre | None:
 
 
 def has_formula(mechanism: Mechanism) -> bool:
-    """Whether a mechanism defines its formula."""
     return type(mechanism).formula is not Mechanism.formula
 
 

@@ -118,11 +118,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read a manifest and check every claim of it.
-
-        Raises:
-            CheckpointError: it is missing, damaged, or no manifest.
-        """
+        """Read a manifest and check every claim of it."""
         content = read_sealed(path)
         if content.get("format") != FORMAT:
             raise CheckpointError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
@@ -427,10 +423,6 @@ class HeldState:
 
     They are read here and not by `get_state_dict` of torch, which lets an optimiser without state make a step, so that
     Adam counts one step more. Until all of the saved state is known to fit, an optimiser is only read.
-
-    Args:
-        model: on one process or divided among several.
-        optimiser: of its parameters, or None.
     """
 
     def __init__(self, model: Any, optimiser: Any) -> None:

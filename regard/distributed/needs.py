@@ -13,6 +13,7 @@ import torch
 from regard.arguments import shown, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Grid, Pattern
+from regard.patterns.grid import true_runs
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
 from regard.reprs import brief
 
@@ -142,7 +143,6 @@ class Needs:
 
     @property
     def processes(self) -> int:
-        """The number of processes."""
         return len(self.q.lengths)
 
     @cached_property
@@ -177,14 +177,13 @@ class Needs:
         if alike and pattern.structured:
             return pattern.machinery.seen_keys(pattern, grid)
         visible = pattern.visible_keys(grid)
-        return everything(k_len) if visible is None else _ranges(visible.flatten(0, 1).any(0))
+        return everything(k_len) if visible is None else true_runs(visible.flatten(0, 1).any(0))
 
     def between(self, target: int, source: int) -> tuple[Ranges, ...]:
         """The keys that `target` needs of each chunk of `source`."""
         return self.by_holder[target].get(source) or ((),) * len(self.k.chunks[source])
 
     def count(self, target: int, source: int) -> int:
-        """The number of keys that `target` needs of `source`."""
         return sum(map(size, self.by_holder[target].get(source, ())))
 
     def sender(self, target: int, source: int, form: str) -> int:
@@ -255,9 +254,3 @@ def _search(rows: range, some: Callable[[int, int], bool], backwards: bool) -> i
     parts = (rows[half:], rows[:half]) if backwards else (rows[:half], rows[half:])
     found = _search(parts[0], some, backwards)
     return _search(parts[1], some, backwards) if found is None else found
-
-
-def _ranges(marks: torch.Tensor) -> Ranges:
-    edges = torch.nn.functional.pad(marks.cpu().to(torch.int8), (1, 1)).diff()
-    starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
-    return tuple(map(range, starts, stops))

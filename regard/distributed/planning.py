@@ -72,7 +72,6 @@ class Message(NamedTuple):
 
 
 def messages(needs: Needs, form: str) -> list[Message]:
-    """All messages of a forward pass in their order."""
     found = [
         Message((to - source) % needs.processes, to, source, needs.sender(to, source, form), needs.count(to, source))
         for to, held in enumerate(needs.by_holder)

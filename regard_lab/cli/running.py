@@ -121,7 +121,7 @@ class Lengths:
         from regard_lab.training.recipes.run_folder import read_test
 
         try:
-            pairs, _ = read_test(self.run)
+            pairs = read_test(self.run)
         except (RegardError, OSError):  # a remark is not worth an error
             return None
         return max((len(pair.source.split()) for pair in pairs), default=None)

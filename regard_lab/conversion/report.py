@@ -18,9 +18,8 @@ from regard.arguments import count_of
 from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import replace_file
-from regard_lab.conversion.heads import Conversion, Likeness, row
+from regard_lab.conversion.heads import Conversion, row
 from regard_lab.models import LanguageModel
-from regard_lab.seeing.canvas import checked_path, new_figure, save
 from regard_lab.text import PAD
 from regard_lab.training import TrainingResult
 from regard_lab.training.engine import Batch, Task
@@ -365,11 +364,6 @@ class ConversionReport:
             needed = []
         return ["## Predictions", "", text, "", *_table("| | before | after |", rows), "", *needed]
 
-    @property
-    def _draws_decoding(self) -> bool:
-        """Whether there are lines to draw: one context is a point, and the table shows it."""
-        return len(self.speeds) > 1
-
     def _of_decoding(self) -> list[str]:
         if not self.speeds:
             return []
@@ -381,7 +375,6 @@ class ConversionReport:
         return [
             "## Decoding", "", "CPU milliseconds per id, and cache bytes per id counted on the caches, by context.", "",
             *_table("| context | before | after | times faster | bytes before | bytes after |", rows), "",
-            *(["![decoding](decoding.png)", ""] if self._draws_decoding else []),
         ]  # fmt: skip
 
     def _of_likeness(self) -> list[str]:
@@ -397,16 +390,11 @@ class ConversionReport:
             "Mean cosine of the keys, and of the values, of two heads that were pooled together: of neighbours as they "
             "were, and of the groups as they were pooled. The mean of heads loses least where it is near 1.", "",
             *_table("| layer | keys, neighbours | keys, pooled | values, neighbours | values, pooled |", rows), "",
-            "![likeness](likeness.png)", "",
         ]  # fmt: skip
 
     def write(self, folder: Path) -> None:
-        """Write report.json, report.md and the figures into a folder, which is created."""
+        """Write report.json and report.md into a folder, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
-        if self._draws_decoding:
-            draw_decoding(self.speeds, folder / "decoding.png")
-        if self.done.report.likeness:
-            draw_likeness(self.done.report.likeness, folder / "likeness.png")
         replace_file(folder / "report.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         replace_file(folder / "report.md", self.to_markdown().encode())
 
@@ -414,37 +402,3 @@ class ConversionReport:
 def _table(header: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a Markdown table."""
     return [header, "|---" * (header.count("|") - 1) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def draw_likeness(layers: Sequence[Likeness], path: Path) -> None:
-    """Draw the likeness of the pooled heads by layer."""
-    with new_figure() as figure:
-        figure.set_size_inches(7, 3)
-        for number, what in enumerate(("keys", "values")):
-            axes = figure.add_subplot(1, 2, number + 1)
-            axes.plot([one.neighbours[number] for one in layers], "o--", color="#888888", label="neighbours")
-            axes.plot([one.pooled[number] for one in layers], "o-", color="#1f5f8b", label="as pooled")
-            axes.set(title=what, xlabel="layer", ylim=(-0.1, 1.05))
-            axes.set_ylabel("mean cosine in a group" if number == 0 else "")
-            axes.set_xticks(range(0, len(layers), -(-len(layers) // 8)))
-            axes.legend(fontsize=8)
-        figure.tight_layout()
-        save(figure, checked_path(path))
-
-
-def draw_decoding(speeds: Sequence[Speed], path: Path) -> None:
-    """Draw the time and the cache of decoding by context."""
-    contexts = [speed.context for speed in speeds]
-    with new_figure() as figure:
-        figure.set_size_inches(7, 3)
-        for number, (title, quantity) in enumerate(
-            (("CPU milliseconds per id", "milliseconds"), ("cache, bytes per id", "cache_bytes"))
-        ):
-            axes = figure.add_subplot(1, 2, number + 1)
-            for side, (label, colour) in enumerate((("before", "#888888"), ("after", "#1f5f8b"))):
-                values = [getattr(speed, quantity)[side] for speed in speeds]
-                axes.plot(contexts, values, "o-", color=colour, label=label)
-            axes.set(title=title, xlabel="context, ids", ylim=(0, None))
-            axes.legend(fontsize=8)
-        figure.tight_layout()
-        save(figure, checked_path(path))

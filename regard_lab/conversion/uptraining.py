@@ -87,7 +87,7 @@ class Uptraining:
                 repeated.
             steps: then train this many steps on the first part; if interrupted, the same command goes on.
             distil: also learn from the predictions of the original model.
-            report: write a report (JSON, Markdown, figures) into this folder.
+            report: write a report (JSON, Markdown) into this folder.
             learning_rate: peak of the learning rate; try that of the first training.
             batch_tokens: largest number of ids in a batch.
             block: ids in a row, for a language model.

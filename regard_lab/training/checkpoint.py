@@ -66,9 +66,6 @@ class RunState:
     cooling_from: int | None = None  # the step at which patience was used up, where a cooldown follows
 
 
-LATER = ("look_seconds", "last_step", "cooling_from")  # what checkpoints of earlier versions do not have
-
-
 @contextmanager
 def folder_lock(folder: Path) -> Generator[None]:
     """Lock a folder for this process; the system releases the lock when the process ends, however it ends.
@@ -170,7 +167,7 @@ def read_training(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
     state, names = content["state"], {field.name for field in fields(RunState)}
     numbers = [value for value in state.values() if value is not None]
-    if state.keys() | set(LATER) != names or any(type(number) not in (int, float) for number in numbers):
+    if state.keys() != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
     prints = content["fingerprint"]
     model = prints.get("model")

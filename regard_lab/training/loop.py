@@ -19,7 +19,7 @@ from regard.arguments import a_path, count_of
 from regard.errors import ArgumentError, CheckpointError, OccupiedError, RegardError
 from regard.reprs import brief
 from regard.storage.ownership import check_ours
-from regard.storage.sealed_json import read_sealed, read_sealed_or_older
+from regard.storage.sealed_json import read_sealed
 from regard_lab.models.storage import CHECKPOINTS_FILE, read_checkpoints
 from regard_lab.training.checkpoint import (
     RunState,
@@ -38,11 +38,9 @@ from regard_lab.training.config import (
 )
 from regard_lab.training.engine import Engine, StepSums, Task, Workers
 from regard_lab.training.identity import (
-    KEYS,
     MAY_CHANGE,
     RUN_FILE,
     Identity,
-    completed,
     describe_session,
     differences,
     environment,
@@ -178,10 +176,8 @@ def check_run_folder(folder: str | Path) -> None:
     if (folder / "config.json").exists():
         raise OccupiedError(f"{folder} holds a saved model, which a run would hide; choose another folder")
     marks = {
-        RUN_FILE: lambda path: read_sealed_or_older(path, KEYS, KEYS),
-        CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent),
-        SETTINGS_FILE: read_sealed,
-    }
+        RUN_FILE: read_sealed, CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent), SETTINGS_FILE: read_sealed,
+    }  # fmt: skip
     check_ours(folder, marks, "run", aside=("lock",))
 
 
@@ -301,7 +297,7 @@ class TrainingRun:
         """Refuse another run; return what differs harmlessly."""
         before = read_training(checkpoint)
         now = self.identity.fingerprint
-        if changed := differences(completed(before["fingerprint"], now, self.model), now):
+        if changed := differences(before["fingerprint"], now):
             plain = {f"{name} was another": "its texts have changed" for name in ("data.ids", "data.hash")}
             others = [plain.get(one, one.removeprefix("data.")) for one in changed if one.startswith(OF_DATA)]
             if others:

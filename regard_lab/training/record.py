@@ -23,8 +23,6 @@ from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
 
 CHECK = "crc32"
-# The keys of lines that were written before lines had a check; a line without one that has others is damaged.
-OLDER = frozenset({"step", "kind", "loss", "learning_rate", "gradient_norm", "tokens", "seconds"})
 _CHECKED = re.compile(rb'(.*), "crc32": "([0-9a-f]{8})"\}', re.DOTALL)
 
 
@@ -124,13 +122,11 @@ def read_what_is_left(path: str | Path) -> ReadableLog:
 def _parse(text: bytes, before: list[dict[str, Any]], where: str) -> dict[str, Any]:
     """A line of the log; one that is damaged, repeats one of those before it, or belongs before them is refused."""
     checked = _CHECKED.fullmatch(text)
-    if checked and int(checked[2], 16) != zlib.crc32(checked[1]):
+    if not checked or int(checked[2], 16) != zlib.crc32(checked[1]):
         raise CheckpointError(f"{where} does not match its CRC-32, so it was changed or damaged")
-    line = parse_json(checked[1] + b"}" if checked else text, where)
+    line = parse_json(checked[1] + b"}", where)
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         raise CheckpointError(f"{where} has no step; it is not a line of a training log")
-    if not checked and (strange := sorted(line.keys() - OLDER)):
-        raise CheckpointError(f"{where} has no CRC-32 and the entry {strange[0][:40]!r}, so it was changed or damaged")
     step, last = line["step"], before[-1]["step"] if before else 0
     if step < last:
         raise CheckpointError(f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled")

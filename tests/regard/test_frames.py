@@ -23,6 +23,8 @@ SHORT, LONG = torch.randn(1, 4, 16, 64), torch.randn(1, 4, 256, 64)
 COLD = {
     "causal": ((1, 4, 256, 64), {"pattern": CAUSAL}),
     "short": ((1, 4, 16, 64), {"pattern": CAUSAL}),
+    "square": ((1, 4, 16, 64), {}),
+    "window": ((1, 4, 256, 64), {"pattern": WINDOW}),
     "grouped": ((2, 8, 256, 64), {"pattern": "causal"}),
     "full": ((1, 4, 256, 64), {}),
 }

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from regard.arguments import count_of
+from regard.errors import CheckpointError
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard.storage.sealed_json import read_sealed_or_older
+from regard.storage.sealed_json import read_sealed
 from regard_lab.seeing.canvas import LINES, MARKS
 from regard_lab.training.comparison.measures import Measures
-from regard_lab.training.recipes.language import LanguageModelTraining
-from regard_lab.training.recipes.recipe import Tell, silent
-from regard_lab.training.recipes.translation import TranslationTraining
 
 ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters", "size")  # settings of no training
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
@@ -210,30 +207,22 @@ def _said(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def read_asked(path: Path, tell: Tell = silent) -> dict[str, Any]:
-    """The settings of a comparison; unsealed settings of an older version are read as they are, and
-    `tell` is handed a remark.
+def read_asked(path: Path) -> dict[str, Any]:
+    """The settings of a comparison.
 
     Raises:
         CheckpointError: damaged, or no such file.
     """
-    kinds = (TranslationTraining.Config, LanguageModelTraining.Config)
-    known = {*ABOUT_THE_STUDY, *(field.name for kind in kinds for field in fields(kind))}
-    return _kept(path, known, ("task", "own"), tell)
+    asked = read_sealed(path)
+    if missing := {"task", "own"} - asked.keys():
+        raise CheckpointError(f"{path} lacks {', '.join(sorted(missing))}, which this file must have")
+    return asked
 
 
-def read_measures(path: Path, tell: Tell = silent) -> Measures:
-    """A row that was measured before; likewise.
+def read_measures(path: Path) -> Measures:
+    """A row that was measured before.
 
     Raises:
         CheckpointError, ArgumentError: damaged, or no such file.
     """
-    known = [field.name for field in fields(Measures)]
-    return Measures.from_dict(_kept(path, known, known, tell))
-
-
-def _kept(path: Path, known: Collection[str], needed: Iterable[str], tell: Tell) -> dict[str, Any]:
-    content, is_sealed = read_sealed_or_older(path, known, needed)
-    if not is_sealed:
-        tell(f"{path} was written before such files were sealed, so damage cannot be noticed")
-    return content
+    return Measures.from_dict(read_sealed(path))

@@ -192,7 +192,7 @@ class Comparison:
         begun = (out / ASKED).exists()
         if begun and not resume:
             raise OccupiedError(f"{out} holds a comparison; go on with it by --resume, or choose another folder")
-        kept = read_asked(out / ASKED, tell) if begun else {}
+        kept = read_asked(out / ASKED) if begun else {}
         if begun and not given:
             return cls(cls.Config.of_asked(kept), tell, showing)
         comparison = cls(cls.Config(**given), tell, showing)
@@ -226,7 +226,7 @@ class Comparison:
         for contender in self.contenders:
             run = out / contender.folder
             if (run / MEASURED).exists():
-                rows.append(read_measures(run / MEASURED, self.tell))
+                rows.append(read_measures(run / MEASURED))
                 continue
             self.tell(f"== {contender.name}")
             row = self._train_and_measure(contender, run)

@@ -203,9 +203,7 @@ def evaluate_run(
         pairs, name = read.pairs, " + ".join(map(str, test))
     else:
         name = "the run's own test split"
-        pairs, notes = read_test(Path(run))
-        for note in notes:
-            tell(note)
+        pairs = read_test(Path(run))
     with counting(len(pairs)) as progress:
         evaluation = evaluate(translator, pairs, progress=progress, **search)
     settings = read_settings(Path(run)) or {}

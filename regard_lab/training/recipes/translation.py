@@ -19,7 +19,7 @@ from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import Described, brief
 from regard_lab.decoding import Translation, Translator
-from regard_lab.decoding.loading import WORDS_FILE, normalises_targets
+from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.models.recurrent import RecurrentConfig
@@ -230,20 +230,18 @@ class TranslationTraining(Recipe):
     @cached_property
     def tokeniser(self) -> Tokeniser:
         """One vocabulary for both sides of the training pairs."""
-        return self._learn_pieces() if self._tokeniser is None else self._tokeniser
-
-    def _learn_pieces(self, typographic: bool = True) -> Tokeniser:
+        if self._tokeniser is not None:
+            return self._tokeniser
         config = self.config
         both = [text for pair in self.data.train for text in (pair.source, pair.target)]
         self.remark_on_scripts(both, config.tokeniser)
-        lines, targets = (both[::2], both[1::2]) if typographic else (both, None)
-        return Tokeniser.train(lines, config.vocab_size, config.tokeniser, targets=targets, trim=config.trim_vocabulary)
+        return Tokeniser.train(
+            both[::2], config.vocab_size, config.tokeniser, targets=both[1::2], trim=config.trim_vocabulary
+        )
 
     def prepare(self, begun: Path | None = None) -> Training:
         data = self.data
         self.settle(self.amount)
-        if begun is not None and self._tokeniser is None and normalises_targets(begun):
-            self._tokeniser = self._learn_pieces(typographic=False)
         config, tokeniser = self.config, self.tokeniser
         model = config.new_model(tokeniser.vocab_size)
         _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)

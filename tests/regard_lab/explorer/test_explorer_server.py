@@ -87,14 +87,6 @@ def test_the_page_is_served_at_its_address_alone(server):
     assert ask(server, "HEAD")[2] == b""
 
 
-def test_another_sentence_is_read(server):
-    status, _, body = post(server, {"text": "The street."})
-    answer = json.loads(body)
-    assert status == 200
-    assert answer["header"]["title"] == translation().title
-    assert answer["header"]["live"]["text"] == "The street."
-
-
 def test_a_sentence_that_cannot_be_read_is_explained(server):
     for text, sentence in (("refused", "refused"), ("broken", "an index")):
         status, _, body = post(server, {"text": text})
@@ -270,7 +262,7 @@ def assert_survives_fuzzing(server, count):
 
 
 def test_fuzzed_requests_are_refused_or_explained(server):
-    assert_survives_fuzzing(server, 1_000)
+    assert_survives_fuzzing(server, 300)
 
 
 @pytest.mark.slow
@@ -388,8 +380,3 @@ def test_a_port_that_is_taken_is_explained(server):
         ArgumentError, match=f"port {server.server_port} .*; give another port, or 0 for one that is free"
     ):
         ExplorerServer(translation(), port=server.server_port)
-
-
-def test_a_page_without_a_form_reads_nothing():
-    with ExplorerServer(translation()).start() as running:
-        assert post(running, {"text": "a"})[0] == 404

@@ -13,8 +13,7 @@ from language_models import KINDS, SIZES, language_model, lossless_caches
 import regard as rg
 from regard.core.tensors import Stored
 from regard.layers import multi_head
-from regard_lab.models import LanguageConfig, LanguageModel, State, Writer
-from regard_lab.models.language import LanguageState
+from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text.batches import pad
 
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -25,12 +24,6 @@ ROWS = [[5, 6, 7], [8], [9, 3, 4, 2], [11, 12, 13], [14]]
 def whole(model: LanguageModel, rows: list[list[int]]) -> torch.Tensor:
     """Scores (rows, vocab_size) of what follows each text, alone."""
     return torch.stack([model(torch.tensor([row]))[0, -1] for row in rows])
-
-
-def test_a_language_model_is_a_writer():
-    model: Writer[LanguageState] = language_model("llama")
-    state: State = model.start(torch.tensor([[5]]))
-    assert state.length == 1
 
 
 @EVERY
@@ -78,15 +71,6 @@ def test_a_cropped_state_goes_on_from_where_it_was(kind):
     torch.testing.assert_close(model.extend(torch.tensor(anew), state)[:, -1], whole(model, anew), **EXACT)
 
 
-def test_next_scores_are_those_of_the_prompt_and_nothing_later():
-    model = language_model("llama")
-    state = model.start(torch.tensor([[5, 6]]))
-    state.crop(2)
-    assert state.next_scores is not None
-    state.crop(1)
-    assert state.next_scores is None
-
-
 @torch.no_grad()
 def test_a_refused_call_changes_nothing():
     model = language_model("rotated features")  # unequal prompts go on in groups
@@ -114,20 +98,6 @@ def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
     assert [cache.length for cache in state.groups[0].caches.each] == [2, 2]
     assert state.next_scores is not None
     torch.testing.assert_close(model.step(torch.tensor([8]), state), whole(model, [[5, 6, 8]]), rtol=0, atol=1e-5)
-
-
-def test_what_cannot_be_started_is_said():
-    model = language_model("llama")
-    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 has no ids"):
-        model.start(torch.tensor([[5], [0]]))
-    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 has no ids"):
-        model.start(torch.zeros(2, 0, dtype=torch.int64))
-    with pytest.raises(rg.ArgumentError, match="give cache='static' or cache='ring'"):
-        model.start(torch.tensor([[5]]), capacity=5)
-    with pytest.raises(rg.ArgumentError, match="give capacity=, or a pattern with a window"):
-        model.start(torch.tensor([[5]]), cache="ring")
-    with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
-        model.start(torch.tensor([[5]]), cache="state")
 
 
 @torch.no_grad()
