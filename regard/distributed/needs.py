@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import one_of, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Grid, Pattern
 from regard.patterns.grid import true_runs
@@ -48,8 +48,7 @@ class Layout:
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.name not in LAYOUTS:
-            raise ArgumentError(f"layout {shown(self.name)} does not exist; there are {', '.join(LAYOUTS)}")
+        one_of("layout", self.name, LAYOUTS)
         lengths = tuple(whole("the length that a process holds", one, 0) for one in self.lengths)
         if not lengths:
             raise ArgumentError("a layout without processes; give the length that each process holds")
@@ -121,8 +120,7 @@ def joined(parts: Sequence[torch.Tensor], layout: Layout, dim: int = 2) -> torch
 def check_division(layout: str, form: str) -> None:
     """Raise an ArgumentError unless these are the names of a layout and a form."""
     Layout(layout, (0,))
-    if form not in FORMS:
-        raise ArgumentError(f"form {shown(form)} does not exist; there are {', '.join(FORMS)}")
+    one_of("form", form, FORMS)
 
 
 @dataclass(frozen=True, eq=False)

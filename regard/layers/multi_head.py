@@ -341,8 +341,6 @@ class MultiHeadAttention(RecordedLayer):
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
         declared, weight = self.mechanism.declared, self.to_v.weight
-        if kind is not None and not isinstance(kind, str):
-            raise ArgumentError(f"kind is {shown(kind)}; give the name of a cache, such as 'dynamic' or 'static'")
         kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
         if kind == "state":
             if not declared.has_state:

@@ -65,8 +65,7 @@ SLOW = (
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
     *_of("regard", "native/test_shipping.py native/test_native_lowered.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
-    *_of("regard_lab", "models/test_language_state.py native/test_native_trained.py conversion/test_folder_memory.py"),
-    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_commands.py"),
+    *_of("regard_lab", "native/test_native_trained.py training/test_workers.py cli/test_training_commands.py"),
 )
 
 

@@ -250,7 +250,7 @@ def test_what_cannot_be_planned_is_refused():
         (partial(bytes_exchanged, [4, 4], **sizes, form="state"), "exchanges sums of a fixed size and no keys"),
         (partial(bytes_exchanged, [4, 4], **sizes, k_lengths=[4] * 3), "lengths are those of 2 processes and k_len"),
         (partial(forecast, [4, 4], heads=1, head_dim=4, machine=3), "give a Machine"),
-        (partial(Machine, latency=-1), "latency is -1; it is a number of 0 or more"),
+        (partial(Machine, latency=-1), "latency is -1; it needs a finite number, 0 or more"),
         (partial(Layout, "contiguous", (3, -1)), "0 or more"),
         (partial(distributed.part, torch.zeros(6), Layout("contiguous", (4, 3)), 0, dim=0), "the layout divides 7"),
     ):

@@ -75,7 +75,7 @@ REFUSED_BY_1, REFUSED_BY_0 = "process 1 refused the call: ", "process 0 refused 
         ({"bias": [torch.zeros(5, 12), torch.zeros(6, 12)]}, "the queries of this one and the keys", REFUSED_BY_0),
         ({"want": "weights"}, "each row would hold the keys of all", None),
         ({"mechanism": "random_feature(features=8, seed=0)"}, "cannot be merged", None),
-        ({"layout": "spiral"}, "layout 'spiral' does not exist", None),
+        ({"layout": "spiral"}, "layout is 'spiral'; there are contiguous", None),
         ({"mechanism": "linear", "pattern": "causal_window(4)"}, "not causal_window", None),
     ],
 )

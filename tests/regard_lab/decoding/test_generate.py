@@ -122,18 +122,6 @@ def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
     assert [[len(one.ids) for one in row] for row in found] == [[18] * 3, [22] * 3, [20] * 3]
 
 
-def test_a_search_leaves_the_scores_that_a_prompt_was_read_with():
-    """A state may be kept and continued again: what no text holds is left out of the search's scores only."""
-    torch.manual_seed(0)
-    model = MODELS["llama"]().eval()
-    prompts = torch.tensor([[5, 6, 7]])
-    state = model.start(prompts)
-    before = state.next_scores.clone()
-    model.start = lambda texts: state
-    greedy_search(model, prompts, 1)
-    assert torch.equal(state.next_scores, before)
-
-
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_text_ends_when_the_caller_says_so(model, texts, search):
     heard = []
