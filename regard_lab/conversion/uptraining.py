@@ -29,9 +29,9 @@ from regard_lab.conversion.own_models import Converted, Model, load_converted, l
 from regard_lab.conversion.report import (
     ConversionReport,
     Speed,
-    TrainingBudget,
     Uptrained,
-    Watched,
+    UptrainingBudget,
+    WatchedModel,
     agreement_of_folders,
     agreement_on_task,
     contexts_of,
@@ -206,7 +206,7 @@ class Uptraining:
                 [converted.before, converted.after] if converted else [load_original(each)[1] for each in (folder, out)]
             )
             speeds = speeds_of(*models)
-        suggested = TrainingBudget(done.report.parameters.before, trained_tokens(folder))
+        suggested = UptrainingBudget(done.report.parameters.before, trained_tokens(folder))
         ConversionReport(done, suggested, speeds).write(Path(self.config.report))
         return done
 
@@ -282,7 +282,7 @@ class Distillation(Described):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
         """The sum over the ids, and their number."""
-        student = Watched(model)
+        student = WatchedModel(model)
         loss, count = self.task.loss(student, batch)  # ty: ignore[invalid-argument-type]
         with torch.no_grad():
             self.teacher.to(student.logits.device)

@@ -47,7 +47,7 @@ from regard_lab.training.identity import (
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import Clock, Progress, Record, Saved, Started, StepDone, StepSkipped, Validated
+from regard_lab.training.record import Progress, Record, Saved, Started, StepDone, StepSkipped, TrainingClock, Validated
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
@@ -280,7 +280,7 @@ class TrainingRun:
             self.state = restore_checkpoint(last, self.model, self.engine.optimiser, self.identity.kind)
             notes += self._minutes_used()
         self.workers.wait()  # until every process has read, before one writes
-        self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
+        self.clock = TrainingClock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
             notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
             if on_begin is not None:

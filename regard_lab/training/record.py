@@ -276,10 +276,10 @@ Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
 Progress = Callable[[Event], None]
 
 
-class Clock:
+class TrainingClock:
     """Seconds of this run on the wall and on the processor, with those of the sessions before.
 
-    >>> Clock(wall_before=60.0, cpu_before=50.0).wall() >= 60.0
+    >>> TrainingClock(wall_before=60.0, cpu_before=50.0).wall() >= 60.0
     True
     """
 

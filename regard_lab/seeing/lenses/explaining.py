@@ -126,7 +126,7 @@ def _with_side(before: WordRelevances, contrast: Contrast, side: str, found: Int
     )
 
 
-Row = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
+IdRelevances = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
 Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cross: (layers, heads, rows, keys)
 
 
@@ -146,7 +146,7 @@ def attention_relevances(
         UnsupportedError: a recurrent translator without attention.
     """
 
-    def last_row(stacks: Stacks) -> Row:
+    def last_row(stacks: Stacks) -> IdRelevances:
         _, decoder, cross = (_chosen(stack, head) for stack in stacks)
         return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(decoder) else decoder.flatten()
 
@@ -175,7 +175,7 @@ def rollout_relevances(model: Explained, tokeniser: Tokeniser, contrasts: Sequen
     return _from_weights(model, tokeniser, contrasts, rolled_out)
 
 
-def rolled_out(stacks: Stacks) -> Row:
+def rolled_out(stacks: Stacks) -> IdRelevances:
     """The last row of the rollout of one text, for its source ids and its written ids."""
     encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
     from_source = torch.eye(encoder.shape[-1])
@@ -207,7 +207,7 @@ def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor
 
 
 def _from_weights(
-    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], Row]
+    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], IdRelevances]
 ) -> list[WordRelevances]:
     """Word relevances from the weights of one pass; `read` gets those of one text without its padding."""
     if not isinstance(model, LanguageModel):

@@ -355,7 +355,7 @@ def approximation(
         candidate = candidate.prepared(call, seeds[0])
         reason = candidate.reason_against(call)
         if reason is None:
-            comparisons.append(Comparison(candidate, call, tuple(seeds) if candidate.random else (None,)))
+            comparisons.append(CandidateComparison(candidate, call, tuple(seeds) if candidate.random else (None,)))
         else:
             left_out.append(LeftOut(candidate.name, candidate.family, reason))
     if mechanisms is not None and left_out and not comparisons:
@@ -371,7 +371,7 @@ def approximation(
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class CandidateComparison:
     """A candidate, the exact call, and the seeds to compute it with."""
 
     candidate: Candidate

@@ -48,7 +48,7 @@ OWN = ("models", "kv_heads", "heads", "attention", "mechanism")  # what contende
 
 
 @dataclass(frozen=True)
-class Contender:
+class ComparedModel:
     """What is compared: a name that may be a folder, and the settings that are its own."""
 
     name: str
@@ -239,7 +239,7 @@ class Comparison:
         markdown, record, _ = write_report(rows, self.asked, out)
         return Compared(rows, markdown.read_text(), record.read_text())
 
-    def _train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
+    def _train_and_measure(self, contender: ComparedModel, run: Path) -> Measures | None:
         """One row; None where it was interrupted."""
         result, peak = train_and_watch(self._work.recipe(contender, run), run, self.showing)
         if result.stopped == "interrupted":
@@ -248,7 +248,7 @@ class Comparison:
         cache = {"cache_bytes": int(self.config.cache_mib * 2**20), "length": self.config.length}
         return self._work.measured(contender.name, run, spent, read_log(run / "log.jsonl"), cache)
 
-    def given_to(self, contender: Contender, *others: str) -> dict[str, Any]:
+    def given_to(self, contender: ComparedModel, *others: str) -> dict[str, Any]:
         """The contender's own settings, and of the shared ones all but those of the study and of other models."""
         shared = {name: value for name, value in self.asked.items() if name not in (*ABOUT_THE_STUDY, *others)}
         return {**shared, **contender.own}
@@ -264,7 +264,7 @@ class Compared:
     interrupted: bool = False
 
 
-def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterable[str] = ()) -> list[Contender]:
+def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterable[str] = ()) -> list[ComparedModel]:
     """One contender for each model; a Transformer or a language model once for each of its choices.
 
     Args:
@@ -284,7 +284,9 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterabl
             raise ArgumentError("--models are translators; language models take --attention, --mechanism, --heads ...")
         lists = ("attention", "mechanism")  # one for each layer
         own_settings = [{name: [one[name]] if name in lists else one[name] for name in one} for one in choices]
-        contenders = [Contender(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)]
+        contenders = [
+            ComparedModel(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)
+        ]
     else:
         models = own.get("models") or TRANSLATORS
         of_one = [*choices[0], *(name for name in shared if name in OF_THE_TRANSFORMER)]
@@ -292,7 +294,7 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterabl
             said = ", ".join(f"--{name.replace('_', '-')}" for name in of_one)
             raise ArgumentError(f"{said} belongs to the Transformer; leave it out, or add transformer to --models")
         contenders = [
-            Contender(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice})
+            ComparedModel(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice})
             for model in models
             for choice in (choices if model == "transformer" else [{}])
         ]
@@ -342,7 +344,7 @@ class Translators:
         for config in self.configs.values():
             config.model_config(self.shared.tokeniser.vocab_size)
 
-    def recipe(self, contender: Contender, run: Path) -> TranslationTraining:
+    def recipe(self, contender: ComparedModel, run: Path) -> TranslationTraining:
         """What trains a contender into its folder."""
         config, shared = self.configs[contender.name], self.shared
         if self.config.equal_parameters:
@@ -381,7 +383,7 @@ class LanguageModels:
             requested = Requested(given, self.config.size, cpu=True)
             LanguageModelTraining(LanguageModelTraining.new_config(given)).check_early(requested)
 
-    def recipe(self, contender: Contender, run: Path) -> LanguageModelTraining:
+    def recipe(self, contender: ComparedModel, run: Path) -> LanguageModelTraining:
         """What trains a contender into its folder."""
         new = read_settings(run) is None
         return LanguageModelTraining.of(

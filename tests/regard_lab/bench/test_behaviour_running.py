@@ -19,13 +19,13 @@ from torch import nn
 from benchmarks.behaviour import __main__ as running
 from benchmarks.behaviour import hashing, learning, study
 from benchmarks.behaviour.grid_and_text import losses_by_position
-from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, Training, duplication, runs_of, score, train
+from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, UpdatePlan, duplication, runs_of, score, train
 from benchmarks.behaviour.study import (
+    BehaviourResults,
+    ClaimVerdict,
     Experiment,
     Record,
     Records,
-    Results,
-    Verdict,
     apart,
     at_least,
     below,
@@ -50,7 +50,7 @@ class Recorder:
 
 
 def experiment(name: str, run: Callable[[str, int, bool], Record]) -> Experiment:
-    def judge(records: Records) -> list[Verdict]:
+    def judge(records: Records) -> list[ClaimVerdict]:
         return [at_least("accuracy of one", over_seeds(records, "one", "accuracy"), 0.6)]
 
     def draw(records: Records, axes: Any) -> None:
@@ -72,7 +72,7 @@ def test_every_contender_is_trained_with_every_seed_and_judged(tmp_path: Path, m
     page = (tmp_path / "behaviour.md").read_text()
     assert "| one | 0.600 (0.500 to 0.700) | 3 | 2 |" in page
     assert f"\nMeasured on {date.today().isoformat()}: regard " in page
-    assert Results.load(tmp_path, quick=False).measured == date.today().isoformat()
+    assert BehaviourResults.load(tmp_path, quick=False).measured == date.today().isoformat()
     assert "0 claims kept, 1 missed." in page
     assert "- accuracy of one is 0.500 to 0.700, at least 0.6 promised: missed" in page
     assert (tmp_path / "behaviour-first.png").stat().st_size > 1_000
@@ -116,10 +116,10 @@ def test_quick_and_whole_runs_are_not_mixed(tmp_path: Path, monkeypatch: pytest.
 def test_results_read_back_as_they_were_written(tmp_path: Path):
     recorder = Recorder()
     kept = experiment("first", recorder)
-    results = Results()
+    results = BehaviourResults()
     results.add(kept, "two", 2, recorder("two", 2, False))
     results.save(tmp_path)
-    assert Results.load(tmp_path, quick=False) == results
+    assert BehaviourResults.load(tmp_path, quick=False) == results
     assert ("two", 2) not in results.missing(kept)
     assert len(results.missing(kept)) == 5
 
@@ -141,7 +141,7 @@ def test_examples_in_docstrings_run(module: ModuleType):
 
 
 def test_the_learning_rate_warms_up_and_comes_down_to_nothing():
-    how = Training(updates=100, rate=1.0)
+    how = UpdatePlan(updates=100, rate=1.0)
     assert [how.share(update) for update in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
     assert how.share(55) == pytest.approx(0.5)
     assert how.share(99) < 0.001
@@ -154,7 +154,7 @@ def test_training_is_a_function_of_weights_and_seed_and_learns():
     def trained(weights: int, seed: int) -> tuple[SmallDecoder, list[tuple[int, float]]]:
         torch.manual_seed(weights)
         model = SmallDecoder(vocabulary=4, length=5, dim=8, heads=2, pattern="causal")
-        return model, train(model, draw, Training(60, 1e-2), seed, "a test").curve
+        return model, train(model, draw, UpdatePlan(60, 1e-2), seed, "a test").curve
 
     model, curve = trained(0, 0)
     assert curve == trained(0, 0)[1]
@@ -202,7 +202,7 @@ def test_each_experiment_trains_a_contender_and_measures_its_columns(at: int, mo
 @pytest.mark.parametrize("at", range(4))
 def test_each_experiment_judges_and_draws_what_its_columns_hold(at: int, tmp_path: Path):
     tried = running.EXPERIMENTS[at]
-    results = Results()
+    results = BehaviourResults()
     for contender, seed in results.missing(tried):
         measured = dict.fromkeys(tried.columns, 0.5)
         results.add(tried, contender, seed, {**measured, **WRITTEN})

@@ -266,7 +266,7 @@ def test_what_show_takes_is_drawn(tmp_path):
 
 def test_a_picture_says_what_its_rows_sum_to(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(figures.Page, "draw", lambda page, figure, title: said.append(page.note.splitlines()[0]))
+    monkeypatch.setattr(figures.PicturePage, "draw", lambda page, figure, title: said.append(page.note.splitlines()[0]))
     draw_attention(weights(1, 2, 3), tmp_path / "one.png")
     draw_attention(weights(1, 2, 3) / 2, tmp_path / "half.png")
     assert said[0] == "The weights of each row sum to 1 after a softmax."

@@ -187,7 +187,7 @@ def test_pairs_outside_the_window_of_an_encoder_are_drawn_in_another_tone_than_t
     monkeypatch.setattr(picture, "draw_weights", lambda figure, box, weights, masked: drawn.append(masked))
     monkeypatch.setattr(picture, "label_rows", lambda *_: None)
     monkeypatch.setattr(picture, "label_columns", lambda *_: None)
-    monkeypatch.setattr(picture.Panel, "_write_numbers", lambda *_: None)
+    monkeypatch.setattr(picture.WeightsPanel, "_write_numbers", lambda *_: None)
     window = torch.ones(1, 2, 4, 4).tril(1).triu(-1)
     maps = AttentionMaps(tuple("abcd"), ("x",), window / window.sum(-1, keepdim=True), torch.ones(1, 2, 1, 1),
                          torch.full((1, 2, 1, 4), 0.25))  # fmt: skip
