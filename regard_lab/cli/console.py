@@ -108,7 +108,7 @@ def out_encoding() -> str:
 
 
 def out_width() -> int | None:
-    """How many characters fit a line of standard output: of the terminal or as COLUMNS says; None for no limit."""
+    """How many characters fit a line of standard output: of the terminal or as in COLUMNS; None for no limit."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return None
     return max(shutil.get_terminal_size().columns, 1)

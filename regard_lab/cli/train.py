@@ -65,7 +65,7 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
 
     Args:
         recipe: of the kind of model.
-        variants: defaults that differ from the Config's, by the words that tell where.
+        variants: defaults that differ from the Config's, by the words for where.
     """
 
     @with_settings(recipe.Config, variants)
@@ -226,7 +226,7 @@ def kv_heads(
     given: Mapping[str, Any],
     as_json: Json = False,
 ) -> None:
-    """Convert, measure and train as far as was asked, and print the report."""
+    """Convert, measure and train as far as the options want, and print the report."""
     uptraining = Uptraining(Uptraining.Config(**given), tell=note, showing=training_progress)
     steps = uptraining.config.steps
     kept = f"{out} keeps the model as it was last saved, and the same command goes on"

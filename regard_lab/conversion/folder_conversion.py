@@ -363,7 +363,7 @@ class FolderConversion:
             self._check_layer(number, pooled, read_back)
 
     def _aligned(self, number: str, layer: Projections) -> Projections:
-        """The layer with rotated heads, if the method asks for it; the change of its outputs is noted."""
+        """The layer with rotated heads, if the method needs it; the change of its outputs is noted."""
         if self.kv_heads >= layer.kv_heads:
             return layer
         name, source = self.source.layers[number], self.source

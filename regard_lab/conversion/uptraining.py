@@ -63,7 +63,7 @@ Showing = Callable[[], AbstractContextManager[Progress | None]]
 
 
 class Uptraining:
-    """Convert the key/value heads of a model, measure what that loses, and train it back as far as is asked.
+    """Convert the key/value heads of a model, measure what that loses, and train it back as far as is wanted.
 
     Args:
         config: the settings.
@@ -119,7 +119,7 @@ class Uptraining:
         self.config, self.tell, self.showing = config, tell, showing
 
     def convert(self, folder: str | Path, out: str | Path, kv_heads: int) -> Uptrained:
-        """Convert, measure and train as far as the settings ask.
+        """Convert, measure and train as far as the settings want.
 
         Args:
             folder: of a run, a saved model or, without steps, a Hugging Face model.
@@ -196,7 +196,7 @@ class Uptraining:
         return self._reported(Uptrained(report, agreement_of_folders(folder, out, held_out)), folder, out)
 
     def _reported(self, done: Uptrained, folder: Path, out: Path, converted: Converted | None = None) -> Uptrained:
-        """Write the report that the settings ask for."""
+        """Write the report that the settings want."""
         if self.config.report is None:
             return done
         if is_hugging_face(folder):

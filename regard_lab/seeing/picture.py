@@ -291,7 +291,7 @@ GRID_HEADING = 0.85  # the height of title, subtitle and head numbers
 def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") -> None:
     """Draw all heads of one kind of attention: a row for each layer, a column for each head, one scale from 0 to 1.
 
-    If there are too many heads and words for labels, the picture says so.
+    If there are too many heads and words for labels, a note in the picture states it.
 
     Args:
         maps: the weights; sub-words are merged if they are not yet.

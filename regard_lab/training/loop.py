@@ -112,7 +112,7 @@ def train(
         progress: a function that is handed each event; the loop itself prints nothing.
         on_begin: a function that is called once the run may be written, on the main process, after run.json, which
             marks the folder as a run, and before any other file.
-        on_validation: a function that is handed the model (to ask, not to change), the number of steps and the folder
+        on_validation: a function that is handed the model (to use, not to change), the number of steps and the folder
             after each validation, on the main process; it changes no weight and no random number.
         tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
         cpu: compute on the CPU even where there is an accelerator.

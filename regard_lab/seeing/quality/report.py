@@ -157,7 +157,7 @@ class CandidateRow:
 
     @property
     def is_untrained(self) -> bool:
-        """Whether its parameters were drawn, so that its error says nothing about a trained model."""
+        """Whether its parameters were drawn, so that its error means nothing for a trained model."""
         return self.name.endswith(f"({UNTRAINED})")
 
 
@@ -323,7 +323,7 @@ def approximation(
         v: values (batch, kv_heads, k_len, v_dim).
         mechanisms: the candidates: patterns, texts of patterns, mechanisms, or (mechanism, parameters) for a mechanism
             with learned parameters; several of every family by default. Parameters that are missing are drawn with the
-            first seed, and say nothing about quality: the row is marked "untrained".
+            first seed, and mean nothing for quality: the row is marked "untrained".
         pattern: of the call; combined with a candidate's own pattern by &.
         scale: of the call; ignored for mechanisms without a scale.
         q_start: as for `attention`.

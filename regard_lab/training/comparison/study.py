@@ -56,7 +56,7 @@ class ComparedModel:
 
     @property
     def folder(self) -> str:
-        """The name in letters that every system takes; a long one is cut, and told from others by its digest."""
+        """The name in letters that every system takes; a long one is cut, and differs from others by its digest."""
         words = self.name.replace("&", "and").replace("|", "or").replace("~", "not ")
         letters = "".join(letter if letter.isalnum() or letter in "-=_." else "_" for letter in words)
         digest = hashlib.sha256(self.name.encode()).hexdigest()[:8]
@@ -179,13 +179,13 @@ class Comparison:
 
         Args:
             out: the folder.
-            given: the settings that were asked for; with `resume` all may be left out.
+            given: the settings that were given; with `resume` all may be left out.
             resume: go on with the comparison in the folder, where there is one.
             tell, showing: as for the class.
 
         Raises:
             ArgumentError: as for the class.
-            CheckpointError: the folder holds a comparison, and `resume` is not wanted or other settings are asked for.
+            CheckpointError: the folder holds a comparison, and `resume` is not wanted or other settings are given.
         """
         out = Path(out)
         check_ours(out, {ASKED: read_asked}, "comparison")
@@ -327,7 +327,7 @@ class Translators:
 
     @cached_property
     def numbers(self) -> int:
-        """The parameters of the first contender, which is what all have where that is asked for."""
+        """The parameters of the first contender, which is what all have with equal_parameters."""
         return count_numbers(self.first, self.shared.tokeniser.vocab_size)
 
     def read(self) -> None:

@@ -92,9 +92,9 @@ class PronounReport:
 
 @dataclass(frozen=True)
 class RunScores:
-    """The quality of a translator in a run: `name` says of which pairs; a run of the embedded corpus has pronouns.
+    """The quality of a translator in a run: `name` is that of the pairs; a run of the embedded corpus has pronouns.
 
-    `trained` counts those of the pairs that the run has learned from; None where the run does not say.
+    `trained` counts those of the pairs that the run has learned from; None where the run does not store them.
     """
 
     name: str
@@ -262,7 +262,7 @@ class TextScores:
 
     @property
     def perplexity(self) -> float:
-        """`exp(loss)`, per id; that of a model that knows nothing is the size of its vocabulary."""
+        """`exp(loss)`, per id; that of a model that has learned nothing is the size of its vocabulary."""
         return math.exp(min(self.loss, 700.0))
 
     @property

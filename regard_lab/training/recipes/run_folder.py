@@ -82,7 +82,7 @@ def write_run(
 
 
 def changed_data(run: Path, settings: Mapping[str, Any]) -> str | None:
-    """A phrase about the data files that are not those that a run was begun with; None if it does not say which.
+    """A phrase about the data files that are not those that a run was begun with; None if it does not list them.
 
     Args:
         run: the folder.
@@ -205,7 +205,7 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
     """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
 
     What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
-    be written is told. Neither stops the training.
+    be written is reported. Neither stops the training.
     """
     path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
     try:
@@ -222,10 +222,10 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
 
 
 def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None:
-    """Draw the curves, or tell why there are none: a picture stops no training, whatever the log holds."""
+    """Draw the curves, or report why there are none: a picture stops no training, whatever the log holds."""
     try:
         lost = draw_curves(run / "log.jsonl", run / "curves.png")
-    except Exception as error:  # whatever a drawing library says of numbers that cannot be drawn
+    except Exception as error:  # whatever a drawing library raises for numbers that cannot be drawn
         reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
         tell(f"no picture: {reason}")
         return
