@@ -18,6 +18,7 @@ from regard.arguments import count_of
 from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import replace_file
+from regard_lab.bench.report import markdown_table
 from regard_lab.conversion.heads import Conversion, row
 from regard_lab.models import LanguageModel
 from regard_lab.text import PAD
@@ -362,7 +363,7 @@ class ConversionReport:
             steps = count_of(losses.steps, "steps", ",")
             text += f" After {steps} of further training the loss is {losses.uptrained:.4f}."
             needed = []
-        return ["## Predictions", "", text, "", *_table("| | before | after |", rows), "", *needed]
+        return ["## Predictions", "", text, "", *markdown_table(("", "before", "after"), rows), "", *needed]
 
     def _of_decoding(self) -> list[str]:
         if not self.speeds:
@@ -374,7 +375,7 @@ class ConversionReport:
         ]  # fmt: skip
         return [
             "## Decoding", "", "CPU milliseconds per id, and cache bytes per id counted on the caches, by context.", "",
-            *_table("| context | before | after | times faster | bytes before | bytes after |", rows), "",
+            *markdown_table(("context", "before", "after", "times faster", "bytes before", "bytes after"), rows), "",
         ]  # fmt: skip
 
     def _of_likeness(self) -> list[str]:
@@ -389,7 +390,9 @@ class ConversionReport:
             "## Likeness of the pooled heads", "",
             "Mean cosine of the keys, and of the values, of two heads that were pooled together: of neighbours as they "
             "were, and of the groups as they were pooled. The mean of heads loses least where it is near 1.", "",
-            *_table("| layer | keys, neighbours | keys, pooled | values, neighbours | values, pooled |", rows), "",
+            *markdown_table(
+                ("layer", "keys, neighbours", "keys, pooled", "values, neighbours", "values, pooled"), rows
+            ), "",
         ]  # fmt: skip
 
     def write(self, folder: Path) -> None:
@@ -397,8 +400,3 @@ class ConversionReport:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "report.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         replace_file(folder / "report.md", self.to_markdown().encode())
-
-
-def _table(header: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    return [header, "|---" * (header.count("|") - 1) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
