@@ -61,12 +61,7 @@ METHODS_DONE = {
 
 
 def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, Any]] | None = None) -> Callable:
-    """The command that trains by a recipe; its options are the settings of the recipe.
-
-    Args:
-        recipe: of the kind of model.
-        variants: defaults that differ from the Config's, by the words for where.
-    """
+    """The command that trains by a recipe; its options are the settings of the recipe."""
 
     @with_settings(recipe.Config, variants)
     def command(

@@ -231,9 +231,7 @@ class Crossing:
 
     Args:
         family: `model_type` of the result.
-        layout: layout of the result.
         refusal: why a config cannot be converted to a number of key/value heads, or None.
-        config: the config of the result.
         others: the tensors that a tensor outside the projections becomes.
         folded: the norm before attention whose weight and bias move into the projections, if any.
     """

@@ -224,7 +224,6 @@ class TensorWriter:
     Args:
         path: a new file; it has its full size at once, so that `TensorFile` can open it while it is written.
         shapes: a `blank` tensor of the dtype and shape of each, by name.
-        metadata: strings to store beside them.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:

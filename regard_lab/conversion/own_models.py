@@ -258,7 +258,6 @@ def turned(
     The outputs of the copy are the model's own.
 
     Args:
-        model: a model of regard.
         kv_heads: the number of key/value heads after the conversion.
         calibration: runs the model on a text; None for closeness without a text.
         regroup: whether heads may be grouped anew, where query heads differ in their projections only.

@@ -59,7 +59,6 @@ class PredictionAgreement:
     """How far the predictions of a converted model are from the original's on a text.
 
     Args:
-        ids: number of ids.
         loss: mean cross entropies of the original and of the converted model, in nats per id.
         divergence: mean KL divergence from the original's predictions, in nats per id.
         agreement: share of ids where both find the same id likeliest.
@@ -285,7 +284,6 @@ class UptrainingBudget:
     """How long to train a converted model: 5 % of the original training, as in the paper of grouped queries.
 
     Args:
-        parameters: number of parameters of the original.
         trained_tokens: of the original training; None if not known, and then 20 tokens for each parameter are assumed.
 
     >>> print(UptrainingBudget(1_000_000))

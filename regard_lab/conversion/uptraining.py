@@ -66,9 +66,7 @@ class Uptraining:
     """Convert the key/value heads of a model, measure what that loses, and train it back as far as is wanted.
 
     Args:
-        config: the settings.
         tell: receives remarks about what is read and what is replaced.
-        showing: shows the events of the training.
 
     Source: GQA, Ainslie et al. 2023, section 2.1.
 

@@ -127,13 +127,7 @@ class TableHeader(NamedTuple):
 
 
 class Quotes:
-    """Counts the rows of a `.tsv` that look quoted, as csv and pandas write them; in a `.tsv` a quote is a letter.
-
-    Args:
-        table: the `.tsv`.
-        columns: its two columns.
-        header: whether its first line names them.
-    """
+    """Counts the rows of a `.tsv` that look quoted, as csv and pandas write them; in a `.tsv` a quote is a letter."""
 
     def __init__(self, table: PairTable, columns: Columns, header: bool) -> None:
         self._table, self._columns, self._header = table, columns, header

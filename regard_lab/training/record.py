@@ -324,9 +324,6 @@ class Record:
     """The log, its copy for TensorBoard and the events; silent on processes other than the main one.
 
     Args:
-        folder: of the run.
-        is_main: is this the process that writes?
-        progress: a function that is handed each event.
         tensorboard: write for TensorBoard too.
 
     Raises:

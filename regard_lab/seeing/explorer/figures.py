@@ -91,10 +91,6 @@ def to_exploration(
 ) -> Exploration:
     """Recorded maps or arrays as an exploration.
 
-    Args:
-        weights, tokens, keys: as for `show`.
-        title: a line above the page.
-
     Raises:
         ShapeError, ArgumentError: as `show`.
     """

@@ -92,8 +92,6 @@ def gradient_relevances(
     """Integrated gradients of each word of the source, and apart from them of each written word.
 
     Args:
-        model: in eval mode.
-        contrasts: what is explained.
         steps: of the integral. None takes 20, and for texts whose completeness error is then above 5 % of the change of
             the log odds 60, 180 and at last 540.
         sides: "source", "written" or both; a side that is left out has no relevances.
@@ -137,7 +135,6 @@ def attention_relevances(
 
     Args:
         model: a model with attention; a recurrent translator has no weights on written words.
-        tokeniser: the tokeniser that the model was trained with.
         contrasts: what is explained; attention does not depend on the words that are compared.
         head: (layer, head), from 0; None for the mean over all heads of all layers.
 

@@ -180,11 +180,7 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
 
 
 def write_plainly(panel: Any) -> None:
-    """Label a logarithmic axis of losses 2 and 0.5, in place of 2 × 10⁰ and 5 × 10⁻¹.
-
-    Args:
-        panel: axes of matplotlib.
-    """
+    """Label a logarithmic axis of losses 2 and 0.5, in place of 2 × 10⁰ and 5 × 10⁻¹."""
     from matplotlib.ticker import LogFormatter
 
     class Plain(LogFormatter):

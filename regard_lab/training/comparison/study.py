@@ -178,7 +178,6 @@ class Comparison:
         """A new comparison, or the one in the folder.
 
         Args:
-            out: the folder.
             given: the settings that were given; with `resume` all may be left out.
             resume: go on with the comparison in the folder, where there is one.
             tell, showing: as for the class.
@@ -268,7 +267,6 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterabl
     """One contender for each model; a Transformer or a language model once for each of its choices.
 
     Args:
-        task: of `TASKS`.
         own: `models`, `kv_heads`, `heads`, `attention` and `mechanism`, each a list that may be empty.
         shared: names of the settings given for all models; one that no model reads is refused.
 

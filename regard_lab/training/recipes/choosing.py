@@ -153,9 +153,6 @@ def choose(
     """Choose what was not given.
 
     Args:
-        sizes: of the model, by name.
-        amount: of the data to learn from.
-        budget: of the training.
         given: the settings that were given; they win.
         size: the name of a size; by default it follows from the data and the budget.
         more: settings of this kind of model, which the sizes do not decide.

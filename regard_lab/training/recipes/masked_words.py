@@ -142,8 +142,6 @@ def hide_words(ids: torch.Tensor, vocab_size: int, generator: torch.Generator, s
 
     Args:
         ids: (batch, length).
-        vocab_size: ids there are.
-        generator: of every draw.
         share: of the words of each text.
 
     Source: BERT, Devlin et al. 2019, section 3.1, task 1, and appendix A.1.

@@ -234,13 +234,11 @@ class Recipe(Described, ABC):
         """The recipe of a new run, or of the run in the folder with what may change changed.
 
         Args:
-            folder: of the run.
             given: the settings that were given; the others are chosen by the data and the budget, or stay as they
                 were in the run that is resumed.
             size: of the model: tiny, small or base; by default it is chosen.
             resume: go on with the run in the folder, where there is one.
             cpu: it will be trained on the CPU even where there is an accelerator.
-            tell: receives remarks.
 
         Raises:
             ArgumentError: no data, or settings that the run in the folder was not begun with.
@@ -406,10 +404,8 @@ def read_parts(
     """Texts to learn from and to validate on; without files to validate on, the last of the others are held out.
 
     Args:
-        config: names the files.
         read: of files, `read_documents` or `read_texts`.
         share, most: of the characters that are held out: which share, and how many at most.
-        tell: receives remarks.
 
     Raises:
         DataError: a file that cannot be read.

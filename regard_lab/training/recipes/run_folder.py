@@ -85,7 +85,6 @@ def changed_data(run: Path, settings: Mapping[str, Any]) -> str | None:
     """A phrase about the data files that are not those that a run was begun with; None if it does not list them.
 
     Args:
-        run: the folder.
         settings: those of now; they may name the files at another place.
     """
     before, now = read_sealed(run / SETTINGS_FILE).get("data"), _marks(settings)
@@ -142,10 +141,6 @@ def read_test(run: Path) -> list[Pair]:
 
 def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
     """How many of these pairs the run has learned from; None where the run does not store them.
-
-    Args:
-        run: the folder of the run, or of one of its checkpoints.
-        pairs: pairs of any origin.
 
     Raises:
         CheckpointError: what the run stores is damaged.
