@@ -15,9 +15,6 @@ _SEAL = "sha256"
 def parse_json(data: bytes, source: str | Path) -> Any:
     """Parse strict JSON: UTF-8, no repeated keys, no NaN or infinity, limited nesting.
 
-    Raises:
-        CheckpointError: invalid JSON; the message names `source`.
-
     >>> parse_json(b'{"heads": 8}', "config.json")
     {'heads': 8}
     """
@@ -45,9 +42,6 @@ def parse_json(data: bytes, source: str | Path) -> Any:
 def render_sealed(content: dict[str, Any]) -> bytes:
     """JSON whose last entry is the SHA-256 of the rest.
 
-    Raises:
-        ArgumentError: the content cannot be written as JSON (NaN, infinity, other objects).
-
     >>> list(parse_json(render_sealed({"heads": 8}), "here"))
     ['heads', 'sha256']
     """
@@ -63,11 +57,7 @@ def render_sealed(content: dict[str, Any]) -> bytes:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read a file that `render_sealed` wrote, and verify its checksum.
-
-    Raises:
-        CheckpointError: the file is missing, was not written by regard, or has changed.
-    """
+    """Read a file that `render_sealed` wrote, and verify its checksum."""
     data = read_bytes(path)
     content = parse_json(data, path)
     if not isinstance(content, dict) or not isinstance(content.pop(_SEAL, None), str):

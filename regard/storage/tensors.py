@@ -82,11 +82,7 @@ def render_header(
 
 
 def read_header(file: BinaryIO, path: Path) -> Header:
-    """Read and check the header of a file; the tensors are not read.
-
-    Raises:
-        CheckpointError: the file is truncated, damaged or inconsistent.
-    """
+    """Read and check the header of a file; the tensors are not read."""
     size = os.fstat(file.fileno()).st_size
     length_bytes = file.read(8)
     length = int.from_bytes(length_bytes, "little")

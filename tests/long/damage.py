@@ -31,7 +31,7 @@ from regard_lab.training.recipes import TranslationTraining
 from regard_lab.training.recipes.run_folder import count_trained, read_settings, read_test
 from regard_lab.training.record import Log
 
-from .found import Found
+from .running import Found
 
 SLOW, LARGE = 1.0, 200 * 2**20  # seconds and bytes that a refusal may take
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .commands import names
-from .found import Run
 from .pytests import FOLDERS, SLOW, law_names
+from .running import Run
 
 FILES = 138  # hostile files; a test compares this with how many there are
 
@@ -42,7 +42,7 @@ EVERY = (
         "damage.structures"),
     Run("hostile", "hostile files are refused; nothing runs, and nothing outside is opened", "files", FILES, 46,
         "hostile.work"),
-    Run("kills", "a killed training continues to the same bits", "kills", 1_000, 25, "kills.work"),
+    Run("kills", "a killed training continues to the same bits", "kills", 1_000, 25, "faults.kills"),
     Run("faults", "a fault of disk or memory leaves the checkpoint before it", "faults", 280, 28, "faults.work"),
     _tests("resume", "a resumed training ends in the same bits", "tests/regard_lab/training/test_resume.py",
            "tests/regard_lab/training/test_engine.py"),

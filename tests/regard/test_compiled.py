@@ -18,8 +18,7 @@ from regard import patterns as p
 from regard.core.tensors import Stored
 from regard.patterns.text import read_together
 from regard.positions import Rotary
-from regard.testing import answers as known
-from regard.testing import make_qkv
+from regard.testing import make_qkv, oracle
 
 LENGTHS = (16, 1, 63, 64, 65, 127, 128, 129)
 
@@ -241,7 +240,7 @@ def test_patterns_that_hold_tensors_are_exact_in_one_graph_that_recompiles_once_
         found = answers(lambda *qkv, given=given: inside(*qkv, given), *qkv)
         assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
         truth = pattern(tensor(length)) if made_inside else given & p.Prefix(40)
-        expected = known.answer(*(x.numpy() for x in qkv), truth.dense(length, length).numpy(), scale=5**-0.5)
+        expected = oracle.answer(*(x.numpy() for x in qkv), truth.dense(length, length).numpy(), scale=5**-0.5)
         torch.testing.assert_close(found[0].detach().double(), torch.from_numpy(expected.output), atol=2e-5, rtol=0)
     assert counter.frame_count <= 2
 

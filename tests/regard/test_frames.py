@@ -48,6 +48,8 @@ def frames(call: Callable[[], Any]) -> list[str]:
 COLD = {
     "causal": ((1, 4, 256, 64), {"pattern": CAUSAL}),
     "short": ((1, 4, 16, 64), {"pattern": CAUSAL}),
+    "square": ((1, 4, 16, 64), {}),
+    "window": ((1, 4, 256, 64), {"pattern": WINDOW}),
     "grouped": ((2, 8, 256, 64), {"pattern": "causal"}),
     "full": ((1, 4, 256, 64), {}),
 }

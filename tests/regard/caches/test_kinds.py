@@ -146,7 +146,7 @@ class TestNumbers:
 @pytest.mark.parametrize(
     ("kind", "options", "words"),
     [
-        ("paper", {}, "does not exist; there are dynamic, static, ring"),
+        ("paper", {}, "there are dynamic, static, ring"),
         ("dynamic", {"capacity": 3}, "a dynamic cache has no capacity"),
         ("static", {}, "a static cache needs a capacity; give capacity=, 1 or more"),
         ("ring", {"capacity": 0}, "capacity is 0; it needs a whole number, 1 or more"),

@@ -219,5 +219,5 @@ def test_what_a_layer_over_processes_refuses(pools):
     assert all("without a cache" in message for message in pools(2).refusals(with_a_cache))
     assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
     assert all("name the attention layers" in message for message in pools(2).refusals(on_a_linear_layer))
-    with pytest.raises(ArgumentError, match="layout 'star' does not exist"):
+    with pytest.raises(ArgumentError, match="layout is 'star'"):
         ContextParallel("star")

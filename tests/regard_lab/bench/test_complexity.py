@@ -1,14 +1,13 @@
 """The table of costs: fits find what was put in, promises are told apart from what was found, rows are sound."""
 
-import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard_lab.bench.complexity import CostGrowth, CostRow, CostTable, TimedCall, describe_table, measuring, read_row
+from regard.errors import RegardError, UnsupportedError
+from regard_lab.bench.complexity import CostRow, CostTable, TimedCall, describe_table, measuring, read_row
 from regard_lab.bench.complexity.measuring import (
     EFFORTS,
     LENGTHS,
@@ -19,7 +18,7 @@ from regard_lab.bench.complexity.measuring import (
     memory_of,
     run_complexity,
 )  # fmt: skip
-from regard_lab.bench.complexity.report import crossover, draw_table, write_table
+from regard_lab.bench.complexity.report import crossover, write_table
 from regard_lab.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
 from regard_lab.bench.measuring import Pace, call_apart
 
@@ -53,14 +52,6 @@ def test_a_fit_finds_the_power_that_was_put_in(power):
     assert slope(LENGTHS, [3e-5 * n**power for n in LENGTHS]) == pytest.approx(power)
 
 
-def test_a_fit_is_least_squares_of_logarithms():
-    import numpy as np
-
-    values = np.exp(np.random.default_rng(0).normal(size=len(LENGTHS)))
-    expected = np.polyfit(np.log(LENGTHS), np.log(values), 1)[0]
-    assert slope(LENGTHS, values.tolist()) == pytest.approx(expected)
-
-
 def test_n_log_n_is_told_by_its_own_slope_over_the_lengths():
     found = N_LOG_N.exponent([4096, 65536])
     assert found == pytest.approx(1 + math.log(math.log(65536) / math.log(4096)) / math.log(16))
@@ -88,18 +79,6 @@ def test_a_promise_is_kept_within_fifteen_hundredths(row, power, near):
     assert read_row(row, record(lambda n: n**power), None, trusted=0.0).time.near is near
 
 
-def test_too_few_lengths_are_said(row):
-    found = read_row(row, record(lambda n: 1e-9 * n, lengths=LENGTHS[3:5]), None, trusted=0.0)
-    assert "2 lengths take 0 ms or more" in found.remarks[0]
-    assert read_row(row, record(lambda n: 1e-9), None, trusted=0.02).time.found is None
-
-
-def test_memory_that_grows_otherwise_is_said_by_position(row):
-    found = read_row(row, record(lambda n: 1.0, held=lambda n: 2.0 * n**2), None, trusted=0.0)
-    assert found.memory.found == pytest.approx(2.0)
-    assert "memory per position: 4,608 bytes at n=2,304, 131,072 at the longest" in found.remarks
-
-
 def test_the_crossover_is_where_the_lines_meet():
     exact = points(LENGTHS, lambda n: 1e-9 * n**2)
     assert crossover(points(LENGTHS, lambda n: 1e-6 * n), exact) == "1,000"
@@ -108,15 +87,6 @@ def test_the_crossover_is_where_the_lines_meet():
     assert crossover(points([7], lambda n: n), exact) == "no length in common"
     twice = points(LENGTHS, lambda n: 1e-9 * n**2 * (0.5 if n == 576 else 2e3 / n))  # cheaper once, dearer again
     assert crossover(twice, exact) == "2,000"
-
-
-def test_a_row_is_measured_until_enough_lengths_count(row):
-    lengths = [point["length"] for point in measure_times(row, QUICK, lambda line: None, LENGTHS)[0]]
-    assert lengths == [256, 576]  # two count, and 400 is reached
-    far = replace(QUICK, reach=1500)
-    assert measure_times(row, far, lambda line: None, LENGTHS)[0][-1]["length"] == 2304
-    assert measure_times(replace(row, longest=600), far, lambda line: None, LENGTHS)[0][-1]["length"] == 576
-    assert len(measure_times(row, replace(far, longest=0.0), lambda line: None, LENGTHS)[0]) == 1
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -163,56 +133,10 @@ def test_memory_is_what_a_call_holds_at_most(row):
     assert [point["bytes"] / point["length"] for point in held] == pytest.approx([4000, 4000], rel=0.1)
 
 
-def test_memory_of_another_process_is_that_of_its_row():
-    held = call_apart(memory_of, "conv-3", row="conv-3", lengths=[65536])
-    assert held[0]["bytes"] > 65536 * 64 * 4
-
-
 def test_a_process_that_dies_says_why(monkeypatch):
     monkeypatch.setattr("regard_lab.bench.measuring.PROGRAM", "raise SystemExit('out of breath')")
     with pytest.raises(RegardError, match="the memory of softmax was not measured: out of breath"):
         call_apart(memory_of, "softmax", row="softmax", lengths=[1024])
-
-
-def test_popular_mistakes_are_corrected():
-    for name, growth in (("strided", "n·sqrt(n)"), ("fixed", "n·sqrt(n)"), ("reformer", "n·log n")):
-        assert ROWS[name].growth.text == growth
-        assert "often listed as O(n)" in ROWS[name].correction
-        assert growth in ROWS[name].correction
-
-
-@pytest.fixture
-def quickly(monkeypatch):
-    """Runs in which rows are measured at once; the list of those that were."""
-    done = []
-
-    def measured(row, quick, tell):
-        if "interrupt" in done and row.name == "causal":
-            raise KeyboardInterrupt
-        done.append(row.name)
-        return record(lambda n: 1e-9 * n**2, lambda n: 256.0 * n)
-
-    monkeypatch.setattr(measuring, "_measured", measured)
-    return done
-
-
-def test_an_interrupted_table_keeps_finished_rows_and_goes_on(quickly, tmp_path):
-    quickly.append("interrupt")
-    with pytest.raises(KeyboardInterrupt):
-        run_complexity(["softmax", "causal"], out=tmp_path)
-    assert set(json.loads((tmp_path / "complexity.json").read_text())["cases"]) == {"softmax"}
-    assert {path.name for path in tmp_path.iterdir()} == {"complexity.json", "complexity.md", "complexity.png"}
-    quickly.clear()
-    table = run_complexity(["softmax", "causal"], out=tmp_path, resume=True)
-    assert quickly == ["causal"]
-    assert CostTable.load(tmp_path) == table
-    with pytest.raises(ArgumentError, match="another quick"):
-        run_complexity(out=tmp_path, resume=True, quick=True)
-
-
-def test_an_unknown_row_is_refused():
-    with pytest.raises(ArgumentError, match="no row is called 'nothing'; there are written-out, softmax"):
-        run_complexity(["nothing"])
 
 
 def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
@@ -248,14 +172,6 @@ def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     }
 
 
-def test_curves_are_drawn_where_there_are_two_lengths(tmp_path):
-    few = record(lambda n: 1.0, lengths=[256])
-    assert draw_table(CostTable(HERE, True, "", {"softmax": few}), tmp_path) is None
-    assert not list(tmp_path.iterdir())
-    path = draw_table(CostTable(HERE, True, "", {"softmax": record(lambda n: 1.0), "gru": few}), tmp_path)
-    assert path.read_bytes()[1:4] == b"PNG"
-
-
 def test_a_short_table_from_start_to_end(monkeypatch, tmp_path):
     monkeypatch.setitem(EFFORTS, True, QUICK)
     table = run_complexity(["softmax", "conv-3"], quick=True, out=tmp_path)
@@ -263,7 +179,3 @@ def test_a_short_table_from_start_to_end(monkeypatch, tmp_path):
     assert [len(row["times"]) for row in table.rows.values()] == [2, 2]
     assert table.command == "regard bench complexity softmax conv-3 --quick"
     assert table.rows["softmax"]["error"] < 1e-5
-
-
-def test_growth_is_shown_by_its_own_text():
-    assert CostGrowth("n", float).exponent([10, 100]) == 1.0

@@ -5,21 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from test_code_blocks import regard
 
-import regard as rg
-from docs.making import articles
-from docs.making.article_sections import ARTICLES, EXAMPLE, Section
+from docs.making.article_sections import ARTICLES
 from docs.making.articles import answers, command_exists, is_answered
 from docs.making.blocks import mentioned
 from docs.making.figures import DOCS
-from docs.making.worked_examples import NUMBERS, example
-from regard.errors import ArgumentError
+from docs.making.worked_examples import example
 from regard_lab.lessons import LESSONS
-from regard_lab.lessons.taught import Claim
 
 PAGE = DOCS / "articles.md"
 TEXT = PAGE.read_text("utf-8")
@@ -117,31 +112,6 @@ def test_a_command_that_does_not_exist_is_seen(words):
     assert not command_exists(words)
 
 
-@pytest.mark.usefixtures("untimed")
-def test_a_row_that_trains_says_how_long_it_takes():
-    training = [section for section in ALL if any(words.startswith("train ") for words in section.commands)]
-    assert len(training) >= 6
-    for section in training:
-        assert "(10 minutes at most" in articles.row(section), section.title
-    measured = (
-        "; 8 CPU minutes gave an exact match of 0.940, [report](../benchmarks/results/every_model_cpu_202611.md))"
-    )
-    assert articles.time_of("train translation --data pronouns --model bahdanau --out run").endswith(measured)
-
-
-def test_what_is_missing_is_left_out_of_a_row(monkeypatch):
-    section = Section("Both", ("nothing", "causal: The three steps"), ("show causal --no", 'show "causal"'))
-    row = articles.row(section)
-    assert "--no" not in row
-    assert "nothing" not in row
-    assert row.startswith(
-        '| Both | `regard show "causal"` | [The causal mask](lessons/causal.md) | The three steps give'
-    )
-    assert not is_answered(Section("None", ("nothing",), ('show "causal"',)))
-    with pytest.raises(ArgumentError, match="no claim of lesson causal starts with 'Four'"):
-        articles.number(Section("Wrong", ("causal: Four",)))
-
-
 def test_the_worked_example_has_the_articles_numbers():
     """As the article prints them, to four decimals."""
     golden = {
@@ -152,45 +122,6 @@ def test_the_worked_example_has_the_articles_numbers():
     for name, numbers in golden.items():
         assert example()[name].tolist() == pytest.approx(numbers, abs=6e-5), name
     assert example()["contexts"][1, :2].tolist() == pytest.approx([-1.5993, 0.0156], abs=6e-5)
-
-
-def test_a_number_of_the_worked_example_stands_beside_the_command_that_prints_it(monkeypatch, capsys):
-    shlexed = shlex.split(EXAMPLE)
-    regard(shlexed, monkeypatch)
-    printed = capsys.readouterr().out.replace("−", "-")
-    for name in ("ids", "scores", "weights", "contexts", "matrices"):
-        numbers = re.findall(r"-?\d+(?:\.\d+)?", NUMBERS[name]())
-        assert numbers
-        assert [one for one in numbers if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d.])", printed)] == [], name
-        for section in ALL:
-            assert section.number != name or section.commands == (EXAMPLE,), section.title
-
-
-def test_a_section_whose_article_is_not_confirmed_says_so():
-    for title, words in (("“The cat sat", ["not the words with the most weight"]),
-                         ("“The quick brown fox", ["No head", "'verb to subject'", "'noun to modifier'"])):  # fmt: skip
-        (section,) = [section for section in ALL if section.title.startswith(title)]
-        for word in words:
-            assert word in articles.number(section)
-
-
-def test_a_claim_that_does_not_hold_is_said_so(monkeypatch):
-    claims = (Claim("Birds fly.", False, "1 of 2"), Claim("Birds sing.", None, "1 of 3"), Claim("Fish.", True, "2"))
-    monkeypatch.setattr(articles, "taught", lambda name: SimpleNamespace(claims=claims))
-    said = articles.number(Section("All", ("causal: Birds fly", "causal: Birds sing", "causal: Fish")))
-    assert said == "does not hold: Birds fly (1 of 2); undecided: Birds sing (1 of 3); Fish (2)"
-
-
-def test_computed_numbers_are_checked_against_regard(monkeypatch):
-    used = {section.number for section in ALL if section.number is not None}
-    assert used == set(NUMBERS)
-    for name in ("z_by_hand", "by_columns", "joined_heads"):
-        assert NUMBERS[name]()
-    right = rg.attention
-    monkeypatch.setattr(rg, "attention", lambda q, k, v: right(q, k, v, scale=1.0))
-    for name in ("z_by_hand", "by_columns", "joined_heads"):
-        with pytest.raises(AssertionError, match="differs from regard"):
-            NUMBERS[name]()
 
 
 def test_the_page_is_linked_from_where_readers_start():

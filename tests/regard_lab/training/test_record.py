@@ -5,12 +5,11 @@ import types
 from typing import ClassVar
 
 import pytest
-from matplotlib.figure import Figure
 from toy_training import CrashError, at_step, crash, log_without_times, seals, train_toy
 
 from regard.errors import CheckpointError, DataError, MissingPackageError
 from regard_lab.training import draw_curves, read_log
-from regard_lab.training.record import Log, _draw_losses, _render, read_what_is_left
+from regard_lab.training.record import Log, _render, read_what_is_left
 
 
 def lines_up_to(step: int) -> list[dict]:
@@ -83,12 +82,6 @@ def test_curves_are_drawn_from_the_log_alone(path, tmp_path):
     draw_curves(path, tmp_path / "curves.png")
     width, height = png_size(tmp_path / "curves.png")
     assert (width, height) == (840, 600)
-
-
-def test_a_small_best_loss_is_not_rounded_to_zero():
-    axes = Figure().subplots()
-    _draw_losses(axes, [], [{"step": 10, "loss": 0.25}, {"step": 20, "loss": 0.000412}])
-    assert [text.get_text() for text in axes.get_legend().get_texts()][1] == "validation, best 0.000412 at step 20"
 
 
 def test_one_line_is_enough_and_none_is_refused(path, tmp_path):

@@ -17,18 +17,9 @@ def of(data=None, config=None):
     return fingerprint(torch.nn.Linear(2, 1), "toy", {}, {}, data or {}, config or TrainingConfig(), 1)
 
 
-def test_equal_things_have_no_differences_whatever_their_order_or_sequence():
-    assert differences({"a": 1, "b": {"c": 2}}, {"b": {"c": 2}, "a": 1}) == []
-    assert differences(of({"sizes": (1, 2)}), of({"sizes": [1, 2]})) == []
-
-
 def test_each_difference_is_one_phrase():
     before, now = {"a": {"b": 1, "c": 2, "d": {"e": 3}}}, {"a": {"b": 9, "c": 2}, "f": 4}
     assert differences(before, now) == ["a.b was 1, now 9", "a.d was {'e': 3}, now absent", "f was absent, now 4"]
-
-
-def test_a_long_value_is_cut_in_the_phrase():
-    assert len(differences("x" * 1000, "y" * 1000)[0]) < 200
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), torch.ones(1)])
