@@ -20,7 +20,8 @@ import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
-from benchmarks.report import RESULTS, options, table
+from benchmarks.report import RESULTS, options
+from regard_lab.bench.report import markdown_table
 from regard_lab.lessons.report import REPORTS, write_report
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -177,7 +178,7 @@ def page(figures: dict[str, Any]) -> str:
             f"predicted, {model['cpu_seconds']} CPU seconds, validation loss {model['valid_loss']} nats.",
             "",
         ]
-        lines += [*table(COLUMNS, (row(name, one) for name, one in model["relations"].items())), ""]
+        lines += [*markdown_table(COLUMNS, (row(name, one) for name, one in model["relations"].items())), ""]
     return "\n".join(lines)
 
 

@@ -133,11 +133,6 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 def call_apart(function: FunctionType, name: str, **arguments: Any) -> Any:
     """Call a function of a module in a separate process; arguments and result are passed as JSON.
 
-    Args:
-        function: it measures memory.
-        name: whose memory, for the message.
-        arguments: keyword arguments of the function.
-
     Raises:
         RegardError: the process failed; the message has the last line of its error output.
     """

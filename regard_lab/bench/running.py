@@ -233,11 +233,6 @@ def begin(results: type[R], out: Path | None, *, quick: bool, resume: bool, devi
     """Create results, or load those to continue.
 
     Args:
-        results: their class.
-        out: their folder.
-        quick: whether this is a quick run.
-        resume: continue the results in the folder.
-        device: "cpu" or "cuda".
         command: the command line that repeats the measurement.
 
     Raises:

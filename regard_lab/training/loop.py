@@ -47,7 +47,7 @@ from regard_lab.training.identity import (
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import Clock, Progress, Record, Saved, Started, StepDone, StepSkipped, Validated
+from regard_lab.training.record import Progress, Record, Saved, Started, StepDone, StepSkipped, TrainingClock, Validated
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
@@ -112,7 +112,7 @@ def train(
         progress: a function that is handed each event; the loop itself prints nothing.
         on_begin: a function that is called once the run may be written, on the main process, after run.json, which
             marks the folder as a run, and before any other file.
-        on_validation: a function that is handed the model (to ask, not to change), the number of steps and the folder
+        on_validation: a function that is handed the model (to use, not to change), the number of steps and the folder
             after each validation, on the main process; it changes no weight and no random number.
         tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
         cpu: compute on the CPU even where there is an accelerator.
@@ -280,7 +280,7 @@ class TrainingRun:
             self.state = restore_checkpoint(last, self.model, self.engine.optimiser, self.identity.kind)
             notes += self._minutes_used()
         self.workers.wait()  # until every process has read, before one writes
-        self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
+        self.clock = TrainingClock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
             notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
             if on_begin is not None:
