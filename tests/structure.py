@@ -25,7 +25,7 @@ Graph = dict[str, set[str]]
 BUDGETS = {  # on their way to 28,000, 34,500, 7,000 and 48,000
     "regard": 30_300,
     "regard_lab": 39_500,  # without bench
-    "benchmarks": 8_000,  # with regard_lab.bench
+    "benchmarks": 7_600,  # with regard_lab.bench
     "tests": 60_100,
 }
 LONGEST_FILE = 600

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import SmallDecoder, Training, duplication, score, train
-from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, at_least, mean, over_seeds
+from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, at_least, mean, over_seeds
 from regard.mechanisms import LSH
 
 SYMBOLS, WORD, ROWS = 10, 63, 16
@@ -19,7 +19,7 @@ ROUNDS = (1, 2, 4, 8)
 SIZES = {"chunk 8, 32 buckets": (8, 32), "chunk 4, 64 buckets": (4, 64), "chunk 2, 128 buckets": (2, 128)}
 HASH_SEEDS = range(8)
 EXACT = LSH(chunk=LENGTH)  # a text that fits into one chunk is not hashed
-HOW = Training(updates=300, rate=3e-3)
+HOW = UpdatePlan(updates=300, rate=3e-3)
 DRAW = duplication(SYMBOLS, WORD, ROWS)
 
 
@@ -54,14 +54,14 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     return {**found, **done}
 
 
-def judge(records: Records) -> list[Verdict]:
+def judge(records: Records) -> list[ClaimVerdict]:
     """Accuracy rises with rounds to that of exact attention; one round is clearly lower where chunks are small."""
     smallest = list(SIZES)[-1]
     verdicts = [at_least("accuracy with exact attention", over_seeds(records, smallest, "exact"), 0.99)]
     for contender in SIZES:
         falls = _largest_falls([over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS])
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 f"{contender}: accuracy never falls from 1 to 8 rounds by more than 0.002; it does by {max(falls):.3f} "
                 f"at most",
                 max(falls) <= 0.002,

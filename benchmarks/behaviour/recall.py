@@ -8,17 +8,27 @@ from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import Batch, SmallDecoder, Training, recall, score, train
-from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, at_least, below, mean, over_seeds
+from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, recall, score, train
+from benchmarks.behaviour.study import (
+    ClaimVerdict,
+    Experiment,
+    Record,
+    Records,
+    apart,
+    at_least,
+    below,
+    mean,
+    over_seeds,
+)
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
 
 LENGTH, VOCABULARY, ROWS, HEADS = 64, 256, 32, 2
 PAIRS = (4, 8, 16)
 DRAWS = {pairs: recall(VOCABULARY, LENGTH, ROWS, pairs) for pairs in PAIRS}
-HOW = Training(updates=1200, rate=3e-3)
+HOW = UpdatePlan(updates=1200, rate=3e-3)
 SLOW = replace(HOW, rate=1e-3)
 
-CONTENDERS: dict[str, tuple[Mechanism, int, Training]] = {
+CONTENDERS: dict[str, tuple[Mechanism, int, UpdatePlan]] = {
     "softmax, dim 32": (Softmax(), 32, HOW),
     "linear, dim 16": (LinearTransformer(), 16, HOW),
     "linear, dim 32": (LinearTransformer(), 32, HOW),
@@ -53,7 +63,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     return {"kept": numbers_kept(contender), **accuracies, **vars(done)}
 
 
-def judge(records: Records) -> list[Verdict]:
+def judge(records: Records) -> list[ClaimVerdict]:
     """Check that a small state fails where a larger one succeeds, and softmax, which stores every key."""
     found = {
         (contender, pairs): over_seeds(records, contender, f"accuracy_{pairs}")

@@ -26,6 +26,7 @@ from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
+from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import Kind, Run
 from regard.reprs import Described
 
@@ -121,7 +122,6 @@ def _mask_size(problem: Problem, run: Run) -> int:
 
 
 def _nothing(problem: Problem, operands: Operands) -> Result:
-    """The result of a problem in which every row is empty."""
     shape = operands.q.shape[:3]
     wide = torch.promote_types(problem.dtype, torch.float32)
     none = operands.q.new_zeros(*shape, 0, dtype=wide)
@@ -159,8 +159,7 @@ def _allowed(problem: Problem, operands: Operands, run: Run) -> tuple[torch.Tens
     if run.kind == Kind.WHOLE:
         return None, None
     grid = operands.grid.block(range(problem.q_len), run.keys)
-    pairs = problem.pattern.evaluate(grid)
-    pairs = pairs if pairs.dim() == 4 else pairs[None, None]
+    pairs = four_axes(problem.pattern.evaluate(grid))
     bias = operands.bias_block(grid)
     return (pairs, None) if bias is None else (pairs & (bias != -torch.inf), bias)
 
@@ -242,7 +241,6 @@ def _parts(q: torch.Tensor, keys: int) -> int:
 
 
 def _weighed(problem: Problem, runs: Runs, operands: Operands) -> Result:
-    """Output and every statistic."""
     scores, seen = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
     if problem.want:
         seen = seen & (scores != -math.inf)

@@ -57,7 +57,6 @@ class Tiling:
 
     @property
     def window(self) -> int:
-        """Keys of a tile."""
         return self.back + self.tile
 
     @property
@@ -72,18 +71,15 @@ class Tiling:
 
     @property
     def together(self) -> int:
-        """Units that are computed together."""
         return max(1, BLOCK // self.pairs)
 
     def groups(self, count: int) -> int:
-        """The number of groups in which this many units are computed."""
         return -(-count // self.together)
 
     def units(self, count: int) -> Iterator[slice]:
         return (slice(first, first + self.together) for first in range(0, count, self.together))
 
     def runs(self) -> Iterator[slice]:
-        """Tiles that are computed together."""
         step = max(1, BLOCK // (self.tile * self.window))
         return (slice(first, min(self.tiles, first + step)) for first in range(0, self.tiles, step))
 

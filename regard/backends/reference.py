@@ -122,11 +122,6 @@ def _local(problem: Problem) -> AroundCentre | None:
     return score if isinstance(score, AroundCentre) else None
 
 
-def has_formula(mechanism: Mechanism) -> bool:
-    """Whether a mechanism defines its formula."""
-    return type(mechanism).formula is not Mechanism.formula
-
-
 def by_formula(problem: Problem, operands: Operands) -> Result:
     """Output and every statistic by the formula of a mechanism other than softmax."""
     q, k, v, grid = operands.q, operands.k, operands.v, operands.grid
@@ -145,7 +140,7 @@ class Reference(Described):
     name = "reference"
     limits = (
         where(
-            lambda problem: not (problem.mechanism.is_softmax or has_formula(problem.mechanism)),
+            lambda one: not one.mechanism.is_softmax and type(one.mechanism).formula is Mechanism.formula,
             "it has no formula for {problem.mechanism}",
         ),
     )

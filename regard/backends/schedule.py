@@ -67,7 +67,6 @@ class Schedule:
 
     @classmethod
     def of_problem(cls, problem: Problem, rows: int, align: int = 1, most: int | None = None) -> Schedule:
-        """The schedule of a problem."""
         starts = None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
         return cls(problem.pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), rows, align, most)
 
@@ -96,7 +95,6 @@ class Schedule:
 
     @property
     def whole(self) -> RowBlock:
-        """All rows as one row block."""
         return self.block_of(range(self.q_len))
 
     @property
@@ -105,7 +103,6 @@ class Schedule:
         return sum(block.pairs for block in self)
 
     def arrays(self) -> Arrays:
-        """The schedule as int32 arrays."""
         return _Writing(self).result()
 
     def _times(self, block: RowBlock) -> int:

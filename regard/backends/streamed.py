@@ -276,7 +276,6 @@ class Dropping:
         self._room = scores.workspace() if self.dropout else None
 
     def open(self, row_block: RowBlock) -> None:
-        """Begin a row block."""
         if self._room is not None:
             problem, grid = self.scores.problem, self.scores.grid
             rows = grid.block(row_block.rows, grid.keys)

@@ -187,11 +187,9 @@ class SharedPattern:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has every batch row and head."""
         return self.heads is None and self.rows == slice(None)
 
     def of_queries(self, x: torch.Tensor) -> torch.Tensor:
-        """The batch rows and heads of (batch, heads, ...)."""
         return x[self.rows] if self.heads is None else x[self.rows, self.heads_of_inputs[0]]
 
     def of_keys(self, x: torch.Tensor) -> torch.Tensor:
@@ -199,14 +197,12 @@ class SharedPattern:
         return x[self.rows] if self.heads is None else x[self.rows, self.heads_of_inputs[1]]
 
     def operands(self, operands: Operands) -> Operands:
-        """The operands of these batch rows and heads."""
         q, k, v, bias = self.of_queries(operands.q), self.of_keys(operands.k), self.of_keys(operands.v), operands.bias
         if isinstance(bias, Relative) and self.heads is not None and len(bias.table) > 1:
             bias = replace(bias, table=bias.table[list(self.heads)])
         return operands._replace(q=q, k=k, v=v, bias=bias)
 
     def saved(self, saved: flash.Saved) -> flash.Saved:
-        """The saved tensors of these batch rows and heads."""
         lse = None if saved.grad_log_sum_exp is None else self.of_queries(saved.grad_log_sum_exp)
         rows = {name: self.of_queries(getattr(saved, name)) for name in ("q", "output", "log_sum_exp", "grad")}
         return flash.Saved(**rows, k=self.of_keys(saved.k), v=self.of_keys(saved.v), grad_log_sum_exp=lse)

@@ -19,7 +19,7 @@ from regard.arguments import a_path, count_of
 from regard.errors import ArgumentError, CheckpointError, OccupiedError, RegardError
 from regard.reprs import brief
 from regard.storage.ownership import check_ours
-from regard.storage.sealed_json import read_sealed, read_sealed_or_older
+from regard.storage.sealed_json import read_sealed
 from regard_lab.models.storage import CHECKPOINTS_FILE, read_checkpoints
 from regard_lab.training.checkpoint import (
     RunState,
@@ -38,18 +38,16 @@ from regard_lab.training.config import (
 )
 from regard_lab.training.engine import Engine, StepSums, Task, Workers
 from regard_lab.training.identity import (
-    KEYS,
     MAY_CHANGE,
     RUN_FILE,
     Identity,
-    completed,
     describe_session,
     differences,
     environment,
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import Clock, Progress, Record, Saved, Started, StepDone, StepSkipped, Validated
+from regard_lab.training.record import Progress, Record, Saved, Started, StepDone, StepSkipped, TrainingClock, Validated
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
@@ -114,7 +112,7 @@ def train(
         progress: a function that is handed each event; the loop itself prints nothing.
         on_begin: a function that is called once the run may be written, on the main process, after run.json, which
             marks the folder as a run, and before any other file.
-        on_validation: a function that is handed the model (to ask, not to change), the number of steps and the folder
+        on_validation: a function that is handed the model (to use, not to change), the number of steps and the folder
             after each validation, on the main process; it changes no weight and no random number.
         tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
         cpu: compute on the CPU even where there is an accelerator.
@@ -178,10 +176,8 @@ def check_run_folder(folder: str | Path) -> None:
     if (folder / "config.json").exists():
         raise OccupiedError(f"{folder} holds a saved model, which a run would hide; choose another folder")
     marks = {
-        RUN_FILE: lambda path: read_sealed_or_older(path, KEYS, KEYS),
-        CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent),
-        SETTINGS_FILE: read_sealed,
-    }
+        RUN_FILE: read_sealed, CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent), SETTINGS_FILE: read_sealed,
+    }  # fmt: skip
     check_ours(folder, marks, "run", aside=("lock",))
 
 
@@ -284,7 +280,7 @@ class TrainingRun:
             self.state = restore_checkpoint(last, self.model, self.engine.optimiser, self.identity.kind)
             notes += self._minutes_used()
         self.workers.wait()  # until every process has read, before one writes
-        self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
+        self.clock = TrainingClock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
             notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
             if on_begin is not None:
@@ -301,7 +297,7 @@ class TrainingRun:
         """Refuse another run; return what differs harmlessly."""
         before = read_training(checkpoint)
         now = self.identity.fingerprint
-        if changed := differences(completed(before["fingerprint"], now, self.model), now):
+        if changed := differences(before["fingerprint"], now):
             plain = {f"{name} was another": "its texts have changed" for name in ("data.ids", "data.hash")}
             others = [plain.get(one, one.removeprefix("data.")) for one in changed if one.startswith(OF_DATA)]
             if others:

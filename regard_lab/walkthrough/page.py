@@ -18,10 +18,10 @@ from regard.arguments import count_of, of_kind
 from regard_lab.seeing.terminal import visible, visible_text
 from regard_lab.walkthrough.steps import Axis, Step, Walk, opening_code
 from regard_lab.walkthrough.tables import (
+    DARK_WEIGHTS,
     LEVELS,
     NEGATIVE,
     POSITIVE,
-    DARK_WEIGHTS,
     WEIGHTS,
     Gap,
     NumberTable,

@@ -110,7 +110,9 @@ def _levels(stops: tuple[str, ...], count: int = 52) -> tuple[str, ...]:
     for level in range(count):
         below, share = divmod(level / (count - 1) * (len(parts) - 1), 1)
         low, high = parts[int(below)], parts[min(int(below) + 1, len(parts) - 1)]
-        colours.append("".join(f"{round(one + share * (other - one)):02x}" for one, other in zip(low, high, strict=True)))
+        colours.append(
+            "".join(f"{round(one + share * (other - one)):02x}" for one, other in zip(low, high, strict=True))
+        )
     return tuple(colours)
 
 

@@ -23,7 +23,7 @@ from regard.errors import RegardError
 from regard.patterns import Pattern, parse
 from tests.regard.fuzz.meanings import LEAVES, TENSORS, Places, build, plain_leaf
 
-from .found import Found
+from .running import Found
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import test_garbage as single

@@ -24,7 +24,6 @@ PACKAGES = (
     "regard.patterns", "regard_lab.text", "regard_lab.models", "regard_lab.decoding",
     "regard_lab.training", "regard_lab.conversion", "regard_lab.seeing", "regard.storage",
     "regard_lab.training.comparison", "regard_lab.walkthrough", "regard_lab.bench",
-    "regard.testing",
 )  # fmt: skip
 
 GARBAGE: dict[str, Any] = {

@@ -140,7 +140,6 @@ def _fused_at_once(problem: Problem) -> bool:
 
 
 def _cost(problem: Problem, grid: Grid) -> Cost:
-    """The cost of computing every tile that may contain an allowed pair."""
     long = pairs_of_long_band(problem, TILE, TILE)
     if long is None:
         pairs = pairs_of_tiles(problem.pattern, grid, problem.batch, problem.heads)

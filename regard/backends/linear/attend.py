@@ -200,7 +200,6 @@ class _WayBack:
         return both
 
     def result(self) -> list[torch.Tensor | None]:
-        """The gradients of all tensors, in their order and shapes."""
         k_log, k = self.tensors.k_log, self.tensors.k.flatten(0, 1)
         dk_log = None if k_log is None else (k * self.dk).sum(-1)  # exp(k_log) scales the key
         grads = (self.dq, self.dk, self.dv, dk_log, self.ddecay_log, self.dleast)
@@ -225,14 +224,7 @@ class Pack:
 
 
 def pack_documents(ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device) -> list[Pack]:
-    """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids.
-
-    Args:
-        ids: each (length or more,) or (batch, length or more).
-        batch: number of batch rows.
-        length: number of positions.
-        device: device of the result.
-    """
+    """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids."""
     names = torch.arange(batch, device=device)[:, None].expand(batch, length)
     for one in ids:
         _, here = torch.unique(one.to(device)[..., :length], return_inverse=True)

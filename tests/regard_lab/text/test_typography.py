@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.errors import ArgumentError
 from regard_lab.decoding import Translator, evaluate
 from regard_lab.seeing.lenses import find_contrast
 from regard_lab.text import Pair, Tokeniser, normalise, read_pairs, score, tidy_target
@@ -66,13 +65,6 @@ def test_a_word_keeps_its_apostrophe_and_a_mark_its_no_break_space():
 def test_a_tokeniser_of_an_earlier_version_normalises_targets_as_its_training_did():
     assert "typographic" not in json.loads(OLD.to_json())
     assert OLD.encode_target("L’été\u202f?") == OLD.encode("L'été ?")
-
-
-def test_targets_of_a_verbatim_tokeniser_are_refused():
-    with pytest.raises(ArgumentError, match="normalises no text"):
-        Tokeniser.train(["a"], 300, verbatim=True, targets=["b"])
-    with pytest.raises(ArgumentError, match="targets is one string"):
-        Tokeniser.train(["a"], 300, targets="b")
 
 
 def test_a_written_word_is_found_by_either_apostrophe():
