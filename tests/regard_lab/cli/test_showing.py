@@ -341,7 +341,7 @@ def test_walkthroughs_and_lessons_of_hostile_text_are_harmless(tmp_path, monkeyp
         assert_harmless(answer.out, answer.err, *(path.read_text() for path in tmp_path.glob("*.html")))
     for form in ([], ["--json"]):
         text = f"one [red]{HOSTILE}[/red] :smile: two"
-        answer = regard("lesson", "windows", "--text", text, *form, terminal=True)
+        answer = regard("lesson", "causal", "--text", text, *form, terminal=True)
         assert (answer.returncode, "[red]" in answer.out, ":smile:" in answer.out) == (0, True, True)
         assert_harmless(answer.out, answer.err)
 
