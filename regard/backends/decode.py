@@ -17,7 +17,7 @@ import torch
 
 from regard.backends import flash
 from regard.backends.dropout import drop
-from regard.backends.limits import not_empty, on_dot_products, refused, where
+from regard.backends.limits import Limited, not_empty, on_dot_products, where
 from regard.backends.merging import merge
 from regard.backends.schedule import Schedule, strict_refusal
 from regard.backends.sinks import with_sinks
@@ -28,7 +28,6 @@ from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import Kind, Run
-from regard.reprs import Described
 
 QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
 MOST = 4  # the most runs; more are computed as one run with a mask
@@ -42,7 +41,7 @@ Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-s
 
 
 @with_sinks
-class Decode(Described):
+class Decode(Limited):
     """Softmax over dot products of at most 16 queries, with every option and statistic, without a gradient."""
 
     name = "decode"
@@ -59,9 +58,7 @@ class Decode(Described):
         ),
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         runs = _runs_of(problem)
         if (refusal := strict_refusal(problem, _pairs(problem, runs))) is not None:
             return refusal

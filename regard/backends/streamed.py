@@ -15,7 +15,7 @@ import torch
 
 from regard.backends import dropout, flash
 from regard.backends.dropout import row_states, write_kept
-from regard.backends.limits import not_empty, on_softmax, refused
+from regard.backends.limits import Limited, not_empty, on_softmax
 from regard.backends.merging import Merging
 from regard.backends.schedule import strict_refusal
 from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
@@ -29,7 +29,6 @@ from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.mechanisms import Softmax
-from regard.reprs import Described
 
 # Times measured on CPU in float32, in floating-point operations that take as long:
 PAIR = 70  # of a pair forward: maximum, difference, exponential and sum
@@ -38,15 +37,13 @@ STARTING, BLOCK = 10, 5  # in calls; small operations cost less than one of `Cos
 
 
 @with_sinks
-class Streamed(Described):
+class Streamed(Limited):
     """Softmax over every score with every option."""
 
     name = "streamed"
     limits = (on_softmax, not_empty)
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         blocking = blocking_of(problem)
         size = blocking.size()
         if (refusal := strict_refusal(problem, size.pairs)) is not None:

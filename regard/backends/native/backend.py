@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from regard.backends.composed import Calls
-from regard.backends.limits import not_empty, on_dot_products, refused, where
+from regard.backends.limits import Limited, not_empty, on_dot_products, refused, where
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
@@ -15,7 +15,6 @@ from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Pattern
-from regard.reprs import Described
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5}
@@ -51,15 +50,13 @@ LIMITS = (
 
 
 @with_sinks
-class Native(Described):
+class Native(Limited):
     """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
 
     name = "native"
     limits = LIMITS
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(LIMITS, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         library = load()
         assert isinstance(library, Library)
         pairs, estimated = _pairs(problem, library)
