@@ -7,7 +7,7 @@ from functools import partial
 from regard.backends import flash
 from regard.backends.composed import RowBlockCalls, compose
 from regard.backends.limits import Limited
-from regard.backends.schedule import strict_refusal
+from regard.backends.schedule import strictly
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Offer, Operands, Refusal
@@ -24,9 +24,7 @@ class Fused(Limited):
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         calls = RowBlockCalls.of(problem)
-        if (refusal := strict_refusal(problem, calls.cost.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(calls.cost, problem), partial(_run, problem, calls))
+        return strictly(problem, Offer(with_statistics(calls.cost, problem), partial(_run, problem, calls)))
 
 
 def _run(problem: Problem, calls: RowBlockCalls, operands: Operands) -> Result:

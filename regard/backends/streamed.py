@@ -17,7 +17,7 @@ from regard.backends import dropout, flash
 from regard.backends.dropout import row_states, write_kept
 from regard.backends.limits import Limited, not_empty, on_softmax
 from regard.backends.merging import Merging
-from regard.backends.schedule import strict_refusal
+from regard.backends.schedule import strictly
 from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
 from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Scores, score_inputs
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
@@ -45,10 +45,8 @@ class Streamed(Limited):
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         blocking = blocking_of(problem)
-        size = blocking.size()
-        if (refusal := strict_refusal(problem, size.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(_cost(blocking, size), problem), partial(self.run, blocking))
+        cost = with_statistics(_cost(blocking, blocking.size()), problem)
+        return strictly(problem, Offer(cost, partial(self.run, blocking)))
 
     def run(self, blocking: Blocking, operands: Operands) -> Result:
         problem = blocking.problem

@@ -18,7 +18,7 @@ from regard.backends import flash
 from regard.backends.composed import Calls, RowBlockCalls, compose
 from regard.backends.limits import Limited, on_one_start, on_structure, where
 from regard.backends.native import kernel_of
-from regard.backends.schedule import strict_refusal
+from regard.backends.schedule import strictly
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, Relative, reachable_keys
@@ -59,9 +59,8 @@ class Tiled(Limited):
     def offer(self, problem: Problem) -> Offer | Refusal:
         shares = [SharedPattern(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
         cost = _cost(problem, shares)
-        if (refusal := strict_refusal(problem, cost.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(cost, problem), partial(_run, problem, LatticeCalls(problem, tuple(shares))))
+        run = partial(_run, problem, LatticeCalls(problem, tuple(shares)))
+        return strictly(problem, Offer(with_statistics(cost, problem), run))
 
 
 def _grid_of(problem: Problem) -> Grid:

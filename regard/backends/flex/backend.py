@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from regard.backends.flex.tile_map import MOST_RUNS, TILE, pairs_of_tiles, tile_map
 from regard.backends.limits import Limited, on_dot_products, on_one_start, on_structure, where
-from regard.backends.schedule import pairs_of_long_band, strict_refusal
+from regard.backends.schedule import pairs_of_long_band, strictly
 from regard.backends.second_order import first_order_only
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
@@ -53,10 +53,8 @@ class Flex(Limited):
         assert problem.q_start is not None
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
         grid = grid.block(grid.rows, reachable_keys(problem))
-        cost = _cost(problem, grid)
-        if (refusal := strict_refusal(problem, cost.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(cost, problem), partial(self.run, problem, grid))
+        cost = with_statistics(_cost(problem, grid), problem)
+        return strictly(problem, Offer(cost, partial(self.run, problem, grid)))
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
         output, log_sum_exp = self._attend(problem, grid, operands)

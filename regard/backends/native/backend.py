@@ -10,7 +10,7 @@ from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_st
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
 from regard.backends.native.steps import steps_of
-from regard.backends.schedule import Schedule, pairs_of_long_band, strict_refusal
+from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
@@ -59,17 +59,10 @@ class Native(Limited):
     def offer(self, problem: Problem) -> Offer | Refusal:
         library = load()
         assert isinstance(library, Library)
-        pairs, estimated = _pairs(problem, library)
-        if (refusal := strict_refusal(problem, pairs)) is not None:
-            return refusal
         kernel, reads = Kernel(library, problem), _reads_stored(problem)
         steps = steps_of(library, problem) if reads else None
-        return Offer(
-            with_kernel_statistics(_cost(problem, library, pairs, estimated), problem),
-            kernel.run,
-            takes_stored=reads,
-            steps=None if steps is None else steps.run,
-        )
+        cost = with_kernel_statistics(_cost(problem, library, *_pairs(problem, library)), problem)
+        return strictly(problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run))
 
 
 def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
