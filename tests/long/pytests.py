@@ -60,10 +60,10 @@ FOLDERS = (
 )  # fmt: skip
 # Slow tests that no other run has.
 SLOW = (
-    *_of("regard", "backends/test_flex.py backends/test_second_pass.py"),
-    *_of("regard", "mechanisms/test_lsh.py mechanisms/test_random_features.py"),
+    *_of("regard", "backends/test_flex.py"),
+    *_of("regard", "mechanisms/test_lsh.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
-    *_of("regard", "native/test_shipping.py"),
+    *_of("regard", "native/test_shipping.py native/test_native_lowered.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
     *_of("regard_lab", "native/test_native_trained.py training/test_workers.py cli/test_training_commands.py"),
 )
