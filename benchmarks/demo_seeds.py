@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import RESULTS, heading, table
+from benchmarks.report import RESULTS, heading
+from regard_lab.bench.report import markdown_table
 from regard_lab.cli.demo import SETTINGS
 
 PROCESSORS = ("avx2", "default")  # values of ATEN_CPU_CAPABILITY; default: no vector instructions
@@ -128,7 +129,7 @@ def report(records: Sequence[Record]) -> str:
         "training are the same. A processor setting (ATEN_CPU_CAPABILITY) changes the last digits of every sum:",
         "`avx2` has vector instructions, `default` has none. Rates are shares from 0 to 1; BLEU is 0 to 100.",
         "",
-        *table(("processor", "seed", *(SHOWN[name] for name in lowest)), rows),
+        *markdown_table(("processor", "seed", *(SHOWN[name] for name in lowest)), rows),
         "",
         f"Bounds for every run: {', '.join(f'{SHOWN[name]} {bound}' for name, bound in BOUNDS.items())}.",
         f"Broken by the worst: {'; '.join(broken)}." if broken else "The worst keeps all of them.",

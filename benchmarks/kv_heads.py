@@ -25,8 +25,9 @@ from typing import Any
 import torch
 
 from benchmarks.behaviour.learning import code_texts, texts
-from benchmarks.report import RESULTS, heading, options, table, trained, write
+from benchmarks.report import RESULTS, heading, options, trained, write
 from regard.arguments import count_of
+from regard_lab.bench.report import markdown_table
 from regard_lab.conversion import load_converted, with_kv_heads
 from regard_lab.conversion.own_models import turned
 from regard_lab.conversion.report import agreement_on_task
@@ -212,7 +213,7 @@ def page_of_heads(recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: fl
         f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further "
         f"training is {recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as "
         f"well.", "",
-        *table(
+        *markdown_table(
             ("heads", "method", "seed", "KV bytes per token", "parameters removed", "before", "converted",
              "after training", "original after training", "recovered"),
             [(row.kv_heads, row.method, row.seed, f"{row.kv_bytes:,}", f"{row.parameters_removed:,}",
@@ -235,7 +236,7 @@ def page_of_pooling(recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: 
         f"{recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as well. `align` "
         f"reads {recipe.calibration_batches * recipe.batch_tokens:,} tokens of the training text; 'neighbours' rotates "
         f"heads without grouping them anew.", "",
-        *table(
+        *markdown_table(
             ("shape", "text", "seed", "heads", "method", "before", "converted", "KL", "agreement", "after training",
              "original after training"),
             [(row.shape, row.text, row.seed, row.kv_heads, row.method,

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.report import RESULTS, heading, options, table
+from benchmarks.report import RESULTS, heading, options
+from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import greedy_search
 from regard_lab.lessons.report import write_report
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
@@ -171,12 +172,13 @@ def write(out: Path, recipe: StoryRecipe, rows: list[dict[str, Any]]) -> None:
             cells = [spread([row["accuracy"][str(length)] for row in own]) for length in LENGTHS]
             seconds = statistics.median(row["cpu_seconds"] for row in own)
             lines.append((name, *cells, f"{own[0]['parameters']:,}", f"{seconds:.0f}", len(own)))
+    head = ("model", *(f"length {length}" for length in LENGTHS), "parameters", "CPU seconds", "seeds")
     page = [
         *heading("Accuracy by text length", given="python benchmarks/length_story.py"),
         f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
         f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
         "median over seeds (lowest to highest).", "",
-        *table(("model", *(f"length {length}" for length in LENGTHS), "parameters", "CPU seconds", "seeds"), lines),
+        *markdown_table(head, lines),
         "", f"Promise {verdict(rows)[1]}.", "",
         f"Length {LENGTHS[-1]} does not occur in training; the Transformer has not been trained on its last positions. "
         "Models with attention are not ranked against each other.",

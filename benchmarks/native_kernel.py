@@ -21,11 +21,12 @@ import torch
 import torch.nn.functional as F
 
 import regard as rg
-from benchmarks.report import RESULTS, heading, table
+from benchmarks.report import RESULTS, heading
 from regard import patterns as p
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
 from regard_lab.bench.measuring import Pace, take_turns
+from regard_lab.bench.report import markdown_table
 from regard_lab.bench.results import processor
 
 REPORT = RESULTS / "native_cpu.md"
@@ -203,7 +204,7 @@ def main() -> None:
         "it is the time of the option over that of the plain call"
     )
     head = heading("The native backend beside PyTorch, and its options", about)
-    rows = table(("work", "against", "ours, ms", "other, ms", "ratio", "goal", "met"), lines)
+    rows = markdown_table(("work", "against", "ours, ms", "other, ms", "ratio", "goal", "met"), lines)
     REPORT.write_text("\n".join([*head, *rows, "", threads_speedup(), "", NOTES.read_text()]))
 
 

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import transformers as tf
 
-from benchmarks.report import RESULTS, heading, options, table, write
+from benchmarks.report import RESULTS, heading, options, write
 from regard.integrations.transformers import observe
 from regard_lab.bench.measuring import Pace, take_turns
-from regard_lab.bench.report import seconds
+from regard_lab.bench.report import markdown_table, seconds
 
 OUT = RESULTS / "pretrained_speed_cpu"
 VOCAB, WINDOW = 1000, 256
@@ -208,7 +208,7 @@ def main() -> None:
             ordered = [rows[one.name] for one in TIMED if one.name in rows]
             head = ("row", "regard", "other", "ratio", "promised", "difference")
             about = f", transformers {tf.__version__}: medians of CPU time on one thread, of models with 8 layers"
-            page = [*heading("Models of transformers: speed", about), *table(head, map(cells, ordered))]
+            page = [*heading("Models of transformers: speed", about), *markdown_table(head, map(cells, ordered))]
             print(write(OUT, "speed", {"rows": ordered}, page), row.name, flush=True)
 
 

@@ -20,7 +20,8 @@ import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
-from benchmarks.report import RESULTS, options, table
+from benchmarks.report import RESULTS, options
+from regard_lab.bench.report import markdown_table
 from regard_lab.lessons.report import REPORTS, write_report
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
@@ -88,13 +89,13 @@ def trained(
         steps=steps, learning_rate=recipe.learning_rate, warmup_steps=min(100, steps // 5), schedule="cosine",
         weight_decay=0.01, validate_every=max(1, steps // 4), seed=SEED, minutes=minutes,
     )  # fmt: skip
-    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=told)
+    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=print_validation)
     if result.stopped == "interrupted":
         raise SystemExit("interrupted before the training was complete; run the command again to continue")
     return model, result
 
 
-def told(event: Any) -> None:
+def print_validation(event: Any) -> None:
     """Print validations; steps are in the folder's log."""
     if isinstance(event, Validated):
         print(event, flush=True)
@@ -177,7 +178,7 @@ def page(figures: dict[str, Any]) -> str:
             f"predicted, {model['cpu_seconds']} CPU seconds, validation loss {model['valid_loss']} nats.",
             "",
         ]
-        lines += [*table(COLUMNS, (row(name, one) for name, one in model["relations"].items())), ""]
+        lines += [*markdown_table(COLUMNS, (row(name, one) for name, one in model["relations"].items())), ""]
     return "\n".join(lines)
 
 

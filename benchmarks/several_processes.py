@@ -22,8 +22,8 @@ import torch.distributed as dist
 from processes import on_processes
 
 import regard
-from benchmarks.report import table
 from regard import distributed
+from regard_lab.bench.report import markdown_table
 
 HEADS, KV_HEADS, HEAD_DIM = 8, 2, 64
 WINDOW = "causal_window(512)"
@@ -106,7 +106,7 @@ def report(found: dict[str, Any]) -> str:
         for name, one in every
     ]
     lines = [
-        *table(("", "memory of q, k, v", "peak memory", "seconds"), rows),
+        *markdown_table(("", "memory of q, k, v", "peak memory", "seconds"), rows),
         "",
         f"Each of four processes needs at most {found['share']:.3f} of the memory of one. They exchange "
         f"{found['bytes'] / 1024:.0f} KiB in all, forward and backward. The largest difference of the outputs compared "

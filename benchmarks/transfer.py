@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import RESULTS, heading, options, table, trained, write
+from benchmarks.report import RESULTS, heading, options, trained, write
+from regard_lab.bench.report import markdown_table
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.pronouns import SENSES, make_split
@@ -127,7 +128,7 @@ def page(
     return [
         *heading("Labels saved by masked words", f", {seconds:,.0f} CPU seconds of training"),
         "Classification of what *it* refers to, into 11 kinds. Accuracy on test sentences with new noun pairs.", "",
-        *table(
+        *markdown_table(
             ("labels", "seed", "from scratch", "from masked words", "margin", "most frequent kind"),
             [(r.labels, r.seed, f"{r.scratch:.3f}", f"{r.transfer:.3f}", f"{r.margin:+.3f}", f"{r.commonest:.3f}")
              for r in sorted(records, key=lambda r: (r.labels, r.seed))],

@@ -21,9 +21,10 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "regard_lab" / "decoding"))
 from hugging_face_models import marian
 
-from benchmarks.report import RESULTS, heading, table
+from benchmarks.report import RESULTS, heading
 from regard.layers import project
 from regard_lab.bench.measuring import Pace, take_turns
+from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import SpecialIds, beam_search, greedy_search
 from regard_lab.text import PAD
 
@@ -52,7 +53,7 @@ def main() -> None:
     ]
     for dtype in (torch.float32, torch.bfloat16):
         rows = [timed(theirs.to(dtype), ours.to(dtype), *case, words=words, rounds=rounds) for case in CASES]
-        lines += ["", f"## {str(dtype).removeprefix('torch.')}", "", *table(HEAD, rows)]
+        lines += ["", f"## {str(dtype).removeprefix('torch.')}", "", *markdown_table(HEAD, rows)]
     report = "\n".join([*lines, ""])
     print(report)
     if not quick:

@@ -21,9 +21,10 @@ os.environ["REGARD_NATIVE"] = "off"  # read when the first plan is made
 import torch
 
 import regard as rg
-from benchmarks.report import heading, table
+from benchmarks.report import heading
 from regard.errors import RegardError
 from regard_lab.bench.measuring import Pace, take_turns
+from regard_lab.bench.report import markdown_table
 
 REPORT = Path(__file__).parent / "results" / "without_kernel_cpu.md"
 BIG_BIRD = "sliding_window(192) | global_tokens(0..63) | random_blocks(3, 64, 0)"
@@ -131,7 +132,7 @@ def main() -> None:
         "backend over that of the row's: below 1, the backend does not earn its lines there"
     )
     head = heading("The backends in pure PyTorch, where the native kernel is missing", about)
-    measured_rows = table(("backend and its part", "call", "ms", "fastest other", "ms", "ratio"), lines)
+    measured_rows = markdown_table(("backend and its part", "call", "ms", "fastest other", "ms", "ratio"), lines)
     REPORT.write_text("\n".join([*head, *measured_rows, ""]))
 
 

@@ -39,13 +39,14 @@ def new_picture(path: Path, width: float, height: float, **options: Any) -> Gene
     replace_file(path, picture.getvalue())
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table of Markdown, as lines.
+def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A table of Markdown, as lines; the | of a pattern is escaped, since it would begin a column.
 
-    >>> markdown_table(("a", "b"), [("1", "2")])
-    ['| a | b |', '| --- | --- |', '| 1 | 2 |']
+    >>> markdown_table(("a", "b"), [(1, "causal | fixed(2)")])
+    ['| a | b |', '| --- | --- |', '| 1 | causal \\\\| fixed(2) |']
     """
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    lines = ([str(cell).replace("|", "\\|") for cell in cells] for cells in (head, ["---"] * len(head), *rows))
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:

@@ -106,11 +106,7 @@ class TrainedLength:
 
 
 class Lengths:
-    """Compares sentences with those that a training run kept aside for its test, which are like those it learned from.
-
-    Args:
-        run: the folder of the run.
-    """
+    """Compares sentences with the test sentences of a run, which are like those that it learned from."""
 
     def __init__(self, run: Path) -> None:
         self.run = run

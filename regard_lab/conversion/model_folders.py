@@ -21,7 +21,7 @@ from regard.errors import CheckpointError, UnsupportedError
 from regard.storage.files import TEXT_LIMIT, check_name
 from regard.storage.sealed_json import parse_json
 from regard.storage.tensors import CODES, DTYPES, HEADER_LIMIT, checked_entries, raw_bytes
-from regard_lab.conversion.layouts import LAYOUTS, FamilyLayout, Sizes
+from regard_lab.conversion.layouts import LAYOUTS, FamilyLayout, HeadSizes
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
@@ -132,11 +132,11 @@ def _checked_family(config: dict[str, Any], folder: Path) -> str:
     return family
 
 
-def _sizes(config: dict[str, Any], layout: FamilyLayout, path: Path) -> Sizes:
+def _sizes(config: dict[str, Any], layout: FamilyLayout, path: Path) -> HeadSizes:
     dim_name, layers_name, heads_name, kv_name = layout.config
     heads, dim = (_whole(config.get(name), name, path) for name in (heads_name, dim_name))
     kv_heads, head_dim = (None if kv_name is None else config.get(kv_name)), config.get("head_dim")
-    sizes = Sizes(
+    sizes = HeadSizes(
         layers=_whole(config.get(layers_name), layers_name, path),
         heads=heads,
         kv_heads=_whole(heads if kv_heads is None else kv_heads, str(kv_name), path),
@@ -224,7 +224,6 @@ class TensorWriter:
     Args:
         path: a new file; it has its full size at once, so that `TensorFile` can open it while it is written.
         shapes: a `blank` tensor of the dtype and shape of each, by name.
-        metadata: strings to store beside them.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:

@@ -186,7 +186,6 @@ class TextModel(Storable):
         """Vectors (..., dim) of ids (...): `dropout(table[ids] · factor + positions[places])`.
 
         Args:
-            ids: ids of the vocabulary.
             places: position of each id; None adds no positions.
             table: embeddings to read; the model's own by default.
             factor: multiplies the embeddings.

@@ -144,7 +144,7 @@ def _render(line: dict[str, Any]) -> str:
 def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     """Draw the losses in nats per token, and below them the learning rate, over the steps.
 
-    Lines of the log that cannot be read are left out, and the picture says how many.
+    Lines of the log that cannot be read are left out, and the picture shows how many.
 
     Args:
         log_path: the `log.jsonl` of a run.
@@ -214,7 +214,7 @@ def _is_number(value: object) -> bool:
 @brief
 @dataclass(frozen=True)
 class Started:
-    """Training begins or goes on: `step` steps are done; `notes` say what differs harmlessly from before.
+    """Training begins or goes on: `step` steps are done; `notes` list what differs harmlessly from before.
 
     `steps`, here and in the other events, is the number of the last step, as planned now; None while it is not known.
     """
@@ -276,10 +276,10 @@ Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
 Progress = Callable[[Event], None]
 
 
-class Clock:
+class TrainingClock:
     """Seconds of this run on the wall and on the processor, with those of the sessions before.
 
-    >>> Clock(wall_before=60.0, cpu_before=50.0).wall() >= 60.0
+    >>> TrainingClock(wall_before=60.0, cpu_before=50.0).wall() >= 60.0
     True
     """
 
@@ -324,9 +324,6 @@ class Record:
     """The log, its copy for TensorBoard and the events; silent on processes other than the main one.
 
     Args:
-        folder: of the run.
-        is_main: is this the process that writes?
-        progress: a function that is handed each event.
         tensorboard: write for TensorBoard too.
 
     Raises:
@@ -372,7 +369,7 @@ class Record:
             if name not in ("step", "kind") and value is not None:
                 self._on_board("add_scalar", f"{kind}/{name}", value, step)
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Hand an event to the progress function."""
         if self._progress is not None and self._is_main:
             self._progress(event)
@@ -389,14 +386,16 @@ class Record:
                 self._board.close()
 
     def _on_board(self, method: str, *values: Any) -> None:
-        """Call TensorBoard's writer; if that fails, the copy of the log ends and an event says so."""
+        """Call TensorBoard's writer; if that fails, the copy of the log ends and an event reports it."""
         if self._board is None:
             return
         try:
             getattr(self._board, method)(*values)
         except Exception as error:  # whatever its writer raises: the copy stops no training, the log has every number
             self._board = None
-            self.tell(Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}"))
+            self.report(
+                Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}")
+            )
 
 
 def _board_writer() -> Any:

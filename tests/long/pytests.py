@@ -60,14 +60,12 @@ FOLDERS = (
 )  # fmt: skip
 # Slow tests that no other run has.
 SLOW = (
-    *_of("regard", "backends/test_flex.py backends/test_second_pass.py"),
-    *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh.py"),
-    *_of("regard", "mechanisms/test_random_features.py"),
+    *_of("regard", "backends/test_flex.py"),
+    *_of("regard", "mechanisms/test_lsh.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
-    *_of("regard", "native/test_shipping.py"),
+    *_of("regard", "native/test_shipping.py native/test_native_lowered.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
-    *_of("regard_lab", "models/test_language_state.py native/test_native_trained.py conversion/test_folder_memory.py"),
-    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_commands.py"),
+    *_of("regard_lab", "native/test_native_trained.py training/test_workers.py cli/test_training_commands.py"),
 )
 
 

@@ -82,10 +82,9 @@ def write_run(
 
 
 def changed_data(run: Path, settings: Mapping[str, Any]) -> str | None:
-    """A phrase about the data files that are not those that a run was begun with; None if it does not say which.
+    """A phrase about the data files that are not those that a run was begun with; None if it does not list them.
 
     Args:
-        run: the folder.
         settings: those of now; they may name the files at another place.
     """
     before, now = read_sealed(run / SETTINGS_FILE).get("data"), _marks(settings)
@@ -142,10 +141,6 @@ def read_test(run: Path) -> list[Pair]:
 
 def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
     """How many of these pairs the run has learned from; None where the run does not store them.
-
-    Args:
-        run: the folder of the run, or of one of its checkpoints.
-        pairs: pairs of any origin.
 
     Raises:
         CheckpointError: what the run stores is damaged.
@@ -205,7 +200,7 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
     """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
 
     What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
-    be written is told. Neither stops the training.
+    be written is reported. Neither stops the training.
     """
     path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
     try:
@@ -222,10 +217,10 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
 
 
 def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None:
-    """Draw the curves, or tell why there are none: a picture stops no training, whatever the log holds."""
+    """Draw the curves, or report why there are none: a picture stops no training, whatever the log holds."""
     try:
         lost = draw_curves(run / "log.jsonl", run / "curves.png")
-    except Exception as error:  # whatever a drawing library says of numbers that cannot be drawn
+    except Exception as error:  # whatever a drawing library raises for numbers that cannot be drawn
         reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
         tell(f"no picture: {reason}")
         return

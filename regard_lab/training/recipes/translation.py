@@ -99,7 +99,7 @@ class TranslationTraining(Recipe):
     @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(RunConfig):  # ty: ignore[incompatible-attribute-override]
-        """Everything that decides the training of a translator; `new_config` knows each model's own defaults.
+        """Everything that decides the training of a translator; `new_config` has each model's own defaults.
 
         Args:
             data: a .tsv, .csv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
@@ -176,7 +176,7 @@ class TranslationTraining(Recipe):
                 RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TranslationTransformer(config)
             )
 
-    # Defaults that differ from those of the Config, by the words that say for which models.
+    # Defaults that differ from those of the Config, by the words for which models.
     VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
         "for luong-dot": {"input_feeding": FED["input_feeding"]},
     }
@@ -302,7 +302,7 @@ NOTHING = TranslationBatch(torch.tensor([[END]]), torch.tensor([[BEGIN]]), torch
 
 
 class TranslationTask(Described):
-    """What `train` asks of pairs of sentences.
+    """What `train` needs of pairs of sentences.
 
     Args:
         train: pairs to learn from.
@@ -376,7 +376,7 @@ class TranslationTask(Described):
         return self._cross_entropy(model, batch, 0.0)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells these data, in this order, from others."""
+        """What differs between these data, in this order, and others."""
         digest = hash_of(self._train, self._valid)
         return {"pairs": len(self._train), "ids": digest, **self._settings}
 
@@ -426,11 +426,11 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
 
 
 def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -> list[str]:
-    """Draw the attention of a translation, or say why not."""
+    """Draw the attention of a translation, or return why not."""
     try:
         for one in shown:
             maps = look(translator.model, translator.tokeniser, one.source, one.ids)
             draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy_target(one.text)}")
-    except Exception as error:  # whatever a drawing library says: a picture stops no training
+    except Exception as error:  # whatever a drawing library raises: a picture stops no training
         return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
     return []

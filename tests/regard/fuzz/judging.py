@@ -106,13 +106,6 @@ def _verdict(made: Made, expected: _Expected, backend: str) -> Verdict:
     return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), share)
 
 
-def compared(made: Made, backend: str, found: Tensors, pieces: int) -> Verdict:
-    """The verdict on results that were computed otherwise, their gradients as sums of so many pieces."""
-    told = list(_Expected(made, pieces).compare(found, second=False))
-    wrong = [reason for reason, share in told if share > 1]
-    return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), max(share for _, share in told))
-
-
 def _same(one: torch.Tensor, other: torch.Tensor, bits: bool) -> bool:
     """Whether two results are equal in every bit, or, without `bits`, up to rounding.
 
@@ -197,8 +190,8 @@ def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict
 class _Expected:
     """The oracle's answers and their bounds; another pair where a backend picked other top keys."""
 
-    def __init__(self, made: Made, pieces: int = 1) -> None:
-        self.made, self.pieces = made, pieces
+    def __init__(self, made: Made) -> None:
+        self.made = made
         self._known: list[tuple[Any, bool, Answer, Tensors]] = []
 
     def of(self, picked: torch.Tensor | None, second: bool) -> tuple[Answer, Tensors]:
@@ -206,7 +199,7 @@ class _Expected:
             if twice >= second and (picked is None if other is None else picked is not None and picked.equal(other)):
                 return found, bounds
         found = answer(self.made, picked, second)
-        bounds = errors(self.made, found, picked, second, self.pieces)
+        bounds = errors(self.made, found, picked, second)
         self._known.append((picked, second, found, bounds))
         return found, bounds
 

@@ -14,13 +14,13 @@ import torch
 
 from benchmarks.behaviour import __main__ as running
 from benchmarks.behaviour import hashing
-from benchmarks.behaviour.learning import SmallDecoder, Training, duplication, score, train
+from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
 from benchmarks.behaviour.study import (
+    BehaviourResults,
+    ClaimVerdict,
     Experiment,
     Record,
     Records,
-    Results,
-    Verdict,
     apart,
     at_least,
     below,
@@ -44,7 +44,7 @@ class Recorder:
 
 
 def experiment(name: str, run: Callable[[str, int, bool], Record]) -> Experiment:
-    def judge(records: Records) -> list[Verdict]:
+    def judge(records: Records) -> list[ClaimVerdict]:
         return [at_least("accuracy of one", over_seeds(records, "one", "accuracy"), 0.6)]
 
     def draw(records: Records, axes: Any) -> None:
@@ -66,7 +66,7 @@ def test_every_contender_is_trained_with_every_seed_and_judged(tmp_path: Path, m
     page = (tmp_path / "behaviour.md").read_text()
     assert "| one | 0.600 (0.500 to 0.700) | 3 | 2 |" in page
     assert f"\nMeasured on {date.today().isoformat()}: regard " in page
-    assert Results.load(tmp_path, quick=False).measured == date.today().isoformat()
+    assert BehaviourResults.load(tmp_path, quick=False).measured == date.today().isoformat()
     assert "0 claims kept, 1 missed." in page
     assert "- accuracy of one is 0.500 to 0.700, at least 0.6 promised: missed" in page
     assert (tmp_path / "behaviour-first.png").stat().st_size > 1_000
@@ -99,7 +99,7 @@ def test_training_is_a_function_of_weights_and_seed_and_learns():
     def trained(weights: int, seed: int) -> tuple[SmallDecoder, list[tuple[int, float]]]:
         torch.manual_seed(weights)
         model = SmallDecoder(vocabulary=4, length=5, dim=8, heads=2, pattern="causal")
-        return model, train(model, draw, Training(60, 1e-2), seed, "a test").curve
+        return model, train(model, draw, UpdatePlan(60, 1e-2), seed, "a test").curve
 
     model, curve = trained(0, 0)
     assert curve == trained(0, 0)[1]
@@ -121,7 +121,7 @@ def test_each_experiment_trains_a_contender_and_measures_its_columns(at: int, mo
 @pytest.mark.parametrize("at", range(4))
 def test_each_experiment_judges_and_draws_what_its_columns_hold(at: int, tmp_path: Path):
     tried = running.EXPERIMENTS[at]
-    results = Results()
+    results = BehaviourResults()
     for contender, seed in results.missing(tried):
         measured = dict.fromkeys(tried.columns, 0.5)
         results.add(tried, contender, seed, {**measured, **WRITTEN})

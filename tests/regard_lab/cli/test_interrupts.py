@@ -33,9 +33,9 @@ def real(*words):
     return subprocess.Popen([sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize(("start", "command"), [(real, ("show", "--list")), (Forked, ("translate", "{run}"))])
-def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(start, command, run_folder):
-    process = start(*(word.format(run=run_folder) for word in command))
+@pytest.mark.parametrize("command", [("show", "--list"), ("translate", "{run}")])
+def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(command, run_folder):
+    process = Forked(*(word.format(run=run_folder) for word in command))
     process.stdout.close()
     _, err = process.communicate(*([b"a street\n" * 600] if "translate" in command else []), timeout=600)
     assert (process.returncode, err) == (-signal.SIGPIPE, b"")

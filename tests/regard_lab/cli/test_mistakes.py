@@ -46,7 +46,7 @@ generate {run} x -> translation-transformer
 generate {writer} a --beam 2 --top-k 3 -> leave out --top-k
 generate {writer} a --top-k 0 -> top_k is 0; give 1 or more, or leave it out to draw from all ids
 generate {writer} a --stop '' -> stops are
-generate {writer} a --cache pagd -> kind='pagd' does not exist
+generate {writer} a --cache pagd -> kind is 'pagd'; did you mean 'paged'?
 classify {file} x -> {file}
 classify {run} x -> translation-transformer
 lenses {empty} -> {empty}
@@ -104,7 +104,7 @@ plan -> --q-len
 @plan --ranks 0 -> --ranks is 0; it has to be at least 1
 @plan --ranks 5000 -> at most 4,096 are forecast
 @plan --form ring --flops 1e12 -> --form and --flops belong to --ranks N
-@plan --ranks 2 --layout spiral -> layout 'spiral' does not exist; there are contiguous, zigzag
+@plan --ranks 2 --layout spiral -> layout is 'spiral'; there are contiguous, zigzag
 @plan --ranks 2 --form state -> is not forecast; give ring, gather or auto
 @plan --ranks 2 --k-len 11 --dropout 0.1 -> --dropout and --k-len with --ranks
 @plan --ranks 2 --mechanism lsh(chunk=4) -> has no form over several processes

@@ -122,18 +122,6 @@ def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
     assert [[len(one.ids) for one in row] for row in found] == [[18] * 3, [22] * 3, [20] * 3]
 
 
-def test_a_search_leaves_the_scores_that_a_prompt_was_read_with():
-    """A state may be kept and continued again: what no text holds is left out of the search's scores only."""
-    torch.manual_seed(0)
-    model = MODELS["llama"]().eval()
-    prompts = torch.tensor([[5, 6, 7]])
-    state = model.start(prompts)
-    before = state.next_scores.clone()
-    model.start = lambda texts: state
-    greedy_search(model, prompts, 1)
-    assert torch.equal(state.next_scores, before)
-
-
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_text_ends_when_the_caller_says_so(model, texts, search):
     heard = []
@@ -254,9 +242,9 @@ def test_state_continues_a_mechanism_that_has_one():
 
 
 def test_kinds_that_do_not_exist_and_models_without_caches_say_so():
-    with pytest.raises(rg.ArgumentError, match="kind='pagd' does not exist"):
+    with pytest.raises(rg.ArgumentError, match="kind is 'pagd'; did you mean 'paged'"):
         greedy_search(language(), PROMPTS, cache="pagd")
-    with pytest.raises(rg.ArgumentError, match="dtype='int4'"):
+    with pytest.raises(rg.ArgumentError, match=r"dtype.*'int4'"):
         greedy_search(language(), PROMPTS, cache_dtype="int4")
     model = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=40, dim=8, hidden=8)).eval()
     with pytest.raises(rg.UnsupportedError, match="RecurrentTranslator stores no keys and values"):

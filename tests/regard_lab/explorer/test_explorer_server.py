@@ -270,7 +270,7 @@ def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
     assert_survives_fuzzing(server, 50_000)
 
 
-@pytest.fixture(scope="module", params=["translator", "language model", "mistral", "bert", "t5"])
+@pytest.fixture(scope="module", params=["translator", "language model", "bert", "t5"])
 def asked(request, tmp_path_factory):
     """A server of a run, or a folder of Hugging Face, that answers everything that a page may ask for."""
     run = tmp_path_factory.mktemp("runs") / "run"
@@ -282,7 +282,6 @@ def asked(request, tmp_path_factory):
         from . import pretrained
 
         model, tokenizer = {
-            "mistral": lambda: (pretrained.mistral(), pretrained.BYTES),
             "bert": lambda: (pretrained.bert("BertForMaskedLM"), pretrained.PIECES),
             "t5": lambda: (pretrained.t5(), pretrained.PAIRS),
         }[request.param]()
@@ -373,10 +372,3 @@ def test_questions_of_any_shape_are_answered_or_explained(asked):
 @pytest.mark.slow
 def test_two_thousand_questions_of_any_shape_are_answered_or_explained(asked):
     assert_answers_or_explains(asked, 2_000)
-
-
-def test_a_port_that_is_taken_is_explained(server):
-    with pytest.raises(
-        ArgumentError, match=f"port {server.server_port} .*; give another port, or 0 for one that is free"
-    ):
-        ExplorerServer(translation(), port=server.server_port)

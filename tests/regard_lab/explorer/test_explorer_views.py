@@ -49,16 +49,6 @@ def test_the_numbers_of_every_step_are_those_of_torch():
             assert record["words"] == list(step.value)
 
 
-def test_a_step_with_too_many_numbers_has_those_of_the_followed_word(monkeypatch):
-    monkeypatch.setattr("regard_lab.seeing.explorer.records.MOST_NUMBERS", 10)
-    walk = walked()
-    answer = walk_to_answer(shown_walk(walk))
-    record = next(one for one in answer["walk"]["steps"] if one["title"] == "Distribution")
-    assert record["only"] == 0
-    stored = torch.frombuffer(bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32)
-    assert stored.tolist() == pytest.approx(walk["probabilities"][walk.word].tolist(), abs=1e-6)
-
-
 def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translated):
     walk = walked()
     with Opened(browser, f"{translated}#view=walk") as opened:
@@ -87,21 +77,6 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         page.keyboard.press("PageDown")
         page.wait_for_timeout(200)
         assert walk.steps[at].section not in page.locator("[role=status]").first.inner_text()
-        assert not opened.complaints
-
-
-def test_a_local_page_computes_the_steps_when_they_are_looked_at(browser):
-    asked = []
-
-    def walk(body):
-        asked.append(body["text"])
-        return walk_to_answer(shown_walk(walked()))
-
-    with served(replace(translation(), walk=None), {"walk": walk}) as server, Opened(browser, server.url) as opened:
-        assert asked == []
-        opened.view("Walk-through")
-        opened.page.wait_for_selector(".step .numbers, .step .words")
-        assert asked == [SOURCE]
         assert not opened.complaints
 
 
@@ -285,9 +260,7 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
         assert "link" in opened.page.locator("main").inner_text()
 
 
-@pytest.mark.parametrize(
-    ("kind", "positions"), [(LanguageModel, "rotary"), (TextEncoder, "alibi"), (LanguageModel, "sinusoidal")]
-)
+@pytest.mark.parametrize(("kind", "positions"), [(LanguageModel, "rotary"), (TextEncoder, "alibi")])
 def test_sampled_rows_are_those_of_the_whole(kind, positions):
     torch.manual_seed(0)
     settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 4, "kv_heads": 2, "layers": 2}

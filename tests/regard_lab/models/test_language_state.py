@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -156,22 +154,3 @@ def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatc
     assert found[0] == found[1]
     assert len(found[0][0]) == 1
     assert set(found[0][1]) == ({64} if kind == "window" else set())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["window", "linear"])
-@torch.no_grad()
-def test_20_000_tokens_take_constant_memory_and_constant_time_each(kind):
-    model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
-    state = model.start(torch.tensor([[5]]))
-    assert state.next_scores is not None
-    ids, sizes, times = state.next_scores.argmax(-1), set(), []
-    while state.length < 20_000:
-        began = time.process_time()
-        for _ in range(500):
-            ids = model.step(ids, state).argmax(-1)
-        times.append(time.process_time() - began)
-        sizes.add(state.nbytes)
-    assert len(sizes) == 1
-    early, late = sorted(times[1:9])[4], sorted(times[-8:])[4]
-    assert late < 1.25 * early, f"500 tokens took {early:.2f} s at the beginning and {late:.2f} s at the end"

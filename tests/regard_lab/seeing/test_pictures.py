@@ -110,12 +110,6 @@ def test_the_picture_shows_the_layer_and_head_that_were_asked_for(drawn):
     assert "decoder layer 1 (last), mean of 3 heads" in [text.get_text() for text in drawn[1].texts]
 
 
-def test_what_was_not_written_yet_has_no_colour(drawn):
-    draw_maps(random_maps(words(3), words(4)), "maps.png")
-    decoder = next(axes for axes in drawn[0].axes if axes.images and axes.images[0].get_array().shape == (4, 4))
-    assert decoder.images[0].get_array().mask.tolist() == [[key > row for key in range(4)] for row in range(4)]
-
-
 def test_every_head_has_its_place_in_the_grid(drawn):
     maps = random_maps(words(4), words(5), layers=2, heads=3)
     draw_heads(maps, "heads.png", "cross")

@@ -1,20 +1,16 @@
 """How texts are cut and words found; what learners must read: what is random, where counting starts, what to paste."""
 
-import json
 import re
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
 from regard.errors import ArgumentError
 from regard_lab.lessons.walkthrough import (
     LIMIT,
-    read_weights,
-    shown_walk,
     split_words,
     to_html,
     to_text,
@@ -63,14 +59,6 @@ def test_a_text_without_words_or_with_too_many_is_refused():
     with pytest.raises(ArgumentError, match=f"has 10000 words; .* at most {LIMIT} words"):
         walk("word " * 10_000)
     assert len(walk("word " * LIMIT).words) == LIMIT
-
-
-def test_nothing_is_shown_where_a_step_has_no_sentence():
-    found = walk_whole("The animal was tired", model="encoder", layers=6)
-    assert any(not step.says for step in found.steps)
-    shown = json.dumps(shown_walk(found).to_json(lambda array: 0), ensure_ascii=False)
-    for text in (to_html(found), to_text(found), shown):
-        assert "␣" not in text
 
 
 RANDOM = "Nothing here is trained: "
@@ -150,15 +138,3 @@ def test_a_whole_model_can_be_pasted():
     found = walk_whole(SENTENCE, layers=1, context="Das Leben ist kurz")
     names = pasted(found, 88)
     torch.testing.assert_close(names["probabilities"], found["probabilities"], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", ["W.safetensors", 'it\'s "W".safetensors'])
-def test_weights_of_a_file_are_pasted_with_its_path(tmp_path, name):
-    path = tmp_path / name
-    save_file({"W_v": torch.ones(2, 4, 8)}, path)
-    found = walk(SENTENCE, weights=read_weights(path))
-    for room in (36, 88):
-        names = pasted(found, room)
-        torch.testing.assert_close(names["output"], found["output"], rtol=0, atol=0)
-    told = walk(SENTENCE, weights={"W_v": torch.ones(2, 4, 8)})
-    assert 'weights=read_weights("FILE")' in to_text(told)
