@@ -107,6 +107,7 @@ def test_equal_parameters_are_equal(pairs, tmp_path):
     assert rows[0]["parameters"] == pytest.approx(rows[1]["parameters"], rel=0.05)
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_language_models_are_compared_by_their_patterns_and_mechanisms(data, tmp_path):
     long = "causal & (causal_window(8) | global_tokens(0..3) | strided(8) | random_blocks(2, block=8, past=true))"
     patterns = ("--attention", "causal", "--attention", "causal_window(8)", "--attention", long)

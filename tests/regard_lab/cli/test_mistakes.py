@@ -46,7 +46,7 @@ generate {run} x -> translation-transformer
 generate {writer} a --beam 2 --top-k 3 -> leave out --top-k
 generate {writer} a --top-k 0 -> top_k is 0; give 1 or more, or leave it out to draw from all ids
 generate {writer} a --stop '' -> stops are
-generate {writer} a --cache pagd -> kind='pagd' does not exist
+generate {writer} a --cache pagd -> kind is 'pagd'; did you mean 'paged'?
 classify {file} x -> {file}
 classify {run} x -> translation-transformer
 lenses {empty} -> {empty}
@@ -104,7 +104,7 @@ plan -> --q-len
 @plan --ranks 0 -> --ranks is 0; it has to be at least 1
 @plan --ranks 5000 -> at most 4,096 are forecast
 @plan --form ring --flops 1e12 -> --form and --flops belong to --ranks N
-@plan --ranks 2 --layout spiral -> layout 'spiral' does not exist; there are contiguous, zigzag
+@plan --ranks 2 --layout spiral -> layout is 'spiral'; there are contiguous, zigzag
 @plan --ranks 2 --form state -> is not forecast; give ring, gather or auto
 @plan --ranks 2 --k-len 11 --dropout 0.1 -> --dropout and --k-len with --ranks
 @plan --ranks 2 --mechanism lsh(chunk=4) -> has no form over several processes
@@ -175,7 +175,6 @@ def places(tmp_path_factory, run_folder, writer, data):
             (folder / name / file).write_text(content)
     for name, tensors in (("two", "qx"), ("three", "qkv")):
         save_file({letter: torch.ones(1, 1, 4, 2) for letter in tensors}, folder / f"{name}.safetensors")
-    save_file({letter: torch.ones(3) for letter in "qkv"}, folder / "flat.safetensors")
     tokeniser = Tokeniser.train(["the bird sang"], 300)
     sizes = {"dim": 16, "heads": 2, "layers": 1, "head": "classes", "classes": 2}
     sorter = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, **sizes))
@@ -183,7 +182,7 @@ def places(tmp_path_factory, run_folder, writer, data):
     sorter.save(folder / "wordless")
     return {
         **{name: folder / name for name in ("empty", "full", "damaged", "sorter", "wordless", "new")},
-        **{name: folder / f"{name}.safetensors" for name in ("two", "three", "flat")},
+        **{name: folder / f"{name}.safetensors" for name in ("two", "three")},
         "missing": folder / "nowhere", "file": folder / "file.xyz", "blank": folder / "blank.txt",
         "strange": folder / "strange.tsv", "csv": folder / "pairs.csv", "run": run_folder, "writer": writer,
         "pairs": data / "pairs.tsv", "text": data / "text.txt", "labels": data / "labels.tsv",

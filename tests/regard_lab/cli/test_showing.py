@@ -140,6 +140,13 @@ def test_with_ranks_the_json_is_that_of_the_forecast(arguments, lengths, options
     assert record["assumed"] == vars(options.get("machine", distributed.Machine()))
 
 
+def test_a_forecast_names_a_layout_that_waits_less():
+    wide = ("plan", "--q-len", "1000000", "--ranks", "8", "--overhead", "0", "--pattern")
+    causal, full = (" ".join(succeeded(*wide, pattern).out.split()) for pattern in ("causal", "full"))
+    assert "53% of the time of all processes is computing; with --layout zigzag 100%" in causal
+    assert "zigzag" not in full
+
+
 # --- lesson
 
 

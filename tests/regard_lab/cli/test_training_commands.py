@@ -463,6 +463,7 @@ def test_a_damaged_log_costs_its_damaged_lines_alone(translator, logged, tmp_pat
     assert re.match(r"1 line of .*log\.jsonl cannot be read, and \d+ can; the first reason: .*line 2", sentence)
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path):
     for line in (
         b'{"step": 1, "kind": "training", "loss": 1e308}\n{"step": 2, "kind": "training", "loss": -1e308}',

@@ -14,6 +14,7 @@ from regard.positions import Rotary
 from regard_lab.conversion import alignment, load_converted, with_kv_heads
 from regard_lab.conversion.alignment import align, cosine, grouped
 from regard_lab.conversion.heads import KeySpace, Projections, largest_difference
+from regard_lab.conversion.own_models import moments_of
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 
 SPACES = {
@@ -231,3 +232,22 @@ def test_what_cannot_be_aligned_is_refused():
     with pytest.raises(ArgumentError, match="a function that runs the model on a text"):
         with_kv_heads(new_model("rotary"), 2, "align", calibration="text")
     assert own_models.with_kv_heads is with_kv_heads
+
+
+def test_keys_of_another_size_than_their_queries_are_rotated_with_the_matrix_between():
+    model = new_model("learned", mechanism="softmax(general(6, 5))")
+    rotated, _ = own_models.turned(model, 2, says)
+    torch.testing.assert_close(says(rotated), says(model), rtol=1e-9, atol=1e-9)
+    assert not torch.equal(*(one.blocks[0].attention.to_k.weight for one in (rotated, model)))
+
+
+def test_the_moments_are_those_of_the_inputs_of_each_layer():
+    model = new_model("translator")
+    inputs = []
+    name = next(name for name, one in model.named_modules() if isinstance(one, MultiHeadAttention) and "cross" in name)
+    layer = model.get_submodule(name)
+    handle = layer.to_v.register_forward_pre_hook(lambda module, given: inputs.append(given[0].detach().flatten(0, 1)))
+    moment = moments_of(model, {name: 2}, says)[name]
+    handle.remove()
+    x = torch.cat([torch.cat(inputs), torch.ones(sum(map(len, inputs)), 1)], 1)
+    torch.testing.assert_close(moment, x.T @ x / len(x))

@@ -229,3 +229,15 @@ def test_what_a_config_does_not_say_has_the_default_of_its_family(config, defaul
 def test_a_config_that_does_not_say_how_much_is_rotated_means_the_default_of_its_class(family):
     theirs = transformers.AutoConfig.for_model(family).to_dict()
     assert LAYOUTS[family].share({}) == LAYOUTS[family].share(theirs)
+
+
+def test_random_heads_are_the_same_at_each_conversion_and_unlike_each_other(tmp_path):
+    saved(drawn(transformers, "llama", num_key_value_heads=HEADS), tmp_path / "in")
+    models = []
+    for out in ("a", "b"):
+        convert_kv_heads(tmp_path / "in", tmp_path / out, 2, method="random")
+        models.append(loaded(tmp_path / out))
+    assert torch.equal(*map(logits, models))
+    k, v = models[0].model.layers[0].self_attn.k_proj, models[0].model.layers[1].self_attn.v_proj
+    assert abs(torch.corrcoef(torch.stack([k.weight.flatten(), v.weight.flatten()]))[0, 1]) < 0.2
+    assert 0.7 < k.weight.std() / drawn(transformers, "llama").model.layers[0].self_attn.k_proj.weight.std() < 1.4

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 import regard_lab.conversion.own_models as own_models
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.layers import MultiHeadAttention
-from regard_lab.conversion import convert_kv_heads, resized, with_kv_heads
-from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.conversion import convert_kv_heads, load_converted, resized, with_kv_heads
+from regard_lab.conversion.own_models import PROVENANCE_FILE
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer, load_model
 
 SIZE = 3
 
@@ -154,6 +155,29 @@ def test_eight_heads_made_fewer_keep_exactly_so_many_times_fewer_bytes(tmp_path,
     assert after * fewer == before == 64 * report.kv_bytes["token"].before
     assert report.measured
     assert report.difference <= 1e-6
+
+
+def test_what_each_kind_of_model_keeps_is_told_apart():
+    kept = {kind: own_models.kept_of_one(new_model(kind)).keys() for kind in KINDS}
+    assert kept["language"] == {"token"}
+    assert kept["linear"] == kept["gated"] == {"state"}
+    assert kept["encoder"] == set()
+    assert kept["translator"] == {"source token", "target token"}
+
+
+def test_files_stay_and_tell_where_the_model_comes_from(tmp_path):
+    eight_heads(tmp_path / "eight")
+    convert_kv_heads(tmp_path / "eight", tmp_path / "two", 2, method="first")
+    saved = load_model(tmp_path / "two")
+    assert saved.extra_files["tokeniser.json"] == "{}"
+    assert '"method": "first"' in saved.extra_files[PROVENANCE_FILE]
+    again = load_converted(tmp_path / "eight", 2, "first").files[PROVENANCE_FILE]
+    assert again == saved.extra_files[PROVENANCE_FILE]
+    with torch.no_grad():
+        other = LanguageModel.load(tmp_path / "eight")
+        other.embedding.weight[3, 5] += 1
+        other.save(tmp_path / "other")
+    assert load_converted(tmp_path / "other", 2, "first").files[PROVENANCE_FILE] != again
 
 
 def test_only_an_earlier_conversion_is_replaced(tmp_path):

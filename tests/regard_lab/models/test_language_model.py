@@ -72,6 +72,12 @@ def test_a_stack_of_windows_sees_as_far_as_its_reach_and_no_further():
         assert moved.nonzero().flatten().tolist() == list(range(place, min(9, place + 5)))
 
 
+def test_layers_take_patterns_in_turn():
+    model = language_model("windows alternating with full")
+    seen = [str(block.attention.pattern.canonical()) for block in model.blocks]
+    assert seen == ["causal_window(3)", "causal", "causal_window(3)"]
+
+
 @EVERY
 def test_every_parameter_learns(kind):
     model = copy.deepcopy(language_model(kind)).train()

@@ -284,3 +284,30 @@ def test_json_holds_everything_and_no_number_that_json_lacks():
     assert record["left_out"] == [{"name": "x", "family": "x", "reason": "too long"}]
     assert set(record) == {"problem", "backend", "seconds", "bytes", "tolerance", "seeds", "rows", "left_out",
                            "suggestions"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), [(lambda x: x * 0, "zero"), (lambda x: x + math.nan, "not finite"),
+                                               (lambda x: x[:, :, :0], "zero")])  # fmt: skip
+def test_tensors_without_an_exact_answer_are_refused(change, words):
+    q, k, v = tensors()
+    with pytest.raises(ArgumentError, match=words):
+        approximation(q, change(k) if change(v).shape != v.shape else k, change(v), mechanisms=["strided(7)"])
+
+
+def test_half_types_are_compared_in_float32():
+    q, k, v = tensors(dtype=torch.bfloat16)
+    row = approximation(q, k, v, mechanisms=["strided(7)"], **FAST).rows[0]
+    exact = output_of(weights_of(q, k, True), v)
+    estimate = rg.attention(q, k, v, pattern="strided(7)").double().numpy()
+    assert row.error == pytest.approx(error_of(estimate, exact), rel=1e-4)
+
+
+def test_what_is_slower_than_exact_attention_is_not_recommended():
+    found = report(made_row(error=0.01, time_ratio=1.2))
+    assert found.suggestions["window"].endswith("so exact attention is the better choice here")
+
+
+def test_a_family_is_judged_against_the_call_where_it_is_compared_with_it():
+    found = report(made_row(error=0.3), made_row(error=0.01, against="unit q, k; sigma 1"))
+    assert found.suggested("window") is None
+    assert report(made_row(error=0.01, against="keys that are the queries")).suggested("window") is not None

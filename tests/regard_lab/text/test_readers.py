@@ -414,3 +414,19 @@ def test_files_that_were_joined_without_a_line_end_give_no_joined_pair(tmp_path)
     assert read.dropped == {"with a byte order mark inside": 1}
     (tmp_path / "x.tsv").write_text("a\tb\ufeffc\td\ne\tf\n", encoding="utf-8")
     assert read_pairs(tmp_path / "x.tsv").pairs == [Pair("e", "f")]
+
+
+def test_json_strings_keep_their_own_line_ends_as_spaces(write):
+    line = json.dumps({"source": "two\nlines\u2028here", "target": "zwei"}, ensure_ascii=False)
+    assert read_pairs(write("x.JSONL", line)).pairs == [Pair("two lines here", "zwei")]
+
+
+def test_a_nul_past_the_start_drops_one_line(write):
+    good = "".join(f"source {i}\ttarget {i}\n" for i in range(1000))
+    path = write("x.tsv", good + "a\0b\tc\n")
+    assert read_pairs(path).first_lines == {"with a NUL character": (str(path), 1001)}
+
+
+def test_a_file_with_such_a_name_is_that_file(write):
+    path = write("a.tsv:x,y.tsv", "a\tb\n")
+    assert read_pairs(path).pairs == [Pair("a", "b")]

@@ -79,3 +79,14 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path, monkeypatch, call):
     monkeypatch.setattr(os, call, full)
     with pytest.raises(CheckpointError, match="lock cannot be written: No space left on device"), folder_lock(tmp_path):
         pytest.fail("the lock was not written")
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_trainer(tmp_path, monkeypatch):
+    import fcntl
+
+    def without(*arguments):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with pytest.raises(CheckpointError, match="cannot be locked: No locks available"), folder_lock(tmp_path):
+        pytest.fail("nothing was locked")

@@ -179,3 +179,10 @@ def test_waves_are_those_of_the_paper():
             angle = place / 10_000 ** (2 * c / 10)
             assert vector[2 * c : 2 * c + 2] == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
     torch.testing.assert_close(found["x"], found["embeddings"] + found["positions"])
+
+
+def test_the_chosen_word_is_the_row_of_all_words():
+    found = walk(SENTENCE, word="eat", causal=True)
+    assert found.word == 4
+    for one, every in (("omega", "scores"), ("masked", "masked_scores"), ("alpha", "weights"), ("z", "contexts")):
+        torch.testing.assert_close(found[one], found[every][4], rtol=0, atol=1e-12)
