@@ -89,13 +89,13 @@ def trained(
         steps=steps, learning_rate=recipe.learning_rate, warmup_steps=min(100, steps // 5), schedule="cosine",
         weight_decay=0.01, validate_every=max(1, steps // 4), seed=SEED, minutes=minutes,
     )  # fmt: skip
-    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=told)
+    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=print_validation)
     if result.stopped == "interrupted":
         raise SystemExit("interrupted before the training was complete; run the command again to continue")
     return model, result
 
 
-def told(event: Any) -> None:
+def print_validation(event: Any) -> None:
     """Print validations; steps are in the folder's log."""
     if isinstance(event, Validated):
         print(event, flush=True)

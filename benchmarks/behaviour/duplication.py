@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
-from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, mean, over_seeds
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, over_seeds
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
 from regard.patterns import parse
 
@@ -66,7 +67,7 @@ def picture(records: Records, axes: Any) -> None:
     """Loss over updates, the mean of the seeds."""
     for contender, by_seed in records.items():
         curves = [record["curve"] for record in by_seed.values()]
-        points = [(together[0][0], mean([loss for _, loss in together])) for together in zip(*curves, strict=True)]
+        points = [(together[0][0], fmean([loss for _, loss in together])) for together in zip(*curves, strict=True)]
         axes.plot(*zip(*points, strict=True), label=contender)
     axes.axhline(CHANCE, color="black", linestyle=":", linewidth=1, label="chance, ln 10")
     axes.set(xlabel="updates", ylabel="loss on the second word, nats")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import nn
 
 from benchmarks.behaviour.learning import SYMBOLS, Draw, SmallDecoder, UpdatePlan, grid, runs_of, texts, train
-from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, mean, over_seeds
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, over_seeds
 from regard.patterns import parse
 
 SIDE, COLOURS, NOISE, ROWS = 16, 8, 0.1, 16
@@ -76,7 +77,7 @@ def picture(records: Records, axes: Any) -> None:
         by_seed = [record["by_place"] for record in records[contender].values()]
         style = ("-", "--", ":")[number % len(PATTERNS)]
         color = "tab:blue" if contender.endswith("grid") else "tab:orange"
-        axes.plot([mean(place) for place in zip(*by_seed, strict=True)], style, color=color, label=contender)
+        axes.plot([fmean(place) for place in zip(*by_seed, strict=True)], style, color=color, label=contender)
     axes.set(xlabel="place in a row of the grid, or in a block of the text", ylabel="loss, nats", ylim=(0, None))
 
 

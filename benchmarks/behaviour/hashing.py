@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
-from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, at_least, mean, over_seeds
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, at_least, over_seeds
 from regard.mechanisms import LSH
 
 SYMBOLS, WORD, ROWS = 10, 63, 16
@@ -50,7 +51,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
             hashed = new_model(LSH(chunk, buckets, rounds, hash_seed))
             hashed.load_state_dict(model.state_dict())
             accuracies.append(score(hashed, DRAW, batches=2)["accuracy"])
-        found[f"rounds_{rounds}"] = mean(accuracies)
+        found[f"rounds_{rounds}"] = fmean(accuracies)
     return {**found, **done}
 
 
@@ -84,7 +85,7 @@ def picture(records: Records, axes: Any) -> None:
     """Draw accuracy over rounds, mean and extremes of the seeds."""
     for contender in records:
         found = [over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS]
-        line = axes.plot(ROUNDS, [mean(numbers) for numbers in found], "o-", label=contender)[0]
+        line = axes.plot(ROUNDS, [fmean(numbers) for numbers in found], "o-", label=contender)[0]
         least, most = [min(numbers) for numbers in found], [max(numbers) for numbers in found]
         axes.fill_between(ROUNDS, least, most, color=line.get_color(), alpha=0.2)
     axes.set(xlabel="rounds of hashing", ylabel="accuracy", xscale="log")

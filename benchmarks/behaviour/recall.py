@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from benchmarks.behaviour.study import (
     apart,
     at_least,
     below,
-    mean,
     over_seeds,
 )
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
@@ -88,7 +88,7 @@ def picture(records: Records, axes: Any) -> None:
     """Draw accuracy over pairs, mean and extremes of the seeds."""
     for contender in records:
         found = [over_seeds(records, contender, f"accuracy_{pairs}") for pairs in PAIRS]
-        means = [mean(numbers) for numbers in found]
+        means = [fmean(numbers) for numbers in found]
         down = [middle - min(numbers) for middle, numbers in zip(means, found, strict=True)]
         up = [max(numbers) - middle for middle, numbers in zip(means, found, strict=True)]
         axes.errorbar(PAIRS, means, yerr=[down, up], marker="o", capsize=3, label=contender)

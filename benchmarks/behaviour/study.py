@@ -94,11 +94,6 @@ def over_seeds(records: Records, contender: str, measure: str) -> list[float]:
     return [record[measure] for _, record in sorted(records[contender].items())]
 
 
-def mean(numbers: Sequence[float]) -> float:
-    """The mean of some numbers."""
-    return sum(numbers) / len(numbers)
-
-
 RECORDS, REPORT = "behaviour.json", "behaviour.md"
 
 
@@ -108,25 +103,25 @@ class BehaviourResults:
 
     quick: bool = False
     environment: dict[str, Any] = field(default_factory=environment)
-    records: dict[str, dict[str, dict[int, Record]]] = field(default_factory=dict)
+    records: dict[str, dict[str, dict[str, Record]]] = field(default_factory=dict)  # seeds as JSON has them
     measured: str = ""
 
     def missing(self, experiment: Experiment) -> list[tuple[str, int]]:
         """The contenders and seeds that are not trained yet, ordered by seed."""
         done = self.records.get(experiment.name, {})
         pairs = [(contender, seed) for seed in experiment.seeds for contender in experiment.contenders]
-        return [(contender, seed) for contender, seed in pairs if seed not in done.get(contender, {})]
+        return [(contender, seed) for contender, seed in pairs if str(seed) not in done.get(contender, {})]
 
     def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
         """Store the record of one training, which was finished today."""
         self.measured = date.today().isoformat()
-        self.records.setdefault(experiment.name, {}).setdefault(contender, {})[seed] = record
+        self.records.setdefault(experiment.name, {}).setdefault(contender, {})[str(seed)] = record
 
     def of(self, experiment: Experiment) -> dict[str, dict[int, Record]]:
         """The records of an experiment, in the order of its contenders and seeds."""
         kept = self.records.get(experiment.name, {})
         return {
-            contender: {seed: kept[contender][seed] for seed in experiment.seeds if seed in kept[contender]}
+            contender: {seed: kept[contender][str(seed)] for seed in experiment.seeds if str(seed) in kept[contender]}
             for contender in experiment.contenders
             if contender in kept
         }
@@ -134,10 +129,7 @@ class BehaviourResults:
     def save(self, folder: Path) -> None:
         """Write the file atomically."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "environment": self.environment, "measured": self.measured, "quick": self.quick, "records": self.records,
-        }  # fmt: skip
-        replace_file(folder / RECORDS, (json.dumps(content, indent=1) + "\n").encode())
+        replace_file(folder / RECORDS, (json.dumps(vars(self), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path, quick: bool) -> BehaviourResults:
@@ -148,14 +140,7 @@ class BehaviourResults:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["quick"] != quick:
             raise SystemExit(f"{path} holds {'a quick' if content['quick'] else 'a whole'} run; choose another --out")
-        records = {
-            name: {
-                contender: {int(seed): record for seed, record in by_seed.items()}
-                for contender, by_seed in by_contender.items()
-            }
-            for name, by_contender in content["records"].items()
-        }
-        return cls(quick, content["environment"], records, content.get("measured", ""))
+        return cls(**content)
 
 
 def write_report(results: BehaviourResults, experiments: Sequence[Experiment], folder: Path) -> None:

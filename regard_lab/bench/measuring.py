@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from regard.errors import RegardError, UnsupportedError
-from regard_lab.bench.judging import answered
+from regard_lab.bench.judging import results_of
 from regard_lab.bench.work import Contender, Contest, Work, make_tensors
 
 Clock = Callable[[], float]
@@ -156,13 +156,13 @@ def measure_here(contest: Contest, contender: Contender) -> int:
     attend = contender.prepare(work, tensors)
     _load(contender, work)
     if contender.compiles:
-        answered(work, attend, tensors)
+        results_of(work, attend, tensors)
     if work.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        answered(work, attend, tensors)
+        results_of(work, attend, tensors)
         return torch.cuda.max_memory_allocated() - before
-    return peak_of(lambda: answered(work, attend, tensors))
+    return peak_of(lambda: results_of(work, attend, tensors))
 
 
 def peak_of(call: Callable[[], object]) -> int:
@@ -184,7 +184,7 @@ def _load(contender: Contender, work: Work) -> None:
     """Run a small work first, so that libraries loaded at the first call are not counted."""
     small = replace(work, q_len=min(SMALL, work.q_len), k_len=min(SMALL, work.k_len))
     tensors = make_tensors(small)
-    answered(small, contender.prepare(small, tensors), tensors)
+    results_of(small, contender.prepare(small, tensors), tensors)
 
 
 def _status(name: str) -> int:

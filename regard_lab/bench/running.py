@@ -15,7 +15,7 @@ from regard.errors import ArgumentError, OccupiedError, RegardError, Unsupported
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed
 from regard_lab.bench.cases import cases_on, contests_of, find_contest
-from regard_lab.bench.judging import answered, judge
+from regard_lab.bench.judging import judge, results_of
 from regard_lab.bench.measuring import Pace, Times, call_apart, measure_here, take_turns, threads
 from regard_lab.bench.report import draw_curves, write_report
 from regard_lab.bench.results import Results, environment
@@ -111,7 +111,7 @@ def _call(contest: Contest, contender: Contender) -> Callable[[], object]:
     work = contender.works_on(contest.work)
     tensors = make_tensors(work)
     attend = contender.prepare(work, tensors)
-    return (lambda: answered(work, attend, tensors)) if work.backward else attend
+    return (lambda: results_of(work, attend, tensors)) if work.backward else attend
 
 
 def finished() -> float:
@@ -143,7 +143,7 @@ def memory_of(case: str, label: str, contender: str, *, quick: bool, device: str
 def _kept(promise: Any, answers: dict[str, Record], tensor_bytes: int) -> Record:
     number = promise.found(answers, tensor_bytes)
     kept = None if number is None else promise.kept(number)
-    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.say(number)}
+    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.sentence(number)}
 
 
 def _first_line(error: Exception) -> str:

@@ -289,7 +289,7 @@ class TrainingRun:
         notes += self.record.open(self.state.step)
         if self.state.last_step is not None and self.state.step >= self.state.last_step:
             self._plan()  # the run ended, and may have been given more minutes
-        self.record.tell(Started(self.state.step, self.last_step, tuple(notes)))
+        self.record.report(Started(self.state.step, self.last_step, tuple(notes)))
         if before is None:
             self._save()
 
@@ -405,7 +405,7 @@ class TrainingRun:
         else:
             state.skipped += 1
             state.skipped_in_a_row += 1
-            self.record.tell(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
+            self.record.report(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
         if state.step % PLAN_EVERY == 0:
             self._plan()
         if state.step % self.config.log_every == 0:
@@ -418,7 +418,7 @@ class TrainingRun:
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
         left = self.clock.seconds_left(None if last is None else last - state.step, self.config.minutes)
-        self.record.tell(
+        self.record.report(
             StepDone(
                 step=state.step, steps=last, loss=sums.loss, learning_rate=sums.learning_rate,
                 gradient_norm=sums.gradient_norm, tokens_per_second=self.clock.tokens_per_second(), seconds_left=left,
@@ -481,7 +481,7 @@ class TrainingRun:
         self.record.write(state.step, "validation", self.clock.wall(), loss=loss)
         if improved:
             self._save()  # before it is called the best so far: what is reported must be there after a kill
-        self.record.tell(Validated(state.step, loss, improved))
+        self.record.report(Validated(state.step, loss, improved))
         if self.on_validation is not None:
             with self.engine.whole_model() as model:
                 if model is not None:
@@ -503,6 +503,6 @@ class TrainingRun:
         if self.workers.is_main:
             self.record.sync()
             saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
-            self.record.tell(Saved(self.state.step, saved.name, self.is_best))
+            self.record.report(Saved(self.state.step, saved.name, self.is_best))
         self.workers.wait()
         self.unsaved = self.is_best = False

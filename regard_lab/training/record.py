@@ -369,7 +369,7 @@ class Record:
             if name not in ("step", "kind") and value is not None:
                 self._on_board("add_scalar", f"{kind}/{name}", value, step)
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Hand an event to the progress function."""
         if self._progress is not None and self._is_main:
             self._progress(event)
@@ -393,7 +393,9 @@ class Record:
             getattr(self._board, method)(*values)
         except Exception as error:  # whatever its writer raises: the copy stops no training, the log has every number
             self._board = None
-            self.tell(Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}"))
+            self.report(
+                Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}")
+            )
 
 
 def _board_writer() -> Any:

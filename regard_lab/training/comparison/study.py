@@ -366,12 +366,12 @@ class LanguageModels:
             raise ArgumentError("--equal-parameters is for translators; leave it out")
         if self.config.label_smoothing is not None:
             raise ArgumentError("--label-smoothing belongs to translators; leave it out")
-        self._told: set[str] = set()
+        self._remarked: set[str] = set()
 
-    def _tell(self, remark: str) -> None:
-        """Tell a remark once, although every model reads the same text."""
-        if remark not in self._told:
-            self._told.add(remark)
+    def _remark(self, remark: str) -> None:
+        """Report a remark once, although every model reads the same text."""
+        if remark not in self._remarked:
+            self._remarked.add(remark)
             self.comparison.tell(remark)
 
     def read(self) -> None:
@@ -386,7 +386,7 @@ class LanguageModels:
         new = read_settings(run) is None
         return LanguageModelTraining.of(
             run, self.comparison.given_to(contender), size=self.config.size if new else None, resume=not new, cpu=True,
-            tell=self._tell,
+            tell=self._remark,
         )  # fmt: skip
 
     def measured(

@@ -1,7 +1,6 @@
 """Translators write the typography of their targets, and all measures agree on which texts are equal."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -138,14 +137,3 @@ def test_a_run_with_normalised_targets_is_evaluated_by_the_same_steps(memorised)
     old = Old(new.model, new.tokeniser)
     scores = evaluate(old, FRENCH).scores
     assert (scores.exact_match, scores.bleu, scores.chrf) == (1, 100, 100)
-
-
-def test_a_run_that_an_earlier_version_began_goes_on_with_its_tokeniser(tmp_path):
-    config = TranslationTraining.Config(
-        data=["french.tsv"], model="bahdanau", dim=8, layers=1, steps=1, vocab_size=300, validate_every=1
-    )
-    data = TranslationData("french", FRENCH, FRENCH[:2], [], ())
-    old = Tokeniser.train([side for pair in FRENCH for side in (pair.source, pair.target)], 300, trim=True)
-    TranslationTraining(config, data=data, tokeniser=old).train(tmp_path / "run", cpu=True)
-    TranslationTraining(replace(config, steps=2), data=data).train(tmp_path / "run", resume=True, cpu=True)
-    assert Translator.load(tmp_path / "run").tokeniser == old
