@@ -1,8 +1,9 @@
 """Copies the figures that lessons read from benchmarks/results into the package, which benchmarks are not part of.
 
-python benchmarks/lesson_reports.py [NAME ...]
+python benchmarks/lesson_reports.py [NAME ...] [--run RUN]
 
-Run it after a benchmark. The date of a copy is the day on which its results were committed, or today.
+Run it after a benchmark. With the run of `regard demo` it also measures what the lessons heads and referent
+show. The date of a copy is the day on which its results were committed, or today.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 from regard.arguments import count_of
 from regard_lab.bench.complexity.report import EFFORTS, read_row
 from regard_lab.bench.complexity.rows import ROWS
-from regard_lab.teaching.report import Report, store_report
+from regard_lab.teaching.looking import measure_heads, measure_referent
+from regard_lab.teaching.report import Report, store_report, write_report
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -139,7 +141,12 @@ def _compare(asked: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", default=list(REPORTS))
-    for name in parser.parse_args().names:
+    parser.add_argument("--run", help="the folder of the demo's training run")
+    asked = parser.parse_args()
+    for name, measure in (("heads", measure_heads), ("referent", measure_referent)) if asked.run else ():
+        command = "regard demo; python benchmarks/lesson_reports.py --run runs/demo"
+        print(write_report(name, command, measure(asked.run)))
+    for name in asked.names:
         if name not in REPORTS:
             parser.error(f"there is no {name!r}; there are {', '.join(REPORTS)}")
         print(store_report(name, REPORTS[name]()))

@@ -13,7 +13,7 @@ from regard_lab.teaching.page import Page
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence", "recurrent", "fixed_vector", "alignment"),
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
-    "A model that translates": ("encoder", "decoder", "translation"),
+    "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
     "Writing text quickly": ("generation", "grouped"),
     "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
     "Beyond translation": ("answer_head", "transfer", "caption", "imprecise"),

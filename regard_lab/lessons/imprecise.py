@@ -8,17 +8,16 @@ SEED = 0
 
 # %% tags=["folded"]
 import math
-
 import torch
 
 import regard as rg
-from regard import mechanisms as m
-from regard import patterns as p
+from regard import mechanisms as m, patterns as p
 from regard.errors import ShapeError
 from regard.positions import Sinusoidal
 from regard_lab.teaching import (
-    ROUNDING, comparisons, draw_curves, figure, holds, largest, mark_column, normal, operations, table,
+    ROUNDING, comparisons, draw_curves, figure, holds, largest, mark_column, normal, operations, rounded, table,
 )  # fmt: skip
+from regard_lab.teaching.stepping import count_steps
 
 DIMS, LENGTHS, STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 32, 64, 128, 256, 512)
 heads = {dim: normal(SEED, 2, 1, 48, 12, dim) for dim in DIMS}  # q and k of 48 heads, 12 words
@@ -42,18 +41,8 @@ counts = {
     "Linformer, k = 16: pairs": [planned(m.Linformer(n, 16), n).pairs for n in LENGTHS],
     "Linformer, k = n / 4: pairs": [planned(m.Linformer(n, n // 4), n).pairs for n in LENGTHS],
 }
-
-
-def run_cell(n):
-    """The steps of h = tanh(x W + h U) over n words of 64 numbers; each step needs the one before."""
-    (read, keep), h, steps = torch.zeros(2, 64, 64), torch.zeros(1, 64), 0
-    for word in torch.zeros(n, 64).split(1):
-        h, steps = torch.tanh(word @ read + h @ keep), steps + 1
-    return steps
-
-
 attended = [operations(lambda n=n: (torch.zeros(n, 64) @ torch.zeros(64, n)) @ torch.zeros(n, 64)) for n in STEPS]
-recurrent = [operations(lambda n=n: run_cell(n)) for n in STEPS]
+recurrent = [operations(lambda n=n: torch.nn.RNN(64, 64)(torch.zeros(n, 64))) for n in STEPS]
 sine, cosine = Sinusoidal(48)(torch.tensor([1])).double()[0].unflatten(0, (-1, 2)).unbind(-1)
 waves = 2 * math.pi / torch.atan2(sine, cosine)  # the lengths of the 24 waves, in words
 
@@ -76,8 +65,7 @@ with figure(
     waved.minorticks_off()
 
 # %% [markdown]
-# Articles that explain attention simplify. Their formulas are right, and so are most of their sentences. These are not
-# exact:
+# Articles simplify. Their formulas are right, and so are most of their sentences. These sentences are not exact:
 #
 # | an article writes | what holds |
 # | --- | --- |
@@ -92,7 +80,8 @@ with figure(
 # | the sizes of cross-attention “must match” | only heads of q and k must, and the lengths of k and v |
 # | mask after the softmax, or minus infinity before it | the same, unless every visible weight rounds to 0 |
 #
-# “By the square”: all scores become 0, so all words get the same weight, and attention chooses nothing.
+# “By the square”: the scores become 0, so all words get the same weight. “All O(n)”: for 4 times the words it would be
+# 4 times as much. “Less efficient”: in long texts recurrence needs fewer operations, but one word waits for another.
 
 # %% tags=["folded"]
 table(
@@ -123,21 +112,17 @@ output = rg.MultiHeadAttention(dim=32, heads=4, context_dim=48)(x, context=conte
 print("queries", list(x.shape), "context", list(context.shape), "output", list(output.shape))
 
 # %% [markdown]
-# The causal mask, in both ways. If a masked score is far above the others, the first way divides 0 by 0:
-
+# The causal mask after the softmax, and before it: for scores of a head, and for a masked score far above the others.
 
 # %%
-def masked_after(scores):
-    weights = scores.softmax(-1).tril()  # later words set to 0, then each row divided by its sum
-    return weights / weights.sum(-1, keepdim=True)
-
-
-def masked_before(scores):
-    return scores.masked_fill(torch.ones_like(scores).triu(1) == 1, -torch.inf).softmax(-1)
-
-
-far = torch.tensor([[0.0, 200.0], [0.0, 0.0]])  # exp(-200) is 0 in float32
-print(masked_after(far)[0], masked_before(far)[0])
+q, k = (one[:, :1] for one in heads[64])  # of one head, (1, 1, 12, 64)
+near, far, ways = (q @ k.mT / 8)[0, 0], torch.tensor([[0.0, 200.0], [0.0, 0.0]]), []  # exp(-200) is 0 in float32
+for scores in (near, far):
+    after = scores.softmax(-1).tril()  # later words set to 0,
+    after = after / after.sum(-1, keepdim=True)  # and each row divided by its sum
+    before = scores.masked_fill(torch.ones_like(scores).triu(1) == 1, -torch.inf).softmax(-1)
+    ways.append((after, before))
+    print("after the softmax", rounded(after[:2, :2]), "before it", rounded(before[:2, :2]))  # of the first two words
 
 # %% [markdown]
 # ## Claims
@@ -156,14 +141,13 @@ holds("For d = 48 each wave is 10000^(2/48) times as long as the one before, not
 holds("The waves go from 2π towards 10000 · 2π.",
       abs(waves[0] / math.tau - 1) < 1e-3 and 0.6 < waves[-1] / (10000 * math.tau) < 1,
       f"{waves[0]:.2f} to {waves[-1]:,.0f}; 10000 · 2π is {10000 * math.tau:,.0f}")  # fmt: skip
-q, k = heads[64][0][:, :1], heads[64][1][:, :1]  # one head: (1, 1, 12, 64)
 causal = rg.attention_detail(q, k, k, pattern="causal", want=["weights"]).weights[0, 0]
-scores = (q @ k.mT / 8)[0, 0]
+(after, before), (far_after, far_before) = ways
 holds("Masking after the softmax and dividing by the remaining sum gives the same weights as minus infinity before it, "
-      "and as regard's “causal”.", largest(masked_after(scores) - masked_before(scores)) < 1e-12
-      and largest(masked_before(scores) - causal) < 1e-12, ROUNDING)  # fmt: skip
+      "and as regard's “causal”.", largest(after - before) < 1e-12 and largest(before - causal) < 1e-12,
+      ROUNDING)  # fmt: skip
 holds("They differ if every visible weight rounds to 0: then masking after the softmax divides 0 by 0.",
-      masked_after(far)[0].isnan().any() and float(masked_before(far)[0].sum()) == 1,
+      far_after[0].isnan().any() and float(far_before[0].sum()) == 1,
       "a masked score 200 above the others, in float32")  # fmt: skip
 full, strided, lsh, linear, fixed, growing = growth.values()
 holds("For 4 times the words, linear attention and Linformer with a fixed k need 4 times the operations.",
@@ -178,12 +162,9 @@ holds("Each round of LSH costs as much as the first: 8 rounds compute 8 times th
 fewer = [n for n, one, two in zip(STEPS, attended, recurrent) if two < one]
 holds("A recurrent layer needs fewer operations than self-attention for more than d words.",
       fewer == [n for n in STEPS if n > 64], f"d = 64: fewer for {', '.join(map(str, fewer))} words")  # fmt: skip
-together, one_by_one = rg.attention(q, k, k), torch.cat([rg.attention(row, k, k) for row in q.split(1, 2)], 2)
+steps = {name: [count_steps(name, n, SEED)["steps"] for n in (16, 256)] for name in ("attention", "recurrent")}
 holds("Self-attention computes all words in 1 step; the recurrent layer computes one word in each step.",
-      largest(together - one_by_one) < 1e-12 and [run_cell(n) for n in STEPS] == [*STEPS],
-      f"{run_cell(512)} calls of the cell for 512 words")  # fmt: skip
-
-
+      steps == {"attention": [1, 1], "recurrent": [16, 256]}, f"for 16 and 256 words: {steps}")  # fmt: skip
 looks = lambda states, words: rg.attention_detail(states, words, words, want=["weights"]).weights[0, 0]
 states, words = normal(SEED, 1, 1, 3, 8), normal(SEED + 1, 1, 1, 5, 8)  # of a decoder, and of an encoder
 weights, second = looks(states, words), torch.arange(8)[:, None] == 1

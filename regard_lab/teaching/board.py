@@ -105,8 +105,8 @@ def show(thing: Shown) -> None:
         print(thing)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Show a table; cells are converted to text.
+def table(title: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
+    """Show a table; names of columns and cells are converted to text.
 
     >>> table("Words", ("word", "letters"), [("cat", 3)])
     Words
@@ -114,7 +114,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     word  letters
     cat   3
     """
-    show(Table(title, tuple(columns), tuple(tuple(map(str, row)) for row in rows)))
+    show(Table(title, tuple(map(str, columns)), tuple(tuple(map(str, row)) for row in rows)))
 
 
 @contextmanager

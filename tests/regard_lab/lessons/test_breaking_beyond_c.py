@@ -72,7 +72,8 @@ def test_imprecise_costs_and_formulas():
         ("mechanism=mechanism, parameters=parameters", ""),
         ('"full, causal: pairs": [p.Causal()', '"full, causal: pairs": [p.CausalWindow(16)'),
         ("p.Strided(math.isqrt(n))", "p.CausalWindow(32)"),
-        (".split(1):", ".split(n):"),  # all words at once
+        ("torch.nn.RNN(64, 64)", "torch.nn.GRU(64, 64)"),
+        ("count_steps(name, n", 'count_steps("attention", n'),
     )  # fmt: skip
     assert starting(
         broken, "Divided by the square root of", "Divided by the square of", "For d = 48 each wave is 10000^(2/48)",
@@ -85,7 +86,7 @@ def test_imprecise_roles_sizes_and_masks():
     broken = failing(
         "imprecise",
         ("(16, 32, 64, 128, 256, 512)", "(16, 64, 128)"),
-        ("return weights / weights.sum(-1, keepdim=True)", "return weights"),
+        ("after / after.sum(-1, keepdim=True)", "after"),
         ("rg.attention_detail(states, words, words, want", "rg.attention_detail(words, states, states, want"),
         ("row = looks(q, k)[0]", "row = looks(q, k)[0].relu().where(torch.arange(12) < 1, 0)"),
         ("torch.zeros(1, count, 100, size)", "torch.zeros(1, count, 100, 512)"),
