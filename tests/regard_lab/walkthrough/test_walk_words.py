@@ -17,7 +17,7 @@ from regard_lab.walkthrough import (
     walk,
     walk_whole,
 )
-from regard_lab.walkthrough.steps import find_word, opening_code
+from regard_lab.walkthrough.steps import find_word, opening_code, wrapped_code
 from regard_lab.walkthrough.terminal import places
 
 
@@ -110,7 +110,7 @@ GIVEN = {
 def pasted(found, room, measure=len):
     """What the two statements define, and after them every line."""
     names = {}
-    for lines in opening_code(found.call, room, measure):
+    for lines in (wrapped_code(code, room, measure) for code in opening_code(found.call)):
         assert all(measure(line) <= room for line in lines)
         exec("\n".join(lines), names)
     for step in found.steps:
