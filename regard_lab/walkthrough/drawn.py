@@ -36,13 +36,13 @@ def new_layer(
     """The layer, with weights that are not drawn yet; options as for `walk`.
 
     Raises:
-        ArgumentError: sizes below 1, or that do not divide or fit.
+        ArgumentError: sizes of heads below 1, or sizes that do not divide or fit.
     """  # fmt: skip
     for name, given in (("query_dim", query_dim), ("key_dim", key_dim), ("value_dim", value_dim)):
         if given is not None:
             whole(name, given, 1)
     divides = (query_dim or key_dim) is not None and value_dim is not None
-    if min(dim, heads) < 1 or (dim % heads and not divides):
+    if dim % heads and not divides:
         raise ArgumentError(
             f"dim {dim} is not divisible by {count_of(heads, 'heads')}; choose another dim or another number of heads"
         )

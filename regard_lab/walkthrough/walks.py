@@ -126,7 +126,7 @@ def walk(
     1.0
     """
     yes_or_no("causal", causal), yes_or_no("columns", columns)
-    heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
+    heads, head, dim, seed = whole("heads", heads, 1), whole("head", head), whole("dim", dim, 1), whole("seed", seed)
     weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
     call, more = call_of(walk, locals()), changed(walk, locals())
     cut, text = cut_text("text", text, words)
