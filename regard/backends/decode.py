@@ -17,9 +17,9 @@ import torch
 
 from regard.backends import flash
 from regard.backends.dropout import drop
-from regard.backends.limits import not_empty, on_dot_products, refused, where
+from regard.backends.limits import Limited, not_empty, on_dot_products, where
 from regard.backends.merging import merge
-from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.schedule import Schedule, strictly
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import observe
 from regard.core.backend import Cost, Offer, Operands, Refusal
@@ -28,7 +28,6 @@ from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import Kind, Run
-from regard.reprs import Described
 
 QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
 MOST = 4  # the most runs; more are computed as one run with a mask
@@ -42,7 +41,7 @@ Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-s
 
 
 @with_sinks
-class Decode(Described):
+class Decode(Limited):
     """Softmax over dot products of at most 16 queries, with every option and statistic, without a gradient."""
 
     name = "decode"
@@ -59,14 +58,11 @@ class Decode(Described):
         ),
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         runs = _runs_of(problem)
-        if (refusal := strict_refusal(problem, _pairs(problem, runs))) is not None:
-            return refusal
         folds = _folds(problem, runs)
-        return Offer(_cost(problem, runs, folds), partial(self.run, problem, runs, folds), takes_stored=True)
+        run = partial(self.run, problem, runs, folds)
+        return strictly(problem, Offer(_cost(problem, runs, folds), run, takes_stored=True))
 
     def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
         with torch.no_grad():
@@ -93,15 +89,11 @@ def _folds(problem: Problem, runs: Runs) -> bool:
     return plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
 
 
-def _pairs(problem: Problem, runs: Runs) -> int:
-    return problem.batch * problem.heads * problem.q_len * sum(len(run.keys) for run in runs)
-
-
 def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
     """Each key and value is read once from memory, as it is stored; a widened chunk stays in the core's cache."""
     width = 8 if problem.dtype == torch.float64 else 4
-    pairs = _pairs(problem, runs)
     keys = sum(len(run.keys) for run in runs)
+    pairs = problem.batch * problem.heads * problem.q_len * keys
     dims = problem.head_dim + problem.v_dim
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize

@@ -21,7 +21,7 @@ from itertools import pairwise
 import torch
 
 from regard.arguments import count_of
-from regard.core.backend import Refusal, reachable_keys
+from regard.core.backend import Offer, Refusal, reachable_keys
 from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
@@ -167,6 +167,11 @@ def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
     return Refusal(
         f"strict=True, and it computes {count_of(pairs, 'pairs')} where {kept} are kept, more than twice as many"
     )
+
+
+def strictly(problem: Problem, offer: Offer) -> Offer | Refusal:
+    """The offer, unless it computes more pairs than `strict=True` allows."""
+    return strict_refusal(problem, offer.cost.pairs) or offer
 
 
 def _kept(problem: Problem) -> int | None:

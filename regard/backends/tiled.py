@@ -16,9 +16,9 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import Calls, RowBlockCalls, compose
-from regard.backends.limits import Limit, on_one_start, on_structure, refused, where
+from regard.backends.limits import Limited, on_one_start, on_structure, where
 from regard.backends.native import kernel_of
-from regard.backends.schedule import strict_refusal
+from regard.backends.schedule import strictly
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, Relative, reachable_keys
@@ -27,30 +27,8 @@ from regard.core.result import Result
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.counts import alike_residues, off_lattices, simplified
-from regard.reprs import Described
 
 MERGED = 3  # times that a number of an output is moved when another part is merged into it
-
-
-@with_sinks
-class Tiled(Described):
-    """Softmax over dot products with strided and dilated patterns, a scale and a fixed bias by distance."""
-
-    name = "tiled"
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        bias = where(lambda one: one.bias not in (None, RELATIVE), "a bias tensor has no structure; fused adds it")
-        return *flash.LIMITS, bias, on_one_start, on_structure, _has_lattice
-
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
-        shares = [SharedPattern(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
-        cost = _cost(problem, shares)
-        if (refusal := strict_refusal(problem, cost.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(cost, problem), partial(_run, problem, LatticeCalls(problem, tuple(shares))))
 
 
 def _has_lattice(problem: Problem) -> str | None:
@@ -62,6 +40,27 @@ def _has_lattice(problem: Problem) -> str | None:
             alike = (alike_residues(there, stride, grid) for stride, there in on_lattices)
             return None if all(isinstance(one, list) for one in alike) else f"{pattern} differs on every residue"
     return f"{problem.pattern} is not dense among every n-th position; native and fused compute it"
+
+
+@with_sinks
+class Tiled(Limited):
+    """Softmax over dot products with strided and dilated patterns, a scale and a fixed bias by distance."""
+
+    name = "tiled"
+
+    limits = (
+        *flash.LIMITS,
+        where(lambda one: one.bias not in (None, RELATIVE), "a bias tensor has no structure; fused adds it"),
+        on_one_start,
+        on_structure,
+        _has_lattice,
+    )
+
+    def offer(self, problem: Problem) -> Offer | Refusal:
+        shares = [SharedPattern(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
+        cost = _cost(problem, shares)
+        run = partial(_run, problem, LatticeCalls(problem, tuple(shares)))
+        return strictly(problem, Offer(with_statistics(cost, problem), run))
 
 
 def _grid_of(problem: Problem) -> Grid:

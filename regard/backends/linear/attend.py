@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from regard.backends.limits import no_weights, not_empty, refused, where
+from regard.backends.limits import Limited, no_weights, not_empty, on_mechanism, where
 from regard.backends.linear.sight import Sight, visible_keys, without_hidden
 from regard.backends.linear.walk import BLOCK, CHUNK, Step, Sums, Walk, WalkTensors, longer_on, normalised, vanishing
 from regard.backends.second_order import Piece, gradients
@@ -23,7 +23,6 @@ from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Causal
-from regard.reprs import Described
 
 
 def follow(walk: Walk, tensors: WalkTensors) -> tuple[torch.Tensor, torch.Tensor]:
@@ -372,15 +371,12 @@ def _walked(sight: Sight, features: Features, v: torch.Tensor) -> Outputs:
     return output, log if features.q_log is None else log + features.q_log
 
 
-class Linear(Described):
+class Linear(Limited):
     """Mechanisms with feature maps (linear attention), with log_sum_exp as the only statistic."""
 
     name = "linear"
     limits = (
-        where(
-            lambda problem: not isinstance(problem.mechanism, Kernelised),
-            "it computes linear attention by feature maps, not {problem.mechanism}",
-        ),
+        on_mechanism(Kernelised, "linear attention by feature maps"),
         not_empty,
         no_weights,
         where(
@@ -393,9 +389,7 @@ class Linear(Described):
         ),
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         by_document = bool(problem.pattern.documents)
         return Offer(_cost(problem, by_document), partial(self.run, problem))
 

@@ -287,6 +287,7 @@ def replace_modules(model: nn.Module) -> None:
 
 
 def restore_modules(model: nn.Module) -> None:
+    """The opposite of `replace_modules`."""
     _exchange(model, {ours: theirs for theirs, ours in REPLACEMENTS.items()})
 
 

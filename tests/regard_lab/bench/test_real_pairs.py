@@ -1,4 +1,4 @@
-"""Sentence pairs of message catalogues: what is read, how they are split, and what the reports say."""
+"""Sentence pairs of message catalogues: what is read, and how they are split."""
 
 import gettext
 import io

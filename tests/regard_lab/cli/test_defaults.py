@@ -1,4 +1,4 @@
-"""Each setting has one default and one sentence, in one place: the Config of what it belongs to."""
+"""Each setting is an option whose sentence, default and least number are those of the Config it belongs to."""
 
 from __future__ import annotations
 

@@ -118,12 +118,9 @@ bench complexity --device cuda -> CPU time on 1 thread
 bench plain --resume --out {empty} -> {empty}
 doctor now -> now
 lesson causl -> did you mean 'causal'
-lesson walkthrough -> use: regard walkthrough "your sentence"
 lesson causal --list -> leave it out for lesson 'causal'
 lesson --png a.png -> --png needs the name of a lesson
-lesson heads -> give one with --run RUN
-lesson heads --run {missing} -> is not the folder of a training run; 'regard demo' trains one
-lesson scale --run {missing} -> needs no trained model
+lesson scale --run {missing} -> lesson scale has no run
 lesson causal --text '' -> 0 words
 lesson causal --seed 99999999999999999999 -> --seed is a number of 67 bits
 walkthrough -> give a TEXT or an --example
@@ -175,7 +172,6 @@ def places(tmp_path_factory, run_folder, writer, data):
             (folder / name / file).write_text(content)
     for name, tensors in (("two", "qx"), ("three", "qkv")):
         save_file({letter: torch.ones(1, 1, 4, 2) for letter in tensors}, folder / f"{name}.safetensors")
-    save_file({letter: torch.ones(3) for letter in "qkv"}, folder / "flat.safetensors")
     tokeniser = Tokeniser.train(["the bird sang"], 300)
     sizes = {"dim": 16, "heads": 2, "layers": 1, "head": "classes", "classes": 2}
     sorter = TextEncoder(EncoderConfig(vocab_size=tokeniser.vocab_size, **sizes))
@@ -183,7 +179,7 @@ def places(tmp_path_factory, run_folder, writer, data):
     sorter.save(folder / "wordless")
     return {
         **{name: folder / name for name in ("empty", "full", "damaged", "sorter", "wordless", "new")},
-        **{name: folder / f"{name}.safetensors" for name in ("two", "three", "flat")},
+        **{name: folder / f"{name}.safetensors" for name in ("two", "three")},
         "missing": folder / "nowhere", "file": folder / "file.xyz", "blank": folder / "blank.txt",
         "strange": folder / "strange.tsv", "csv": folder / "pairs.csv", "run": run_folder, "writer": writer,
         "pairs": data / "pairs.tsv", "text": data / "text.txt", "labels": data / "labels.tsv",
