@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from regard_lab.bench import Results
-from regard_lab.bench.complexity import ROWS, Table, read_row
+from regard_lab.bench.complexity import ROWS, CostTable, read_row
 from regard_lab.bench.complexity.report import EFFORTS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -56,9 +56,9 @@ def missed() -> list[tuple[str, str, str]]:
 
 
 @cache
-def costs() -> Table:
+def costs() -> CostTable:
     """The table of costs against length."""
-    return Table.load(RESULTS / "complexity_cpu")
+    return CostTable.load(RESULTS / "complexity_cpu")
 
 
 def cheaper_from(row: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from docs.making.measured import RESULTS
 from regard_lab.bench import Results
 from regard_lab.bench import report as bench_report
-from regard_lab.bench.complexity import Table
+from regard_lab.bench.complexity import CostTable
 from regard_lab.bench.complexity import report as complexity_report
 from regard_lab.seeing.lens_study import LensReport
 from regard_lab.training.comparison import report as comparison_report
@@ -23,7 +23,9 @@ COMPARISONS = ("pronouns", "heads", "one_or_eight")
 def report_pages() -> dict[str, str]:
     """The text of every report whose numbers are stored, by its path from docs/."""
     pages = {f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name)) for name in BENCHES}
-    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(Table.load(RESULTS / "complexity_cpu"))
+    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(
+        CostTable.load(RESULTS / "complexity_cpu")
+    )
     pages["lenses_cpu/lenses.md"] = "\n".join(LensReport.load(RESULTS / "lenses_cpu").markdown()) + "\n"
     pages |= {f"compare_cpu/{name}/compare.md": comparison(name) for name in COMPARISONS}
     return {(FROM_DOCS / name).as_posix(): text for name, text in pages.items()}

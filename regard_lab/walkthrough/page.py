@@ -18,6 +18,7 @@ from regard.arguments import count_of, of_kind
 from regard_lab.seeing.terminal import visible, visible_text
 from regard_lab.walkthrough.steps import Axis, Step, Walk, opening_code
 from regard_lab.walkthrough.tables import (
+    DARK_WEIGHTS,
     LEVELS,
     NEGATIVE,
     POSITIVE,
@@ -229,10 +230,10 @@ def _closing(walk: Walk) -> Iterator[str]:
 
 def _palette() -> str:
     """The style sheet of the cell colours, one class for each shade."""
-    rules = []
+    rules, dark = [], []
     for level in range(len(WEIGHTS)):
-        paper, ink = weight_colours(level)
-        rules.append(f".w{level}{{background:#{paper};color:#{ink}}}")
+        for place, colours in ((rules, weight_colours(level)), (dark, weight_colours(level, dark=True))):
+            place.append(".w{}{{background:#{};color:#{}}}".format(level, *colours))
     for letter in "pn":
         for level in range(1, LEVELS + 1):
             colour, share = signed_colours(letter, level)
@@ -241,10 +242,11 @@ def _palette() -> str:
     (blue, share), (orange, _) = signed_colours("n", LEVELS), signed_colours("p", LEVELS)
     ends = [f"#{colour}{round(255 * share):02x}" for colour in (blue, orange)]
     rules.append(f".weights{{background:linear-gradient(90deg,{weights})}}")
+    dark.append(f".weights{{background:linear-gradient(90deg,{','.join(f'#{colour}' for colour in DARK_WEIGHTS)})}}")
     rules.append(
         f".signed{{background:linear-gradient(90deg,{ends[0]},#{NEGATIVE}00 50%,#{POSITIVE}00 50%,{ends[1]})}}"
     )
-    return "\n".join(rules)
+    return "\n".join([*rules, "@media (prefers-color-scheme: dark) {", *dark, "}"])
 
 
 def _digest(style: str) -> str:

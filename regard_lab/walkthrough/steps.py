@@ -152,7 +152,7 @@ def opening_code(call: Opening, room: int = 88, measure: Callable[[str], int] = 
     """The two statements, each as lines of at most `room` characters; `measure` gives the width of a text.
 
     >>> for lines in opening_code(Opening("walk", ("Life is short",), {"causal": True})): print(lines)
-    ['from regard_lab.lessons import walk']
+    ['from regard_lab.walkthrough import walk']
     ['globals().update(walk("Life is short", causal=True).names())']
     """
     names = f"import {call.function}{', read_weights' if 'weights' in call.options else ''}"
@@ -161,7 +161,7 @@ def opening_code(call: Opening, room: int = 88, measure: Callable[[str], int] = 
     pieces = ["globals().update(", f"{call.function}("]
     for place, argument in enumerate(arguments):
         pieces += [*argument[:-1], argument[-1] + (", " if place < len(arguments) - 1 else "")]
-    statements = ["from regard_lab.lessons", f" {names}"], [*pieces, ")", ".names())"]
+    statements = ["from regard_lab.walkthrough", f" {names}"], [*pieces, ")", ".names())"]
     return [_filled(pieces, room, measure) for pieces in statements]
 
 

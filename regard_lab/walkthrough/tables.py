@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from regard.arguments import of_kind
+from regard_lab.seeing.canvas import DARK_SCALE, SCALE
 from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
 from regard_lab.walkthrough.steps import Axis, Given, Scale, Step, Walk
 
@@ -102,17 +103,21 @@ def _scripted(base: str, sign: str, script: str) -> str:
     return f"<{name}>{base}{script}</{name}>"
 
 
-# cividis, every fifth of its 256 colours: Nuñez, Anderton and Renslow 2018, designed for colour vision deficiency.
-WEIGHTS = tuple(
-    """
-    00224e 002656 002a5f 002d68 003070 083370 163770 203a6f 273e6e 2e416d 34456c 3a486c 3f4c6c 444f6c 49536c 4e566c
-    535a6d 575d6d 5c616e 60646f 656870 696b71 6d6f72 727274 767676 7a7a78 7e7d78 838179 888578 8d8878 928c78 969077
-    9b9476 a09875 a59c74 aaa073 afa471 b5a86f baac6d bfb06b c4b468 c9b965 cfbd62 d4c15f dac65b dfca57 e5cf52 ead34c
-    f0d846 f6dd3f fce236 fee838
-    """.split()  # noqa: SIM905
-)
+def _levels(stops: tuple[str, ...], count: int = 52) -> tuple[str, ...]:
+    """Colours between the stops of a scale."""
+    parts = [bytes.fromhex(stop.removeprefix("#")) for stop in stops]
+    colours = []
+    for level in range(count):
+        below, share = divmod(level / (count - 1) * (len(parts) - 1), 1)
+        low, high = parts[int(below)], parts[min(int(below) + 1, len(parts) - 1)]
+        colours.append(
+            "".join(f"{round(one + share * (other - one)):02x}" for one, other in zip(low, high, strict=True))
+        )
+    return tuple(colours)
+
+
+WEIGHTS, DARK_WEIGHTS = _levels(SCALE), _levels(DARK_SCALE)
 NEGATIVE, POSITIVE = "2166ac", "e08214"  # blue and orange
-BRIGHT = 24  # the least level of a weight whose number is black
 LEVELS = 12  # of signed numbers on each side of 0
 DEEPEST = 0.6  # opacity of the colour of the largest signed number
 BLACK, WHITE = "000000", "ffffff"
@@ -136,9 +141,12 @@ def shade(value: float, largest: float, scale: Scale) -> Shade | None:
     return ("p" if value > 0 else "n", level) if level else None
 
 
-def weight_colours(level: int) -> tuple[str, str]:
-    """Background and text colour of a weight."""
-    return WEIGHTS[level], WHITE if level < BRIGHT else BLACK
+def weight_colours(level: int, dark: bool = False) -> tuple[str, str]:
+    """Background and text colour of a weight: the ink that is easier to read on it, by WCAG's relative luminance."""
+    colour = (DARK_WEIGHTS if dark else WEIGHTS)[level]
+    parts = [part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in bytes.fromhex(colour)]
+    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+    return colour, WHITE if luminance < 0.179 else BLACK
 
 
 def signed_colours(letter: str, level: int) -> tuple[str, float]:

@@ -199,14 +199,14 @@ def _cells(
 
 
 def _style(value: float, deepest: float, scale: Scale) -> str:
-    """Text and background colour for Rich; signed numbers have a dark background in every terminal."""
+    """Text and background colour for Rich; numbers have a dark background in every terminal."""
     if scale == "none":
         return ""
     letter, level = shade(value, deepest, scale) or ("p", 0)
     if letter == "h":
         return "dim"
     if letter == "w":
-        paper, ink = weight_colours(level)
+        paper, ink = weight_colours(level, dark=True)
     else:
         colour, share = signed_colours(letter, level)
         paper, ink = mixed(colour, DARK, share), WHITE
