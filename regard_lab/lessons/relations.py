@@ -24,8 +24,6 @@ report, trained = read_report("relations"), read_report("english")
 small = {name: report.figures["models"][kind] for name, kind in (("language model", "causal"), ("encoder", "encoder"))}
 it, articles, english = (trained.figures[name] for name in ("it", "articles", "relations"))
 relations = {**{name: model["relations"] for name, model in small.items()}, "English model": english}
-example = it["example"]
-
 with figure(
     "Three heads of a trained model of English", 8, 5.6,
     "Above: *it* looks at *animal* less if the sentence ends in *wide*. Left: every word looks at *cat*, so *mat* does "
@@ -33,9 +31,9 @@ with figure(
 ) as drawing:  # fmt: skip
     grid = drawing.add_gridspec(2, 2, height_ratios=(1, 3.2))
     axes, *maps = [drawing.add_subplot(place) for place in (grid[0, :], grid[1, 0], grid[1, 1])]
-    row = torch.tensor(list(example["weights"].values()))
-    endings = [f"it … {name}" for name in example["weights"]]
-    image = draw_map(axes, row, endings, [*example["words"][:-3], "tired / wide", *example["words"][-2:]])
+    words, weights = it["example"]["words"], it["example"]["weights"]
+    image = draw_map(axes, torch.tensor(list(weights.values())), [f"it … {name}" for name in weights],
+                     [*words[:-3], "tired / wide", *words[-2:]])  # fmt: skip
     axes.set_xlabel("head {}.{}, chosen on sentences of other nouns".format(*it["chosen"]), fontsize=9)
     for lower, name, relation in zip(maps, ("cat", "fox"), ("place to subject", "noun to modifier")):
         one = english[relation]
@@ -121,11 +119,8 @@ vectors = torch.nn.functional.normalize(normal(SEED, len(numbers), 256), dim=-1)
 content, places = vectors[[numbers[word.lower()] for word in words]], torch.eye(len(words), dtype=torch.float64)
 before = torch.arange(len(words)).sub(1).clamp(min=0)
 earlier = p.Causal() & ~p.Explicit(torch.eye(len(words), dtype=torch.bool))  # a word would find itself
-made = {  # query and key of each word
-    "previous word": (places[before], places),
-    "same word earlier": (content, content),
-    "after the same word": (content, content[before]),
-}
+made = {"previous word": (places[before], places), "same word earlier": (content, content),
+        "after the same word": (content, content[before])}  # fmt: skip
 by_hand = {}
 for relation, (q, k) in made.items():
     q, k = 40 * q[None, None], k[None, None]
