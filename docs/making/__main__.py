@@ -22,9 +22,8 @@ MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)"
 def main(arguments: list[str]) -> int:
     """Return the exit code: 1 with --check if something is stale, else 0."""
     check = "--check" in arguments
-    for run in arguments:
-        if run != "--check":
-            explorations.keep_examples(Path(run))
+    for run in set(arguments) - {"--check"}:
+        explorations.keep_examples(Path(run))
     stale = {name: text for name, text in made_pages().items() if not is_fresh(name, text)}
     for name, text in stale.items():
         if not check:

@@ -47,8 +47,7 @@ class Examples(griffe.Extension):
             for parameter in [one for one in obj.parameters if str(one.annotation) == "Never"]:
                 del obj.parameters[parameter.name]  # it only catches keywords of other libraries, to refuse them
         if obj.docstring is not None:
-            paragraphs = obj.docstring.value.split("\n\n")
-            obj.docstring.value = fenced("\n\n".join(map(with_latex, paragraphs)))
+            obj.docstring.value = fenced("\n\n".join(map(with_latex, obj.docstring.value.split("\n\n"))))
 
 
 def is_formula(paragraph: str) -> bool:

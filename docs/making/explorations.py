@@ -85,15 +85,13 @@ def _reaction() -> dict[str, Any]:
 
 
 def _document() -> dict[str, Any]:
-    """A head that was made by hand, over a long text: a word looks at its earlier occurrences, the nearest most.
-
-    The query and key of a word are a random vector of the word, and rotations that make near keys larger.
-    """
+    """A head that was made by hand, over a long text: a word looks at its earlier occurrences, the nearest most."""
     words = re.findall(r"\w+|[^\w\s]", (DOCS / "conventions.md").read_text(encoding="utf-8"))
     known = {word: number for number, word in enumerate(dict.fromkeys(map(str.lower, words)))}
     vectors = torch.randn(len(known), 64, generator=torch.Generator().manual_seed(0))
     own = vectors[[known[word.lower()] for word in words]]
     own = 5.5 * own / own.norm(dim=1, keepdim=True)
+    # Rotations of the position are added to the random vector of the word: they make the scores of near keys larger.
     angles = torch.arange(len(words))[:, None] / torch.tensor([300.0, 3000.0])
     both = torch.cat([own, 1.5 * angles.cos(), 1.5 * angles.sin()], 1)
     head = stream_head(both, both, words, pattern=Causal(), scale=0.5, links=8)

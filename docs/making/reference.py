@@ -67,11 +67,8 @@ def defining(room: ModuleType, short: str, value: Any) -> str:
 def constants(room: ModuleType) -> dict[str, Any]:
     """Small values that a package exports besides classes and functions."""
     rest = {short: getattr(room, short) for short in room.__all__ if short not in documented(room)}
-    return {
-        short: value
-        for short, value in rest.items()
-        if not isinstance(value, ModuleType) and len(repr(value)) < 80 and " at 0x" not in repr(value)
-    }
+    small = {short: value for short, value in rest.items() if len(repr(value)) < 80 and " at 0x" not in repr(value)}
+    return {short: value for short, value in small.items() if not isinstance(value, ModuleType)}
 
 
 def first_sentence(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Speed and costs on the pages "Which attention?" and "Other libraries": tables and figures from committed reports."""
+"""The pages "Which attention?" and "Other libraries", from committed reports; and the figures of the site."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+import torch
+
 from docs.making.tables import table
 from regard.mechanisms import Softmax
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
+from regard.patterns.text import as_pattern
 from regard_lab.bench import Results
 from regard_lab.bench.complexity import ROWS, Table, read_row
 from regard_lab.bench.complexity.report import EFFORTS
-from regard_lab.seeing.canvas import INK, LINES, MARKS
+from regard_lab.seeing.canvas import INK, LINES, UNSEEN
 from regard_lab.teaching.board import Picture, collecting, figure
+from regard_lab.teaching.figures import draw_cells, draw_line, logarithmic
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BENCHES = {"attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms"}
 EVEN = 0.97  # from here to its inverse, two times are called equal
 AT = 16_384  # the length that the table of choices shows
+PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0);
+    random_blocks(1, block=3); strided(4); fixed(4, summary=1); prefix(3); key_span(2, 9); causal & same_block(4)"""
 UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
 
 
@@ -105,21 +111,16 @@ def missed_promises() -> str:
     )
 
 
-def costs() -> Table:
-    """The table of costs against length."""
-    return Table.load(RESULTS / "complexity_cpu")
-
-
 def cheaper_from(row: str) -> str:
     """The length from which a row is cheaper than exact attention, as its report says."""
-    found = costs()
+    found = Table.load(RESULTS / "complexity_cpu")
     exact = found.rows.get(ROWS[row].exact)
     return read_row(ROWS[row], found.rows[row], exact, EFFORTS[found.quick].trusted).crossover
 
 
 def times_faster(row: str) -> dict[int, float]:
     """How many times faster than exact attention a row is, by length."""
-    rows = costs().rows
+    rows = Table.load(RESULTS / "complexity_cpu").rows
     exact, own = ({at["length"]: at["median"] for at in rows[name]["times"]} for name in (ROWS[row].exact, row))
     return {length: exact[length] / own[length] for length in own if length in exact}
 
@@ -208,12 +209,13 @@ def mechanism_table() -> str:
 
 
 def figures() -> dict[str, str]:
-    """The figures of both pages as SVG, by their names in the site."""
+    """Figures as SVG, by their names in the site."""
     with collecting(lenient=False) as shown:
         _draw_curves()
         _draw_duels()
-    drawn = (one for one in shown if isinstance(one, Picture))
-    return {f"figures/{name}.svg": one._repr_svg_() for name, one in zip(("cheaper", "duels"), drawn, strict=True)}
+        _draw_patterns()
+    drawn = zip(("cheaper", "duels", "patterns"), shown, strict=True)
+    return {f"figures/{name}.svg": one._repr_svg_() for name, one in drawn if isinstance(one, Picture)}
 
 
 def _draw_curves() -> None:
@@ -221,15 +223,14 @@ def _draw_curves() -> None:
     with figure("Times as fast as exact attention", 8, 4.6, "") as drawn:
         axes = drawn.subplots()
         lines = {one.label: times_faster(one.row) for one in choices() if one.label}
-        for (label, points), colour, mark in zip(lines.items(), LINES, MARKS, strict=False):
-            axes.plot(*zip(*points.items(), strict=True), color=colour, marker=mark, markersize=5, label=label)
+        for number, (label, points) in enumerate(lines.items()):
+            draw_line(axes, list(points), list(points.values()), number, label)
         lengths = list(max(lines.values(), key=len))
         axes.axhline(1, color=INK, linewidth=1)
         axes.annotate("exact attention", (lengths[-1], 0.93), ha="right", va="top", color=INK, fontsize=9)
-        axes.set(xscale="log", yscale="log", xlabel="positions", ylabel="times as fast")
-        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.set(yscale="log", xlabel="positions", ylabel="times as fast")
+        logarithmic(axes, lengths)  # the x axis
         axes.set_yticks([0.1, 0.3, 1, 3, 10, 30], ["0.1×", "0.3×", "1×", "3×", "10×", "30×"])
-        axes.minorticks_off()
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
@@ -248,6 +249,16 @@ def _draw_duels() -> None:
         axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
         axes.minorticks_off()
         axes.set_yticks(range(len(peers)), list(reversed(peers)))
+
+
+def _draw_patterns() -> None:
+    """Draw each pattern over 12 positions: a row for each query, a column for each key."""
+    positions = torch.arange(12)
+    with figure("Which query (row) may look at which key (column)", 8, 6.6, "") as drawn:
+        for axes, text in zip(drawn.subplots(3, 4).flat, PATTERNS.split(";"), strict=True):
+            allowed = as_pattern(text.strip()).allows(positions[:, None], positions)
+            draw_cells(axes, allowed.expand(12, 12).long(), (UNSEEN, LINES[0]), "equal")
+            axes.set_title(text.strip(), fontsize=9, color=INK)
 
 
 PARTS = {

@@ -20,8 +20,7 @@ from regard_lab.seeing.lens_study.study import lens_table, routes_table
 from regard_lab.training.comparison import report as comparison_report
 from regard_lab.training.comparison.measures import Measures
 
-BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu")
-COMPARISONS = ("pronouns", "heads", "one_or_eight")
+BENCHES, COMPARISONS = ("attention_cpu", "attention_cuda", "mechanisms_cpu"), ("pronouns", "heads", "one_or_eight")
 COUNTED_APART = ("law ", "regard ", "as ")  # counts by law, by command and by machine: many, and in the file
 MOST_COUNTS = 3
 
@@ -110,7 +109,7 @@ def families_compared() -> str:
 
 
 def architectures() -> str:
-    """A row for each architecture that could be built: what happened, and the reasons."""
+    """A row for each architecture that could be built: what happened, and why."""
     rows = [
         (row["type"], row["class"], row["status"],
          _cause(row["reason"]) if "reason" in row else "; ".join(row.get("outside", ())))
@@ -208,8 +207,7 @@ def forecast_compared() -> str:
         computing, forecast, measured, least, most = (
             _milliseconds(row[part]) for part in ("computing", "forecast", "measured", "least", "most")
         )
-        share = f"{row['measured'] / row['forecast']:.2f}"
-        times = (computing, forecast, f"{measured} ({least} to {most})", share)
+        times = (computing, forecast, f"{measured} ({least} to {most})", f"{row['measured'] / row['forecast']:.2f}")
         rows.append((*_call(row), row["processes"], f"{row['positions']:,}", *times))
     columns = "positions of each | ms computing | ms forecast | ms measured | measured / forecast"
     return table(f"pattern | layout, form | processes | {columns}", rows, left=2)

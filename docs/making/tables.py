@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
-def table(columns: str, rows: Iterable[Sequence[object]], left: int | None = None) -> str:
+def table(columns: str, rows: Iterable[Sequence[object]], left: int = 99) -> str:
     """A table; `columns` are separated by bars, and those from number `left` on are aligned on the right.
 
     >>> print(table("word | letters", [("cat", 3)], left=1))
@@ -14,6 +14,5 @@ def table(columns: str, rows: Iterable[Sequence[object]], left: int | None = Non
     | cat | 3 |
     """
     count = len(columns.split(" | "))
-    left = count if left is None else left
-    lines = [f"| {columns} |", f"|{'---|' * left}{'---:|' * (count - left)}"]
+    lines = [f"| {columns} |", f"|{'---|' * min(left, count)}{'---:|' * (count - left)}"]
     return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
