@@ -18,18 +18,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.report import RESULTS, heading, table
+from benchmarks.report import RESULTS, heading
+from regard_lab.bench.report import markdown_table
 from regard_lab.cli.demo import SETTINGS
 
 PROCESSORS = ("avx2", "default")  # values of ATEN_CPU_CAPABILITY; default: no vector instructions
-LATER = ("tokeniser",)  # settings that are younger than the first records; at their defaults they change no training
 Record = dict[str, Any]
 
 # What every run is to reach: the worst value of a column is its least, or its greatest where less is better.
@@ -67,9 +67,7 @@ def main() -> None:
 
 def recipe_hash() -> str:
     """Tells the records of one recipe and one PyTorch from those of others."""
-    defaults = {field.name: field.default for field in fields(SETTINGS)}
-    kept = {name: value for name, value in asdict(SETTINGS).items() if name not in LATER or value != defaults[name]}
-    settings = json.dumps([kept, torch.__version__], sort_keys=True, default=str)
+    settings = json.dumps([asdict(SETTINGS), torch.__version__], sort_keys=True, default=str)
     return hashlib.sha256(settings.encode()).hexdigest()[:8]
 
 
@@ -131,7 +129,7 @@ def report(records: Sequence[Record]) -> str:
         "training are the same. A processor setting (ATEN_CPU_CAPABILITY) changes the last digits of every sum:",
         "`avx2` has vector instructions, `default` has none. Rates are shares from 0 to 1; BLEU is 0 to 100.",
         "",
-        *table(("processor", "seed", *(SHOWN[name] for name in lowest)), rows),
+        *markdown_table(("processor", "seed", *(SHOWN[name] for name in lowest)), rows),
         "",
         f"Bounds for every run: {', '.join(f'{SHOWN[name]} {bound}' for name, bound in BOUNDS.items())}.",
         f"Broken by the worst: {'; '.join(broken)}." if broken else "The worst keeps all of them.",

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.real_pairs import trained
-from benchmarks.report import RESULTS, heading, table
+from benchmarks.report import RESULTS, heading
+from regard_lab.bench.report import markdown_table
 
 GOAL, BUDGET = 0.9, 600  # exact match, CPU seconds
 STEPS = {
@@ -54,7 +55,7 @@ def report(records: dict[str, Any]) -> list[str]:
         "`regard train translation --data pronouns --model MODEL --steps N`, nothing else given: 60,000 training "
         "sentences of the built-in corpus, scored by greedy search on 600 sentences with new pairs of nouns.",
         "",
-        *table(
+        *markdown_table(
             ("model", "exact match", "BLEU", "steps", "CPU seconds"),
             [(model, f"{one['beam 1']['exact_match']:.3f}", f"{one['beam 1']['bleu']:.2f}", f"{one['steps']:,}",
               f"{one['cpu_seconds']:.0f}") for model, one in records.items()],

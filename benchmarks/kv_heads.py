@@ -25,10 +25,12 @@ from typing import Any
 import torch
 
 from benchmarks.behaviour.learning import code_texts, texts
-from benchmarks.report import RESULTS, heading, options, table, trained, write
+from benchmarks.report import RESULTS, heading, options, trained, write
 from regard.arguments import count_of
+from regard_lab.bench.report import markdown_table
 from regard_lab.conversion import load_converted, with_kv_heads
 from regard_lab.conversion.own_models import turned
+from regard_lab.conversion.report import agreement_on_task
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import Tokeniser
 from regard_lab.training import TrainingResult
@@ -44,7 +46,7 @@ MOST = 0.5  # more than this share of the lost bits counts as most of them
 
 
 @dataclass(frozen=True)
-class Recipe:
+class HeadsRecipe:
     """The settings of a study."""
 
     dim: int = 64
@@ -61,12 +63,12 @@ class Recipe:
     kv_heads: tuple[int, ...] = (4, 2, 1)
 
 
-RECIPES = {"heads": Recipe(), "pooling": Recipe(dim=96, steps=1_200, uptrain_steps=60)}
-QUICK = Recipe(characters=60_000, held_out=5_000, dim=32, layers=1, steps=30, uptrain_steps=5, kv_heads=(2,))
+RECIPES = {"heads": HeadsRecipe(), "pooling": HeadsRecipe(dim=96, steps=1_200, uptrain_steps=60)}
+QUICK = HeadsRecipe(characters=60_000, held_out=5_000, dim=32, layers=1, steps=30, uptrain_steps=5, kv_heads=(2,))
 
 
 @dataclass(frozen=True)
-class Row:
+class ConvertedRow:
     """One conversion, in bits per character on the held-out text."""
 
     shape: str
@@ -92,10 +94,10 @@ class Row:
         return (self.converted - self.uptrained) / (self.converted - self.before)
 
 
-class Experiment:
+class HeadsExperiment:
     """One trained model, the data it was trained on, and its control."""
 
-    def __init__(self, shape: str, text: str, seed: int, recipe: Recipe) -> None:
+    def __init__(self, shape: str, text: str, seed: int, recipe: HeadsRecipe) -> None:
         self.shape, self.text, self.seed, self.recipe = shape, text, seed, recipe
         letters = [
             letters_of(ids[:count])
@@ -116,17 +118,17 @@ class Experiment:
         self.before, self.control = self._bits(learned), self._bits(control)
         self.cpu_seconds = learned.cpu_seconds + control.cpu_seconds
 
-    def row(self, kv_heads: int, method: str, converted: LanguageModel, **counted: Any) -> Row:
+    def row(self, kv_heads: int, method: str, converted: LanguageModel, **counted: Any) -> ConvertedRow:
         """Measure a conversion, train it further and measure it again."""
-        at_once = self.task.bits_per_character(held_out(converted, self.task))
-        divergence, agreement = compared(self.model, converted, self.task)
+        found = agreement_on_task(self.model, converted, self.task)
+        at_once = self.task.bits_per_character(found.loss[1])
         result = self._trained_further(converted)
-        return Row(
+        return ConvertedRow(
             self.shape, self.text, self.seed, kv_heads, method, self.before, at_once, self._bits(result), self.control,
-            result.cpu_seconds, divergence, agreement, **counted,
+            result.cpu_seconds, found.divergence, found.agreement, **counted,
         )  # fmt: skip
 
-    def from_a_file(self, kv_heads: int, method: str) -> Row:
+    def from_a_file(self, kv_heads: int, method: str) -> ConvertedRow:
         """A row by the conversion of a saved model, whose report counts bytes and parameters."""
         with tempfile.TemporaryDirectory() as folder:
             self.model.save(Path(folder) / "model")
@@ -135,7 +137,7 @@ class Experiment:
         counted = {"kv_bytes": cached.after, "kv_bytes_before": cached.before, "parameters_removed": report.removed}
         return self.row(kv_heads, method, loaded.after, **counted, difference=report.difference)
 
-    def pooled(self, kv_heads: int, method: str) -> Row:
+    def pooled(self, kv_heads: int, method: str) -> ConvertedRow:
         """A row by any method."""
         calibration = None if method == "align, no text" else self._read_text
         if method == "align, neighbours":
@@ -156,34 +158,14 @@ class Experiment:
         return self.task.bits_per_character(result.valid_loss)
 
 
-@torch.no_grad()
-def held_out(model: torch.nn.Module, task: LanguageTask) -> float:
-    """Loss on the held-out text in nats per id."""
-    losses = [task.validation_loss(model.eval(), batch) for batch in task.validation_batches()]
-    return sum(float(loss) for loss, _ in losses) / sum(count for _, count in losses)
-
-
-@torch.no_grad()
-def compared(model: LanguageModel, other: LanguageModel, task: LanguageTask) -> tuple[float, float]:
-    """Mean divergence of the other model's predictions from the model's, and the share of equal likeliest ids."""
-    divergence = agreement = count = 0.0
-    for batch in task.validation_batches():
-        kept = batch.next != 0
-        first, second = (each.eval()(batch.ids)[kept].log_softmax(-1) for each in (model, other))
-        divergence += float((first.exp() * (first - second)).sum())
-        agreement += float((first.argmax(-1) == second.argmax(-1)).sum())
-        count += len(first)
-    return divergence / count, agreement / count
-
-
 def letters_of(ids: torch.Tensor) -> str:
     """Ids of 27 symbols as text."""
     return bytes((ids + 96).tolist()).decode().replace("`", " ")
 
 
-def verdicts_of_heads(rows: Sequence[Row]) -> list[str]:
+def verdicts_of_heads(rows: Sequence[ConvertedRow]) -> list[str]:
     """One sentence for each promise: whether it was kept, with figures."""
-    exact = all(row.kv_bytes * Recipe.heads == row.kv_bytes_before * row.kv_heads for row in rows)
+    exact = all(row.kv_bytes * HeadsRecipe.heads == row.kv_bytes_before * row.kv_heads for row in rows)
     counted = {row.kv_heads: row.kv_bytes for row in rows}
     worst = max(row.difference for row in rows)
     least = min(rows, key=lambda row: row.recovered)
@@ -202,7 +184,7 @@ def verdicts_of_heads(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def verdicts_of_pooling(rows: Sequence[Row]) -> list[str]:
+def verdicts_of_pooling(rows: Sequence[ConvertedRow]) -> list[str]:
     """One sentence for each comparison of align with another method."""
     known = {(row.shape, row.text, row.seed, row.kv_heads, row.method): row for row in rows}
     sentences = []
@@ -223,7 +205,7 @@ def verdicts_of_pooling(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def page_of_heads(recipe: Recipe, rows: Sequence[Row], seconds: float) -> list[str]:
+def page_of_heads(recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float) -> list[str]:
     return [
         *heading("Fewer key/value heads", f", {seconds:,.0f} CPU seconds of training"),
         f"A character-level language model with {recipe.heads} heads ({recipe.layers} layers, dim {recipe.dim}), "
@@ -231,7 +213,7 @@ def page_of_heads(recipe: Recipe, rows: Sequence[Row], seconds: float) -> list[s
         f"values a token. Figures are bits per character on {recipe.held_out:,} held-out characters. Further "
         f"training is {recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as "
         f"well.", "",
-        *table(
+        *markdown_table(
             ("heads", "method", "seed", "KV bytes per token", "parameters removed", "before", "converted",
              "after training", "original after training", "recovered"),
             [(row.kv_heads, row.method, row.seed, f"{row.kv_bytes:,}", f"{row.parameters_removed:,}",
@@ -244,7 +226,7 @@ def page_of_heads(recipe: Recipe, rows: Sequence[Row], seconds: float) -> list[s
     ]  # fmt: skip
 
 
-def page_of_pooling(recipe: Recipe, rows: Sequence[Row], seconds: float) -> list[str]:
+def page_of_pooling(recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float) -> list[str]:
     return [
         *heading("How key/value heads are pooled", f", {seconds:,.0f} CPU seconds of training"),
         f"Character-level language models with {recipe.heads} heads of {recipe.dim // recipe.heads} numbers "
@@ -254,7 +236,7 @@ def page_of_pooling(recipe: Recipe, rows: Sequence[Row], seconds: float) -> list
         f"{recipe.uptrain_steps} steps ({recipe.uptrain_steps / recipe.steps:.0%}), for the original as well. `align` "
         f"reads {recipe.calibration_batches * recipe.batch_tokens:,} tokens of the training text; 'neighbours' rotates "
         f"heads without grouping them anew.", "",
-        *table(
+        *markdown_table(
             ("shape", "text", "seed", "heads", "method", "before", "converted", "KL", "agreement", "after training",
              "original after training"),
             [(row.shape, row.text, row.seed, row.kv_heads, row.method,
@@ -278,7 +260,7 @@ def main() -> None:
     cases += [(text, asked.seeds[0], shape) for text in asked.texts[1:] if is_pooling for shape in SHAPES]
     name, rows, seconds = "kv_alignment" if is_pooling else "kv_heads", [], 0.0
     for text, seed, shape in cases:
-        experiment = Experiment(shape, text, seed, recipe)
+        experiment = HeadsExperiment(shape, text, seed, recipe)
         seconds += experiment.cpu_seconds
         for kv_heads in recipe.kv_heads:
             for method in METHODS if is_pooling else METHODS[:2]:

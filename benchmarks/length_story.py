@@ -13,10 +13,7 @@ The report of the default folder is also written for `regard lesson fixed_vector
 Source: Bahdanau et al. 2015, section 5.1 and figure 2; Vaswani et al. 2017, section 3.
 """
 
-import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -28,7 +25,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of
+from benchmarks.report import RESULTS, heading, options
+from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import greedy_search
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
@@ -43,11 +41,11 @@ SHORTEST, LONGEST = 3, 12  # lengths of the training texts
 LENGTHS = (4, 8, 12, 16)  # tested lengths; the last is longer than all training texts
 WITH, WITHOUT = 0.8, 0.1  # promised shares at the longest training length
 Model = RecurrentTranslator | TranslationTransformer
-HERE = Path(__file__).parent / "results" / "length_story_cpu"
+HERE = RESULTS / "length_story_cpu"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class StoryRecipe:
     """The settings, the same for all models."""
 
     steps: int = 1200
@@ -59,13 +57,12 @@ class Recipe:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    parser = options(__doc__, seeds=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=StoryRecipe.steps)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--out", type=Path, default=HERE)
     asked = parser.parse_args()
-    recipe = Recipe(steps=asked.steps)
+    recipe = StoryRecipe(steps=asked.steps)
     asked.out.mkdir(parents=True, exist_ok=True)
     rows = kept_rows(asked.out / "length_story.json", recipe)
     for seed in asked.seeds:
@@ -80,7 +77,7 @@ def main() -> None:
     print(asked.out / "length_story.md")
 
 
-def measure(name: str, seed: int, recipe: Recipe) -> dict[str, Any]:
+def measure(name: str, seed: int, recipe: StoryRecipe) -> dict[str, Any]:
     """Train one model and measure the share of texts of each length that it reverses without a mistake."""
     began = time.process_time()
     model = learn(name, seed, recipe)
@@ -92,7 +89,7 @@ def measure(name: str, seed: int, recipe: Recipe) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def new_model(name: str, recipe: Recipe) -> Model:
+def new_model(name: str, recipe: StoryRecipe) -> Model:
     """An untrained model; the Transformer has about as many parameters as the recurrent models."""
     vocab_size = FIRST + SYMBOLS
     if name == "transformer":
@@ -104,7 +101,7 @@ def new_model(name: str, recipe: Recipe) -> Model:
     )
 
 
-def learn(name: str, seed: int, recipe: Recipe) -> Model:
+def learn(name: str, seed: int, recipe: StoryRecipe) -> Model:
     torch.manual_seed(seed)
     model = new_model(name, recipe)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
@@ -140,7 +137,7 @@ def sources(texts: Sequence[list[int]]) -> torch.Tensor:
     return pad([[*text, END] for text in texts])
 
 
-def kept_rows(path: Path, recipe: Recipe) -> list[dict[str, Any]]:
+def kept_rows(path: Path, recipe: StoryRecipe) -> list[dict[str, Any]]:
     """The rows of an earlier call with the same settings."""
     if not path.exists():
         return []
@@ -162,41 +159,31 @@ def verdict(rows: list[dict[str, Any]]) -> tuple[bool, str]:
     )
 
 
-def contents(recipe: Recipe, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def contents(recipe: StoryRecipe, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"recipe": asdict(recipe), "rows": rows}
 
 
-def write(out: Path, recipe: Recipe, rows: list[dict[str, Any]]) -> None:
+def write(out: Path, recipe: StoryRecipe, rows: list[dict[str, Any]]) -> None:
     """The report and its numbers."""
     (out / "length_story.json").write_text(json.dumps(contents(recipe, rows), indent=1) + "\n")
-    lines = [
-        "# Accuracy by text length",
-        "",
-        f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
-        f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
-        "median over seeds (lowest to highest).",
-        "",
-        f"| model | {' | '.join(f'length {length}' for length in LENGTHS)} | parameters | CPU seconds | seeds |",
-        "|---" * (len(LENGTHS) + 4) + "|",
-    ]
+    lines = []
     for name in MODELS:
-        own = [row for row in rows if row["model"] == name]
-        if own:
+        if own := [row for row in rows if row["model"] == name]:
             cells = [spread([row["accuracy"][str(length)] for row in own]) for length in LENGTHS]
             seconds = statistics.median(row["cpu_seconds"] for row in own)
-            size = f"{own[0]['parameters']:,}"
-            lines.append(f"| {name} | {' | '.join(cells)} | {size} | {seconds:.0f} | {len(own)} |")
-    lines += [
-        "",
-        f"Promise {verdict(rows)[1]}.",
-        "",
+            lines.append((name, *cells, f"{own[0]['parameters']:,}", f"{seconds:.0f}", len(own)))
+    head = ("model", *(f"length {length}" for length in LENGTHS), "parameters", "CPU seconds", "seeds")
+    page = [
+        *heading("Accuracy by text length", given="python benchmarks/length_story.py"),
+        f"The task is to reverse texts of {SHORTEST} to {LONGEST} symbols out of {SYMBOLS}; {recipe.steps:,} steps of "
+        f"{recipe.batch} texts, the same for all models. Share of {recipe.tests} new texts without a mistake: "
+        "median over seeds (lowest to highest).", "",
+        *markdown_table(head, lines),
+        "", f"Promise {verdict(rows)[1]}.", "",
         f"Length {LENGTHS[-1]} does not occur in training; the Transformer has not been trained on its last positions. "
         "Models with attention are not ranked against each other.",
-        "",
-        f"torch {torch.__version__}, Python {platform.python_version()}, {count_of(os.cpu_count() or 1, 'cores')}, "
-        f"{count_of(torch.get_num_threads(), 'threads')}.",
-    ]
-    (out / "length_story.md").write_text("\n".join(lines) + "\n")
+    ]  # fmt: skip
+    (out / "length_story.md").write_text("\n".join(page) + "\n")
 
 
 def spread(values: list[float]) -> str:

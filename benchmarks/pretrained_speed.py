@@ -1,215 +1,172 @@
 """Measures models of transformers through regard beside PyTorch's attention and eager attention.
 
-python benchmarks/pretrained_speed.py [--rows NAME ...] [--layers 8] [--rounds 3]
+python benchmarks/pretrained_speed.py [--rows NAME ...]
 
-Random models of 8 layers: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Times are CPU
-seconds on one thread, measured in turns in one process; a row shows the least of the rounds, and ratios of them. The
-outputs of each round are compared. Decoding is timed for each token with a cache that is already filled. "Memory" runs
-each contender in a process of its own. The report in results/ is written after each row; `--rows` measures some rows
-again and leaves the others, so that a row that a busy machine disturbed can be repeated.
+Random models of 8 layers: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Times are medians of CPU seconds
+on one thread, measured in turns, and outputs are compared. Decoding is timed for each token with a cache that is
+already filled. The report in results/ is written after each row; `--rows` measures some rows again.
 """
 
-import argparse
-import gc
-import inspect
 import json
-import os
-import platform
-import statistics
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 import transformers as tf
 
+from benchmarks.report import RESULTS, heading, options, write
 from regard.integrations.transformers import observe
+from regard_lab.bench.measuring import Pace, take_turns
+from regard_lab.bench.report import markdown_table, seconds
 
-OUT = Path(__file__).parent / "results" / "pretrained_speed_cpu"
+OUT = RESULTS / "pretrained_speed_cpu"
 VOCAB, WINDOW = 1000, 256
 BASE: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1408,
-    "max_position_embeddings": 32768,
+    "max_position_embeddings": 32768, "num_hidden_layers": 8,
 }  # fmt: skip
 GROUPED = {"num_key_value_heads": 2, "head_dim": 64}
-
-
 # The keyword of a model for a cache, which transformers 5.24 renamed.
-CACHE = "cache" if "cache" in inspect.signature(tf.LlamaModel.forward).parameters else "past_key_values"
+CACHE = "cache" if "cache" in signature(tf.LlamaModel.forward).parameters else "past_key_values"
 
 
-def mistral(layers: int) -> Any:
-    return tf.MistralModel(tf.MistralConfig(**BASE, **GROUPED, num_hidden_layers=layers, sliding_window=WINDOW))
+def mistral() -> Any:
+    return tf.MistralModel(tf.MistralConfig(**BASE, **GROUPED, sliding_window=WINDOW))
 
 
-def llama(layers: int) -> Any:
-    return tf.LlamaModel(tf.LlamaConfig(**BASE, **GROUPED, num_hidden_layers=layers))
+def llama() -> Any:
+    return tf.LlamaModel(tf.LlamaConfig(**BASE, **GROUPED))
 
 
-def modern_bert(layers: int) -> Any:
-    sizes = {**BASE, "intermediate_size": 768, "num_hidden_layers": layers}
-    return tf.ModernBertModel(
-        tf.ModernBertConfig(
-            **sizes, local_attention=WINDOW, global_attn_every_n_layers=3, pad_token_id=0, reference_compile=False
-        )
-    )
+def modern_bert() -> Any:
+    sizes = {**BASE, "intermediate_size": 768, "local_attention": WINDOW, "global_attn_every_n_layers": 3}
+    return tf.ModernBertModel(tf.ModernBertConfig(**sizes, pad_token_id=0, reference_compile=False))
 
 
-def gemma2(layers: int) -> Any:
-    return tf.Gemma2Model(
-        tf.Gemma2Config(
-            **BASE, **GROUPED, num_hidden_layers=layers, sliding_window=WINDOW, attn_logit_softcapping=50.0,
-            query_pre_attn_scalar=64,
-        )
-    )  # fmt: skip
+def gemma2() -> Any:
+    scores = {"sliding_window": WINDOW, "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 64}
+    return tf.Gemma2Model(tf.Gemma2Config(**BASE, **GROUPED, **scores))
 
 
 @dataclass(frozen=True)
-class Row:
-    """One comparison: `promised` is the ratio other / ours that the issue asks for."""
+class Timed:
+    """One comparison: how many times faster than `other` regard is to be, if that is promised."""
 
     name: str
-    model: Callable[[int], Any]
-    kind: str  # forward, train, decode, observe, memory
+    model: Callable[[], Any]
+    kind: str  # forward, train, decode, observe
     length: int
-    other: str = "sdpa"
     promised: float | None = None
+    other: str = "sdpa"
     batch: int = 1
     padded: bool = False
-    cache: str = ""
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        inputs = {"input_ids": torch.randint(1, VOCAB, (self.batch, self.length))}
+        if self.padded:
+            live = torch.ones(self.batch, self.length, dtype=torch.long)
+            live[0, : self.length // 4] = 0  # left padding, as generation has it
+            inputs["attention_mask"] = live
+        return inputs
 
 
-def decoding_rows() -> list[Row]:
-    rows = []
-    for cache, model in (("dynamic", llama), ("static", llama), ("sliding", mistral)):
-        for length in (2048, 8192, 16384):
-            promised = 1.2 if (cache, length) == ("dynamic", 16384) else 0.97
-            rows.append(
-                Row(f"decoding, {cache} cache, {length:,}", model, "decode", length, "sdpa", promised, cache=cache)
-            )
-    for length in (2048, 8192, 16384):
-        name = f"decoding, padded batch of 4, {length:,}"
-        rows.append(Row(name, llama, "decode", length, "sdpa", 0.97, batch=4, padded=True, cache="dynamic"))
-    for cache, model in (("dynamic", llama), ("sliding", mistral)):
-        rows.append(Row(f"decoding, {cache} cache, 256", model, "decode", 256, cache=cache))
-    return rows
+TIMED = [
+    Timed("forward, windows", mistral, "forward", 8192, 3.5),
+    Timed("forward, windows and global layers", modern_bert, "forward", 8192, 3.0),
+    Timed("forward, softcap", gemma2, "forward", 4096, 5.0, other="eager"),
+    Timed("forward, padded batch, 2,048", mistral, "forward", 2048, 1.7, batch=2, padded=True),
+    Timed("forward, padded batch, 4,096", mistral, "forward", 4096, 1.7, batch=2, padded=True),
+    Timed("forward, 16 tokens", mistral, "forward", 16),
+    Timed("training step, windows and global layers", modern_bert, "train", 4096, 2.0),
+    *(
+        Timed(f"decoding, {cache} cache, {n:,}", llama if cache != "sliding" else mistral, "decode", n, promised)
+        for cache in ("dynamic", "static", "sliding")
+        for n, promised in ((256, None), (2048, 0.97), (8192, 0.97), (16384, 1.2 if cache == "dynamic" else 0.97))
+    ),
+    *(
+        Timed(f"decoding, padded batch of 4, {n:,}", llama, "decode", n, 0.97, batch=4, padded=True)
+        for n in (2048, 8192, 16384)
+    ),
+    Timed("observing the entropy of all layers", mistral, "observe", 2048, 1 / 1.4, other="plain"),
+]
 
 
-ROWS = [
-    Row("forward, windows", mistral, "forward", 8192, promised=3.5),
-    Row("forward, windows and global layers", modern_bert, "forward", 8192, promised=3.0),
-    Row("forward, softcap", gemma2, "forward", 4096, other="eager", promised=5.0),
-    Row("forward, padded batch, 2,048", mistral, "forward", 2048, promised=1.7, batch=2, padded=True),
-    Row("forward, padded batch, 4,096", mistral, "forward", 4096, promised=1.7, batch=2, padded=True),
-    Row("forward, 16 tokens", mistral, "forward", 16),
-    Row("training step, windows and global layers", modern_bert, "train", 4096, promised=2.0),
-    *decoding_rows(),
-    Row("observing the entropy of all layers", mistral, "observe", 2048, other="plain", promised=1 / 1.4),
-    Row("memory, windows", mistral, "memory", 4096),
-]  # fmt: skip
-
-
-def clock() -> float:
-    return time.process_time()
-
-
-def inputs_of(row: Row) -> dict[str, torch.Tensor]:
-    inputs = {"input_ids": torch.randint(1, VOCAB, (row.batch, row.length))}
-    if row.padded:
-        live = torch.ones(row.batch, row.length, dtype=torch.long)
-        live[0, : row.length // 4] = 0  # left padding, as generation has it
-        inputs["attention_mask"] = live
-    return inputs
-
-
-def measured(row: Row, layers: int, rounds: int) -> dict[str, Any]:
+def measured(row: Timed) -> dict[str, Any]:
+    """Median seconds of both, and the largest difference of their outputs, relative to the largest of the other."""
     torch.manual_seed(0)
-    model = row.model(layers).eval()
-    work = {"forward": forward, "train": train, "decode": decode, "observe": observing}[row.kind]
-    times, difference = work(row, model, rounds)
-    ours, other = min(times["regard"]), min(times[row.other])
+    model = row.model().eval()
+    pace = Pace(rounds=3, slow_rounds=3, shortest=0.0) if row.kind != "decode" else Pace(rounds=24, shortest=0.0)
+    run = {"forward": forward, "train": train, "decode": decode, "observe": observing}[row.kind](row, model)
+    outputs: dict[str, torch.Tensor] = {}
+
+    def call(name: str) -> None:
+        outputs[name] = run(name)
+
+    with nullcontext() if row.kind == "train" else torch.no_grad():
+        times = take_turns({name: partial(call, name) for name in ("regard", row.other)}, time.process_time, pace)
+    ours, other = outputs["regard"], outputs[row.other]
+    medians = {name: one.median for name, one in times.items()}
     return {
-        "seconds": {name: min(taken) for name, taken in times.items()},
-        "medians": {name: statistics.median(taken) for name, taken in times.items()},
-        "ratio": other / ours, "difference": difference,
+        "name": row.name, "other": row.other, "promised": row.promised, "medians": medians,
+        "ratio": medians[row.other] / medians["regard"],
+        "difference": float((ours - other).abs().max() / other.abs().max()),
     }  # fmt: skip
 
 
-def difference_of(outputs: dict[str, torch.Tensor], live: torch.Tensor | None) -> float:
-    ours, other = outputs.values()
-    far = (ours - other).abs().amax(-1)
-    return float(far.max() if live is None else far[live.bool()].max())
+def forward(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
+    inputs = row.inputs()
+    more = {"use_cache": False} if row.model is not modern_bert else {}
+    live = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+
+    def run(name: str) -> torch.Tensor:
+        model.set_attn_implementation(name)
+        return model(**inputs, **more).last_hidden_state * live[..., None]
+
+    return run
 
 
-def forward(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
-    inputs = inputs_of(row)
-    options = {"use_cache": False} if row.model is not modern_bert else {}
-    times: dict[str, list[float]] = {"regard": [], row.other: []}
-    outputs = {}
-    with torch.no_grad():
-        for _ in range(rounds + 1):  # the first one warms up
-            for name, taken in times.items():
-                model.set_attn_implementation(name)
-                start = clock()
-                outputs[name] = model(**inputs, **options).last_hidden_state
-                taken.append(clock() - start)
-    return {name: taken[1:] for name, taken in times.items()}, difference_of(outputs, inputs.get("attention_mask"))
+def train(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
+    inputs = row.inputs()
+
+    def run(name: str) -> torch.Tensor:
+        model.set_attn_implementation(name)
+        model.zero_grad()
+        model(**inputs).last_hidden_state.square().mean().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    return run
 
 
-def train(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
-    inputs = inputs_of(row)
-    times: dict[str, list[float]] = {"regard": [], row.other: []}
-    gradients = {}
-    for _ in range(rounds + 1):
-        for name, taken in times.items():
-            model.set_attn_implementation(name)
-            model.zero_grad()
-            start = clock()
-            model(**inputs).last_hidden_state.square().mean().backward()
-            taken.append(clock() - start)
-            gradients[name] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    ours, other = gradients.values()
-    return {name: taken[1:] for name, taken in times.items()}, float((ours - other).norm() / other.norm())
+def decode(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
+    caches = {name: filled(row, model) for name in ("regard", row.other)}
+    places = dict.fromkeys(caches, row.length)
+
+    def run(name: str) -> torch.Tensor:
+        model.set_attn_implementation(name)
+        at, mask = places[name], None
+        places[name] += 1
+        if row.padded:
+            mask = torch.ones(row.batch, at + 1, dtype=torch.long)
+            for padded in range(row.batch // 2):
+                mask[padded, : 100 * (padded + 1)] = 0
+        one = {"input_ids": torch.full((row.batch, 1), 5), "position_ids": torch.full((row.batch, 1), at)}
+        return model(**one, attention_mask=mask, **{CACHE: caches[name]}).last_hidden_state
+
+    return run
 
 
-def decode(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
-    steps = 8 * rounds
-    caches = {name: filled(row, model, steps + 4) for name in ("regard", row.other)}
-    times: dict[str, list[float]] = {name: [] for name in caches}
-    worst = 0.0
-    with torch.no_grad():
-        for step in range(steps + 2):
-            outputs = {}
-            for name, cache in caches.items():
-                model.set_attn_implementation(name)
-                at = row.length + step
-                mask = None
-                if row.padded:
-                    mask = torch.ones(row.batch, at + 1, dtype=torch.long)
-                    for padded in range(row.batch // 2):
-                        mask[padded, : 100 * (padded + 1)] = 0
-                start = clock()
-                outputs[name] = model(
-                    input_ids=torch.full((row.batch, 1), 5 + step), attention_mask=mask, **{CACHE: cache},
-                    position_ids=torch.full((row.batch, 1), at),
-                ).last_hidden_state  # fmt: skip
-                times[name].append(clock() - start)
-            worst = max(worst, difference_of(outputs, None))
-    return {name: taken[2:] for name, taken in times.items()}, worst
-
-
-def filled(row: Row, model: Any, more: int) -> Any:
-    cache = {
-        "dynamic": lambda: tf.DynamicCache(),
-        "sliding": lambda: tf.DynamicCache(config=model.config),
-        "static": lambda: tf.StaticCache(config=model.config, max_cache_len=row.length + more),
-    }[row.cache]()
+def filled(row: Timed, model: Any) -> Any:
+    """A cache of `length` positions, and room for those that are decoded."""
+    if "static" in row.name:
+        cache = tf.StaticCache(config=model.config, max_cache_len=row.length + 64)
+    else:
+        cache = tf.DynamicCache(config=model.config) if "sliding" in row.name else tf.DynamicCache()
     generator = torch.Generator().manual_seed(0)
     for layer in range(model.config.num_hidden_layers):
         keys = torch.randn(row.batch, 2, row.length, 64, generator=generator)
@@ -217,123 +174,42 @@ def filled(row: Row, model: Any, more: int) -> Any:
     return cache
 
 
-def observing(row: Row, model: Any, rounds: int) -> tuple[dict[str, list[float]], float]:
-    inputs = inputs_of(row)
+def observing(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
+    inputs = row.inputs()
     model.set_attn_implementation("regard")
-    times: dict[str, list[float]] = {"regard": [], "plain": []}
-    outputs = {}
-    with torch.no_grad():
-        for _ in range(rounds + 1):
-            start = clock()
-            outputs["plain"] = model(**inputs, use_cache=False).last_hidden_state
-            times["plain"].append(clock() - start)
-            start = clock()
-            with observe(model, "entropy"):
-                outputs["regard"] = model(**inputs, use_cache=False).last_hidden_state
-            times["regard"].append(clock() - start)
-    return {name: taken[1:] for name, taken in times.items()}, difference_of(outputs, None)
+
+    def run(name: str) -> torch.Tensor:
+        with observe(model, "entropy") if name == "regard" else nullcontext():
+            return model(**inputs, use_cache=False).last_hidden_state
+
+    return run
 
 
-def memory(row: Row, layers: int) -> dict[str, Any]:
-    """Megabytes that one forward pass adds to a process, each contender in a process of its own."""
-    found = {}
-    for name in ("regard", "sdpa", "eager"):
-        command = [sys.executable, __file__, "--memory-of", name, "--layers", str(layers)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found[name] = float(done.stdout.split()[-1])
-    return {"megabytes": found, "ratio": found["sdpa"] / max(found["regard"], 1.0)}
-
-
-def memory_of(name: str, layers: int) -> float:
-    row = next(row for row in ROWS if row.kind == "memory")
-    model = row.model(layers).eval()
-    model.set_attn_implementation(name)
-    with torch.no_grad():
-        model(torch.randint(1, VOCAB, (1, 64)), use_cache=False)
-        inputs = inputs_of(row)
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
-        before = resident()
-        model(**inputs, use_cache=False)
-    return resident() - before
-
-
-def resident() -> float:
-    """The most memory of this process so far, in megabytes, as Linux counts it."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
-def markdown(report: dict[str, Any]) -> str:
-    lines = [
-        "# Models of transformers: speed",
-        "",
-        f'`{report["command"]}`; {report["machine"]}. A row is measured again with `--rows "its name"`.',
-        "",
-        f"CPU time on one thread, the least of the rounds in turns; dim 512, 8 heads over 2, windows of {WINDOW}. A "
-        "ratio above 1 means that regard is faster; beside it is that of the medians. Difference: the largest between "
-        "the outputs, or of all gradients relative to their norm. Load: the processes that wanted a processor; the "
-        "machine has two.",
-        "",
-        "| row | layers, rounds | regard | other | ratio (medians) | promised | | difference | load |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in report["rows"]:
-        if "megabytes" in row:
-            sizes = ", ".join(f"{name} {size:,.0f} MB" for name, size in row["megabytes"].items())
-            how = f"{row['layers']}, 1"
-            lines.append(f"| {row['name']} | {how} | {sizes} | | {row['ratio']:.2f} | | | | {row['load']:.1f} |")
-            continue
-        ours, other = row["seconds"]["regard"], row["seconds"][row["other"]]
-        kept = "" if row["promised"] is None else "kept" if row["ratio"] >= row["promised"] else "missed"
-        promised = "" if row["promised"] is None else f"{row['promised']:.2f}"
-        medians = row["medians"][row["other"]] / row["medians"]["regard"]
-        lines.append(
-            f"| {row['name']} | {row['layers']}, {row['rounds']} | {1e3 * ours:,.1f} ms | "
-            f"{row['other']} {1e3 * other:,.1f} ms | {row['ratio']:.2f} ({medians:.2f}) | {promised} | {kept} | "
-            f"{row['difference']:.0e} | {row['load']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    ours, other = (seconds(row["medians"][name]) for name in ("regard", row["other"]))
+    promised = row["promised"]
+    verdict = "" if promised is None else f"{promised:.2f} {'kept' if row['ratio'] >= promised else 'missed'}"
+    return row["name"], ours, f"{row['other']} {other}", f"{row['ratio']:.2f}", verdict, f"{row['difference']:.0e}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--rows", nargs="*", default=[], help="parts of names of rows")
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--memory-of", default="")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     tf.logging.set_verbosity_error()
     warnings.simplefilter("ignore", FutureWarning)
-    if asked.memory_of:
-        print(memory_of(asked.memory_of, asked.layers))
-        return
-    for row in ROWS:
-        if asked.rows and not any(part in row.name for part in asked.rows):
-            continue
-        gc.collect()
-        start = os.getloadavg()[0]
-        found = memory(row, asked.layers) if row.kind == "memory" else measured(row, asked.layers, asked.rounds)
-        found |= {"layers": asked.layers, "rounds": asked.rounds, "date": date.today().isoformat()}
-        found |= {"load": max(start, os.getloadavg()[0])}
-        written({"name": row.name, "other": row.other, "promised": row.promised, **found})
-        print(json.dumps(found), flush=True)
-
-
-def written(row: dict[str, Any]) -> None:
-    """Put a row into the report, in the place of an earlier one of its name."""
     path = OUT / "speed.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-    order = [known.name for known in ROWS]
-    rows = [row, *(old for old in rows if old["name"] != row["name"] and old["name"] in order)]
-    report: dict[str, Any] = {
-        "command": "python benchmarks/pretrained_speed.py",
-        "machine": f"torch {torch.__version__}, transformers {tf.__version__}, {platform.machine()}",
-        "rows": sorted(rows, key=lambda one: order.index(one["name"])),
-    }
-    OUT.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    (OUT / "speed.md").write_text(markdown(report), encoding="utf-8")
+    kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    rows = {row["name"]: row for row in kept}
+    for row in TIMED:
+        if not asked.rows or any(part in row.name for part in asked.rows):
+            rows[row.name] = measured(row)
+            ordered = [rows[one.name] for one in TIMED if one.name in rows]
+            head = ("row", "regard", "other", "ratio", "promised", "difference")
+            about = f", transformers {tf.__version__}: medians of CPU time on one thread, of models with 8 layers"
+            page = [*heading("Models of transformers: speed", about), *markdown_table(head, map(cells, ordered))]
+            print(write(OUT, "speed", {"rows": ordered}, page), row.name, flush=True)
 
 
 if __name__ == "__main__":

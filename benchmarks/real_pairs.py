@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import RESULTS, heading, table, write
+from benchmarks.report import RESULTS, heading, write
+from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Translator, evaluate
 from regard_lab.text import read_pairs, score
 from regard_lab.training.recipes import TranslationTraining
@@ -114,7 +115,7 @@ def report(records: dict[str, Any], copied: dict[str, Any], about: dict[str, Any
         f"translations, from the message catalogues of the machine. By program: {sizes['programs']}, all of "
         f"programs that the training has no message of. At random: {sizes['random']}.",
         "",
-        *table(("test messages", "settings", "BLEU", "above copying", "beam 4", "chrF", "exact match", "steps",
+        *markdown_table(("test messages", "settings", "BLEU", "above copying", "beam 4", "chrF", "exact match", "steps",
                 "CPU seconds"), rows),
         "",
         f"Settings fixed by hand: {', '.join(f'{name} {value}' for name, value in FIXED.items())}.",

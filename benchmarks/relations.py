@@ -11,7 +11,6 @@ validation texts too), a random choice, the same model before training, and rand
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,8 @@ import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
+from benchmarks.report import RESULTS, options
+from regard_lab.bench.report import markdown_table
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.teaching.report import REPORTS, write_report
@@ -29,14 +30,14 @@ from regard_lab.training import TrainingConfig, TrainingResult, train
 from regard_lab.training.recipes import LanguageTask, MaskedWordTask
 from regard_lab.training.record import Validated
 
-HERE = Path(__file__).parent / "results" / "relations_cpu"
+HERE = RESULTS / "relations_cpu"
 KINDS = ("causal", "encoder")
 SEED = 0
 LENGTH = 128  # ids of a text
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RelationsRecipe:
     """The settings of both models."""
 
     vocab_size: int = 2_500
@@ -52,10 +53,10 @@ class Recipe:
     texts: int = 200  # of each part, to choose heads and to score them
 
 
-QUICK = Recipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10, texts=20)
+QUICK = RelationsRecipe(vocab_size=400, dim=32, causal_steps=10, encoder_steps=10, texts=20)
 
 
-def new_model(kind: str, recipe: Recipe, vocab_size: int) -> LanguageModel | TextEncoder:
+def new_model(kind: str, recipe: RelationsRecipe, vocab_size: int) -> LanguageModel | TextEncoder:
     """The untrained model of a kind; the same weights each time."""
     sizes = {
         "vocab_size": vocab_size, "dim": recipe.dim, "layers": recipe.layers, "heads": recipe.heads,
@@ -68,7 +69,12 @@ def new_model(kind: str, recipe: Recipe, vocab_size: int) -> LanguageModel | Tex
 
 
 def trained(
-    kind: str, recipe: Recipe, tokeniser: Tokeniser, parts: dict[str, list[str]], folder: Path, minutes: float | None
+    kind: str,
+    recipe: RelationsRecipe,
+    tokeniser: Tokeniser,
+    parts: dict[str, list[str]],
+    folder: Path,
+    minutes: float | None,
 ) -> tuple[LanguageModel | TextEncoder, TrainingResult]:
     """The trained model of a kind with its result; a training that was stopped continues."""
     model = new_model(kind, recipe, tokeniser.vocab_size)
@@ -83,20 +89,25 @@ def trained(
         steps=steps, learning_rate=recipe.learning_rate, warmup_steps=min(100, steps // 5), schedule="cosine",
         weight_decay=0.01, validate_every=max(1, steps // 4), seed=SEED, minutes=minutes,
     )  # fmt: skip
-    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=told)
+    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=print_validation)
     if result.stopped == "interrupted":
         raise SystemExit("interrupted before the training was complete; run the command again to continue")
     return model, result
 
 
-def told(event: Any) -> None:
+def print_validation(event: Any) -> None:
     """Print validations; steps are in the folder's log."""
     if isinstance(event, Validated):
         print(event, flush=True)
 
 
 def measure(
-    kind: str, recipe: Recipe, tokeniser: Tokeniser, documents: list[Document], work: Path, minutes: float | None
+    kind: str,
+    recipe: RelationsRecipe,
+    tokeniser: Tokeniser,
+    documents: list[Document],
+    work: Path,
+    minutes: float | None,
 ) -> dict[str, Any]:
     """Train the model of a kind, or load it, and score its heads."""
     parts = {part: [one for one in documents if one.part == part] for part in PARTS}
@@ -132,15 +143,13 @@ def corpus_figures(documents: list[Document]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=HERE)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
-    parser.add_argument("--out", type=Path, default=HERE, help="the folder of relations.md")
-    parser.add_argument("--quick", action="store_true", help="a few steps of a tiny model; keeps no report")
     parser.add_argument("--minutes", type=float, help="the most wall-clock minutes of each training; no cap by default")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = QUICK if asked.quick else Recipe()
+    recipe = QUICK if asked.quick else RelationsRecipe()
     documents = library_documents()
     tokeniser = Tokeniser.train([one.text for one in documents if one.part == "train"], recipe.vocab_size)
     figures: dict[str, Any] = {"recipe": asdict(recipe), "corpus": corpus_figures(documents), "models": {}}
@@ -169,9 +178,7 @@ def page(figures: dict[str, Any]) -> str:
             f"predicted, {model['cpu_seconds']} CPU seconds, validation loss {model['valid_loss']} nats.",
             "",
         ]
-        lines += [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
-        lines += [f"| {' | '.join(row(name, one))} |" for name, one in model["relations"].items()]
-        lines.append("")
+        lines += [*markdown_table(COLUMNS, (row(name, one) for name, one in model["relations"].items())), ""]
     return "\n".join(lines)
 
 

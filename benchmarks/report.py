@@ -42,16 +42,6 @@ def heading(title: str, about: str = "", given: str = "") -> list[str]:
     return [f"# {title}", "", f"`{given or command()}`, {date.today()}, torch {torch.__version__}{about}.", ""]
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A table in Markdown.
-
-    >>> table(("a", "b"), [(1, 2)])
-    ['| a | b |', '|---|---|', '| 1 | 2 |']
-    """
-    lines = [f"| {' | '.join(map(str, row))} |" for row in (head, *rows)]
-    return [lines[0], "|---" * len(head) + "|", *lines[1:]]
-
-
 def write(folder: Path, name: str, content: dict[str, Any], page: Iterable[str]) -> Path:
     """Write NAME.json, with command and environment, and NAME.md; the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from processes import on_processes
 
 import regard
 from regard import distributed
+from regard_lab.bench.report import markdown_table
 
 HEADS, KV_HEADS, HEAD_DIM = 8, 2, 64
 WINDOW = "causal_window(512)"
@@ -99,13 +100,13 @@ def compare(length: int) -> dict[str, Any]:
 def report(found: dict[str, Any]) -> str:
     """The figures as a table."""
     mebi = 2**20
-    lines = ["| | memory of q, k, v | peak memory | seconds |", "|---|---:|---:|---:|"]
     every = [("one process", found["one"]), *((f"process {at} of 4", one) for at, one in enumerate(found["four"]))]
-    for name, one in every:
-        lines.append(
-            f"| {name} | {one['tensors'] / mebi:.0f} MiB | {one['peak'] / mebi:.0f} MiB | {one['seconds']:.1f} |"
-        )
-    lines += [
+    rows = [
+        (name, *(f"{one[what] / mebi:.0f} MiB" for what in ("tensors", "peak")), f"{one['seconds']:.1f}")
+        for name, one in every
+    ]
+    lines = [
+        *markdown_table(("", "memory of q, k, v", "peak memory", "seconds"), rows),
         "",
         f"Each of four processes needs at most {found['share']:.3f} of the memory of one. They exchange "
         f"{found['bytes'] / 1024:.0f} KiB in all, forward and backward. The largest difference of the outputs compared "

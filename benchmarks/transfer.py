@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import RESULTS, heading, options, table, trained, write
+from benchmarks.report import RESULTS, heading, options, trained, write
+from regard_lab.bench.report import markdown_table
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.pronouns import SENSES, make_split
@@ -26,7 +27,7 @@ from regard_lab.training.recipes import ClassificationTask, MaskedWordTask
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TransferRecipe:
     """The settings of the experiment."""
 
     sentences: int = 40_000
@@ -40,11 +41,11 @@ class Recipe:
     learning_rates: tuple[float, ...] = (1e-3, 3e-3, 6e-3, 1.2e-2)
 
 
-QUICK = Recipe(sentences=2_000, valid=50, test=100, labels=(50,), hidden_word_steps=30, label_steps=10)
+QUICK = TransferRecipe(sentences=2_000, valid=50, test=100, labels=(50,), hidden_word_steps=30, label_steps=10)
 
 
 @dataclass(frozen=True)
-class Record:
+class TransferRecord:
     """Accuracy on test sentences for one seed and one number of labels."""
 
     seed: int
@@ -61,7 +62,7 @@ class Record:
         return self.transfer - self.scratch
 
 
-def measure(recipe: Recipe, seed: int) -> tuple[list[Record], dict[str, Any]]:
+def measure(recipe: TransferRecipe, seed: int) -> tuple[list[TransferRecord], dict[str, Any]]:
     """One seed: train on masked words once, then train both contenders for each number of labels."""
     train_set = make_split("train", recipe.sentences, seed)
     valid, test = make_split("valid", recipe.valid, seed), make_split("test", recipe.test, seed)
@@ -81,13 +82,15 @@ def measure(recipe: Recipe, seed: int) -> tuple[list[Record], dict[str, Any]]:
         scratch, scratch_rate, seconds = best(recipe, fresh, task, splits, seed)
         transfer, transfer_rate, more = best(recipe, blank, task, splits, seed)
         commonest = max(sum(pair.target == sense for pair in splits[2]) for sense in SENSES) / len(splits[2])
-        records.append(Record(seed, labels, scratch, transfer, commonest, scratch_rate, transfer_rate, seconds + more))
+        records.append(
+            TransferRecord(seed, labels, scratch, transfer, commonest, scratch_rate, transfer_rate, seconds + more)
+        )
         print(records[-1], flush=True)
     return records, {"seed": seed, "cpu_seconds": pretrained.cpu_seconds, "nats_a_word": pretrained.valid_loss}
 
 
 def best(
-    recipe: Recipe, begin: TextEncoder, task: ClassificationTask, splits: Sequence[list[Pair]], seed: int
+    recipe: TransferRecipe, begin: TextEncoder, task: ClassificationTask, splits: Sequence[list[Pair]], seed: int
 ) -> tuple[float, float, float]:
     """Test accuracy at the learning rate that is best on validation sentences, that rate, and the total CPU seconds."""
     seconds, tried = 0.0, []
@@ -105,7 +108,7 @@ def labelled(sentences: Sequence[Any]) -> list[Pair]:
     return [Pair(sentence.source, sentence.derivation.referent.sense) for sentence in sentences]
 
 
-def verdict(records: Sequence[Record]) -> str:
+def verdict(records: Sequence[TransferRecord]) -> str:
     """One sentence: the margin with its spread, and whether it holds for every seed."""
     margins = [record.margin for record in records]
     spread = stdev(margins) if len(margins) > 1 else float("nan")
@@ -117,13 +120,15 @@ def verdict(records: Sequence[Record]) -> str:
     )
 
 
-def page(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str, Any]], verdicts: list[str]) -> list[str]:
+def page(
+    recipe: TransferRecipe, records: Sequence[TransferRecord], hidden: Sequence[dict[str, Any]], verdicts: list[str]
+) -> list[str]:
     seconds = sum(record.cpu_seconds for record in records) + sum(one["cpu_seconds"] for one in hidden)
     losses = ", ".join(f"{one['nats_a_word']:.3f}" for one in hidden)
     return [
         *heading("Labels saved by masked words", f", {seconds:,.0f} CPU seconds of training"),
         "Classification of what *it* refers to, into 11 kinds. Accuracy on test sentences with new noun pairs.", "",
-        *table(
+        *markdown_table(
             ("labels", "seed", "from scratch", "from masked words", "margin", "most frequent kind"),
             [(r.labels, r.seed, f"{r.scratch:.3f}", f"{r.transfer:.3f}", f"{r.margin:+.3f}", f"{r.commonest:.3f}")
              for r in sorted(records, key=lambda r: (r.labels, r.seed))],
@@ -138,7 +143,7 @@ def page(recipe: Recipe, records: Sequence[Record], hidden: Sequence[dict[str, A
 def main() -> None:
     asked = options(__doc__, out=RESULTS / "transfer_cpu", seeds=[0, 1, 2]).parse_args()
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
-    recipe = QUICK if asked.quick else Recipe()
+    recipe = QUICK if asked.quick else TransferRecipe()
     measured = [measure(recipe, seed) for seed in asked.seeds]
     records, hidden = [record for some, _ in measured for record in some], [about for _, about in measured]
     verdicts = [verdict([r for r in records if r.labels == labels]) for labels in recipe.labels]

@@ -21,9 +21,10 @@ os.environ["REGARD_NATIVE"] = "off"  # read when the first plan is made
 import torch
 
 import regard as rg
-from benchmarks.report import heading, table
+from benchmarks.report import heading
 from regard.errors import RegardError
 from regard_lab.bench.measuring import Pace, take_turns
+from regard_lab.bench.report import markdown_table
 
 REPORT = Path(__file__).parent / "results" / "without_kernel_cpu.md"
 BIG_BIRD = "sliding_window(192) | global_tokens(0..63) | random_blocks(3, 64, 0)"
@@ -31,7 +32,7 @@ ROUNDS, ROWS = 7, 64
 
 
 @dataclass(frozen=True)
-class Row:
+class BackendRow:
     """A call, and the backend that it is there for."""
 
     backend: str
@@ -52,28 +53,28 @@ class Row:
         return f"{size}, heads {self.heads[0]}/{self.heads[1]}, {str(self.dtype)[6:]}, {options or 'full'}{backward}"
 
 
-def rows() -> list[Row]:
+def rows() -> list[BackendRow]:
     half, long = torch.bfloat16, 16_384
     return [
-        Row("fused", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}),
-        Row("fused", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}, backward=True),
-        Row("fused", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}),
-        Row("fused", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}, backward=True),
-        Row("tiled", "residues", 4096, 4096, options={"pattern": "strided(64)"}),
-        Row("tiled", "residues", 4096, 4096, options={"pattern": "strided(64)"}, backward=True),
-        Row("tiled", "residues", 4096, 4096, options={"pattern": "dilated_window(64, 8)"}),
-        Row("decode", "folded heads", 1, long, (8, 2)),
-        Row("decode", "folded heads", 1, long, (8, 2), half),
-        Row("decode", "chunks", 1, long, (8, 2), options={"softcap": 30.0}),
-        Row("fused", "row blocks", 2048, 2048, options={"pattern": "causal"}),
-        Row("fused", "row blocks", 2048, 2048, options={"pattern": "causal"}, backward=True),
-        Row("streamed", "options", 2048, 2048, options={"pattern": "causal", "softcap": 30.0}),
-        Row("streamed", "options", 2048, 2048, options={"pattern": "causal", "softcap": 30.0}, backward=True),
-        Row("streamed", "options", 2048, 2048, options={"pattern": "causal", "dropout": 0.1, "dropout_seed": 1}),
+        BackendRow("fused", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}),
+        BackendRow("fused", "windows in place", 4096, 4096, options={"pattern": "sliding_window(256)"}, backward=True),
+        BackendRow("fused", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}),
+        BackendRow("fused", "gathered keys", 4096, 4096, options={"pattern": BIG_BIRD}, backward=True),
+        BackendRow("tiled", "residues", 4096, 4096, options={"pattern": "strided(64)"}),
+        BackendRow("tiled", "residues", 4096, 4096, options={"pattern": "strided(64)"}, backward=True),
+        BackendRow("tiled", "residues", 4096, 4096, options={"pattern": "dilated_window(64, 8)"}),
+        BackendRow("decode", "folded heads", 1, long, (8, 2)),
+        BackendRow("decode", "folded heads", 1, long, (8, 2), half),
+        BackendRow("decode", "chunks", 1, long, (8, 2), options={"softcap": 30.0}),
+        BackendRow("fused", "row blocks", 2048, 2048, options={"pattern": "causal"}),
+        BackendRow("fused", "row blocks", 2048, 2048, options={"pattern": "causal"}, backward=True),
+        BackendRow("streamed", "options", 2048, 2048, options={"pattern": "causal", "softcap": 30.0}),
+        BackendRow("streamed", "options", 2048, 2048, options={"pattern": "causal", "softcap": 30.0}, backward=True),
+        BackendRow("streamed", "options", 2048, 2048, options={"pattern": "causal", "dropout": 0.1, "dropout_seed": 1}),
     ]
 
 
-def call_of(row: Row, backend: str, tensors: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
+def call_of(row: BackendRow, backend: str, tensors: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
     attend = partial(rg.attention, backend=backend, **row.options)
     if not row.backward:
         return partial(attend, *tensors)
@@ -81,7 +82,7 @@ def call_of(row: Row, backend: str, tensors: list[torch.Tensor]) -> Callable[[],
     return lambda: torch.autograd.grad(attend(*tensors), tensors, pull)[0]
 
 
-def check(row: Row, backend: str, tensors: list[torch.Tensor]) -> None:
+def check(row: BackendRow, backend: str, tensors: list[torch.Tensor]) -> None:
     """The last rows of the output against the reference in float64."""
     q, k, v = (x.detach() for x in tensors)
     count = min(ROWS, row.q_len)
@@ -94,7 +95,7 @@ def check(row: Row, backend: str, tensors: list[torch.Tensor]) -> None:
     assert (found.double() - expected).abs().max() < bound, (row.words, backend)
 
 
-def measured(row: Row) -> tuple[float, str, float]:
+def measured(row: BackendRow) -> tuple[float, str, float]:
     """Shortest seconds of the backend, the fastest other one, and its seconds."""
     (heads, kv_heads), sizes = row.heads, (row.q_len, row.k_len, row.k_len)
     tensors = [
@@ -131,7 +132,7 @@ def main() -> None:
         "backend over that of the row's: below 1, the backend does not earn its lines there"
     )
     head = heading("The backends in pure PyTorch, where the native kernel is missing", about)
-    measured_rows = table(("backend and its part", "call", "ms", "fastest other", "ms", "ratio"), lines)
+    measured_rows = markdown_table(("backend and its part", "call", "ms", "fastest other", "ms", "ratio"), lines)
     REPORT.write_text("\n".join([*head, *measured_rows, ""]))
 
 

@@ -76,7 +76,6 @@ def of_kind(name: str, value: Any, kind: Kinds, needs: str) -> Any:
 
 
 def a_string(name: str, value: object) -> str:
-    """The value, if it is a string."""
     return of_kind(name, value, str, "a string")
 
 
@@ -225,7 +224,6 @@ def plain(name: str, value: Any) -> Any:
 
 
 def is_whole(value: object) -> bool:
-    """Is it a whole Python number? True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -286,7 +284,6 @@ def _range(kind: str, least: float | None, most: float | None) -> str:
 
 
 def yes_or_no(name: str, value: object) -> bool:
-    """The value, if it is True or False."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} is {shown(value)}; it is True or False")
     return value

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from regard.arguments import real, shown, whole
+from regard.arguments import one_of, real, shown, whole
 from regard.errors import ArgumentError, ShapeError
 
 __all__ = ["Sinusoidal", "Learned", "Rotary"]
@@ -127,8 +127,7 @@ class Rotary:
         object.__setattr__(self, "base", checked_base("Rotary", self.base))
         if self.dims is not None:
             object.__setattr__(self, "dims", whole("Rotary's dims", self.dims))
-        if self.pairs not in ("halves", "neighbours"):
-            raise ArgumentError(f"Rotary(pairs={shown(self.pairs)}): pairs are 'halves' or 'neighbours'")
+        one_of("Rotary's pairs", self.pairs, ("halves", "neighbours"))
         if self.dims is not None and (self.dims < 2 or self.dims % 2):
             raise ArgumentError(f"Rotary(dims={self.dims}): pairs are rotated, so dims is even and above 0")
 
@@ -213,9 +212,6 @@ def _cos_and_sin(
 
 def as_rotary(positions: Rotary | str | None) -> Rotary | None:
     """The positions of an attention layer: a Rotary, "rotary" for its defaults, or None.
-
-    Raises:
-        ArgumentError: positions that are added to embeddings, or that do not exist.
 
     >>> as_rotary("rotary")
     Rotary(base=10000.0, dims=None, pairs='halves')

@@ -139,11 +139,7 @@ class Contents:
         self._digests: dict[int, tuple[object, str]] = {}  # by id; an object is kept, so that no other one gets its id
 
     def digest(self, value: object) -> str:
-        """The digest, 16 hexadecimal digits.
-
-        Raises:
-            UnsupportedError: values inside values, too deep.
-        """
+        """The digest, 16 hexadecimal digits."""
         while True:  # until no more attributes are named
             names, self._digests = len(self._names), {}
             found = self._digest(value, 0)

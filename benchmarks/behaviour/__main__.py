@@ -17,7 +17,7 @@ from benchmarks.behaviour.duplication import DUPLICATION
 from benchmarks.behaviour.grid_and_text import GRID_AND_TEXT
 from benchmarks.behaviour.hashing import HASHING
 from benchmarks.behaviour.recall import RECALL
-from benchmarks.behaviour.study import REPORT, Experiment, Results, write_report
+from benchmarks.behaviour.study import REPORT, BehaviourResults, Experiment, write_report
 
 EXPERIMENTS = (DUPLICATION, RECALL, HASHING, GRID_AND_TEXT)
 OUT = Path(__file__).parents[1] / "results" / "behaviour_cpu"
@@ -43,9 +43,9 @@ def main(words: Sequence[str] | None = None) -> None:
     print(asked.out / REPORT)
 
 
-def run(chosen: Sequence[Experiment], out: Path, *, resume: bool, quick: bool) -> Results:
+def run(chosen: Sequence[Experiment], out: Path, *, resume: bool, quick: bool) -> BehaviourResults:
     """Train the missing contenders of the chosen experiments; without resume, earlier records of these are dropped."""
-    results = Results.load(out, quick)
+    results = BehaviourResults.load(out, quick)
     everything = [replace(one, seeds=one.seeds[:1]) if quick else one for one in EXPERIMENTS]
     names = {one.name for one in chosen}
     try:

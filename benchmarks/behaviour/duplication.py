@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import SmallDecoder, Training, duplication, score, train
-from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, at_least, mean, over_seeds
+from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, over_seeds
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
 from regard.patterns import parse
 
 SYMBOLS, WORD, LAYERS, ROWS = 10, 24, 2, 32
 CHANCE = math.log(SYMBOLS)  # nats, the loss of a uniform guess: 2.303
 DRAW = duplication(SYMBOLS, WORD, ROWS)
-HOW = Training(updates=500, rate=3e-3)
+HOW = UpdatePlan(updates=500, rate=3e-3)
 LONGER = replace(HOW, updates=1000)
 
-CONTENDERS: dict[str, tuple[Mechanism, str, Training]] = {
+CONTENDERS: dict[str, tuple[Mechanism, str, UpdatePlan]] = {
     "softmax": (Softmax(), "causal", HOW),
     "linear": (LinearTransformer(), "causal", HOW),
     "linear, 1,000 updates": (LinearTransformer(), "causal", LONGER),
@@ -49,7 +50,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     return {"reach": "all" if back is None else back, **score(model, DRAW), **vars(done)}
 
 
-def judge(records: Records) -> list[Verdict]:
+def judge(records: Records) -> list[ClaimVerdict]:
     """Check that contenders that reach the symbol solve the task, and that the others stay at chance."""
     verdicts = []
     for contender in CONTENDERS:
@@ -66,7 +67,7 @@ def picture(records: Records, axes: Any) -> None:
     """Loss over updates, the mean of the seeds."""
     for contender, by_seed in records.items():
         curves = [record["curve"] for record in by_seed.values()]
-        points = [(together[0][0], mean([loss for _, loss in together])) for together in zip(*curves, strict=True)]
+        points = [(together[0][0], fmean([loss for _, loss in together])) for together in zip(*curves, strict=True)]
         axes.plot(*zip(*points, strict=True), label=contender)
     axes.axhline(CHANCE, color="black", linestyle=":", linewidth=1, label="chance, ln 10")
     axes.set(xlabel="updates", ylabel="loss on the second word, nats")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.behaviour.learning import SYMBOLS, Draw, SmallDecoder, Training, grid, runs_of, texts, train
-from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, mean, over_seeds
+from benchmarks.behaviour.learning import SYMBOLS, Draw, SmallDecoder, UpdatePlan, grid, runs_of, texts, train
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, over_seeds
 from regard.patterns import parse
 
 SIDE, COLOURS, NOISE, ROWS = 16, 8, 0.1, 16
@@ -18,7 +19,7 @@ PATTERNS = {
     "fixed": f"causal & fixed({SIDE}, summary=2)",
     "window": "causal_window(24)",
 }
-HOW = {"grid": Training(updates=300, rate=3e-3), "text": Training(updates=600, rate=3e-3)}
+HOW = {"grid": UpdatePlan(updates=300, rate=3e-3), "text": UpdatePlan(updates=600, rate=3e-3)}
 CONTENDERS = tuple(f"{name}, {data}" for data in HOW for name in PATTERNS)
 
 
@@ -61,7 +62,7 @@ def losses_by_position(model: nn.Module, draw: Draw, batches: int = 16, seed: in
     return torch.cat(losses).mean(0)
 
 
-def judge(records: Records) -> list[Verdict]:
+def judge(records: Records) -> list[ClaimVerdict]:
     """Check that strided is better on the grid, and fixed on the text."""
     loss = {contender: over_seeds(records, contender, "loss") for contender in CONTENDERS}
     return [
@@ -76,7 +77,7 @@ def picture(records: Records, axes: Any) -> None:
         by_seed = [record["by_place"] for record in records[contender].values()]
         style = ("-", "--", ":")[number % len(PATTERNS)]
         color = "tab:blue" if contender.endswith("grid") else "tab:orange"
-        axes.plot([mean(place) for place in zip(*by_seed, strict=True)], style, color=color, label=contender)
+        axes.plot([fmean(place) for place in zip(*by_seed, strict=True)], style, color=color, label=contender)
     axes.set(xlabel="place in a row of the grid, or in a block of the text", ylabel="loss, nats", ylim=(0, None))
 
 

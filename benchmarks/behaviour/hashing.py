@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import SmallDecoder, Training, duplication, score, train
-from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, at_least, mean, over_seeds
+from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, at_least, over_seeds
 from regard.mechanisms import LSH
 
 SYMBOLS, WORD, ROWS = 10, 63, 16
@@ -19,7 +20,7 @@ ROUNDS = (1, 2, 4, 8)
 SIZES = {"chunk 8, 32 buckets": (8, 32), "chunk 4, 64 buckets": (4, 64), "chunk 2, 128 buckets": (2, 128)}
 HASH_SEEDS = range(8)
 EXACT = LSH(chunk=LENGTH)  # a text that fits into one chunk is not hashed
-HOW = Training(updates=300, rate=3e-3)
+HOW = UpdatePlan(updates=300, rate=3e-3)
 DRAW = duplication(SYMBOLS, WORD, ROWS)
 
 
@@ -50,18 +51,18 @@ def run(contender: str, seed: int, quick: bool) -> Record:
             hashed = new_model(LSH(chunk, buckets, rounds, hash_seed))
             hashed.load_state_dict(model.state_dict())
             accuracies.append(score(hashed, DRAW, batches=2)["accuracy"])
-        found[f"rounds_{rounds}"] = mean(accuracies)
+        found[f"rounds_{rounds}"] = fmean(accuracies)
     return {**found, **done}
 
 
-def judge(records: Records) -> list[Verdict]:
+def judge(records: Records) -> list[ClaimVerdict]:
     """Accuracy rises with rounds to that of exact attention; one round is clearly lower where chunks are small."""
     smallest = list(SIZES)[-1]
     verdicts = [at_least("accuracy with exact attention", over_seeds(records, smallest, "exact"), 0.99)]
     for contender in SIZES:
         falls = _largest_falls([over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS])
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 f"{contender}: accuracy never falls from 1 to 8 rounds by more than 0.002; it does by {max(falls):.3f} "
                 f"at most",
                 max(falls) <= 0.002,
@@ -84,7 +85,7 @@ def picture(records: Records, axes: Any) -> None:
     """Draw accuracy over rounds, mean and extremes of the seeds."""
     for contender in records:
         found = [over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS]
-        line = axes.plot(ROUNDS, [mean(numbers) for numbers in found], "o-", label=contender)[0]
+        line = axes.plot(ROUNDS, [fmean(numbers) for numbers in found], "o-", label=contender)[0]
         least, most = [min(numbers) for numbers in found], [max(numbers) for numbers in found]
         axes.fill_between(ROUNDS, least, most, color=line.get_color(), alpha=0.2)
     axes.set(xlabel="rounds of hashing", ylabel="accuracy", xscale="log")

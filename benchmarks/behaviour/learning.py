@@ -26,7 +26,7 @@ Draw = Callable[[torch.Generator], Batch]
 
 
 @dataclass(frozen=True)
-class Training:
+class UpdatePlan:
     """The schedule: AdamW, a linear warm-up over a tenth of the updates, then a cosine to zero."""
 
     updates: int
@@ -34,7 +34,7 @@ class Training:
     weight_decay: float = 0.01
     clip: float = 1.0
 
-    def shortened(self, quick: bool) -> Training:
+    def shortened(self, quick: bool) -> UpdatePlan:
         """The same with a fiftieth of the updates if `quick`."""
         return replace(self, updates=max(2, self.updates // 50)) if quick else self
 
@@ -55,7 +55,7 @@ class Trained:
     curve: list[tuple[int, float]]
 
 
-def train(model: nn.Module, draw: Draw, how: Training, seed: int, label: str) -> Trained:
+def train(model: nn.Module, draw: Draw, how: UpdatePlan, seed: int, label: str) -> Trained:
     """Train on new batches at every update; all random numbers depend only on the seed."""
     generator = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=how.rate, weight_decay=how.weight_decay)

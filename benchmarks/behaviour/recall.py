@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import Batch, SmallDecoder, Training, recall, score, train
-from benchmarks.behaviour.study import Experiment, Record, Records, Verdict, apart, at_least, below, mean, over_seeds
+from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, recall, score, train
+from benchmarks.behaviour.study import (
+    ClaimVerdict,
+    Experiment,
+    Record,
+    Records,
+    apart,
+    at_least,
+    below,
+    over_seeds,
+)
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
 
 LENGTH, VOCABULARY, ROWS, HEADS = 64, 256, 32, 2
 PAIRS = (4, 8, 16)
 DRAWS = {pairs: recall(VOCABULARY, LENGTH, ROWS, pairs) for pairs in PAIRS}
-HOW = Training(updates=1200, rate=3e-3)
+HOW = UpdatePlan(updates=1200, rate=3e-3)
 SLOW = replace(HOW, rate=1e-3)
 
-CONTENDERS: dict[str, tuple[Mechanism, int, Training]] = {
+CONTENDERS: dict[str, tuple[Mechanism, int, UpdatePlan]] = {
     "softmax, dim 32": (Softmax(), 32, HOW),
     "linear, dim 16": (LinearTransformer(), 16, HOW),
     "linear, dim 32": (LinearTransformer(), 32, HOW),
@@ -53,7 +63,7 @@ def run(contender: str, seed: int, quick: bool) -> Record:
     return {"kept": numbers_kept(contender), **accuracies, **vars(done)}
 
 
-def judge(records: Records) -> list[Verdict]:
+def judge(records: Records) -> list[ClaimVerdict]:
     """Check that a small state fails where a larger one succeeds, and softmax, which stores every key."""
     found = {
         (contender, pairs): over_seeds(records, contender, f"accuracy_{pairs}")
@@ -78,7 +88,7 @@ def picture(records: Records, axes: Any) -> None:
     """Draw accuracy over pairs, mean and extremes of the seeds."""
     for contender in records:
         found = [over_seeds(records, contender, f"accuracy_{pairs}") for pairs in PAIRS]
-        means = [mean(numbers) for numbers in found]
+        means = [fmean(numbers) for numbers in found]
         down = [middle - min(numbers) for middle, numbers in zip(means, found, strict=True)]
         up = [max(numbers) - middle for middle, numbers in zip(means, found, strict=True)]
         axes.errorbar(PAIRS, means, yerr=[down, up], marker="o", capsize=3, label=contender)

@@ -6,16 +6,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from regard.storage.files import replace_file
+from regard_lab.bench.report import markdown_table, new_picture
 from regard_lab.bench.results import environment
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """A claim with the measured figures, and whether it was kept."""
 
     text: str
@@ -25,32 +25,32 @@ class Verdict:
         return f"{self.text}: {'kept' if self.kept else 'missed'}"
 
 
-def at_least(what: str, found: Sequence[float], limit: float) -> Verdict:
+def at_least(what: str, found: Sequence[float], limit: float) -> ClaimVerdict:
     """Every seed must reach the limit.
 
     >>> print(at_least("accuracy of softmax", [0.98, 1.0], 0.9))
     accuracy of softmax is 0.980 to 1.000, at least 0.9 promised: kept
     """
-    return Verdict(f"{what} is {spread(found)}, at least {limit:g} promised", min(found) >= limit)
+    return ClaimVerdict(f"{what} is {spread(found)}, at least {limit:g} promised", min(found) >= limit)
 
 
-def below(what: str, found: Sequence[float], limit: float) -> Verdict:
+def below(what: str, found: Sequence[float], limit: float) -> ClaimVerdict:
     """Every seed must stay below the limit.
 
     >>> print(below("accuracy of a window", [0.1, 0.4], 0.3))
     accuracy of a window is 0.100 to 0.400, below 0.3 promised: missed
     """
-    return Verdict(f"{what} is {spread(found)}, below {limit:g} promised", max(found) < limit)
+    return ClaimVerdict(f"{what} is {spread(found)}, below {limit:g} promised", max(found) < limit)
 
 
-def apart(what: str, more: Sequence[float], less: Sequence[float], margin: float = 0.0) -> Verdict:
+def apart(what: str, more: Sequence[float], less: Sequence[float], margin: float = 0.0) -> ClaimVerdict:
     """For every seed, the first number must exceed the second by more than the margin.
 
     >>> print(apart("loss of fixed above strided", [2.0, 2.1], [1.0, 1.3], margin=0.5))
     loss of fixed above strided by 0.800 to 1.000, more than 0.5 promised: kept
     """
     gaps = [one - two for one, two in zip(more, less, strict=True)]
-    return Verdict(f"{what} by {spread(gaps)}, more than {margin:g} promised", min(gaps) > margin)
+    return ClaimVerdict(f"{what} by {spread(gaps)}, more than {margin:g} promised", min(gaps) > margin)
 
 
 def spread(found: Sequence[float]) -> str:
@@ -84,7 +84,7 @@ class Experiment:
     contenders: Sequence[str]
     columns: Mapping[str, str]
     run: Callable[[str, int, bool], Record]
-    judge: Callable[[Records], list[Verdict]]
+    judge: Callable[[Records], list[ClaimVerdict]]
     draw: Callable[[Records, Any], None]
     seeds: Sequence[int] = SEEDS
 
@@ -94,39 +94,34 @@ def over_seeds(records: Records, contender: str, measure: str) -> list[float]:
     return [record[measure] for _, record in sorted(records[contender].items())]
 
 
-def mean(numbers: Sequence[float]) -> float:
-    """The mean of some numbers."""
-    return sum(numbers) / len(numbers)
-
-
 RECORDS, REPORT = "behaviour.json", "behaviour.md"
 
 
 @dataclass
-class Results:
+class BehaviourResults:
     """Records by experiment, contender and seed, the environment, and the day of the last training."""
 
     quick: bool = False
     environment: dict[str, Any] = field(default_factory=environment)
-    records: dict[str, dict[str, dict[int, Record]]] = field(default_factory=dict)
+    records: dict[str, dict[str, dict[str, Record]]] = field(default_factory=dict)  # seeds as JSON has them
     measured: str = ""
 
     def missing(self, experiment: Experiment) -> list[tuple[str, int]]:
         """The contenders and seeds that are not trained yet, ordered by seed."""
         done = self.records.get(experiment.name, {})
         pairs = [(contender, seed) for seed in experiment.seeds for contender in experiment.contenders]
-        return [(contender, seed) for contender, seed in pairs if seed not in done.get(contender, {})]
+        return [(contender, seed) for contender, seed in pairs if str(seed) not in done.get(contender, {})]
 
     def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
         """Store the record of one training, which was finished today."""
         self.measured = date.today().isoformat()
-        self.records.setdefault(experiment.name, {}).setdefault(contender, {})[seed] = record
+        self.records.setdefault(experiment.name, {}).setdefault(contender, {})[str(seed)] = record
 
     def of(self, experiment: Experiment) -> dict[str, dict[int, Record]]:
         """The records of an experiment, in the order of its contenders and seeds."""
         kept = self.records.get(experiment.name, {})
         return {
-            contender: {seed: kept[contender][seed] for seed in experiment.seeds if seed in kept[contender]}
+            contender: {seed: kept[contender][str(seed)] for seed in experiment.seeds if str(seed) in kept[contender]}
             for contender in experiment.contenders
             if contender in kept
         }
@@ -134,13 +129,10 @@ class Results:
     def save(self, folder: Path) -> None:
         """Write the file atomically."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "environment": self.environment, "measured": self.measured, "quick": self.quick, "records": self.records,
-        }  # fmt: skip
-        replace_file(folder / RECORDS, (json.dumps(content, indent=1) + "\n").encode())
+        replace_file(folder / RECORDS, (json.dumps(vars(self), indent=1) + "\n").encode())
 
     @classmethod
-    def load(cls, folder: Path, quick: bool) -> Results:
+    def load(cls, folder: Path, quick: bool) -> BehaviourResults:
         """Load the results of a folder, or start new ones; quick and complete runs are not mixed."""
         path = folder / RECORDS
         if not path.exists():
@@ -148,17 +140,10 @@ class Results:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["quick"] != quick:
             raise SystemExit(f"{path} holds {'a quick' if content['quick'] else 'a whole'} run; choose another --out")
-        records = {
-            name: {
-                contender: {int(seed): record for seed, record in by_seed.items()}
-                for contender, by_seed in by_contender.items()
-            }
-            for name, by_contender in content["records"].items()
-        }
-        return cls(quick, content["environment"], records, content.get("measured", ""))
+        return cls(**content)
 
 
-def write_report(results: Results, experiments: Sequence[Experiment], folder: Path) -> None:
+def write_report(results: BehaviourResults, experiments: Sequence[Experiment], folder: Path) -> None:
     """Write `behaviour.md` and a picture for each experiment that is complete."""
     here = results.environment
     measured = f"Measured on {results.measured}: " if results.measured else ""
@@ -186,37 +171,29 @@ def write_report(results: Results, experiments: Sequence[Experiment], folder: Pa
 
 def draw(experiment: Experiment, records: Records, folder: Path) -> Path:
     """Draw `behaviour-NAME.png`."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(7, 4.2), facecolor="white")
+    path = folder / f"behaviour-{experiment.name}.png"
+    with new_picture(path, 7, 4.2) as figure:
         axes = figure.add_subplot(title=experiment.title)
         experiment.draw(records, axes)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, frameon=False)
-        drawn = BytesIO()
-        figure.savefig(drawn, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
-    path = folder / f"behaviour-{experiment.name}.png"
-    replace_file(path, drawn.getvalue())
     return path
 
 
-def _summary(results: Results, complete: Sequence[Experiment]) -> list[str]:
+def _summary(results: BehaviourResults, complete: Sequence[Experiment]) -> list[str]:
     verdicts = [(one.name, verdict) for one in complete for verdict in one.judge(results.of(one))]
     missed = [f"- missed in {name}: {verdict.text}" for name, verdict in verdicts if not verdict.kept]
     return [f"{len(verdicts) - len(missed)} claims kept, {len(missed)} missed.", *([""] if missed else []), *missed]
 
 
 def _table(experiment: Experiment, records: Records) -> list[str]:
-    heads = ["", *experiment.columns.values(), "seeds", "CPU s"]
-    rows = [heads, ["---"] * len(heads)]
+    rows = []
     for contender, by_seed in records.items():
         measured = list(by_seed.values())
         cells = [_cell([record[name] for record in measured]) for name in experiment.columns]
         seconds = f"{sum(record['cpu_seconds'] for record in measured) / len(measured):.0f}"
         rows.append([contender, *cells, str(len(measured)), seconds])
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return markdown_table(("", *experiment.columns.values(), "seeds", "CPU s"), rows)
 
 
 def _cell(found: list[float | str]) -> str:

@@ -15,7 +15,7 @@ from regard.mechanisms import Softmax
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
 from regard.patterns.text import as_pattern
 from regard_lab.bench import Results
-from regard_lab.bench.complexity import ROWS, Table, read_row
+from regard_lab.bench.complexity import ROWS, CostTable, read_row
 from regard_lab.bench.complexity.report import EFFORTS
 from regard_lab.seeing.canvas import INK, LINES, UNSEEN
 from regard_lab.teaching.board import Picture, collecting, figure
@@ -113,14 +113,14 @@ def missed_promises() -> str:
 
 def cheaper_from(row: str) -> str:
     """The length from which a row is cheaper than exact attention, as its report says."""
-    found = Table.load(RESULTS / "complexity_cpu")
+    found = CostTable.load(RESULTS / "complexity_cpu")
     exact = found.rows.get(ROWS[row].exact)
     return read_row(ROWS[row], found.rows[row], exact, EFFORTS[found.quick].trusted).crossover
 
 
 def times_faster(row: str) -> dict[int, float]:
     """How many times faster than exact attention a row is, by length."""
-    rows = Table.load(RESULTS / "complexity_cpu").rows
+    rows = CostTable.load(RESULTS / "complexity_cpu").rows
     exact, own = ({at["length"]: at["median"] for at in rows[name]["times"]} for name in (ROWS[row].exact, row))
     return {length: exact[length] / own[length] for length in own if length in exact}
 

@@ -13,7 +13,7 @@ from docs.making.tables import table
 from regard.arguments import count_of
 from regard_lab.bench import Results
 from regard_lab.bench import report as bench_report
-from regard_lab.bench.complexity import Table
+from regard_lab.bench.complexity import CostTable
 from regard_lab.bench.complexity import report as complexity_report
 from regard_lab.seeing.lens_study import LensReport
 from regard_lab.seeing.lens_study.study import lens_table, routes_table
@@ -33,7 +33,9 @@ def stored(name: str) -> Any:
 def report_pages() -> dict[str, str]:
     """The text of every report whose numbers are stored, by its path from docs/."""
     pages = {f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name)) for name in BENCHES}
-    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(Table.load(RESULTS / "complexity_cpu"))
+    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(
+        CostTable.load(RESULTS / "complexity_cpu")
+    )
     pages["lenses_cpu/lenses.md"] = "\n".join(_lenses().markdown()) + "\n"
     pages |= {f"compare_cpu/{name}/compare.md": _comparison(name) for name in COMPARISONS}
     return {f"../benchmarks/results/{name}": text for name, text in pages.items()}

@@ -22,6 +22,7 @@ from regard.backends.second_order import direct_apply, gradients
 from regard.core.backend import Cost, Operands, Relative, reachable_keys
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
+from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
@@ -39,9 +40,7 @@ class Calls(Protocol):
     """Fused calls that together compute a problem."""
 
     @property
-    def problem(self) -> Problem:
-        """The call."""
-        ...
+    def problem(self) -> Problem: ...
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
         """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)."""
@@ -209,7 +208,6 @@ class RowBlockCalls:
 
     @classmethod
     def of(cls, problem: Problem) -> RowBlockCalls:
-        """The calls of a whole problem."""
         return cls(problem, reachable_keys(problem))
 
     @cached_property
@@ -240,7 +238,6 @@ class RowBlockCalls:
         return self._cost(_Work(units * pairs, ROWS[rows], keys, 0, calls, masked, estimated=True))
 
     def forward(self, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and log-sum-exp."""
         q, k, v = operands.q, operands.k, operands.v
         output = q.new_zeros(*q.shape[:3], v.shape[-1])
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -283,7 +280,6 @@ class RowBlockCalls:
         return flash.FusedCall(None, causal, self.problem.scale, sums=bool(self.problem.want))
 
     def call(self, operands: Operands, block: RowBlock) -> flash.FusedCall:
-        """The call of a row block."""
         kinds = {run.kind for run in block.runs}
         if len(block.runs) == 1 and Kind.BITS not in kinds:
             return flash.FusedCall(None, Kind.BOUNDED in kinds, self.problem.scale)
@@ -317,8 +313,10 @@ class RowBlockCalls:
                 kind = Kind.WHOLE
             elif block.times == 1 and self._is_causal_square(first, len(block.rows), keys):
                 kind = Kind.BOUNDED
-            elif GAPS * block.width < len(keys) and not _varies(problem):
-                return block
+            elif GAPS * block.width < len(keys) and problem.pattern.structured:
+                pattern = problem.pattern
+                if not (pattern.varies_by_row or pattern.varies_by_head):
+                    return block
         return replace(block, runs=(Run(keys, kind),))
 
     def _is_causal_square(self, first: int, rows: int, keys: range) -> bool:
@@ -403,8 +401,7 @@ class RowBlockCalls:
         bias = None if bias is None else bias.detach().to(q.dtype)
         if bias is not None and problem.pattern == Full():
             return bias.expand(*bias.shape[:2], len(block.rows), block.width)
-        allowed = problem.pattern.evaluate(grid)
-        allowed = allowed if allowed.dim() == 4 else allowed[None, None]
+        allowed = four_axes(problem.pattern.evaluate(grid))
         if bias is not None:
             return torch.where(allowed, bias, -math.inf)
         return torch.zeros(allowed.shape, dtype=q.dtype, device=q.device).masked_fill(~allowed, -math.inf)
@@ -420,7 +417,6 @@ class RowBlockCalls:
 
 
 def _index_of(block: RowBlock, first: int, device: torch.device) -> torch.Tensor:
-    """The keys of a row block, counted from the first of the operands."""
     parts = [torch.arange(run.keys.start, run.keys.stop, device=device) for run in block.runs]
     return torch.cat(parts).sub_(first)
 
@@ -429,12 +425,7 @@ def _masked(block: RowBlock) -> bool:
     return len(block.runs) > 1 or any(run.kind == Kind.BITS for run in block.runs)
 
 
-def _varies(problem: Problem) -> bool:
-    return problem.pattern.varies_by_row or problem.pattern.varies_by_head or not problem.pattern.structured
-
-
 def _pairs(block: RowBlock) -> int:
-    """Pairs computed by one head."""
     if len(block.runs) == 1 and block.runs[0].kind == Kind.BOUNDED:
         return len(block.rows) * (block.width + min(block.width, SKIPPED)) // 2
     return block.pairs

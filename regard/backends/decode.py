@@ -17,17 +17,17 @@ import torch
 
 from regard.backends import flash
 from regard.backends.dropout import drop
-from regard.backends.limits import not_empty, on_dot_products, refused, where
+from regard.backends.limits import Limited, not_empty, on_dot_products, where
 from regard.backends.merging import merge
-from regard.backends.schedule import Schedule, strict_refusal
+from regard.backends.schedule import Schedule, strictly
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import observe
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
+from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import Kind, Run
-from regard.reprs import Described
 
 QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
 MOST = 4  # the most runs; more are computed as one run with a mask
@@ -41,7 +41,7 @@ Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-s
 
 
 @with_sinks
-class Decode(Described):
+class Decode(Limited):
     """Softmax over dot products of at most 16 queries, with every option and statistic, without a gradient."""
 
     name = "decode"
@@ -58,14 +58,11 @@ class Decode(Described):
         ),
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         runs = _runs_of(problem)
-        if (refusal := strict_refusal(problem, _pairs(problem, runs))) is not None:
-            return refusal
         folds = _folds(problem, runs)
-        return Offer(_cost(problem, runs, folds), partial(self.run, problem, runs, folds), takes_stored=True)
+        run = partial(self.run, problem, runs, folds)
+        return strictly(problem, Offer(_cost(problem, runs, folds), run, takes_stored=True))
 
     def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
         with torch.no_grad():
@@ -92,15 +89,11 @@ def _folds(problem: Problem, runs: Runs) -> bool:
     return plain and problem.storage == computing and flash.refusal(computing, problem.device) is None
 
 
-def _pairs(problem: Problem, runs: Runs) -> int:
-    return problem.batch * problem.heads * problem.q_len * sum(len(run.keys) for run in runs)
-
-
 def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
     """Each key and value is read once from memory, as it is stored; a widened chunk stays in the core's cache."""
     width = 8 if problem.dtype == torch.float64 else 4
-    pairs = _pairs(problem, runs)
     keys = sum(len(run.keys) for run in runs)
+    pairs = problem.batch * problem.heads * problem.q_len * keys
     dims = problem.head_dim + problem.v_dim
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
@@ -121,7 +114,6 @@ def _mask_size(problem: Problem, run: Run) -> int:
 
 
 def _nothing(problem: Problem, operands: Operands) -> Result:
-    """The result of a problem in which every row is empty."""
     shape = operands.q.shape[:3]
     wide = torch.promote_types(problem.dtype, torch.float32)
     none = operands.q.new_zeros(*shape, 0, dtype=wide)
@@ -159,8 +151,7 @@ def _allowed(problem: Problem, operands: Operands, run: Run) -> tuple[torch.Tens
     if run.kind == Kind.WHOLE:
         return None, None
     grid = operands.grid.block(range(problem.q_len), run.keys)
-    pairs = problem.pattern.evaluate(grid)
-    pairs = pairs if pairs.dim() == 4 else pairs[None, None]
+    pairs = four_axes(problem.pattern.evaluate(grid))
     bias = operands.bias_block(grid)
     return (pairs, None) if bias is None else (pairs & (bias != -torch.inf), bias)
 
@@ -242,7 +233,6 @@ def _parts(q: torch.Tensor, keys: int) -> int:
 
 
 def _weighed(problem: Problem, runs: Runs, operands: Operands) -> Result:
-    """Output and every statistic."""
     scores, seen = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
     if problem.want:
         seen = seen & (scores != -math.inf)

@@ -23,14 +23,7 @@ _CHUNK = 1 << 15  # pairs hashed at once on CPU: two int64 workspaces of 256 KiB
 
 
 def drop(weights: torch.Tensor, dropout: float, seed: int, grid: Grid) -> torch.Tensor:
-    """The weights after dropout: each is zeroed with probability `dropout`, the others are divided by `1 - dropout`.
-
-    Args:
-        weights: (batch, heads, rows, keys) of the block at `grid`.
-        dropout: 0 to 1; 1 drops every weight.
-        seed: any whole number.
-        grid: the positions of the block.
-    """
+    """The weights after dropout: each is zeroed with probability `dropout`, the others are divided by `1 - dropout`."""
     if dropout >= 1:
         return weights * 0
     return weights * kept(dropout, seed, weights.shape[0], weights.shape[1], grid) / (1 - dropout)

@@ -6,30 +6,25 @@ from functools import partial
 
 from regard.backends import flash
 from regard.backends.composed import RowBlockCalls, compose
-from regard.backends.limits import refused
-from regard.backends.schedule import strict_refusal
+from regard.backends.limits import Limited
+from regard.backends.schedule import strictly
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
-from regard.reprs import Described
 
 
 @with_sinks
-class Fused(Described):
+class Fused(Limited):
     """Softmax over dot products with any pattern, scale and fixed bias."""
 
     name = "fused"
     limits = flash.LIMITS
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         calls = RowBlockCalls.of(problem)
-        if (refusal := strict_refusal(problem, calls.cost.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(calls.cost, problem), partial(_run, problem, calls))
+        return strictly(problem, Offer(with_statistics(calls.cost, problem), partial(_run, problem, calls)))
 
 
 def _run(problem: Problem, calls: RowBlockCalls, operands: Operands) -> Result:

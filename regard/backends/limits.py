@@ -1,6 +1,6 @@
 """What a backend does not compute, as a declaration from which its refusals follow.
 
-A backend has `limits`, functions from a problem to the reason for refusing it, or None; `refused` asks them in order. A
+A backend has `limits`, functions from a problem to the reason for refusing it, or None, which are asked in order. A
 problem that passes all limits is computed, except where `strict=True` forbids it. Tests read the same declaration.
 """
 
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from regard.core.backend import Refusal
+from regard.core.backend import Offer, Refusal
 from regard.core.problem import PER_ROW, Problem
+from regard.mechanisms import Mechanism
+from regard.reprs import Described
 
 Limit = Callable[[Problem], str | None]
 
@@ -19,9 +21,27 @@ def refused(limits: Iterable[Limit], problem: Problem) -> Refusal | None:
     return next((Refusal(reason) for limit in limits if (reason := limit(problem)) is not None), None)
 
 
+class Limited(Described):
+    """A backend with limits: `offer` is given the problems that exceed none of them."""
+
+    limits: tuple[Limit, ...]
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        refusal = refused(self.limits, problem)
+        return self.offer(problem) if refusal is None else refusal
+
+    def offer(self, problem: Problem) -> Offer | Refusal:
+        raise NotImplementedError
+
+
 def where(applies: Callable[[Problem], bool], reason: str) -> Limit:
     """A limit for the problems of which this holds; braces in the reason hold what to read of the problem."""
     return lambda problem: reason.format(problem=problem, pattern=problem.pattern) if applies(problem) else None
+
+
+def on_mechanism(kind: type[Mechanism], computes: str) -> Limit:
+    """For one kind of mechanism, whose computation these words name."""
+    return where(lambda one: not isinstance(one.mechanism, kind), f"it computes {computes}, not {{problem.mechanism}}")
 
 
 def on_softmax(problem: Problem) -> str | None:

@@ -13,30 +13,24 @@ from functools import partial
 import torch
 
 from regard.backends import flash
-from regard.backends.limits import not_empty, refused, where
+from regard.backends.limits import Limited, not_empty, on_mechanism
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import Linformer
-from regard.reprs import Described
 
 
-class Projected(Described):
+class Projected(Limited):
     """Linformer for any length, padding and sharing of projections; half types are computed in float32."""
 
     name = "linformer"
     limits = (
-        where(
-            lambda problem: not isinstance(problem.mechanism, Linformer),
-            "it computes Linformer's attention, not {problem.mechanism}",
-        ),
+        on_mechanism(Linformer, "Linformer's attention"),
         not_empty,
         flash.takes_dtype,
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         assert isinstance(problem.mechanism, Linformer)
         return Offer(_cost(problem, problem.mechanism.rank), partial(_run, problem))
 

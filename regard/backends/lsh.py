@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends import flash
-from regard.backends.limits import no_weights, refused, where
+from regard.backends.limits import Limited, no_weights, on_mechanism, where
 from regard.backends.merging import merge
 from regard.backends.second_order import Piece, gradients
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
@@ -28,7 +28,6 @@ from regard.core.result import Result
 from regard.mechanisms import LSH
 from regard.mechanisms.lsh import rows_at
 from regard.patterns import Causal
-from regard.reprs import Described
 
 BLOCK = 1 << 19  # pairs computed at once, at most; a larger tile is computed alone
 
@@ -57,7 +56,6 @@ class Tiling:
 
     @property
     def window(self) -> int:
-        """Keys of a tile."""
         return self.back + self.tile
 
     @property
@@ -72,18 +70,15 @@ class Tiling:
 
     @property
     def together(self) -> int:
-        """Units that are computed together."""
         return max(1, BLOCK // self.pairs)
 
     def groups(self, count: int) -> int:
-        """The number of groups in which this many units are computed."""
         return -(-count // self.together)
 
     def units(self, count: int) -> Iterator[slice]:
         return (slice(first, first + self.together) for first in range(0, count, self.together))
 
     def runs(self) -> Iterator[slice]:
-        """Tiles that are computed together."""
         step = max(1, BLOCK // (self.tile * self.window))
         return (slice(first, min(self.tiles, first + step)) for first in range(0, self.tiles, step))
 
@@ -277,20 +272,18 @@ PAIR, PAIR_BACKWARD = 800, 1500  # for each pair of a tile, beside its products:
 DENSE = 60  # for each pair of a few queries and all keys
 
 
-class Hashed(Described):
+class Hashed(Limited):
     """LSH attention, a few tiles of sorted keys at a time."""
 
     name = "lsh"
     limits = (
-        where(lambda one: not isinstance(one.mechanism, LSH), "it computes LSH attention, not {problem.mechanism}"),
+        on_mechanism(LSH, "LSH attention"),
         where(lambda one: one.empty or not reachable_keys(one), "there is nothing to compute"),
         no_weights,
         lambda problem: flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device),
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         mechanism = problem.mechanism
         assert isinstance(mechanism, LSH)
         return Offer(_cost(problem, mechanism), partial(_run, problem, mechanism))

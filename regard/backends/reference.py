@@ -24,7 +24,7 @@ from functools import partial
 import torch
 
 from regard.backends.dropout import PAIR, drop
-from regard.backends.limits import refused, where
+from regard.backends.limits import Limited, where
 from regard.backends.scores.formulas import sums_tanh, visible_span
 from regard.backends.statistics.second_pass import observe, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
@@ -34,7 +34,6 @@ from regard.mechanisms import LSH, Softmax
 from regard.mechanisms.base import Given, Mechanism
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.scores import AroundCentre
-from regard.reprs import Described
 
 
 def softmax_attention(problem: Problem, operands: Operands) -> Result:
@@ -122,11 +121,6 @@ def _local(problem: Problem) -> AroundCentre | None:
     return score if isinstance(score, AroundCentre) else None
 
 
-def has_formula(mechanism: Mechanism) -> bool:
-    """Whether a mechanism defines its formula."""
-    return type(mechanism).formula is not Mechanism.formula
-
-
 def by_formula(problem: Problem, operands: Operands) -> Result:
     """Output and every statistic by the formula of a mechanism other than softmax."""
     q, k, v, grid = operands.q, operands.k, operands.v, operands.grid
@@ -139,20 +133,18 @@ def by_formula(problem: Problem, operands: Operands) -> Result:
     return Result(output, log_sum_exp, **observe(problem, grid, found.weights, found.allowed))
 
 
-class Reference(Described):
+class Reference(Limited):
     """Computes every pair in float32, or in float64 when given float64; supports every option and statistic."""
 
     name = "reference"
     limits = (
         where(
-            lambda problem: not (problem.mechanism.is_softmax or has_formula(problem.mechanism)),
+            lambda one: not one.mechanism.is_softmax and type(one.mechanism).formula is Mechanism.formula,
             "it has no formula for {problem.mechanism}",
         ),
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         if problem.strict and problem.q_len > 1:
             return Refusal("strict=True, and it computes a dense q_len x k_len matrix of scores")
         width = 8 if problem.dtype == torch.float64 else 4

@@ -21,7 +21,7 @@ from itertools import pairwise
 import torch
 
 from regard.arguments import count_of
-from regard.core.backend import Refusal, reachable_keys
+from regard.core.backend import Offer, Refusal, reachable_keys
 from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
@@ -67,7 +67,6 @@ class Schedule:
 
     @classmethod
     def of_problem(cls, problem: Problem, rows: int, align: int = 1, most: int | None = None) -> Schedule:
-        """The schedule of a problem."""
         starts = None if problem.q_start is PER_ROW else (problem.q_start, problem.q_start)
         return cls(problem.pattern, problem.q_len, problem.k_len, starts, reachable_keys(problem), rows, align, most)
 
@@ -96,7 +95,6 @@ class Schedule:
 
     @property
     def whole(self) -> RowBlock:
-        """All rows as one row block."""
         return self.block_of(range(self.q_len))
 
     @property
@@ -105,7 +103,6 @@ class Schedule:
         return sum(block.pairs for block in self)
 
     def arrays(self) -> Arrays:
-        """The schedule as int32 arrays."""
         return _Writing(self).result()
 
     def _times(self, block: RowBlock) -> int:
@@ -170,6 +167,11 @@ def strict_refusal(problem: Problem, pairs: int) -> Refusal | None:
     return Refusal(
         f"strict=True, and it computes {count_of(pairs, 'pairs')} where {kept} are kept, more than twice as many"
     )
+
+
+def strictly(problem: Problem, offer: Offer) -> Offer | Refusal:
+    """The offer, unless it computes more pairs than `strict=True` allows."""
+    return strict_refusal(problem, offer.cost.pairs) or offer
 
 
 def _kept(problem: Problem) -> int | None:

@@ -15,9 +15,9 @@ import torch
 
 from regard.backends import dropout, flash
 from regard.backends.dropout import row_states, write_kept
-from regard.backends.limits import not_empty, on_softmax, refused
+from regard.backends.limits import Limited, not_empty, on_softmax
 from regard.backends.merging import Merging
-from regard.backends.schedule import strict_refusal
+from regard.backends.schedule import strictly
 from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
 from regard.backends.scores.blocks import LOG2E, ScoreBlock, ScoreGradients, Scores, score_inputs
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
@@ -29,7 +29,6 @@ from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.mechanisms import Softmax
-from regard.reprs import Described
 
 # Times measured on CPU in float32, in floating-point operations that take as long:
 PAIR = 70  # of a pair forward: maximum, difference, exponential and sum
@@ -38,20 +37,16 @@ STARTING, BLOCK = 10, 5  # in calls; small operations cost less than one of `Cos
 
 
 @with_sinks
-class Streamed(Described):
+class Streamed(Limited):
     """Softmax over every score with every option."""
 
     name = "streamed"
     limits = (on_softmax, not_empty)
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         blocking = blocking_of(problem)
-        size = blocking.size()
-        if (refusal := strict_refusal(problem, size.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(_cost(blocking, size), problem), partial(self.run, blocking))
+        cost = with_statistics(_cost(blocking, blocking.size()), problem)
+        return strictly(problem, Offer(cost, partial(self.run, blocking)))
 
     def run(self, blocking: Blocking, operands: Operands) -> Result:
         problem = blocking.problem
@@ -276,7 +271,6 @@ class Dropping:
         self._room = scores.workspace() if self.dropout else None
 
     def open(self, row_block: RowBlock) -> None:
-        """Begin a row block."""
         if self._room is not None:
             problem, grid = self.scores.problem, self.scores.grid
             rows = grid.block(row_block.rows, grid.keys)

@@ -16,9 +16,9 @@ import torch
 
 from regard.backends import flash
 from regard.backends.composed import Calls, RowBlockCalls, compose
-from regard.backends.limits import Limit, on_one_start, on_structure, refused, where
+from regard.backends.limits import Limited, on_one_start, on_structure, where
 from regard.backends.native import kernel_of
-from regard.backends.schedule import strict_refusal
+from regard.backends.schedule import strictly
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, Relative, reachable_keys
@@ -27,30 +27,8 @@ from regard.core.result import Result
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
 from regard.patterns.counts import alike_residues, off_lattices, simplified
-from regard.reprs import Described
 
 MERGED = 3  # times that a number of an output is moved when another part is merged into it
-
-
-@with_sinks
-class Tiled(Described):
-    """Softmax over dot products with strided and dilated patterns, a scale and a fixed bias by distance."""
-
-    name = "tiled"
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        bias = where(lambda one: one.bias not in (None, RELATIVE), "a bias tensor has no structure; fused adds it")
-        return *flash.LIMITS, bias, on_one_start, on_structure, _has_lattice
-
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
-        shares = [SharedPattern(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
-        cost = _cost(problem, shares)
-        if (refusal := strict_refusal(problem, cost.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(cost, problem), partial(_run, problem, LatticeCalls(problem, tuple(shares))))
 
 
 def _has_lattice(problem: Problem) -> str | None:
@@ -62,6 +40,27 @@ def _has_lattice(problem: Problem) -> str | None:
             alike = (alike_residues(there, stride, grid) for stride, there in on_lattices)
             return None if all(isinstance(one, list) for one in alike) else f"{pattern} differs on every residue"
     return f"{problem.pattern} is not dense among every n-th position; native and fused compute it"
+
+
+@with_sinks
+class Tiled(Limited):
+    """Softmax over dot products with strided and dilated patterns, a scale and a fixed bias by distance."""
+
+    name = "tiled"
+
+    limits = (
+        *flash.LIMITS,
+        where(lambda one: one.bias not in (None, RELATIVE), "a bias tensor has no structure; fused adds it"),
+        on_one_start,
+        on_structure,
+        _has_lattice,
+    )
+
+    def offer(self, problem: Problem) -> Offer | Refusal:
+        shares = [SharedPattern(problem, rows, heads, pattern) for rows, heads, pattern in _patterns_of(problem)]
+        cost = _cost(problem, shares)
+        run = partial(_run, problem, LatticeCalls(problem, tuple(shares)))
+        return strictly(problem, Offer(with_statistics(cost, problem), run))
 
 
 def _grid_of(problem: Problem) -> Grid:
@@ -187,11 +186,9 @@ class SharedPattern:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has every batch row and head."""
         return self.heads is None and self.rows == slice(None)
 
     def of_queries(self, x: torch.Tensor) -> torch.Tensor:
-        """The batch rows and heads of (batch, heads, ...)."""
         return x[self.rows] if self.heads is None else x[self.rows, self.heads_of_inputs[0]]
 
     def of_keys(self, x: torch.Tensor) -> torch.Tensor:
@@ -199,14 +196,12 @@ class SharedPattern:
         return x[self.rows] if self.heads is None else x[self.rows, self.heads_of_inputs[1]]
 
     def operands(self, operands: Operands) -> Operands:
-        """The operands of these batch rows and heads."""
         q, k, v, bias = self.of_queries(operands.q), self.of_keys(operands.k), self.of_keys(operands.v), operands.bias
         if isinstance(bias, Relative) and self.heads is not None and len(bias.table) > 1:
             bias = replace(bias, table=bias.table[list(self.heads)])
         return operands._replace(q=q, k=k, v=v, bias=bias)
 
     def saved(self, saved: flash.Saved) -> flash.Saved:
-        """The saved tensors of these batch rows and heads."""
         lse = None if saved.grad_log_sum_exp is None else self.of_queries(saved.grad_log_sum_exp)
         rows = {name: self.of_queries(getattr(saved, name)) for name in ("q", "output", "log_sum_exp", "grad")}
         return flash.Saved(**rows, k=self.of_keys(saved.k), v=self.of_keys(saved.v), grad_log_sum_exp=lse)

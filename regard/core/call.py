@@ -178,13 +178,7 @@ class Call(NamedTuple):
         return self._replace(**changed)
 
     def problem(self) -> Problem:
-        """The problem of this call, after all checks of its arguments.
-
-        Raises:
-            ShapeError: tensors that do not fit together.
-            ArgumentError: an option outside the values it may take.
-            UnsupportedError: the mechanism does not support a pattern or option of the call.
-        """
+        """The problem of this call, after all checks of its arguments."""
         mechanism = checked_mechanism(self.mechanism)
         of_tensors = self.of_tensors(mechanism)
         batch, heads, q_len, k_len, head_dim, key_dim = (

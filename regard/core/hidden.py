@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from regard.core.problem import PER_ROW, Problem, checked_seed
 from regard.core.result import Result, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored
 from regard.patterns import Full, Grid
-from regard.patterns.grid import four_axes
+from regard.patterns.grid import four_axes, true_runs
 
 ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
 PAIRS = 1 << 22  # checked at once
@@ -315,11 +314,8 @@ def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
     >>> [*_runs(torch.tensor([1, 0, 1, 1, 1, 0]).bool(), 2)]
     [slice(0, 1, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    places = bad.nonzero().flatten().tolist()
-    starts = [at for before, at in pairwise([-2, *places]) if at != before + 1]
-    stops = [at + 1 for at, after in pairwise([*places, -2]) if after != at + 1]
-    for start, stop in zip(starts, stops, strict=True):
-        yield from (slice(at, min(at + size, stop)) for at in range(start, stop, size))
+    for run in true_runs(bad):
+        yield from (slice(at, min(at + size, run.stop)) for at in range(run.start, run.stop, size))
 
 
 def _with_nan(result: Result, touched: torch.Tensor, problem: Problem) -> Result:

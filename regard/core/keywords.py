@@ -74,12 +74,6 @@ Found = TypeVar("Found")
 def refuse_keywords(function: str, given: Iterable[str], takes: Collection[str], ways: dict[str, str]) -> None:
     """Raise a KeywordError for keywords that the function does not take, with what to write instead of each.
 
-    Args:
-        function: the name for the message.
-        given: the keywords that were given.
-        takes: those that exist.
-        ways: what to write for keywords of other libraries.
-
     >>> refuse_keywords("attention", ["causal"], ("pattern", "scale"), OF_CALLS)
     Traceback (most recent call last):
     regard.errors.KeywordError: attention has no argument 'causal'; write pattern='causal'
@@ -102,10 +96,6 @@ def refusing_keywords(name: str, ways: dict[str, str]) -> Callable[[Callable[Giv
     """A decorator: a keyword that the function does not take raises a KeywordError with what to write instead.
 
     It is checked before Python looks for missing arguments, so that `layer(query=x)` is refused with it as well.
-
-    Args:
-        name: of the function, for the message.
-        ways: what to write for keywords of other libraries.
 
     >>> @refusing_keywords("a layer", OF_LAYERS)
     ... def layer(dim): return dim

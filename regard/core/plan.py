@@ -295,11 +295,7 @@ class AttentionDetail(Statistics):
 
 
 def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "auto") -> Plan:
-    """The plan with the cheapest backend for a problem, or with the named one.
-
-    Raises:
-        UnsupportedError: no backend, or not the named one, computes this problem; with all reasons.
-    """
+    """The plan with the cheapest backend for a problem, or with the named one."""
     check_backend(backend, backends)
     most = max(UNASKED_BYTES, 4 * problem.nbytes)
     verdicts = _verdicts(problem.projected, backends, backend, most)
@@ -344,15 +340,18 @@ def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
 def least_work(problem: Problem) -> float:
     """A lower bound of `Cost.work_on` for backends that compute each pair, at the pace of the fused operations.
 
-    It counts the products of the kept pairs, of unions those of their largest part, and the queries and outputs.
+    It counts the products of the kept pairs, of unions those of their largest part, the queries and outputs, and where
+    the pattern is a band the keys that it reaches.
     """
     start = problem.q_start
     if problem.not_dot_product is not None or start is PER_ROW or problem.empty:
         return 0.0
     heads, dims = problem.batch * problem.heads, problem.head_dim + problem.v_dim
     pairs = heads * _least_pairs(problem.pattern, start, problem.q_len, problem.k_len)
-    rows = heads * problem.q_len * dims * problem.dtype.itemsize
-    return Cost(2 * pairs * dims * (3.5 if problem.needs_grad else 1), rows, 0, pairs).work_on(problem.device)
+    keys = 0 if problem.pattern.band() is None else problem.batch * problem.kv_heads * len(reachable_keys(problem))
+    numbers = heads * problem.q_len * problem.dtype.itemsize + keys * problem.storage.itemsize
+    flops, moved = (3.5, 2.5) if problem.needs_grad else (1, 1)
+    return Cost(2 * pairs * dims * flops, moved * numbers * dims, 0, pairs).work_on(problem.device)
 
 
 def _least_pairs(pattern: Pattern, start: int, q_len: int, k_len: int) -> int:

@@ -108,7 +108,6 @@ class Problem:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to compute."""
         return 0 in (self.batch, self.heads, self.q_len, self.k_len, self.v_dim)
 
     @property
@@ -118,7 +117,6 @@ class Problem:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of q, k, v and the output."""
         of_queries = self.heads * self.q_len * (self.head_dim + self.v_dim)
         of_keys = self.kv_heads * self.k_len * (self.key_dim + self.v_dim)
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize
@@ -181,12 +179,7 @@ def check_planned_sizes(pattern: Pattern, q_len: int, k_len: int) -> None:
 
 
 def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tensor:
-    """A position, or one for each batch row, or a refusal.
-
-    Raises:
-        ShapeError: a tensor of another dtype or shape.
-        ArgumentError: no whole number, or one so far out that positions would not fit int64.
-    """
+    """A position, or one for each batch row, or a refusal."""
     q_start = plain("q_start", q_start)
     if isinstance(q_start, torch.Tensor):
         needs = f"int64 of shape (batch,) = ({batch},), or a number"
@@ -221,13 +214,10 @@ def carries_tangent(*given: object) -> bool:
         tensors += [one.numbers] if isinstance(one, Stored) else one.parameters() if isinstance(one, Module) else [one]
         if isinstance(one, Bias) and not isinstance(one, Module) and not one.by_value:
             return True
-    return any(isinstance(x, torch.Tensor) and _may_have_tangent(x) for x in tensors)
-
-
-def _may_have_tangent(x: torch.Tensor) -> bool:
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return True
-    return forward_ad.unpack_dual(x).tangent is not None
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return any(
+        isinstance(x, torch.Tensor) and (wrapped(x) or forward_ad.unpack_dual(x).tangent is not None) for x in tensors
+    )
 
 
 def learns(given: torch.Tensor | Bias | float | None) -> bool:
@@ -238,12 +228,7 @@ def learns(given: torch.Tensor | Bias | float | None) -> bool:
 
 
 def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1).
-
-    Raises:
-        ShapeError: a tensor of another shape, dtype or device.
-        ArgumentError: no number and no tensor.
-    """
+    """The shape (batch or 1, heads or 1) of a sink, which is a number, (heads,), or (batch or 1, heads or 1)."""
     if not isinstance(sink, torch.Tensor):
         real("sink", sink)
         return 1, 1
@@ -298,14 +283,7 @@ def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
 
 
 def check_combination(mechanism: Mechanism, pattern: Pattern, options: Collection[str], want: Collection[Want]) -> None:
-    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics.
-
-    Args:
-        mechanism: its attributes list what it supports.
-        pattern: the pattern in its canonical form.
-        options: the options that were passed, of OPTIONS.
-        want: the requested statistics.
-    """
+    """Raise an UnsupportedError unless the mechanism takes this pattern and these options and has these statistics."""
     allowed = mechanism.patterns
     if allowed is not None:
         for part in pattern.factors:
@@ -342,12 +320,7 @@ def named_parameters(given: Mapping[str, torch.Tensor] | None) -> dict[str, torc
 def checked_parameters(
     mechanism: Mechanism, sizes: Sizes, given: Mapping[str, torch.Tensor] | None, q: torch.Tensor | Outline
 ) -> dict[str, torch.Tensor]:
-    """The tensors that the mechanism needs, by name, after a check of names, shapes and devices.
-
-    Raises:
-        ArgumentError: a tensor is missing or unknown.
-        ShapeError: a tensor has another shape or device.
-    """
+    """The tensors that the mechanism needs, by name, after a check of names, shapes and devices."""
     shapes = mechanism.parameter_shapes(sizes)
     tensors = named_parameters(given)
     if set(tensors) != set(shapes):

@@ -18,7 +18,6 @@ from regard.core.tensors import Stored
 
 
 def has_no_values(*tensors: Any) -> bool:
-    """Whether one of these is a tensor without values."""
     inner = [x.numbers if isinstance(x, Stored) else x for x in tensors]
     return any(isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta) for x in inner)
 

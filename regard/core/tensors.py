@@ -69,29 +69,21 @@ class Stored:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the numbers."""
         return self.numbers.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the numbers."""
         return self.numbers.device
 
     @property
     def requires_grad(self) -> bool:
-        """Whether autograd tracks the numbers."""
         return self.numbers.requires_grad
 
     def dim(self) -> int:
-        """Always 4."""
         return self.numbers.dim()
 
     def cut(self, keys: range) -> Stored:
-        """The vectors at the positions `keys`, counted from 0.
-
-        Raises:
-            ArgumentError: positions that are no longer held.
-        """
+        """The vectors at the positions `keys`, counted from 0."""
         if keys and keys.start < self.first:
             raise ArgumentError(
                 f"keys from position {keys.start} on are needed, and this cache holds those from {self.first} on; "
@@ -121,7 +113,6 @@ class Outline:
     requires_grad: bool = False
 
     def dim(self) -> int:
-        """How many axes it has."""
         return len(self.shape)
 
 
@@ -215,9 +206,6 @@ def bind_attention(
 
     With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'.
 
-    Raises:
-        ShapeError: ranks, sizes, dtypes, devices or head counts that do not fit.
-
     >>> bind_attention(torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 6))["v_dim"]
     6
     """
@@ -282,7 +270,6 @@ def check_device(name: str, tensor: Any, q: torch.Tensor | Outline) -> None:
 
 
 def is_casting(device: str) -> bool:
-    """Whether autocast is on for this kind of device."""
     return device in _DEVICES and torch.is_autocast_enabled(device)
 
 

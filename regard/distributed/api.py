@@ -348,7 +348,6 @@ class SharedAttention(MultiHeadAttention):
     refuses_alone: bool  # whether a failure here is one that the other processes do not know of
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
-        """This process's part (batch, length, dim) -> (batch, length, dim)."""
         self.shared[0].begin()
         self.asked, self.refuses_alone = [], True
         if not self.agreed:

@@ -30,7 +30,7 @@ from regard.arguments import a_path, of_kind
 from regard.distributed.group import Group
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.storage.files import replace_file
-from regard.storage.sealed_json import read_sealed, render_sealed
+from regard.storage.sealed_json import check_format, read_sealed, render_sealed
 from regard.storage.tensors import CODES, DTYPES, load_tensors, save_tensors
 
 MANIFEST = "checkpoint.json"
@@ -118,14 +118,9 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read a manifest and check every claim of it.
-
-        Raises:
-            CheckpointError: it is missing, damaged, or no manifest.
-        """
+        """Read a manifest and check every claim of it."""
         content = read_sealed(path)
-        if content.get("format") != FORMAT:
-            raise CheckpointError(f"{path} has format {content.get('format')!r}; this version reads format {FORMAT}")
+        check_format(content, FORMAT, path)
         try:
             values, settings, files = content["values"], content["settings"], content["files"]
             tensors = {name: _sharded(*one) for name, one in content["tensors"].items()}
@@ -427,10 +422,6 @@ class HeldState:
 
     They are read here and not by `get_state_dict` of torch, which lets an optimiser without state make a step, so that
     Adam counts one step more. Until all of the saved state is known to fit, an optimiser is only read.
-
-    Args:
-        model: on one process or divided among several.
-        optimiser: of its parameters, or None.
     """
 
     def __init__(self, model: Any, optimiser: Any) -> None:

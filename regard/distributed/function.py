@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from regard.backends.merging import Merging
 from regard.core.hidden import prepared_sink
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import TopKeys, TopKeysFound, Want, requested
@@ -17,7 +19,6 @@ from regard.distributed.pieces import (
     DistantKeys,
     Exchange,
     HeldKeys,
-    MergedRows,
     Options,
     Part,
     add_back,
@@ -53,7 +54,6 @@ class SharedRun:
     options: Options
 
     def exchange(self, k: torch.Tensor, v: torch.Tensor) -> Exchange:
-        """A new exchange of keys and values."""
         return Exchange(self.group, self.needs, self.form, k, v)
 
     def parts(self, held: HeldKeys | None) -> Iterator[tuple[Part, slice]]:
@@ -144,33 +144,28 @@ def _forward(
     run: SharedRun, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: Kept | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output, in float32 at least, and log-sum-exp; pieces are appended to `kept` with their graphs."""
-    merged = MergedRows(q, v.shape[3])
+    wide = torch.promote_types(q.dtype, torch.float32)
+    merging = Merging(q.new_zeros(*q.shape[:3], v.shape[3], dtype=wide), q.new_full(q.shape[:3], -math.inf, dtype=wide))
     for source, held in run.exchange(k, v).arrivals():
         pieces: Pieces = {}
         for part, here in run.parts(held):
             assert held is not None
             if kept is not None:
-                piece = pieces[part] = run.piece(part, here, q, held)
-                merged.add(here, piece.output.detach(), piece.log_sum_exp.detach(), keep=True)
-                continue
-            with torch.no_grad():
-                detail = run.compute(part, here, q[:, :, here], keys_of(part, held.k), keys_of(part, held.v))
-                merged.add(here, detail.output, detail.log_sum_exp, keep=False)
+                found: Computed | AttentionDetail = run.piece(part, here, q, held)
+                pieces[part] = found
+            else:
+                with torch.no_grad():
+                    found = run.compute(part, here, q[:, :, here], keys_of(part, held.k), keys_of(part, held.v))
+            lines = slice(None), slice(None), here
+            merging.add(lines, found.output.detach().to(wide), found.log_sum_exp.detach().to(wide))
         if kept is not None:
             kept.append((source, held, pieces))
-    output, log_sum_exp = merged.result()
-    if run.options.sink is not None:
-        with torch.no_grad():
-            return _with_sink(run, q, output, log_sum_exp)
-    return output, log_sum_exp
-
-
-def _with_sink(
-    run: SharedRun, q: torch.Tensor, output: torch.Tensor, log_sum_exp: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sink takes part in the softmax as a key without a value: a piece whose output is 0."""
-    total = torch.logaddexp(log_sum_exp, run.logits_of_sinks(q).to(log_sum_exp.dtype))
-    return output.mul_(share(log_sum_exp, total)[..., None]), total
+    output, log_sum_exp = merging.merged()
+    if run.options.sink is None:
+        return output, log_sum_exp
+    with torch.no_grad():  # the sink takes part as a key without a value: a piece whose output is 0
+        total = torch.logaddexp(log_sum_exp, run.logits_of_sinks(q).to(log_sum_exp.dtype))
+        return output.mul_(share(log_sum_exp, total)[..., None]), total
 
 
 def refuse_second_derivatives() -> None:
@@ -419,7 +414,7 @@ class _Rows:
         with torch.inference_mode(False), torch.enable_grad():
             k = saved(k).repeat_interleave(q.shape[1] // k.shape[1], dim=1).to(wide)
             ones = k.new_zeros(*k.shape[:3], 1).requires_grad_()
-            run = replace(self.run, options=self.run.options.without_dropout().mapped(saved))
+            run = replace(self.run, options=self.run.options.without_dropout(saved))
             output = run.compute(part, here, saved(q).to(wide), k, ones).output
             (grad,) = torch.autograd.grad(output, ones, saved(of_piece)[..., None].to(output.dtype))
         return grad.to(self.dtype)

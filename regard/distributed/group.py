@@ -37,12 +37,7 @@ class Group:
 
     @classmethod
     def of(cls, mesh: Any) -> Group:
-        """The group of a one-dimensional DeviceMesh, or of a ProcessGroup.
-
-        Raises:
-            UnsupportedError: torch.distributed is not available or not initialised.
-            ArgumentError: a mesh with several dimensions, a group without this process, or another object.
-        """
+        """The group of a one-dimensional DeviceMesh, or of a ProcessGroup."""
         if not dist.is_available() or not dist.is_initialized():
             raise UnsupportedError(
                 "the processes do not know each other yet; call torch.distributed.init_process_group() in each, or "
@@ -87,7 +82,6 @@ class Group:
         return torch.stack(every).cpu()
 
     def gathered_lists(self, own: list[Any]) -> list[list[Any]]:
-        """The lists of all processes, in their order."""
         every: list[Any] = [None] * self.count
         with self._peers("gathering results"):
             dist.all_gather_object(every, own, group=self.handle)
@@ -169,7 +163,6 @@ class Mail:
     receives: dict[int, torch.Tensor]
 
     def wait(self) -> dict[int, torch.Tensor]:
-        """What arrived from each process."""
         with self.group._peers("exchanging keys"):
             for work in self.works:
                 work.wait()
@@ -214,11 +207,6 @@ def agree(
         seed: of the dropout.
         bias_keys: the number of keys for which this process has a bias, if it has one for each key.
         of_bias: what has to be alike on all processes that give it: a bias that is the same for all queries.
-
-    Raises:
-        ArgumentError: another process makes another call; every process raises it.
-        RegardError: another process began more or fewer calls; every process raises it.
-        ShapeError: the bias of a process is not for the keys of all.
     """
     own = Header(
         1, q_len, k_len, int(learning), seed % _MOST, _digest("\n".join(words)),

@@ -10,9 +10,10 @@ from itertools import accumulate, pairwise
 
 import torch
 
-from regard.arguments import shown, whole
+from regard.arguments import one_of, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Grid, Pattern
+from regard.patterns.grid import true_runs
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
 from regard.reprs import brief
 
@@ -47,8 +48,7 @@ class Layout:
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.name not in LAYOUTS:
-            raise ArgumentError(f"layout {shown(self.name)} does not exist; there are {', '.join(LAYOUTS)}")
+        one_of("layout", self.name, LAYOUTS)
         lengths = tuple(whole("the length that a process holds", one, 0) for one in self.lengths)
         if not lengths:
             raise ArgumentError("a layout without processes; give the length that each process holds")
@@ -120,8 +120,7 @@ def joined(parts: Sequence[torch.Tensor], layout: Layout, dim: int = 2) -> torch
 def check_division(layout: str, form: str) -> None:
     """Raise an ArgumentError unless these are the names of a layout and a form."""
     Layout(layout, (0,))
-    if form not in FORMS:
-        raise ArgumentError(f"form {shown(form)} does not exist; there are {', '.join(FORMS)}")
+    one_of("form", form, FORMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +141,6 @@ class Needs:
 
     @property
     def processes(self) -> int:
-        """The number of processes."""
         return len(self.q.lengths)
 
     @cached_property
@@ -177,14 +175,13 @@ class Needs:
         if alike and pattern.structured:
             return pattern.machinery.seen_keys(pattern, grid)
         visible = pattern.visible_keys(grid)
-        return everything(k_len) if visible is None else _ranges(visible.flatten(0, 1).any(0))
+        return everything(k_len) if visible is None else true_runs(visible.flatten(0, 1).any(0))
 
     def between(self, target: int, source: int) -> tuple[Ranges, ...]:
         """The keys that `target` needs of each chunk of `source`."""
         return self.by_holder[target].get(source) or ((),) * len(self.k.chunks[source])
 
     def count(self, target: int, source: int) -> int:
-        """The number of keys that `target` needs of `source`."""
         return sum(map(size, self.by_holder[target].get(source, ())))
 
     def sender(self, target: int, source: int, form: str) -> int:
@@ -255,9 +252,3 @@ def _search(rows: range, some: Callable[[int, int], bool], backwards: bool) -> i
     parts = (rows[half:], rows[:half]) if backwards else (rows[:half], rows[half:])
     found = _search(parts[0], some, backwards)
     return _search(parts[1], some, backwards) if found is None else found
-
-
-def _ranges(marks: torch.Tensor) -> Ranges:
-    edges = torch.nn.functional.pad(marks.cpu().to(torch.int8), (1, 1)).diff()
-    starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
-    return tuple(map(range, starts, stops))

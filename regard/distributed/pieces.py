@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
-from regard.backends.merging import Merging
 from regard.bias import Bias
 from regard.core.tensors import Stored
 from regard.distributed.group import Group, Mail
@@ -73,15 +72,13 @@ class Options:
         tensors += [self.sink, *(self.parameters or {}).values()]
         return [one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad]
 
-    def mapped(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Options:
-        """The same options with another tensor for each tensor of the bias, the sink and the mechanism."""
-        bias, sink = (function(x) if isinstance(x, torch.Tensor) else x for x in (self.bias, self.sink))
+    def without_dropout(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Options:
+        """The same without dropout, and with another tensor for each one of the bias, the sink and the mechanism."""
+        bias: Any = function(self.bias) if isinstance(self.bias, torch.Tensor) else self.bias
+        sink = function(self.sink) if isinstance(self.sink, torch.Tensor) else self.sink
         parameters = {name: function(x) for name, x in (self.parameters or {}).items()}
-        return replace(self, bias=bias, sink=sink, parameters=parameters or self.parameters)
-
-    def without_dropout(self) -> Options:
-        """The same options, by which no weight is dropped."""
-        return replace(self, dropout_seed=None, others={**self.others, "dropout": 0.0})
+        others = {**self.others, "dropout": 0.0}
+        return Options(self.pattern, bias, sink, parameters or self.parameters, None, others)
 
 
 class Part(NamedTuple):
@@ -141,38 +138,6 @@ def add_back(part: Part, total: torch.Tensor, grad: torch.Tensor) -> None:
         total[:, :, there.start : there.stop] += grad[:, :, here.start : here.stop]
 
 
-class MergedRows:
-    """Attention of this process's queries, merged as its pieces come, of which each covers some rows and keys.
-
-        log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p
-
-    output: (batch, heads, q_len, v_dim), float32 at least; log_sum_exp: (batch, heads, q_len).
-    """
-
-    def __init__(self, like: torch.Tensor, v_dim: int) -> None:
-        self._like, self._sizes = like, (*like.shape[:3], v_dim)
-        self._dtype = torch.promote_types(like.dtype, torch.float32)
-        self._merging: Merging | None = None
-
-    def add(self, here: slice, output: torch.Tensor, log_sum_exp: torch.Tensor, keep: bool) -> None:
-        """Merge a piece of the queries at `here`; with `keep`, its tensors are still needed and are not changed."""
-        first = self._merging is None and here == slice(0, self._sizes[2])
-        output, log_sum_exp = (x.to(self._dtype, copy=keep and first) for x in (output, log_sum_exp))
-        if first:
-            self._merging = Merging(output, log_sum_exp)
-            return
-        self._merging = self._merging or self._of_none()
-        self._merging.add((slice(None), slice(None), here), output, log_sum_exp)
-
-    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output and log-sum-exp of all pieces; zeros and -inf without any."""
-        return (self._merging or self._of_none()).merged()
-
-    def _of_none(self) -> Merging:
-        options: dict[str, Any] = {"dtype": self._dtype, "device": self._like.device}
-        return Merging(torch.zeros(self._sizes, **options), torch.full(self._sizes[:3], -math.inf, **options))
-
-
 def share(log_sum_exp: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """exp(lse_p - log_sum_exp): the share of a piece in each row; 0 where the row is empty so far."""
     return (log_sum_exp - total.masked_fill(total == -math.inf, 0)).exp()
@@ -196,12 +161,10 @@ class Exchange:
 
     @property
     def rank(self) -> int:
-        """The rank of this process."""
         return self.group.rank
 
     @cached_property
     def own(self) -> HeldKeys:
-        """This process's own keys."""
         chunks = self.needs.k.chunks[self.rank]
         return HeldKeys(self.rank, tuple((chunk,) if chunk else () for chunk in chunks), self.k, self.v)
 

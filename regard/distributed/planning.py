@@ -72,7 +72,6 @@ class Message(NamedTuple):
 
 
 def messages(needs: Needs, form: str) -> list[Message]:
-    """All messages of a forward pass in their order."""
     found = [
         Message((to - source) % needs.processes, to, source, needs.sender(to, source, form), needs.count(to, source))
         for to, held in enumerate(needs.by_holder)
@@ -205,8 +204,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         for name, least in (("flops", 1), ("bandwidth", 1), ("latency", 0), ("overhead", 0)):
-            if real(name, getattr(self, name)) < least:
-                raise ArgumentError(f"{name} is {getattr(self, name)}; it is a number of {least} or more")
+            real(name, getattr(self, name), least)
         yes_or_no("asynchronous", self.asynchronous)
 
 

@@ -47,7 +47,6 @@ class Chain(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the sums."""
         return torch.promote_types(self.problem.dtype, torch.float32)
 
 

@@ -275,11 +275,7 @@ class HeadShare:
 
     @classmethod
     def of(cls, group: Group, heads: int, kv_heads: int) -> HeadShare:
-        """The share of this process of a layer.
-
-        Raises:
-            ArgumentError: a number of processes that does not divide the heads.
-        """
+        """The share of this process of a layer."""
         if heads % group.count:
             fitting = ", ".join(str(one) for one in range(1, heads + 1) if not heads % one)
             raise ArgumentError(
@@ -403,7 +399,6 @@ class ProjectionToPart(Projection):
     share: HeadShare | None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) -> (..., this process's outputs)."""
         bias = None if self.bias is None else self._part(_local(self.bias))
         return torch.nn.functional.linear(input, self._part(_local(self.weight)), bias)
 
@@ -417,7 +412,6 @@ class ProjectionFromParts(Projection):
     group: Group
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(..., this process's inputs) -> (..., out_features)."""
         output = summed(torch.nn.functional.linear(input, _local(self.weight)), self.group)
         return output if self.bias is None else output + _local(self.bias)
 
@@ -428,7 +422,6 @@ class OwnDropout(nn.Dropout):
     group: Group
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The same shape."""
         if not self.training or not self.p:
             return input
         generator = torch.Generator(input.device).manual_seed(_own_seed(self.group))
@@ -447,7 +440,6 @@ class DividedFeedForward(FeedForward):
     group: Group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, length, dim) -> (batch, length, dim)."""
         return super().forward(copied(x, self.group))
 
 
@@ -476,11 +468,9 @@ class DividedAttention(MultiHeadAttention):
     share: HeadShare
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
-        """(batch, length, dim) -> (batch, length, dim)."""
         return super().forward(copied(x, self.share.group), *inputs, **options)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
-        """The keys and values of this process's heads."""
         return super().project_context(copied(context, self.share.group))
 
     def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any) -> torch.Tensor:

@@ -20,7 +20,6 @@ _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
 
 
 def is_nested(*tensors: Any) -> bool:
-    """Is one of these a nested tensor?"""
     return any(getattr(x, "is_nested", False) for x in tensors)
 
 
@@ -34,10 +33,6 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
 
     Returns:
         A call of tensors (1, heads, all positions, size), and the function that makes an output jagged as q is.
-
-    Raises:
-        ShapeError: tensors that are not all jagged in this way, or do not hold the same documents.
-        UnsupportedError: an option that has no meaning for documents.
     """
     tensors: tuple[Any, Any, Any] = call[:3]
     q, k, v = tensors

@@ -67,7 +67,6 @@ class KeptPlans:
         self.steps: Newest[Step] = Newest(512)
 
     def forget(self) -> None:
-        """Forget all plans."""
         for table in (self.calls, self.own, self.problems, self.steps):
             table.clear()
 
@@ -79,11 +78,7 @@ class KeptPlans:
             return None
 
     def plan(self, call: Call) -> Found:
-        """The plan of a call in plain numbers that has no kept one, and its grid.
-
-        Raises:
-            RegardError: whatever `Call.problem` and `make_plan` refuse.
-        """
+        """The plan of a call in plain numbers that has no kept one, and its grid."""
         try:
             key = call.key()
         except UNKNOWN:

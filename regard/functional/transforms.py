@@ -36,11 +36,7 @@ def transforming() -> bool:
 
 
 def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
-    """The result of `compute(call)`, as torch.func differentiates and batches it.
-
-    Raises:
-        UnsupportedError: the call is not supported inside transforms.
-    """
+    """The result of `compute(call)`, as torch.func differentiates and batches it."""
     pattern = _checked_pattern(call)
     bias, lowest = call.bias, None
     if isinstance(bias, Bias) and not isinstance(call.q_start, torch.Tensor):

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.arguments import shown, suggest, whole, yes_or_no
+from regard.arguments import one_of, shown, whole, yes_or_no
 from regard.core.problem import checked_dropout
 from regard.core.tensors import is_casting, refuse_layout
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ShapeError
 
 FEW = range(4, 16)  # numbers of rows for which torch's CPU product takes up to three times the time to read the matrix
 BLOCK = 64  # output columns per block, fast for so few rows
@@ -150,9 +150,7 @@ class FeedForward(nn.Module):
         super().__init__()
         dim, hidden_dim = whole("dim", dim, 1), whole("hidden_dim", hidden_dim, 1)
         dropout, bias = checked_dropout(dropout), yes_or_no("bias", bias)
-        if not isinstance(activation, str) or activation not in ACTIVATIONS:
-            raise ArgumentError(f"activation {shown(activation)} does not exist; {suggest(activation, ACTIVATIONS)}")
-        self.activation, self.dim = activation, dim
+        self.activation, self.dim = one_of("activation", activation, ACTIVATIONS), dim
         self.gate = Projection(dim, hidden_dim, bias=bias) if activation in GATED else None
         self.widen = Projection(dim, hidden_dim, bias=bias)
         self.narrow = Projection(hidden_dim, dim, bias=bias)

@@ -17,12 +17,7 @@ from regard.layers.feed_forward import check_vectors
 
 
 def settings_of(module: nn.MultiheadAttention) -> dict[str, Any]:
-    """The arguments of `MultiHeadAttention` that describe a module of PyTorch.
-
-    Raises:
-        ArgumentError: it is no such module, or it reads (length, batch, dim).
-        UnsupportedError: it has something that regard's layer lacks.
-    """
+    """The arguments of `MultiHeadAttention` that describe a module of PyTorch."""
     of_kind("module", module, nn.MultiheadAttention, "a torch.nn.MultiheadAttention")
     if not module.batch_first:
         raise ArgumentError(
@@ -156,9 +151,6 @@ def as_four_axes(
 
     Returns:
         q, k and v, and the axes (..., heads) of the output.
-
-    Raises:
-        ShapeError: axes that do not broadcast, or heads of key and value that do not divide those of query.
     """
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
@@ -190,12 +182,7 @@ def as_four_axes(
 
 
 def mask_of_four_axes(mask: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    """(batch or 1, heads or 1, q_len or 1, k_len) of an attn_mask that broadcasts to (..., heads, q_len, k_len).
-
-    Args:
-        mask: (..., q_len or 1, k_len).
-        axes: the axes (..., heads) of the output.
-    """
+    """(batch or 1, heads or 1, q_len or 1, k_len) of an attn_mask that broadcasts to (..., heads, q_len, k_len)."""
     if not isinstance(mask, torch.Tensor):
         raise ArgumentError(f"attn_mask is {shown(mask)}; it needs a tensor")
     refuse_wrapper("attn_mask", mask)
@@ -210,11 +197,7 @@ def mask_of_four_axes(mask: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor
 
 
 def start_of_causal(mask: torch.Tensor, q_len: int, k_len: int) -> int | None:
-    """The position of the first query under a causal mask of `torch.nn.attention.bias`; None for other masks.
-
-    Raises:
-        ShapeError: a mask whose ends align, and that was made for other lengths.
-    """
+    """The position of the first query under a causal mask of `torch.nn.attention.bias`; None for other masks."""
     if type(mask).__name__ != "CausalBias":
         return None
     made: Any = mask  # its class is not imported, which takes seconds

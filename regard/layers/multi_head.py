@@ -39,9 +39,6 @@ class LayerMechanism(nn.Module):
         declared: the mechanism as the user gave it.
         heads, kv_heads, head_dim: of the layer.
         context_dim: size of the vectors that are projected to keys.
-
-    Raises:
-        ArgumentError, ShapeError: numbers of heads or sizes that the mechanism does not support.
     """
 
     def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
@@ -68,7 +65,6 @@ class LayerMechanism(nn.Module):
 
     @property
     def kept_dim(self) -> int:
-        """Size of a key in a cache."""
         heads = next((x.shape[0] for x in self.learned.values()), 1)
         one = next(iter(self.learned.values()), torch.empty(0, device="cpu"))
         return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]
@@ -345,8 +341,6 @@ class MultiHeadAttention(RecordedLayer):
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
         declared, weight = self.mechanism.declared, self.to_v.weight
-        if kind is not None and not isinstance(kind, str):
-            raise ArgumentError(f"kind is {shown(kind)}; give the name of a cache, such as 'dynamic' or 'static'")
         kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
         if kind == "state":
             if not declared.has_state:

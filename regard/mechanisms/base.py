@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -44,7 +44,6 @@ class Given(NamedTuple):
 
     @property
     def wide(self) -> torch.dtype:
-        """The dtype to compute in."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
     def each(self, x: torch.Tensor) -> torch.Tensor:
@@ -65,7 +64,45 @@ class Computed(NamedTuple):
     allowed: torch.Tensor | None = None
 
 
-class Mechanism(Declared, enrol=False):
+class Comparing:
+    """What a mechanism and a score both declare: which queries and keys it compares, and how it projects them first."""
+
+    own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
+    is_dot_product: ClassVar[bool] = False  # are its scores `q · k * scale`, as fused operations compute them?
+    projects: ClassVar[bool] = False  # does `project` change anything?
+    counts_keys: ClassVar[bool] = (
+        False  # does a weight depend on how many keys there are, so that no text is continued?
+    )
+
+    def check_dims(self, head_dim: int, key_dim: int) -> None:
+        """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
+
+    def projected_dim(self, head_dim: int) -> int:
+        """The head_dim of what `project` returns; define it if `project` changes the head_dim."""
+        return head_dim
+
+    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
+        """Queries (batch, heads, q_len, ·), keys (batch, kv_heads, keys, ·) and parameters as backends take them."""
+        return q, k, {}
+
+    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Keys as `with_projected_keys` takes them, so that a cache need not project them again."""
+        return k
+
+    def with_projected_keys(self) -> Any:
+        """The same for keys that went through `project_keys`."""
+        return self
+
+    def lowered(self) -> Any:
+        """What backends compute after `project`."""
+        return self
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """The tensors that every call needs, by name; the first axis (heads or batch) may also be 1."""
+        return {}
+
+
+class Mechanism(Comparing, Declared, enrol=False):
     """How queries, keys and values become an output; a frozen declaration, compared by value.
 
     The attributes below declare what it may be combined with; other calls are refused before any backend is asked.
@@ -79,54 +116,23 @@ class Mechanism(Declared, enrol=False):
     patterns_because: ClassVar[str] = ""  # why not others, where it needs saying
     options: ClassVar[frozenset[str]] = frozenset()  # of OPTIONS
     statistics: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
-    own_key_dim: ClassVar[bool] = False  # may keys have another head_dim than queries?
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
     computed: ClassVar[frozenset[str]] = frozenset()  # parameters of one call, which `new_parameters` does not make
     by_key: ClassVar[frozenset[str]] = frozenset()  # parameters whose last axis is the key's position
     has_state: ClassVar[bool] = False  # can it be continued in constant memory?
     is_softmax: ClassVar[bool] = False  # are its weights a softmax of scores over the allowed keys?
-    is_dot_product: ClassVar[bool] = False  # are these scores plain dot products, as fused operations compute them?
-    projects: ClassVar[bool] = False  # does `project` change anything?
-    counts_keys: ClassVar[bool] = False  # does a weight depend on how many keys there are?
 
     def default_scale(self, head_dim: int) -> float:
         """The scale of a call that gives none."""
         return head_dim**-0.5
 
-    def check_dims(self, head_dim: int, key_dim: int) -> None:
-        """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
-
     def key_dim(self, head_dim: int) -> int:
         """The size of a key for queries of head_dim."""
         return head_dim
 
-    def projected_dim(self, head_dim: int) -> int:
-        """The head_dim of what `project` returns."""
-        return head_dim
-
-    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
-        """Queries (batch, heads, q_len, ·), keys (batch, kv_heads, keys, ·) and parameters as backends take them."""
-        return q, k, dict(parameters)
-
-    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Keys as `with_projected_keys` takes them, so that a cache need not project them again."""
-        return k
-
-    def with_projected_keys(self) -> Mechanism:
-        """The same mechanism for keys that went through `project_keys`."""
-        return self
-
-    def lowered(self) -> Mechanism:
-        """What backends compute after `project`."""
-        return self
-
     def formula(self, given: Given) -> Computed:
         """The paper's formula, pair by pair, which the reference backend computes in float32 at least."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
-
-    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """The tensors that every call needs, by name; the first axis (heads or batch) may also be 1."""
-        return {}
 
     def new_parameters(
         self, heads: int = 1, kv_heads: int | None = None, generator: torch.Generator | None = None

@@ -181,7 +181,7 @@ class LSH(Mechanism):
             rows = max(len(own), len(visible))
             own, visible = own.expand(rows, -1), F.pad(visible, (0, 1)).expand(rows, -1)
             own = own.masked_fill(~visible.gather(1, own), keys)
-        if not _same_tensor(q, k):
+        if (q.data_ptr(), q.shape, q.stride()) != (k.data_ptr(), k.shape, k.stride()):
             self._check_shared(q.detach(), rows_at(k.detach(), own), own < keys)
         return own
 
@@ -206,7 +206,3 @@ def rows_at(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return padded.index_select(2, columns[0])
     padded = padded.expand(len(columns), -1, -1, -1)
     return torch.stack([row.index_select(1, at) for row, at in zip(padded, columns, strict=True)])
-
-
-def _same_tensor(q: torch.Tensor, k: torch.Tensor) -> bool:
-    return q.data_ptr() == k.data_ptr() and q.shape == k.shape and q.stride() == k.stride()

@@ -190,7 +190,6 @@ class RandomFeature(Kernelised, also=("rfa",)):
 
 
 def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """φ(x), (..., 2 D)."""
     angles = x @ w.mT  # (..., D)
     return torch.cat([angles.sin(), angles.cos()], dim=-1).div_(math.sqrt(len(w)))
 

@@ -16,12 +16,12 @@ from torch import nn
 
 from regard.arguments import check_fields, count_of, shown, whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError
-from regard.mechanisms.base import Projected, Sizes
+from regard.mechanisms.base import Comparing, Projected, Sizes
 from regard.patterns.arguments import at_least_one
 from regard.patterns.registry import Declared, Registry
 
 
-class Score(Declared, enrol=False):
+class Score(Comparing, Declared, enrol=False):
     """A score of queries and keys; a frozen declaration, compared by value.
 
     Factors of queries alone or keys alone are applied before a backend gets them (`project`); a formula of pairs is
@@ -30,18 +30,9 @@ class Score(Declared, enrol=False):
 
     registry: ClassVar[Registry] = Registry("score")
 
-    own_key_dim: ClassVar[bool] = False  # may keys have another size than queries?
-    is_dot_product: ClassVar[bool] = False  # is it `q · k * scale` and nothing else?
-    projects: ClassVar[bool] = False  # does `project` change anything?
-    counts_keys: ClassVar[bool] = False  # does a score depend on how many keys there are, so that no text is continued?
-
     def default_scale(self, head_dim: int) -> float:
         """The scale of a call that gives none: 1, except for scaled dot products."""
         return 1.0
-
-    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """The tensors that every call needs, by name; the first axis (heads) may also be 1."""
-        return {}
 
     def new_parameters(self, heads: int, kv_heads: int, generator: torch.Generator | None = None) -> nn.ParameterDict:
         """Initial parameters: each number uniform within ±1 / sqrt(the numbers that are summed with it)."""
@@ -49,35 +40,11 @@ class Score(Declared, enrol=False):
         shapes = self.parameter_shapes(Sizes(1, heads, kv_heads, 1))
         return nn.ParameterDict({name: _drawn(shape, generator) for name, shape in shapes.items()})
 
-    def check_dims(self, head_dim: int, key_dim: int) -> None:
-        """Raise a ShapeError if it cannot compare queries of head_dim with keys of key_dim."""
-
-    def projected_dim(self, head_dim: int) -> int:
-        """The head_dim of what `project` returns; define it if `project` changes the head_dim."""
-        return head_dim
-
-    def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
-        """Queries (batch, heads, q_len, ·), keys (batch, kv_heads, keys, ·) and parameters as the formula of pairs
-        takes them."""
-        return q, k, {}
-
-    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Keys as `with_projected_keys` takes them, so that a cache need not project them again."""
-        return k
-
-    def with_projected_keys(self) -> Score:
-        """The same score of keys that went through `project_keys`."""
-        return self
-
-    def lowered(self) -> Score:
-        """The formula of pairs that is left after `project`."""
-        return self
-
 
 def check_computable(score: Score) -> None:
     """Raise an ArgumentError unless backends know the formula of pairs that a score leaves, and call its `project`."""
     kind = type(score)
-    if kind.project is not Score.project and not score.projects:
+    if kind.project is not Comparing.project and not score.projects:
         raise ArgumentError(
             f"{kind.__name__} defines project, which is called only where the class has `projects = True`; add that"
         )

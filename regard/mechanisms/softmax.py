@@ -11,13 +11,14 @@ from torch import nn
 
 from regard.arguments import shown
 from regard.errors import ArgumentError
-from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected, Sizes
+from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism, Projected
 from regard.mechanisms.scores import ScaledDot, Score, check_computable, check_projected
 
 SCALED_DOT = ScaledDot()  # immutable, so one serves all; PyTorch 2.11 cannot compile a default_factory
 
 
 def _of_score(name: str) -> Any:
+    """What a score declares, or one of its methods."""
     return property(lambda self: getattr(self.score, name))
 
 
@@ -42,39 +43,25 @@ class Softmax(Mechanism):
             raise ArgumentError(f"Softmax's score is {shown(self.score)}; give one of regard.mechanisms, such as Dot()")
         check_computable(self.score)
 
-    own_key_dim = _of_score("own_key_dim")
-    is_dot_product = _of_score("is_dot_product")
-    projects = _of_score("projects")
-    counts_keys = _of_score("counts_keys")
-
-    def check_dims(self, head_dim: int, key_dim: int) -> None:
-        self.score.check_dims(head_dim, key_dim)
+    own_key_dim, is_dot_product = _of_score("own_key_dim"), _of_score("is_dot_product")
+    projects, counts_keys = _of_score("projects"), _of_score("counts_keys")
+    check_dims, projected_dim = _of_score("check_dims"), _of_score("projected_dim")
+    project_keys, parameter_shapes = _of_score("project_keys"), _of_score("parameter_shapes")
+    default_scale = _of_score("default_scale")
 
     def key_dim(self, head_dim: int) -> int:
         return getattr(self.score, "key_dim", None) or head_dim
-
-    def projected_dim(self, head_dim: int) -> int:
-        return self.score.projected_dim(head_dim)
 
     def project(self, q: torch.Tensor, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> Projected:
         projected = self.score.project(q, k, parameters)
         check_projected(self.score, q, k, projected)
         return projected
 
-    def project_keys(self, k: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.score.project_keys(k, parameters)
-
     def with_projected_keys(self) -> Softmax:
         return Softmax(self.score.with_projected_keys())
 
     def lowered(self) -> Softmax:
         return Softmax(self.score.lowered())
-
-    def default_scale(self, head_dim: int) -> float:
-        return self.score.default_scale(head_dim)
-
-    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        return self.score.parameter_shapes(sizes)
 
     def new_parameters(
         self, heads: int = 1, kv_heads: int | None = None, generator: torch.Generator | None = None

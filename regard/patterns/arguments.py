@@ -33,7 +33,6 @@ def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def runs(numbers: Iterable[int]) -> Ranges:
-    """The same positions as ranges."""
     ordered = sorted(set(numbers))
     starts = [number for before, number in zip([None, *ordered], ordered, strict=False) if before != number - 1]
     lasts = [number for number, after in zip(ordered, [*ordered[1:], None], strict=False) if after != number + 1]
@@ -66,7 +65,6 @@ def check_sizes(q_len: int, k_len: int) -> tuple[int, int]:
 
 
 def start_of(q_start: int | None) -> int | None:
-    """The position of the first query, or None."""
     return None if q_start is None else whole("q_start", q_start)
 
 

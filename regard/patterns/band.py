@@ -15,15 +15,12 @@ class Reach:
     ahead: int | None
 
     def stacked(self, layers: int) -> Reach:
-        """The reach of `layers` layers, each with this reach."""
         return Reach(*(None if far is None else max(0, far) * layers for far in (self.back, self.ahead)))
 
     def nearer(self, other: Reach) -> Reach:
-        """The positions within both."""
         return Reach(_tighter(min, self.back, other.back), _tighter(min, self.ahead, other.ahead))
 
     def farther(self, other: Reach) -> Reach:
-        """The positions within either."""
         return Reach(_looser(self.back, other.back), _looser(self.ahead, other.ahead))
 
     def __str__(self) -> str:
@@ -108,7 +105,6 @@ class Band:
         return 1 if self == Band() else None
 
     def reach(self, layers: int = 1) -> Reach:
-        """How far a stack of layers with this band looks."""
         return Reach(self.left, self.right).stacked(layers)
 
     def outside(self) -> list[Band]:

@@ -126,11 +126,6 @@ class Pattern(Declared, enrol=False):
         return ()
 
     @property
-    def named_queries(self) -> Ranges:
-        """The queries that may look at every key, where the pattern allows nothing else."""
-        return ()
-
-    @property
     def factors(self) -> tuple[Pattern, ...]:
         """The patterns that it joins by `&`; the pattern itself if it joins none."""
         return (self,)
@@ -180,12 +175,7 @@ class Pattern(Declared, enrol=False):
         return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
     def _truth(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        """What `allows` returns, which has to be booleans; an additive mask, for one, is refused."""
-        allowed = self.allows(q_pos, k_pos)
-        if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
-            kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
-            raise ArgumentError(f"{type(self).__name__}.allows returned {kind}; it needs booleans, True = may look")
-        return allowed
+        return checked_truth(f"{type(self).__name__}.allows", self.allows(q_pos, k_pos))
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
@@ -445,6 +435,14 @@ class Pattern(Declared, enrol=False):
         return shallow(self.machinery.negate(self))
 
 
+def checked_truth(name: str, allowed: Any) -> torch.Tensor:
+    """What a function of positions returned, which has to be booleans; an additive mask, for one, is refused."""
+    if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
+        kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
+        raise ArgumentError(f"{name} returned {kind}; it needs booleans, True = may look")
+    return allowed
+
+
 def _joined(join: Callable[..., Pattern], one: Pattern | str, other: Pattern | str) -> Pattern:
     """Both or either of two patterns, of which one may be given as its text."""
     if not (isinstance(one, Pattern | str) and isinstance(other, Pattern | str)):
@@ -474,7 +472,6 @@ class Compound(Pattern, enrol=False):
     """A pattern made of other patterns."""
 
     def made_of(self) -> tuple[Pattern, ...]:
-        """The patterns it is made of."""
         raise NotImplementedError(f"{type(self).__name__} does not define what it is made of")
 
     query_free = _of_all("query_free")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 
 from regard.patterns.algebra import NOTHING, Full, Many, Not, both, negate
 from regard.patterns.base import MOST_LOOKS, Pattern
 from regard.patterns.grid import CHUNK, Grid
 from regard.patterns.per_head import PerHead
-from regard.patterns.ranges import Ranges, size, union
+from regard.patterns.ranges import size
 from regard.patterns.row_blocks import ROWS, EvaluatedBlocks, RowBlock, in_row_blocks
 from regard.patterns.strided import Lattice
 
@@ -32,30 +32,11 @@ def simplified(pattern: Pattern) -> Pattern:
     return pattern.canonical()
 
 
-def leaves(pattern: Pattern) -> list[Pattern]:
-    """The parts that `&`, `|` and `~` join."""
-    if isinstance(pattern, Many):
-        return [leaf for part in pattern.parts for leaf in leaves(part)]
-    return leaves(pattern.part) if isinstance(pattern, Not) else [pattern]
-
-
-def off_queries(pattern: Pattern) -> tuple[Ranges, Pattern]:
-    """The queries that a part of the pattern names, and the pattern without such parts.
-
-    >>> from regard.patterns import parse
-    >>> queries, others = off_queries(simplified(parse("causal & (prefix(2) | query_set(8, 9))")))
-    >>> queries, str(others)
-    ((range(8, 10),), 'causal & key_span(0, 2)')
-    """
-    named = union(run for leaf in leaves(pattern) for run in leaf.named_queries)
-    return named, _replaced(pattern, lambda leaf: bool(leaf.named_queries), NOTHING).canonical() if named else pattern
-
-
-def _replaced(pattern: Pattern, chosen: Callable[[Pattern], bool], by: Pattern) -> Pattern:
-    """The pattern with some of its leaves replaced."""
+def _replaced(pattern: Pattern, leaf: Pattern, by: Pattern) -> Pattern:
+    """The pattern with one of its leaves replaced, wherever it stands."""
     if isinstance(pattern, Many | Not):
-        return pattern.mapped(lambda part: _replaced(part, chosen, by))
-    return by if chosen(pattern) else pattern
+        return pattern.mapped(lambda part: _replaced(part, leaf, by))
+    return by if pattern == leaf else pattern
 
 
 def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
@@ -67,9 +48,8 @@ def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
     on: list[tuple[int, Pattern]] = []
     strides = _strides(pattern)
     for stride in strides if len(strides) <= MOST_STRIDES else ():
-        chosen = partial(_is_lattice, stride)
-        off = _replaced(pattern, chosen, NOTHING).canonical()
-        there = both(_replaced(pattern, chosen, Full()), negate(off))
+        off = _replaced(pattern, Lattice(stride), NOTHING).canonical()
+        there = both(_replaced(pattern, Lattice(stride), Full()), negate(off))
         if there.on_lattice(stride, 0) is not None:
             on.append((stride, there))
             pattern = off
@@ -86,10 +66,6 @@ def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]
     edges = {0, grid.keys.start, grid.keys.stop, *ends}  # at their residues the number of positions changes
     turns = {grid.q_len % stride, *((position - grid.q_start) % stride for position in edges)}
     return [range(*cut) for cut in pairwise(sorted({0, rows, *(turn for turn in turns if turn < rows)}))]
-
-
-def _is_lattice(stride: int, leaf: Pattern) -> bool:
-    return isinstance(leaf, Lattice) and leaf.stride == stride
 
 
 def _strides(pattern: Pattern) -> list[int]:
@@ -121,7 +97,6 @@ class Looks:
     left: int
 
     def spend(self, looks: int = 1) -> None:
-        """Count some; raises a TooLongError if they are not left."""
         self.left -= looks
         if self.left < 0:
             raise TooLongError
@@ -163,7 +138,6 @@ _remembered = lru_cache(maxsize=64)(_counted)
 
 
 def _closed(pattern: Pattern, grid: Grid) -> int | None:
-    """The count of a band, which needs no look."""
     band = pattern.band()
     assert isinstance(grid.q_start, int)
     return None if band is None else band.count(grid.q_start, grid.q_len, grid.k_len)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -117,6 +118,10 @@ class SameDocument(Held):
         return f"same_document(<{' x '.join(map(str, self.ids.shape))} ids>)"
 
 
+def _of_inner(name: str) -> Any:
+    return property(lambda self: getattr(self.inner, name))
+
+
 @dataclass(frozen=True)
 class PerDocument(Pattern):
     """A query may look at the keys of its own document that `inner` allows, with positions from the document's start.
@@ -139,21 +144,8 @@ class PerDocument(Pattern):
 
     no_text = "attention makes it of nested tensors"
 
-    @property
-    def by_value(self) -> bool:  # type: ignore[override]
-        return self.inner.by_value
-
-    @property
-    def structured(self) -> bool:  # type: ignore[override]
-        return self.inner.structured
-
-    @property
-    def by_numbers(self) -> bool:  # type: ignore[override]
-        return self.inner.by_numbers
-
-    @property
-    def varies_by_head(self) -> bool:  # type: ignore[override]
-        return self.inner.varies_by_head
+    by_value, structured = _of_inner("by_value"), _of_inner("structured")
+    by_numbers, varies_by_head = _of_inner("by_numbers"), _of_inner("varies_by_head")
 
     def for_head(self, head: int) -> Pattern:
         return PerDocument(self.inner.for_head(head), self.q_edges, self.k_edges) if self.varies_by_head else self

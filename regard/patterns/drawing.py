@@ -146,11 +146,7 @@ def _signs(marks: torch.Tensor, scale: int) -> list[list[str]]:
 def drawn_pairs(
     pattern: Pattern, q_len: int, k_len: int, *, q_start: int | None = None, layers: int = 1
 ) -> tuple[list[Panel], str]:
-    """What a drawing shows of each pair, for each set of heads that are alike, and how many pairs there are, in words.
-
-    Raises:
-        ArgumentError: a stack whose queries are not the last positions of its keys.
-    """
+    """What a drawing shows of each pair, for each set of heads that are alike, and the number of pairs in words."""
     allowed = pattern.dense(q_len, k_len, q_start=q_start)
     title = f"{int(allowed.sum()):,} of {count_of(allowed.numel(), 'pairs', ',')}"
     if pattern.varies_by_head:
@@ -193,9 +189,6 @@ def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tens
 
     Returns:
         Booleans (q_len, k_len).
-
-    Raises:
-        ArgumentError: more queries than positions, or no layer.
 
     >>> from regard.patterns import CausalWindow
     >>> learned(CausalWindow(2), 1, 5, layers=3).int().tolist()

@@ -11,8 +11,8 @@ import torch
 from regard.arguments import count_of, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.bands import KeySpan
-from regard.patterns.base import Pattern
-from regard.patterns.grid import Grid, common_shape
+from regard.patterns.base import Pattern, checked_truth
+from regard.patterns.grid import Grid, common_shape, true_runs
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
 from regard.patterns.position_sets import KeySet
 from regard.reprs import brief
@@ -186,12 +186,7 @@ class KeyMask(Held):
     @cached_property
     def rows(self) -> tuple[KeySet, ...]:
         """The live keys of each batch row as ranges."""
-        edges = torch.nn.functional.pad(self.mask.cpu().view(-1, self.mask.shape[-1]).to(torch.int8), (1, 1)).diff()
-        found = []
-        for row in edges:
-            starts, stops = ((row == sign).nonzero().flatten().tolist() for sign in (1, -1))
-            found.append(KeySet(tuple(map(range, starts, stops))))
-        return tuple(found)
+        return tuple(KeySet(true_runs(row)) for row in self.mask.view(-1, self.mask.shape[-1]))
 
     @cached_property
     def _lattices(self) -> dict[tuple[int, int], KeyMask]:
@@ -228,10 +223,7 @@ class Where(Pattern):
             raise ArgumentError(f"Where needs a function of (q_pos, k_pos) and was given {self.function!r}")
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        allowed = self.function(q_pos, k_pos)
-        if not isinstance(allowed, torch.Tensor) or allowed.dtype != torch.bool:
-            kind = allowed.dtype if isinstance(allowed, torch.Tensor) else type(allowed).__name__
-            raise ArgumentError(f"the function in {self} returned {kind}; it needs a boolean tensor")
+        allowed = checked_truth(f"the function in {self}", self.function(q_pos, k_pos))
         wanted = common_shape(q_pos.shape, k_pos.shape)
         try:
             return allowed.expand(common_shape(allowed.shape, wanted))

@@ -21,9 +21,6 @@ def common_shape(*shapes: Sequence[int]) -> torch.Size:
 
     torch.broadcast_shapes gives the same, but its first call imports sympy, which takes about as long as half of torch.
 
-    Raises:
-        ShapeError: two sizes of one axis differ, and neither is 1.
-
     >>> common_shape((2, 1, 4), (3, 1))
     torch.Size([2, 3, 4])
     """
@@ -78,7 +75,7 @@ class Grid:
             if not isinstance(size, int | torch.SymInt):
                 raise ArgumentError(f"{name} is {shown(size)}; it needs a whole number, 0 or more")
         start = k_len - q_len if q_start is None else q_start
-        return cls(q_len, k_len, start, range(q_len), range(k_len), _device(device))
+        return cls(q_len, k_len, start, range(q_len), range(k_len), checked_device(device))
 
     def block(self, rows: range, keys: range) -> Grid:
         """The block of this grid with these `rows` and `keys` of the whole call."""
@@ -103,7 +100,8 @@ class Grid:
         return torch.arange(self.keys.start, self.keys.stop, device=self.device)
 
 
-def _device(device: torch.device | str) -> torch.device:
+def checked_device(device: torch.device | str) -> torch.device:
+    """The device, or the one of this name."""
     if isinstance(device, torch.device):
         return device
     try:
@@ -134,6 +132,17 @@ def marked(visible: Ranges, grid: Grid) -> torch.Tensor | None:
     for keys in visible:
         marks[..., max(0, keys.start - grid.keys.start) : max(0, keys.stop - grid.keys.start)] = True
     return marks
+
+
+def true_runs(marks: torch.Tensor) -> Ranges:
+    """The ranges of positions that are True, of booleans (positions,).
+
+    >>> true_runs(torch.tensor([True, False, True, True]))
+    (range(0, 1), range(2, 4))
+    """
+    edges = torch.nn.functional.pad(marks.cpu().to(torch.int8), (1, 1)).diff()
+    starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
+    return tuple(map(range, starts, stops))
 
 
 def four_axes(allowed: torch.Tensor) -> torch.Tensor:

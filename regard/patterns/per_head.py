@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 
 import torch
 
@@ -12,7 +12,7 @@ from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import AnyOf, Pattern, shallow
 from regard.patterns.grid import Grid, common_shape, side_by_side
-from regard.patterns.ranges import Segments, common, union
+from regard.patterns.ranges import Segments, over_rows
 from regard.patterns.registry import Reader
 
 
@@ -103,8 +103,7 @@ class PerHead(AnyOf):
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys that are certain for all heads, and those possible for any."""
-        heads = [part.segments(first, last, k_len) for part in self.parts]
-        return Segments(reduce(common, (one.full for one in heads)), union(keys for one in heads for keys in one.some))
+        return over_rows(part.segments(first, last, k_len) for part in self.parts)
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         return all(part.sees_all(first, last, keys) for part in self.parts)

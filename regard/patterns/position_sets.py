@@ -85,10 +85,6 @@ class QuerySet(Pattern):
         all_of_them, any_of_them = covers(self.runs, queries), meets(self.runs, queries)
         return Segments(everything(k_len) if all_of_them else (), everything(k_len) if any_of_them else ())
 
-    @property
-    def named_queries(self) -> Ranges:
-        return self.runs
-
     def lattice_ends(self) -> set[int]:
         return _ends(self.runs)
 

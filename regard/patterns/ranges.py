@@ -66,17 +66,14 @@ def without(one: Ranges, other: Ranges) -> Ranges:
 
 
 def covers(ranges: Ranges, keys: range) -> bool:
-    """Is every one of `keys` in the ranges?"""
     return not keys or any(one.start <= keys.start and keys.stop <= one.stop for one in ranges)
 
 
 def meets(ranges: Ranges, keys: range) -> bool:
-    """Is any of `keys` in the ranges?"""
     return any(one.start < keys.stop and keys.start < one.stop for one in ranges)
 
 
 def everything(k_len: int) -> Ranges:
-    """All of `k_len` keys."""
     return (range(k_len),) if k_len > 0 else ()
 
 
@@ -100,5 +97,4 @@ def over_rows(rows: Iterable[Segments]) -> Segments:
 
 
 def size(ranges: Ranges) -> int:
-    """How many positions they hold."""
     return sum(map(len, ranges))

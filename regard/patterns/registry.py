@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from inspect import signature
+from functools import lru_cache
+from inspect import Signature, signature
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +29,9 @@ Item = TypeVar("Item")
 SIGNS_OF = {"and": "&", "or": "|", "not": "~"}
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+_signature: Callable[[type], Signature] = lru_cache(maxsize=64)(signature)
 
 
 class Registry:
@@ -71,7 +75,11 @@ class Registry:
     def of_package(self, package: str) -> dict[str, type[Declared]]:
         """The classes that are importable from a package, by name, without second names."""
         own = {name: kind for name, kind in self.kinds.items() if name not in self.aliases}
-        return {name: kind for name, kind in own.items() if _in(package, kind) and is_importable(kind)}
+        return {
+            name: kind
+            for name, kind in own.items()
+            if f"{kind.__module__}.".startswith(f"{package}.") and is_importable(kind)
+        }
 
 
 class Declared(Described):
@@ -172,10 +180,6 @@ def _path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _in(package: str, kind: type) -> bool:
-    return f"{kind.__module__}.".startswith(f"{package}.")
-
-
 class Reader:
     """Reads a text of names, numbers and signs from left to right; with `operators`, & | ~ may join names.
 
@@ -238,7 +242,7 @@ class Reader:
 
     def called(self, kind: type) -> Any:
         """An object of a class whose arguments stand in parentheses, by place and then by name."""
-        name, takes = self.words[self.at - 1][0], signature(kind)
+        name, takes = self.words[self.at - 1][0], _signature(kind)
         outer, self.flags = self.flags, {one for one, taken in takes.parameters.items() if taken.default is False}
         by_place: list[Any] = []
         by_name: dict[str, Any] = {}
@@ -307,11 +311,7 @@ class Reader:
         return tuple(self.listed(self._span))
 
     def positions(self) -> Iterator[int]:
-        """The positions between parentheses, one after the other.
-
-        Raises:
-            ArgumentError: the whole text lists more than a million positions.
-        """
+        """The positions between parentheses, one after the other."""
         spans = self.spans()
         self.positions_read += sum(map(len, spans))
         if self.positions_read > MOST:

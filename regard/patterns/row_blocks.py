@@ -126,16 +126,13 @@ def ascending(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=lambda run: run.keys.start))
 
 
-def row_block_at(pattern: Pattern, grid: Grid, at: int, rows: int = ROWS) -> RowBlock:
-    """The row block of a grid whose first row is `at`."""
-    assert isinstance(grid.q_start, int)
-    here = range(at, min(at + rows, grid.rows.stop))
-    return row_block(pattern, here, (grid.q_start, grid.q_start), grid.k_len, range(grid.k_len))
-
-
 def in_row_blocks(pattern: Pattern, grid: Grid, rows: int = ROWS) -> Iterator[RowBlock]:
     """The rows of a grid in row blocks of `rows`, the last one perhaps shorter."""
-    return (row_block_at(pattern, grid, at, rows) for at in range(grid.rows.start, grid.rows.stop, rows))
+    start = grid.q_start
+    assert isinstance(start, int)
+    for at in range(grid.rows.start, grid.rows.stop, rows):
+        here = range(at, min(at + rows, grid.rows.stop))
+        yield row_block(pattern, here, (start, start), grid.k_len, range(grid.k_len))
 
 
 def narrowed(pattern: Pattern, first: int, last: int, keys: range, k_len: int) -> Pattern:

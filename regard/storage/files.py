@@ -24,9 +24,6 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 def check_name(name: object, source: str | Path) -> str:
     """The name of a file directly inside a folder, checked: not a path, not hidden, plain ASCII letters.
 
-    Raises:
-        CheckpointError: any other name.
-
     >>> check_name("tokeniser.json", "config.json")
     'tokeniser.json'
     """
@@ -43,11 +40,7 @@ def check_name(name: object, source: str | Path) -> str:
 
 @contextmanager
 def open_plain(path: Path) -> Generator[BufferedReader]:
-    """A regular file that is open for reading inside the block; links, folders, pipes and devices are refused.
-
-    Raises:
-        CheckpointError: the file is missing, unreadable or not a regular file.
-    """
+    """A regular file that is open for reading inside the block; links, folders, pipes and devices are refused."""
     # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without a flag do not need it.
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     if "\0" in str(path):
@@ -64,11 +57,7 @@ def open_plain(path: Path) -> Generator[BufferedReader]:
 
 
 def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
-    """The content of a regular file of at most `limit` bytes.
-
-    Raises:
-        CheckpointError: not a regular file, or a larger one.
-    """
+    """The content of a regular file of at most `limit` bytes."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:

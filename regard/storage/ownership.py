@@ -20,11 +20,7 @@ _ENDING = r"\.writing-[0-9a-f]{8}"  # random digits
 
 @contextmanager
 def unfinished(path: Path, *, folder: bool = False) -> Generator[Path]:
-    """Make a new empty file or folder beside `path` under a hidden name, locked until the block ends.
-
-    Raises:
-        OSError: it could not be made.
-    """
+    """Make a new empty file or folder beside `path` under a hidden name, locked until the block ends."""
     while True:
         aside = path.parent / f".{path.name}.writing-{secrets.token_hex(4)}"
         if folder:
@@ -91,9 +87,6 @@ def check_ours(folder: Path, marks: Mapping[str, Reader], what: str, *, aside: t
         marks: readers by file name; the folder is accepted if one of these files can be read.
         what: what such a folder holds, for the message.
         aside: names of files that may exist before the first mark.
-
-    Raises:
-        CheckpointError: the folder holds something else.
 
     >>> check_ours(Path("nowhere"), {}, "run")
     """

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ _SEAL = "sha256"
 
 def parse_json(data: bytes, source: str | Path) -> Any:
     """Parse strict JSON: UTF-8, no repeated keys, no NaN or infinity, limited nesting.
-
-    Raises:
-        CheckpointError: invalid JSON; the message names `source`.
 
     >>> parse_json(b'{"heads": 8}', "config.json")
     {'heads': 8}
@@ -46,9 +42,6 @@ def parse_json(data: bytes, source: str | Path) -> Any:
 def render_sealed(content: dict[str, Any]) -> bytes:
     """JSON whose last entry is the SHA-256 of the rest.
 
-    Raises:
-        ArgumentError: the content cannot be written as JSON (NaN, infinity, other objects).
-
     >>> list(parse_json(render_sealed({"heads": 8}), "here"))
     ['heads', 'sha256']
     """
@@ -64,11 +57,7 @@ def render_sealed(content: dict[str, Any]) -> bytes:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read a file that `render_sealed` wrote, and verify its checksum.
-
-    Raises:
-        CheckpointError: the file is missing, was not written by regard, or has changed.
-    """
+    """Read a file that `render_sealed` wrote, and verify its checksum."""
     data = read_bytes(path)
     content = parse_json(data, path)
     if not isinstance(content, dict) or not isinstance(content.pop(_SEAL, None), str):
@@ -80,26 +69,6 @@ def read_sealed(path: Path) -> dict[str, Any]:
     if not unchanged:
         raise CheckpointError(f"{path} does not match its own SHA-256: it was changed or damaged after it was saved")
     return content
-
-
-def read_sealed_or_older(path: Path, older: Container[str], needed: Iterable[str] = ()) -> tuple[dict[str, Any], bool]:
-    """The content of a file with or without a checksum (older versions wrote none), and whether it has one.
-
-    Args:
-        path: the file.
-        older: all keys that a file without a checksum may have, so that a damaged checksum is not overlooked.
-        needed: keys that both must have.
-
-    Raises:
-        CheckpointError: the file is missing, was not written by regard, or has changed.
-    """
-    content = parse_json(read_bytes(path), path)
-    sealed = not isinstance(content, dict) or not content or any(key not in older for key in content)
-    if sealed:
-        content = read_sealed(path)
-    if missing := [key for key in needed if key not in content]:
-        raise CheckpointError(f"{path} lacks {', '.join(missing)}, which this file must have")
-    return content, sealed
 
 
 def check_format(content: dict[str, Any], known: int, path: str | Path) -> None:

@@ -82,11 +82,7 @@ def render_header(
 
 
 def read_header(file: BinaryIO, path: Path) -> Header:
-    """Read and check the header of a file; the tensors are not read.
-
-    Raises:
-        CheckpointError: the file is truncated, damaged or inconsistent.
-    """
+    """Read and check the header of a file; the tensors are not read."""
     size = os.fstat(file.fileno()).st_size
     length_bytes = file.read(8)
     length = int.from_bytes(length_bytes, "little")
@@ -117,23 +113,35 @@ def _check_claims(content: dict[str, Any], seal: str, data_start: int, size: int
     if not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointError(f"{path}: the metadata holds values that are not strings")
     hashes, tied = manifest["sha256"], manifest["tied"]
-    entries, end = {}, 0
+    entries = checked_entries(content, data_start, size, path)
+    if hashes.keys() != entries.keys() or tied.keys() & entries.keys() or not set(tied.values()) <= entries.keys():
+        raise CheckpointError(f"{path}: the manifest and the header name different tensors")
+    return Header(seal, data_start, entries, hashes, tied, metadata)
+
+
+def checked_entries(content: dict[str, Any], data_start: int, size: int, path: Path) -> dict[str, Entry]:
+    """The tensors of a header, in any order, which must fill a file of `size` bytes from `data_start` on."""
+    entries = {}
     for name, item in content.items():
         start, stop = item["data_offsets"]
-        entry = Entry(item["dtype"], item["shape"], start, stop)
+        entry = entries[name] = Entry(item["dtype"], item["shape"], start, stop)
         numbers = [*entry.shape, start, stop]
         if any(type(number) is not int or not 0 <= number < 2**62 for number in numbers) or len(entry.shape) > 64:
             raise CheckpointError(f"{path}: tensor {name!r} has an impossible shape or place")
         if entry.code not in DTYPES:
-            raise CheckpointError(f"{path}: tensor {name!r} has the unknown dtype {str(entry.code)[:40]!r}")
-        if start != end or stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
-            raise CheckpointError(f"{path}: tensor {name!r} leaves a gap, overlaps or does not fill its shape")
-        entries[name], end = entry, stop
+            raise CheckpointError(
+                f"{path}: tensor {name!r} has dtype {str(entry.code)[:40]!r}; those read here are {', '.join(DTYPES)}"
+            )
+        if stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
+            raise CheckpointError(f"{path}: tensor {name!r} does not fill its shape {entry.shape}")
+    end = 0
+    for entry in sorted(entries.values(), key=lambda entry: entry.start):
+        if entry.start != end:
+            raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
+        end = entry.stop
     if data_start + end != size:
-        raise CheckpointError(f"{path} has {size} bytes; its header describes {data_start + end}")
-    if hashes.keys() != entries.keys() or tied.keys() & entries.keys() or not set(tied.values()) <= entries.keys():
-        raise CheckpointError(f"{path}: the manifest and the header name different tensors")
-    return Header(seal, data_start, entries, hashes, tied, metadata)
+        raise CheckpointError(f"{path} has {size} bytes; its header describes {data_start + end}; copy it again")
+    return entries
 
 
 def save_tensors(

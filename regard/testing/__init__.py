@@ -4,8 +4,8 @@
 whose sizes all differ. `Budget` bounds the rounding error that a result may have.
 """
 
-from regard.testing.answers import Budget, answer, kept_weights
+from regard.testing.budget import Budget
 from regard.testing.cases import LAYOUTS, make_qkv
-from regard.testing.oracle import Answer
+from regard.testing.oracle import Answer, answer, kept_weights
 
 __all__ = ["answer", "Answer", "kept_weights", "make_qkv", "LAYOUTS", "Budget"]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import real, shown, suggest, whole, yes_or_no
-from regard.errors import ArgumentError
-
 LAYOUTS = ("contiguous", "transposed", "expanded", "sliced", "offset")
 
 
@@ -39,17 +36,7 @@ def make_qkv(
     >>> q.shape, q.is_contiguous()
     (torch.Size([2, 6, 7, 5]), False)
     """
-    if layout not in LAYOUTS:
-        raise ArgumentError(f"layout {layout!r} does not exist; {suggest(layout, LAYOUTS)}")
-    if not isinstance(dtype, torch.dtype):
-        raise ArgumentError(f"dtype is {shown(dtype)}; give a torch dtype, such as torch.float32")
-    if yes_or_no("requires_grad", requires_grad) and not dtype.is_floating_point:
-        raise ArgumentError(f"dtype is {dtype} and requires_grad is True; gradients need a floating-point dtype")
-    batch, heads, kv_heads = whole("batch", batch, 0), whole("heads", heads, 0), whole("kv_heads", kv_heads, 0)
-    q_len, k_len = whole("q_len", q_len, 0), whole("k_len", k_len, 0)
-    head_dim, v_dim = whole("head_dim", head_dim, 0), whole("v_dim", v_dim, 0)
-    gain = real("gain", gain)
-    generator = torch.Generator().manual_seed(whole("seed", seed))
+    generator = torch.Generator().manual_seed(seed)
     shapes = (batch, heads, q_len, head_dim), (batch, kv_heads, k_len, head_dim), (batch, kv_heads, k_len, v_dim)
     q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
     q, k, v = (_laid_out(x, layout).detach().requires_grad_(requires_grad) for x in (q * gain, k, v))

@@ -14,9 +14,9 @@ from regard.backends import BACKENDS
 from regard.core.backend import Refusal
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
-from regard.testing.answers import Budget, answer, kept_weights
+from regard.testing.budget import Budget
 from regard.testing.cases import make_qkv
-from regard.testing.oracle import Answer
+from regard.testing.oracle import Answer, answer, kept_weights
 
 SEED = 5
 

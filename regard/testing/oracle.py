@@ -50,9 +50,26 @@ def answer(
     grad_output: ArrayLike | None = None,
     grad_log_sum_exp: ArrayLike | None = None,
 ) -> Answer:
-    """The result of attention and its gradients, of arguments that `regard.testing.answer` describes and has checked.
+    """The reference result of attention and, if a gradient is given, its gradients.
 
-    s = cap(scale q·k) + bias,   w = exp(s) / (exp(sink) + Σ exp(s)) over the allowed keys,   output = Σ w factor v
+        s = cap(scale q·k) + bias,   w = exp(s) / (exp(sink) + Σ exp(s)) over the allowed keys,   output = Σ w factor v
+
+    Args:
+        q: (batch, heads, q_len, head_dim).
+        k: (batch, kv_heads, k_len, head_dim).
+        v: (batch, kv_heads, k_len, v_dim).
+        allowed: booleans that broadcast to (batch, heads, q_len, k_len); True = allowed.
+        scale: multiplies the dot products.
+        softcap: scores become softcap · tanh(scores / softcap).
+        bias: four axes that broadcast to (batch, heads, q_len, k_len); -inf masks a pair.
+        factors: multiply the weights after the softmax, as dropout does; broadcast likewise.
+        sink: broadcasts to (batch, heads); -inf, which adds nothing to the sum, by default.
+        grad_output: gradient of the loss by the output, (batch, heads, q_len, v_dim).
+        grad_log_sum_exp: gradient of the loss by the log-sum-exp, (batch, heads, q_len).
+
+    >>> one = np.ones((1, 1, 2, 1))
+    >>> answer(one, one, one, np.tri(2, dtype=bool), scale=1.0).weights[0, 0].tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
     """
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     batch, heads, q_len, _ = q.shape
@@ -121,10 +138,17 @@ def answer(
 def kept_weights(
     dropout: float, seed: int, batch: int, heads: int, q_positions: ArrayLike, k_positions: ArrayLike
 ) -> NDArray[np.bool_]:
-    """Which weights dropout keeps, of arguments that `regard.testing.kept_weights` describes and has checked.
+    """Which weights dropout keeps, (batch, heads, q_len, k_len), by SplitMix64's finaliser.
 
     Starting from state = seed, each of batch row, head, query position and key position i updates it:
-    state = mix(state + (i + 1) · constant), where mix is SplitMix64's finaliser.
+    state = mix(state + (i + 1) · constant).
+
+    Args:
+        q_positions: (q_len,) or (batch, q_len).
+        k_positions: (k_len,).
+
+    >>> kept_weights(0.5, 7, 2, 3, np.arange(4), np.arange(5)).shape
+    (2, 3, 4, 5)
     """
     rows = np.broadcast_to(np.asarray(q_positions), (batch, np.shape(q_positions)[-1]))
     place = (

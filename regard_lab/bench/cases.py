@@ -151,8 +151,14 @@ def _additive(length: int, faster: dict[Contender, float], *, backward: bool = F
 
 
 def _against(work: Work, peers: tuple[Contender, ...], faster: dict[Contender, float]) -> Contest:
-    label = f"n={work.q_len}" + (", forward + backward" if work.backward else "")
-    promises = tuple(Promise("faster", REGARD.name, peer.name, bound) for peer, bound in faster.items())
+    return _contest(f"n={work.q_len}" + (", forward + backward" if work.backward else ""), work, peers, faster)
+
+
+def _contest(
+    label: str, work: Work, peers: Iterable[Contender], faster: dict[Contender, float] | None = None
+) -> Contest:
+    """regard against other libraries; `faster` maps a contender to the promised speed ratio."""
+    promises = tuple(Promise("faster", REGARD.name, peer.name, bound) for peer, bound in (faster or {}).items())
     return Contest(label, work, (REGARD, *peers), promises)
 
 
@@ -203,17 +209,6 @@ MECHANISM_CASES = (
 
 ENTROPY, RECEIVED, SUM, TOP = (with_statistic(want) for want in ("entropy", "received", "log_sum_exp", top_keys(8)))
 WINDOW_PEERS = (SDPA_MASK, FLEX, LOCAL_ATTENTION, LONGFORMER)
-
-
-def _contest(
-    label: str,
-    work: Work,
-    peers: Iterable[Contender],
-    faster: dict[Contender, float] | None = None,
-) -> Contest:
-    """regard against other libraries; `faster` maps a contender to the promised speed ratio."""
-    promises = tuple(Promise("faster", REGARD.name, peer.name, bound) for peer, bound in (faster or {}).items())
-    return Contest(label, work, (REGARD, *peers), promises)
 
 
 def _square(pattern: Pattern, length: int, heads: int, **options: Any) -> Work:

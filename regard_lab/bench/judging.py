@@ -113,7 +113,7 @@ class Bound:
 def expected_of(
     work: Work, tensors: Tensors, rows: list[int], pairs: torch.Tensor, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Compute output and gradients for some rows by the formula of the mechanism, by name as in `answered`.
+    """Compute output and gradients for some rows by the formula of the mechanism, by name as in `results_of`.
 
     Args:
         work: a work with a mechanism.
@@ -256,7 +256,7 @@ def judge(contest: Contest, contender: Contender) -> Verdict:
         work = replace(work, dropout=0.0)
     rows = chosen_rows(work.q_len)
     tensors = _only_rows(make_tensors(work), rows)
-    results = answered(work, contender.prepare(work, tensors), tensors)
+    results = results_of(work, contender.prepare(work, tensors), tensors)
     if contender.own_pattern is not None:
         allowed = contender.own_pattern(work, rows).numpy()
     elif work.shares_keys:
@@ -285,7 +285,7 @@ def _by_formula(
     )
 
 
-def answered(work: Work, attend: Any, tensors: Tensors) -> dict[str, torch.Tensor]:
+def results_of(work: Work, attend: Any, tensors: Tensors) -> dict[str, torch.Tensor]:
     """Run a prepared call: output, statistics, and gradients if the work has them, by name."""
     result = attend()
     named = result if isinstance(result, dict) else {"output": result}

@@ -17,11 +17,13 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import torch
 
 from regard.errors import RegardError, UnsupportedError
-from regard_lab.bench.judging import answered
+from regard_lab.bench.judging import results_of
 from regard_lab.bench.work import Contender, Contest, Work, make_tensors
 
 Clock = Callable[[], float]
@@ -123,23 +125,24 @@ def _no_collection() -> Generator[None]:
             gc.enable()
 
 
-PROGRAM = "import sys; from regard_lab.bench.measuring import answer_parent; answer_parent(sys.argv[1])"
+PROGRAM = "import json, sys; from {} import {} as call; print(json.dumps(call(**json.loads(sys.argv[1]))))"
 SMALL = 1024  # long enough for every contender's windows
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def measure_apart(case: str, label: str, contender: str, *, quick: bool, device: str) -> int:
-    """Measure the peak memory of a contender in bytes, in a separate process.
+def call_apart(function: FunctionType, name: str, **arguments: Any) -> Any:
+    """Call a function of a module in a separate process; arguments and result are passed as JSON.
 
     Raises:
         RegardError: the process failed; the message has the last line of its error output.
     """
-    asked = json.dumps({"case": case, "label": label, "contender": contender, "quick": quick, "device": device})
-    done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
+    program = PROGRAM.format(function.__module__, function.__name__)
+    command = [sys.executable, "-c", program, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RegardError(f"the memory of {contender} was not measured: {words[-1]}")
-    return int(done.stdout.split()[-1])
+        raise RegardError(f"the memory of {name} was not measured: {words[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure_here(contest: Contest, contender: Contender) -> int:
@@ -153,13 +156,13 @@ def measure_here(contest: Contest, contender: Contender) -> int:
     attend = contender.prepare(work, tensors)
     _load(contender, work)
     if contender.compiles:
-        answered(work, attend, tensors)
+        results_of(work, attend, tensors)
     if work.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        answered(work, attend, tensors)
+        results_of(work, attend, tensors)
         return torch.cuda.max_memory_allocated() - before
-    return peak_of(lambda: answered(work, attend, tensors))
+    return peak_of(lambda: results_of(work, attend, tensors))
 
 
 def peak_of(call: Callable[[], object]) -> int:
@@ -181,20 +184,9 @@ def _load(contender: Contender, work: Work) -> None:
     """Run a small work first, so that libraries loaded at the first call are not counted."""
     small = replace(work, q_len=min(SMALL, work.q_len), k_len=min(SMALL, work.k_len))
     tensors = make_tensors(small)
-    answered(small, contender.prepare(small, tensors), tensors)
+    results_of(small, contender.prepare(small, tensors), tensors)
 
 
 def _status(name: str) -> int:
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])
-
-
-def answer_parent(asked: str) -> None:
-    """The main function of the separate process."""
-    from regard_lab.bench.cases import find_contest
-
-    wanted = json.loads(asked)
-    contest = find_contest(wanted["case"], wanted["label"], quick=wanted["quick"], device=wanted["device"])
-    contender = next(one for one in contest.contenders if one.name == wanted["contender"])
-    torch.set_num_threads(1)
-    sys.stdout.write(f"{measure_here(contest, contender)}\n")

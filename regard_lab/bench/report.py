@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.arguments import count_of, of_kind
 from regard.packages import install_line, needed
@@ -14,7 +15,56 @@ from regard.storage.files import replace_file
 from regard_lab.bench.health import Findings, Health
 from regard_lab.bench.results import PACKAGES, Results
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 STYLES = ("o-", "s--", "^--", "D--", "v--", "P--")
+
+
+@contextmanager
+def new_picture(path: Path, width: float, height: float, **options: Any) -> Generator[Figure]:
+    """An empty figure of this size in inches, independent of the user's matplotlib style; then written as PNG.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    with needed("matplotlib", "a picture"):
+        import matplotlib
+        from matplotlib.figure import Figure
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(width, height), facecolor="white", layout="constrained", dpi=120)
+        yield figure
+        picture = BytesIO()
+        figure.savefig(picture, format="png", metadata={"Software": None})
+    replace_file(path, picture.getvalue())
+
+
+def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A table of Markdown, as lines; the | of a pattern is escaped, since it would begin a column.
+
+    >>> markdown_table(("a", "b"), [(1, "causal | fixed(2)")])
+    ['| a | b |', '| --- | --- |', '| 1 | causal \\\\| fixed(2) |']
+    """
+    lines = ([str(cell).replace("|", "\\|") for cell in cells] for cells in (head, ["---"] * len(head), *rows))
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
+    """Rows of cells as lines of text, with cells of a column below each other."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return [f"{indent}{'  '.join(cells)}".rstrip() for cells in padded]
+
+
+def measured_on(results: Results) -> list[str]:
+    """Lines of Markdown: the machine and the versions."""
+    here = results.environment
+    packages = "".join(f", {name} {version}" for name, version in here["packages"].items())
+    return [
+        f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
+        f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}{packages}",
+    ]
 
 
 def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
@@ -26,11 +76,8 @@ def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
     curves = points_of(case)
     if not any(len(points) > 1 for points in curves.values()):
         return None
-    with needed("matplotlib", "a picture"):
-        import matplotlib
-        from matplotlib.figure import Figure
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(7, 4.6), facecolor="white")
+    path = folder / f"bench-{name}.png"
+    with new_picture(path, 7, 4.6) as figure:
         axes = figure.add_subplot()
         for style, (contender, points) in zip(STYLES * len(curves), curves.items(), strict=False):
             lengths, seconds = zip(*points, strict=True)
@@ -41,10 +88,6 @@ def draw_curves(name: str, case: dict[str, Any], folder: Path) -> Path | None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, frameon=False)
-        picture = BytesIO()
-        figure.savefig(picture, format="png", dpi=130, bbox_inches="tight", metadata={"Software": None})
-    path = folder / f"bench-{name}.png"
-    replace_file(path, picture.getvalue())
     return path
 
 
@@ -77,11 +120,7 @@ def describe_results(results: Results) -> list[str]:
         lines += ["", f"{case['title']} ({name})"]
         for contest in case["contests"]:
             lines.append(f"  {contest['work']}")
-            rows = [HEAD, *_rows(contest)]
-            widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD) - 1)]
-            for row in rows:
-                cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-                lines.append(f"    {'  '.join([*cells, row[-1]])}".rstrip())
+            lines += aligned([HEAD, *_rows(contest)], "    ")
             lines += [f"    {promise['text']}" for promise in contest["promises"]]
     counts, rest = _summary(results)
     return [*lines, *([""] if counts or rest else []), *filter(None, [counts]), *rest]
@@ -111,13 +150,10 @@ def render_markdown(results: Results) -> str:
             lines += ["", f"### {contest['label']}", "", f"{contest['work']}", ""]
             lines += _filled_columns([HEAD, *_rows(contest)])
             lines += ["", *(f"- {promise['text']}" for promise in contest["promises"])]
-    packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
     lines += [
         "", "## How it was measured", "",
         f"- Command: `{results.command}`",
-        f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
-        f"- {_clocks(here)}",
-        f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}, {packages}",
+        f"- {_clocks(here)}", *measured_on(results),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
@@ -137,8 +173,7 @@ def _filled_columns(rows: list[tuple[str, ...]]) -> list[str]:
     """A table of Markdown without the columns that are empty in every row."""
     head, *body = rows
     kept = [at for at in range(len(head)) if at == 0 or any(row[at] for row in body)]
-    lines = [tuple(row[at] for at in kept) for row in rows]
-    return [_line(lines[0]), _line(("---",) * len(kept)), *map(_line, lines[1:])]
+    return markdown_table([head[at] for at in kept], ([row[at] for at in kept] for row in body))
 
 
 def describe_health(health: Health) -> list[str]:
@@ -238,7 +273,3 @@ def _summary(results: Results) -> tuple[str, list[str]]:
     counts = f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured." if promises else ""
     lines = [f"Missed in {place}: {promise['text'].removesuffix(': missed')}" for place, promise in missed]
     return counts, lines + [f"Wrong: {mistake}" for mistake in results.our_mistakes]
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"

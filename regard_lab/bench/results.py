@@ -20,7 +20,7 @@ from regard.arguments import a_path, of_kind, yes_or_no
 from regard.errors import ArgumentError, CheckpointError, DataError, NotFoundError
 from regard.reprs import brief
 from regard.storage.files import replace_file
-from regard.storage.sealed_json import read_sealed_or_older, render_sealed
+from regard.storage.sealed_json import read_sealed, render_sealed
 
 # Optional packages: the extra that installs each, and its purpose.
 PACKAGES: dict[str, tuple[str, str]] = {
@@ -87,7 +87,6 @@ class Results:
     quick: bool
     command: str
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    is_sealed: bool = field(default=True, compare=False)  # False for files of versions without seals
 
     @property
     def contests(self) -> list[dict[str, Any]]:
@@ -132,10 +131,10 @@ class Results:
         if not os.path.lexists(path):
             raise NotFoundError(f"{path} does not exist; measure without --resume first")
         try:
-            content, is_sealed = read_sealed_or_older(path, KEYS, KEYS)
-        except CheckpointError as error:
+            content = read_sealed(path)
+            return cls(*(content[name] for name in KEYS[:4]))
+        except (CheckpointError, KeyError) as error:
             raise DataError(f"{path} does not contain results of regard bench: {error}") from error
-        return cls(content["environment"], content["quick"], content["command"], content["cases"], is_sealed)
 
     def _content(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in KEYS}

@@ -13,12 +13,12 @@ import torch
 from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError, OccupiedError, RegardError, UnsupportedError
 from regard.storage.ownership import check_ours
-from regard.storage.sealed_json import read_sealed_or_older
-from regard_lab.bench.cases import cases_on, contests_of
-from regard_lab.bench.judging import answered, judge
-from regard_lab.bench.measuring import Pace, Times, measure_apart, take_turns, threads
+from regard.storage.sealed_json import read_sealed
+from regard_lab.bench.cases import cases_on, contests_of, find_contest
+from regard_lab.bench.judging import judge, results_of
+from regard_lab.bench.measuring import Pace, Times, call_apart, measure_here, take_turns, threads
 from regard_lab.bench.report import draw_curves, write_report
-from regard_lab.bench.results import KEYS, Results, environment
+from regard_lab.bench.results import Results, environment
 from regard_lab.bench.work import Case, Contender, Contest, make_tensors
 
 Record = dict[str, Any]
@@ -111,7 +111,7 @@ def _call(contest: Contest, contender: Contender) -> Callable[[], object]:
     work = contender.works_on(contest.work)
     tensors = make_tensors(work)
     attend = contender.prepare(work, tensors)
-    return (lambda: answered(work, attend, tensors)) if work.backward else attend
+    return (lambda: results_of(work, attend, tensors)) if work.backward else attend
 
 
 def finished() -> float:
@@ -126,16 +126,24 @@ def _note(answers: dict[str, Record], clock: str, times: dict[str, Times]) -> No
 
 
 def _memory(case: Case, contest: Contest, name: str, quick: bool) -> Record:
+    asked = {"case": case.name, "label": contest.label, "contender": name, "quick": quick}
     try:
-        return {"memory_bytes": measure_apart(case.name, contest.label, name, quick=quick, device=contest.work.device)}
+        return {"memory_bytes": call_apart(memory_of, name, **asked, device=contest.work.device)}
     except (RegardError, UnsupportedError) as error:
         return {"memory_reason": str(error)}
+
+
+def memory_of(case: str, label: str, contender: str, *, quick: bool, device: str) -> int:
+    """The peak memory of a contender in bytes; a separate process calls it."""
+    contest = find_contest(case, label, quick=quick, device=device)
+    with threads(1):
+        return measure_here(contest, next(one for one in contest.contenders if one.name == contender))
 
 
 def _kept(promise: Any, answers: dict[str, Record], tensor_bytes: int) -> Record:
     number = promise.found(answers, tensor_bytes)
     kept = None if number is None else promise.kept(number)
-    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.say(number)}
+    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.sentence(number)}
 
 
 def _first_line(error: Exception) -> str:
@@ -178,52 +186,54 @@ def run_bench(
     if device == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("device 'cuda' is not available: PyTorch finds no CUDA device")
     cases = cases_on(device)
-    chosen = _chosen(names, cases)
+    chosen = chosen_of("case", names, cases)
     named = [] if set(chosen) == set(cases) else chosen
     command = ["regard bench", *named, *(["--device cuda"] if device == "cuda" else [])]
-    results = begin(Results, out, quick=quick, resume=resume, device=device, command=command, tell=tell)
-    for name in chosen:
-        if name in results.cases:
-            tell(f"{name}: measured before")
-            continue
+    results = begin(Results, out, quick=quick, resume=resume, device=device, command=command)
+
+    def measure(name: str) -> Record:
         case = cases[name]
         contests = [hold(case, contest, quick=quick, tell=tell) for contest in contests_of(case, quick=quick)]
-        results.cases[name] = {"title": case.title, "contests": contests}
-        if out is not None:
-            results.save(out)
-            write_report(results, out)
-            draw_curves(name, results.cases[name], out)
-    return results
+        return {"title": case.title, "contests": contests}
+
+    def write(name: str, folder: Path) -> None:
+        write_report(results, folder)
+        draw_curves(name, results.cases[name], folder)
+
+    return measure_missing(results, chosen, out, tell, measure, write)
 
 
-def _chosen(names: Iterable[str], cases: dict[str, Case]) -> list[str]:
-    chosen = list(names) or list(cases)
+def chosen_of(kind: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """The names, or all that are known; an ArgumentError for an unknown one."""
+    known = list(known)
+    chosen = list(names) or known
     for name in chosen:
-        if name not in cases:
-            raise ArgumentError(f"no case is called {name!r}; {suggest(name, cases)}")
+        if name not in known:
+            raise ArgumentError(f"no {kind} is called {name!r}; {suggest(name, known)}")
     return chosen
 
 
-def begin(
-    results: type[R],
-    out: Path | None,
-    *,
-    quick: bool,
-    resume: bool,
-    device: str,
-    command: Iterable[str],
-    tell: Callable[[str], None] = lambda line: None,
-) -> R:
+def measure_missing(
+    results: R, names: Iterable[str], out: Path | None, tell: Tell, measure: Callable[[str], Record],
+    write: Callable[[str, Path], object],
+) -> R:  # fmt: skip
+    """Measure what has no results yet; after each name, save the results in `out` and write its report there."""
+    for name in names:
+        if name in results.cases:
+            tell(f"{name}: measured before")
+            continue
+        results.cases[name] = measure(name)
+        if out is not None:
+            results.save(out)
+            write(name, out)
+    return results
+
+
+def begin(results: type[R], out: Path | None, *, quick: bool, resume: bool, device: str, command: Iterable[str]) -> R:
     """Create results, or load those to continue.
 
     Args:
-        results: their class.
-        out: their folder.
-        quick: whether this is a quick run.
-        resume: continue the results in the folder.
-        device: "cpu" or "cuda".
         command: the command line that repeats the measurement.
-        tell: called with a message if the resumed file has no seal.
 
     Raises:
         ArgumentError: results that were measured in another environment, or no folder is given.
@@ -237,12 +247,9 @@ def begin(
             raise ArgumentError("--resume needs the folder of the results, --out FOLDER")
         earlier = results.load(out)
         earlier.check_continues(here, quick)
-        if not earlier.is_sealed:
-            tell(f"{out / earlier.file} was written by a version without seals, so damage cannot be detected")
         return earlier
     if out is not None and out.exists() and not out.is_dir():
         raise OccupiedError(f"{out} is a file; results need a folder")
     if out is not None:
-        readers = {file: lambda path: read_sealed_or_older(path, KEYS, KEYS) for file in FILES}
-        check_ours(out, readers, "benchmark results")
+        check_ours(out, dict.fromkeys(FILES, read_sealed), "benchmark results")
     return results(here, quick, " ".join([*command, *(["--quick"] if quick else [])]))

@@ -251,7 +251,7 @@ class Promise:
 
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
     >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}}, 0)
-    >>> ratio, promise.kept(ratio), promise.say(ratio)
+    >>> ratio, promise.kept(ratio), promise.sentence(ratio)
     (3.0, True, 'regard is 3.00x as fast as SDPA (promised: at least 2x): kept')
     """
 
@@ -285,7 +285,7 @@ class Promise:
         """Whether the measured number is within the bound."""
         return found >= self.bound if self.kind == "faster" else found <= self.bound
 
-    def say(self, found: float | None) -> str:
+    def sentence(self, found: float | None) -> str:
         """One sentence with the measured number, the bound, and whether the promise was kept."""
         if found is None:
             against = f" against {self.other}" if self.other else ""

@@ -135,7 +135,7 @@ class Unloaded(TyperCommand):
     """A command that is not imported yet: it prints its help from `help.json`, and `load` imports it to run."""
 
     def __init__(self, name: str, source: Source) -> None:
-        loose = {"ignore_unknown_options": True, "allow_extra_args": True}  # the command itself knows its options
+        loose = {"ignore_unknown_options": True, "allow_extra_args": True}  # the command itself has its options
         super().__init__(name, help=source.sentence, rich_markup_mode=None, context_settings=loose)
         self.source = source
 

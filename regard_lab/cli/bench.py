@@ -12,7 +12,7 @@ from typer import Argument, Option
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, RegardError
 from regard.packages import needed
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
-from regard_lab.bench.complexity import Table, describe_table, run_complexity
+from regard_lab.bench.complexity import CostTable, describe_table, run_complexity
 from regard_lab.bench.results import Results
 from regard_lab.cli.console import StoppedError, check_picture_name, note, out_json, out_lines
 from regard_lab.cli.console import out as out_line
@@ -49,7 +49,7 @@ def bench(
             results = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=note)
             _report(results, describe_results(results), out, as_json)
     except KeyboardInterrupt:
-        begun = (out / (Table.file if table else Results.file)).exists()
+        begun = (out / (CostTable.file if table else Results.file)).exists()
         kept = f"; finished results are in {out}, and the same command with --resume goes on" if begun else ""
         raise StoppedError(f"interrupted{kept}") from None
 

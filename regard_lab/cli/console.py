@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 class StoppedError(RegardError):
-    """A command that was interrupted after it had kept what was done.
-
-    Args:
-        sentence: what is kept.
-        go_on: the command that goes on, which is printed on a line of its own.
-    """
+    """A command that was interrupted after it had kept what was done."""
 
     def __init__(self, sentence: str, go_on: str | None = None) -> None:
         super().__init__(sentence)
@@ -36,12 +31,7 @@ class StoppedError(RegardError):
 
 @contextmanager
 def keeping(what: Callable[[], str | None], go_on: Sequence[str | Path] = ()) -> Generator[None]:
-    """Inside the block, Ctrl-C ends the command with a sentence about what is kept; with one word where nothing is.
-
-    Args:
-        what: returns what is kept, or None.
-        go_on: the words of the command that goes on.
-    """
+    """Inside the block, Ctrl-C ends the command with a sentence about what is kept; with one word where nothing is."""
     try:
         yield
     except KeyboardInterrupt:
@@ -108,7 +98,7 @@ def out_encoding() -> str:
 
 
 def out_width() -> int | None:
-    """How many characters fit a line of standard output: of the terminal or as COLUMNS says; None for no limit."""
+    """How many characters fit a line of standard output: of the terminal or as in COLUMNS; None for no limit."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return None
     return max(shutil.get_terminal_size().columns, 1)

@@ -106,7 +106,7 @@ def _train(run: Path, settings: TranslationTraining.Config, data: TranslationDat
 
 
 def _evaluate(run: Path, seed: int, data: TranslationData, trained: TrainingResult, show: Tell, as_json: bool) -> None:
-    """Print what the trained model knows, and draw what it looks at."""
+    """Print the scores of the trained model, and draw what it looks at."""
     show("")
     note(f"   translating {len(data.test)} test sentences, which can take a minute ...")
     show(f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training")

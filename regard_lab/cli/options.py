@@ -87,7 +87,7 @@ def with_settings(
 
     Args:
         config: a frozen dataclass whose fields are made by `setting`, with a sentence for each in its docstring.
-        variants: defaults that differ from the Config's, by the words that tell where.
+        variants: defaults that differ from the Config's, by the words for where.
     """
     settings = {field.name: field for field in fields_in_order(config)}
     kinds = get_type_hints(config)
@@ -139,7 +139,7 @@ def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
 def option(
     config: type[DataclassInstance], field: Field[Any], kind: Any, variants: Mapping[str, Mapping[str, Any]]
 ) -> Any:
-    """One field as an option. Without it the value is None, so that a command knows which settings were given."""
+    """One field as an option. Without it the value is None, so that a command sees which settings were given."""
     metadata = field.metadata
     kind = option_type(kind, bool(metadata.get("listed")))
     names = [f"--{field.name.replace('_', '-')}"] if kind is bool else []

@@ -106,11 +106,7 @@ class TrainedLength:
 
 
 class Lengths:
-    """Compares sentences with those that a training run kept aside for its test, which are like those it learned from.
-
-    Args:
-        run: the folder of the run.
-    """
+    """Compares sentences with the test sentences of a run, which are like those that it learned from."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -121,7 +117,7 @@ class Lengths:
         from regard_lab.training.recipes.run_folder import read_test
 
         try:
-            pairs, _ = read_test(self.run)
+            pairs = read_test(self.run)
         except (RegardError, OSError):  # a remark is not worth an error
             return None
         return max((len(pair.source.split()) for pair in pairs), default=None)

@@ -61,12 +61,7 @@ METHODS_DONE = {
 
 
 def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, Any]] | None = None) -> Callable:
-    """The command that trains by a recipe; its options are the settings of the recipe.
-
-    Args:
-        recipe: of the kind of model.
-        variants: defaults that differ from the Config's, by the words that tell where.
-    """
+    """The command that trains by a recipe; its options are the settings of the recipe."""
 
     @with_settings(recipe.Config, variants)
     def command(
@@ -226,7 +221,7 @@ def kv_heads(
     given: Mapping[str, Any],
     as_json: Json = False,
 ) -> None:
-    """Convert, measure and train as far as was asked, and print the report."""
+    """Convert, measure and train as far as the options want, and print the report."""
     uptraining = Uptraining(Uptraining.Config(**given), tell=note, showing=training_progress)
     steps = uptraining.config.steps
     kept = f"{out} keeps the model as it was last saved, and the same command goes on"

@@ -188,7 +188,7 @@ def _record(translation: Translation) -> dict[str, Any]:
 
 
 def _draw(translator: Translator, translation: Translation, explained: Relevance | None, picture: Path) -> None:
-    """Draw the attention of a translation, or the relevance for the word that was asked about."""
+    """Draw the attention of a translation, or the relevance for the word of --why."""
     title = f"{tidy(translation.source)} → {tidy_target(translation.text)}"
     if explained is not None:
         draw_relevance(explained, picture, title=title)
@@ -258,7 +258,7 @@ class Why:
 
 
 def _written_instead(word: str, translation: Translation) -> str:
-    """For a word that is in the source only, the way to ask about a written one, by preference a pronoun."""
+    """For a word that is in the source only, the option for a written one, by preference a pronoun."""
     written, source = (re.findall(r"\w+", text) for text in (translation.text, translation.source.lower()))
     if word.lower() not in source or word.lower() in map(str.lower, written) or not written:
         return ""

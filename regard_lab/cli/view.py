@@ -38,7 +38,7 @@ from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it
-Change = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
+ChangeWord = Callable[[str, int, str], Changed]  # a text, the index of a word, and another word
 
 
 @quiet_interrupts()  # nothing is lost: files are written whole
@@ -115,7 +115,7 @@ class OpenedRun:
     label: str
     read: Reading
     translator: Translator | None
-    change: Change | None = None
+    change: ChangeWord | None = None
 
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""

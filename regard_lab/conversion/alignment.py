@@ -49,7 +49,6 @@ class Alignment:
         """The layer with rotated heads in the new order; its outputs are the same.
 
         Args:
-            layer: as it was given to `align`.
             queries: whether queries are rotated with their keys; if not, `matrices` are.
         """
         members, readers = layer.members, self._readers(layer.members)
@@ -77,7 +76,6 @@ def align(
     """Order and rotations that bring the heads of each group close to their mean.
 
     Args:
-        layer: in float64.
         groups: key/value heads after the conversion.
         moment: (dim + 1, dim + 1), the mean of x xᵀ for inputs with a 1 as last number; None for inputs of which
             nothing is known: their numbers are then taken as independent.

@@ -66,7 +66,6 @@ def moments_of_folder(source: ModelFolder, calibration: Calibration) -> Generato
     """Run the model of a folder on a text; gives a function from the number of a layer to its second moments.
 
     Args:
-        source: the folder.
         calibration: runs the model, such as `lambda model: model(ids)`; it is transformers' model without its head.
     """
     with tempfile.TemporaryDirectory(prefix="regard-calibration-") as place:
@@ -98,7 +97,6 @@ def streamed_model(source: ModelFolder, observe: Callable[[str, torch.Tensor], N
     """The model of a folder in float32, whose layers have weights only while they run.
 
     Args:
-        source: the folder.
         observe: receives the number of each layer and the inputs of its attention.
     """
     with needed("transformers", "a text for a Hugging Face folder", "transformers"):
@@ -212,11 +210,9 @@ class FolderConversion:
     """The conversion of one folder to another number of key/value heads.
 
     Args:
-        source: the folder.
         kv_heads, method: as for `convert_kv_heads`.
         moments: for "align", the second moments of the inputs of a layer's attention, by its number; None without a
             text.
-        check: compare each layer with its reference.
         tell: receives a sentence if the layers after the first take long.
     """
 
@@ -363,7 +359,7 @@ class FolderConversion:
             self._check_layer(number, pooled, read_back)
 
     def _aligned(self, number: str, layer: Projections) -> Projections:
-        """The layer with rotated heads, if the method asks for it; the change of its outputs is noted."""
+        """The layer with rotated heads, if the method needs it; the change of its outputs is noted."""
         if self.kv_heads >= layer.kv_heads:
             return layer
         name, source = self.source.layers[number], self.source

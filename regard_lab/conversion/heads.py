@@ -153,7 +153,6 @@ class Projections:
         """Causal attention of x (1, length, dim), without the bias of the output: (1, length, dim).
 
         Args:
-            x: the inputs.
             space: with its positions; without it nothing is rotated.
             norms: weights (head_dim,) of the norms of queries and keys, if they have norms.
         """

@@ -34,7 +34,7 @@ def present(name: str, read: Read) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class HeadSizes:
     """The sizes in a config."""
 
     layers: int
@@ -125,7 +125,7 @@ class FamilyLayout:
         given = [place[name] for place in places for name in names if place.get(name) is not None]
         return float(given[0]) if given and self.rotary else self.rotary
 
-    def shapes(self, sizes: Sizes) -> dict[str, list[int]]:
+    def shapes(self, sizes: HeadSizes) -> dict[str, list[int]]:
         """The shapes of a layer's projections, weights and biases, by their names in the layer."""
         rows = {self.q: sizes.heads, self.k: sizes.kv_heads, self.v: sizes.kv_heads}
         if self.fused:
@@ -137,7 +137,7 @@ class FamilyLayout:
 
     # Between tensors and projections
 
-    def read(self, layer: str, sizes: Sizes, read: Read) -> Projections:
+    def read(self, layer: str, sizes: HeadSizes, read: Read) -> Projections:
         """The projections of a layer in float64."""
 
         def weight_of(name: str) -> torch.Tensor:
@@ -231,9 +231,7 @@ class Crossing:
 
     Args:
         family: `model_type` of the result.
-        layout: layout of the result.
         refusal: why a config cannot be converted to a number of key/value heads, or None.
-        config: the config of the result.
         others: the tensors that a tensor outside the projections becomes.
         folded: the norm before attention whose weight and bias move into the projections, if any.
     """

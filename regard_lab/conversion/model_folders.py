@@ -7,7 +7,6 @@ model.safetensors            or model.safetensors.index.json, which names the sh
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -21,13 +20,12 @@ from regard.arguments import count_of
 from regard.errors import CheckpointError, UnsupportedError
 from regard.storage.files import TEXT_LIMIT, check_name
 from regard.storage.sealed_json import parse_json
-from regard.storage.tensors import DTYPES, HEADER_LIMIT, Entry, raw_bytes
-from regard_lab.conversion.layouts import LAYOUTS, FamilyLayout, Sizes
+from regard.storage.tensors import CODES, DTYPES, HEADER_LIMIT, checked_entries, raw_bytes
+from regard_lab.conversion.layouts import LAYOUTS, FamilyLayout, HeadSizes
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def blank(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -134,11 +132,11 @@ def _checked_family(config: dict[str, Any], folder: Path) -> str:
     return family
 
 
-def _sizes(config: dict[str, Any], layout: FamilyLayout, path: Path) -> Sizes:
+def _sizes(config: dict[str, Any], layout: FamilyLayout, path: Path) -> HeadSizes:
     dim_name, layers_name, heads_name, kv_name = layout.config
     heads, dim = (_whole(config.get(name), name, path) for name in (heads_name, dim_name))
     kv_heads, head_dim = (None if kv_name is None else config.get(kv_name)), config.get("head_dim")
-    sizes = Sizes(
+    sizes = HeadSizes(
         layers=_whole(config.get(layers_name), layers_name, path),
         heads=heads,
         kv_heads=_whole(heads if kv_heads is None else kv_heads, str(kv_name), path),
@@ -200,17 +198,10 @@ class TensorFile:
             content = parse_json(file.read(length), f"the header of {path}")
         try:
             self.metadata: dict[str, str] = dict(content.pop("__metadata__", None) or {})
-            self.entries = {name: _entry(name, item, path) for name, item in content.items()}
+            self.entries = checked_entries(content, 8 + length, size, path)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: the header is not that of a tensor file ({error})") from error
         self._start = 8 + length
-        end = 0
-        for entry in sorted(self.entries.values(), key=lambda entry: entry.start):
-            if entry.start != end:
-                raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
-            end = entry.stop
-        if self._start + end != size:
-            raise CheckpointError(f"{path} has {size} bytes; its header describes {self._start + end}; copy it again")
 
     def read(self, name: str) -> torch.Tensor:
         """Read one tensor to the CPU."""
@@ -233,7 +224,6 @@ class TensorWriter:
     Args:
         path: a new file; it has its full size at once, so that `TensorFile` can open it while it is written.
         shapes: a `blank` tensor of the dtype and shape of each, by name.
-        metadata: strings to store beside them.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
@@ -266,20 +256,6 @@ class TensorWriter:
     def __exit__(self, error: object, *details: object) -> None:
         self._file.close()
         assert error is not None or not self._missing, sorted(self._missing)[:3]
-
-
-def _entry(name: str, item: dict[str, Any], path: Path) -> Entry:
-    start, stop = item["data_offsets"]
-    entry = Entry(item["dtype"], item["shape"], start, stop)
-    if any(type(number) is not int or not 0 <= number < 2**62 for number in (*entry.shape, start, stop)):
-        raise CheckpointError(f"{path}: tensor {name!r} has an impossible shape or place")
-    if entry.code not in DTYPES:
-        raise CheckpointError(
-            f"{path}: tensor {name!r} has dtype {str(entry.code)[:40]!r}; those read here are {', '.join(DTYPES)}"
-        )
-    if stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
-        raise CheckpointError(f"{path}: tensor {name!r} does not fill its shape {entry.shape}")
-    return entry
 
 
 def _opened(path: Path) -> BufferedReader:

@@ -34,7 +34,7 @@ from regard_lab.conversion.heads import (
     resized,
     within_rounding,
 )
-from regard_lab.conversion.layouts import FamilyLayout, Sizes
+from regard_lab.conversion.layouts import FamilyLayout, HeadSizes
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard_lab.models.storage import SavedModel
 
@@ -258,7 +258,6 @@ def turned(
     The outputs of the copy are the model's own.
 
     Args:
-        model: a model of regard.
         kv_heads: the number of key/value heads after the conversion.
         calibration: runs the model on a text; None for closeness without a text.
         regroup: whether heads may be grouped anew, where query heads differ in their projections only.
@@ -278,7 +277,7 @@ def turned(
     found = []
     for name, count in groups.items():
         layer, moment = layers[name], moments.get(name)
-        sizes = Sizes(len(layers), layer.heads, layer.kv_heads, layer.head_dim, layer.dim)
+        sizes = HeadSizes(len(layers), layer.heads, layer.kv_heads, layer.head_dim, layer.dim)
         before = OWN.read(name, sizes, state.get)
         space = KeySpace(layer.positions if isinstance(layer.positions, Rotary) else None)
         alignment = align(before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer))

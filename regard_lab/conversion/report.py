@@ -18,9 +18,9 @@ from regard.arguments import count_of
 from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import replace_file
-from regard_lab.conversion.heads import Conversion, Likeness, row
+from regard_lab.bench.report import markdown_table
+from regard_lab.conversion.heads import Conversion, row
 from regard_lab.models import LanguageModel
-from regard_lab.seeing.canvas import checked_path, new_figure, save
 from regard_lab.text import PAD
 from regard_lab.training import TrainingResult
 from regard_lab.training.engine import Batch, Task
@@ -28,7 +28,7 @@ from regard_lab.training.engine import Batch, Task
 # Predictions
 
 
-class Watched:
+class WatchedModel:
     """Calls a model and keeps what it was given and what it returned."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -55,16 +55,15 @@ def divergence(expected: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class PredictionAgreement:
     """How far the predictions of a converted model are from the original's on a text.
 
     Args:
-        ids: number of ids.
         loss: mean cross entropies of the original and of the converted model, in nats per id.
         divergence: mean KL divergence from the original's predictions, in nats per id.
         agreement: share of ids where both find the same id likeliest.
 
-    >>> Agreement(10, (0.0, 1.0), 0.5, 0.9).to_dict()["perplexity"][0]
+    >>> PredictionAgreement(10, (0.0, 1.0), 0.5, 0.9).to_dict()["perplexity"][0]
     1.0
     """
 
@@ -78,7 +77,7 @@ class Agreement:
         return {**asdict(self), "perplexity": [math.exp(min(loss, 700.0)) for loss in self.loss]}
 
 
-def agreement(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> Agreement:
+def agreement(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PredictionAgreement:
     """Compare predictions: logits of the original and of the converted model (ids, vocab_size), and the targets."""
     loss, difference, same, ids = [0.0, 0.0], 0.0, 0, 0
     for expected, logits, targets in batches:
@@ -88,16 +87,16 @@ def agreement(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
         same += int((expected.argmax(-1) == logits.argmax(-1)).sum())
         ids += len(targets)
     count = max(1, ids)
-    return Agreement(ids, (loss[0] / count, loss[1] / count), difference / count, same / count)
+    return PredictionAgreement(ids, (loss[0] / count, loss[1] / count), difference / count, same / count)
 
 
 @torch.no_grad()
-def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> Agreement:
+def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> PredictionAgreement:
     """The agreement of two models of regard on what a task holds out."""
 
     def batches() -> Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         for batch in task.validation_batches():
-            watched = [Watched(each.eval()) for each in (model, other)]
+            watched = [WatchedModel(each.eval()) for each in (model, other)]
             for each in watched:
                 task.validation_loss(each, batch)  # ty: ignore[invalid-argument-type]
             following = getattr(batch, "next", None)
@@ -196,7 +195,7 @@ def load_folder(folder: Path) -> Any:
 
 
 @torch.no_grad()
-def agreement_of_folders(folder: Path, out: Path, ids: torch.Tensor) -> Agreement:
+def agreement_of_folders(folder: Path, out: Path, ids: torch.Tensor) -> PredictionAgreement:
     """The agreement of the models of two folders on ids (rows, length); one of them is in memory at a time."""
     found = []
     for each in (folder, out):
@@ -257,7 +256,7 @@ class Uptrained:
     """
 
     report: Conversion
-    agreement: Agreement | None = None
+    agreement: PredictionAgreement | None = None
     training: TrainingResult | None = None
 
     @property
@@ -281,14 +280,13 @@ class Uptrained:
 
 @brief
 @dataclass(frozen=True)
-class TrainingBudget:
+class UptrainingBudget:
     """How long to train a converted model: 5 % of the original training, as in the paper of grouped queries.
 
     Args:
-        parameters: number of parameters of the original.
         trained_tokens: of the original training; None if not known, and then 20 tokens for each parameter are assumed.
 
-    >>> print(TrainingBudget(1_000_000))
+    >>> print(UptrainingBudget(1_000_000))
     1,000,000 tokens: 5% of 20 tokens for each of 1,000,000 parameters, since the original training is not known
     """
 
@@ -315,7 +313,7 @@ class ConversionReport:
     """Everything that was measured of a conversion, with the suggested further training and speeds by context."""
 
     done: Uptrained
-    budget: TrainingBudget
+    budget: UptrainingBudget
     speeds: Sequence[Speed] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -363,12 +361,7 @@ class ConversionReport:
             steps = count_of(losses.steps, "steps", ",")
             text += f" After {steps} of further training the loss is {losses.uptrained:.4f}."
             needed = []
-        return ["## Predictions", "", text, "", *_table("| | before | after |", rows), "", *needed]
-
-    @property
-    def _draws_decoding(self) -> bool:
-        """Whether there are lines to draw: one context is a point, and the table shows it."""
-        return len(self.speeds) > 1
+        return ["## Predictions", "", text, "", *markdown_table(("", "before", "after"), rows), "", *needed]
 
     def _of_decoding(self) -> list[str]:
         if not self.speeds:
@@ -380,8 +373,7 @@ class ConversionReport:
         ]  # fmt: skip
         return [
             "## Decoding", "", "CPU milliseconds per id, and cache bytes per id counted on the caches, by context.", "",
-            *_table("| context | before | after | times faster | bytes before | bytes after |", rows), "",
-            *(["![decoding](decoding.png)", ""] if self._draws_decoding else []),
+            *markdown_table(("context", "before", "after", "times faster", "bytes before", "bytes after"), rows), "",
         ]  # fmt: skip
 
     def _of_likeness(self) -> list[str]:
@@ -396,55 +388,13 @@ class ConversionReport:
             "## Likeness of the pooled heads", "",
             "Mean cosine of the keys, and of the values, of two heads that were pooled together: of neighbours as they "
             "were, and of the groups as they were pooled. The mean of heads loses least where it is near 1.", "",
-            *_table("| layer | keys, neighbours | keys, pooled | values, neighbours | values, pooled |", rows), "",
-            "![likeness](likeness.png)", "",
+            *markdown_table(
+                ("layer", "keys, neighbours", "keys, pooled", "values, neighbours", "values, pooled"), rows
+            ), "",
         ]  # fmt: skip
 
     def write(self, folder: Path) -> None:
-        """Write report.json, report.md and the figures into a folder, which is created."""
+        """Write report.json and report.md into a folder, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
-        if self._draws_decoding:
-            draw_decoding(self.speeds, folder / "decoding.png")
-        if self.done.report.likeness:
-            draw_likeness(self.done.report.likeness, folder / "likeness.png")
         replace_file(folder / "report.json", (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         replace_file(folder / "report.md", self.to_markdown().encode())
-
-
-def _table(header: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    return [header, "|---" * (header.count("|") - 1) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def draw_likeness(layers: Sequence[Likeness], path: Path) -> None:
-    """Draw the likeness of the pooled heads by layer."""
-    with new_figure() as figure:
-        figure.set_size_inches(7, 3)
-        for number, what in enumerate(("keys", "values")):
-            axes = figure.add_subplot(1, 2, number + 1)
-            axes.plot([one.neighbours[number] for one in layers], "o--", color="#888888", label="neighbours")
-            axes.plot([one.pooled[number] for one in layers], "o-", color="#1f5f8b", label="as pooled")
-            axes.set(title=what, xlabel="layer", ylim=(-0.1, 1.05))
-            axes.set_ylabel("mean cosine in a group" if number == 0 else "")
-            axes.set_xticks(range(0, len(layers), -(-len(layers) // 8)))
-            axes.legend(fontsize=8)
-        figure.tight_layout()
-        save(figure, checked_path(path))
-
-
-def draw_decoding(speeds: Sequence[Speed], path: Path) -> None:
-    """Draw the time and the cache of decoding by context."""
-    contexts = [speed.context for speed in speeds]
-    with new_figure() as figure:
-        figure.set_size_inches(7, 3)
-        for number, (title, quantity) in enumerate(
-            (("CPU milliseconds per id", "milliseconds"), ("cache, bytes per id", "cache_bytes"))
-        ):
-            axes = figure.add_subplot(1, 2, number + 1)
-            for side, (label, colour) in enumerate((("before", "#888888"), ("after", "#1f5f8b"))):
-                values = [getattr(speed, quantity)[side] for speed in speeds]
-                axes.plot(contexts, values, "o-", color=colour, label=label)
-            axes.set(title=title, xlabel="context, ids", ylim=(0, None))
-            axes.legend(fontsize=8)
-        figure.tight_layout()
-        save(figure, checked_path(path))

@@ -29,9 +29,9 @@ from regard_lab.conversion.own_models import Converted, Model, load_converted, l
 from regard_lab.conversion.report import (
     ConversionReport,
     Speed,
-    TrainingBudget,
     Uptrained,
-    Watched,
+    UptrainingBudget,
+    WatchedModel,
     agreement_of_folders,
     agreement_on_task,
     contexts_of,
@@ -63,12 +63,10 @@ Showing = Callable[[], AbstractContextManager[Progress | None]]
 
 
 class Uptraining:
-    """Convert the key/value heads of a model, measure what that loses, and train it back as far as is asked.
+    """Convert the key/value heads of a model, measure what that loses, and train it back as far as is wanted.
 
     Args:
-        config: the settings.
         tell: receives remarks about what is read and what is replaced.
-        showing: shows the events of the training.
 
     Source: GQA, Ainslie et al. 2023, section 2.1.
 
@@ -87,7 +85,7 @@ class Uptraining:
                 repeated.
             steps: then train this many steps on the first part; if interrupted, the same command goes on.
             distil: also learn from the predictions of the original model.
-            report: write a report (JSON, Markdown, figures) into this folder.
+            report: write a report (JSON, Markdown) into this folder.
             learning_rate: peak of the learning rate; try that of the first training.
             batch_tokens: largest number of ids in a batch.
             block: ids in a row, for a language model.
@@ -119,7 +117,7 @@ class Uptraining:
         self.config, self.tell, self.showing = config, tell, showing
 
     def convert(self, folder: str | Path, out: str | Path, kv_heads: int) -> Uptrained:
-        """Convert, measure and train as far as the settings ask.
+        """Convert, measure and train as far as the settings want.
 
         Args:
             folder: of a run, a saved model or, without steps, a Hugging Face model.
@@ -196,7 +194,7 @@ class Uptraining:
         return self._reported(Uptrained(report, agreement_of_folders(folder, out, held_out)), folder, out)
 
     def _reported(self, done: Uptrained, folder: Path, out: Path, converted: Converted | None = None) -> Uptrained:
-        """Write the report that the settings ask for."""
+        """Write the report that the settings want."""
         if self.config.report is None:
             return done
         if is_hugging_face(folder):
@@ -206,7 +204,7 @@ class Uptraining:
                 [converted.before, converted.after] if converted else [load_original(each)[1] for each in (folder, out)]
             )
             speeds = speeds_of(*models)
-        suggested = TrainingBudget(done.report.parameters.before, trained_tokens(folder))
+        suggested = UptrainingBudget(done.report.parameters.before, trained_tokens(folder))
         ConversionReport(done, suggested, speeds).write(Path(self.config.report))
         return done
 
@@ -282,7 +280,7 @@ class Distillation(Described):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
         """The sum over the ids, and their number."""
-        student = Watched(model)
+        student = WatchedModel(model)
         loss, count = self.task.loss(student, batch)  # ty: ignore[invalid-argument-type]
         with torch.no_grad():
             self.teacher.to(student.logits.device)

@@ -84,10 +84,8 @@ class Listener:
     """Reads the ids of texts while they are written, passes on new text, and detects stops.
 
     Args:
-        bytes_of: the bytes of an id.
         stop: texts that end a text.
         begins: for each prompt, whether it is empty, so that its text begins with a word.
-        count: texts for each prompt.
         whole: decode each text from its beginning every time, as a beam needs, whose hypotheses change places.
     """
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from regard.arguments import of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard_lab.models import SavedModel, load_model
-from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Tokeniser
 from regard_lab.text.seen_words import SeenWords
 
@@ -26,19 +25,8 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
         raise CheckpointError(f"{folder} holds a {TOKENISER_FILE} that cannot be used: {error}") from error
 
 
-def normalises_targets(run: Path) -> bool:
-    """Whether a training run was begun by a version that normalised targets, as its tokeniser records.
-
-    >>> normalises_targets(Path("nowhere"))
-    False
-    """
-    found = read_checkpoints(run) if run.is_dir() else None
-    path = run / (found.last if found is not None else "") / TOKENISER_FILE
-    return path.exists() and b'"typographic":true' not in path.read_bytes()
-
-
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:
-    """The words of the training texts of a saved model; None where a version before that wrote none."""
+    """The words of the training texts of a saved model; None where none are stored."""
     if WORDS_FILE not in saved.extra_files:
         return None
     try:

@@ -16,7 +16,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
     "Writing text quickly": ("generation", "grouped"),
     "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
-    "Beyond translation": ("answer_head", "transfer", "caption", "imprecise"),
+    "Beyond translation": ("relations", "answer_head", "transfer", "caption", "imprecise"),
 }
 LESSONS = tuple(name for names in CHAPTERS.values() for name in names)
 

@@ -5,6 +5,7 @@ Texts are moved to the left, so that inside a model each begins at position 0.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -15,9 +16,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.arguments import of_kind, shown, suggest
+from regard.arguments import count_of, of_kind, shown, suggest
+from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError, CheckpointError, ShapeError
-from regard.layers import project
+from regard.layers import Projection, project
 from regard.patterns import KeySpan
 from regard.positions import Learned, Sinusoidal
 from regard.reprs import brief
@@ -32,6 +34,12 @@ def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> N
         raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor {shape}, the next ids of each text")
     if not isinstance(state, kind):
         raise ArgumentError(f"state is {shown(state)}; give the {kind.__name__} that the model's `start` returns")
+
+
+def check_number(ids: torch.Tensor, texts: int) -> None:
+    """Raise an ArgumentError unless there is one id for each text of a state."""
+    if len(ids) != texts:
+        raise ArgumentError(f"ids are {len(ids)} for {count_of(texts, 'texts')}; give one for each text")
 
 
 def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
@@ -178,7 +186,6 @@ class TextModel(Storable):
         """Vectors (..., dim) of ids (...): `dropout(table[ids] · factor + positions[places])`.
 
         Args:
-            ids: ids of the vocabulary.
             places: position of each id; None adds no positions.
             table: embeddings to read; the model's own by default.
             factor: multiplies the embeddings.
@@ -207,6 +214,63 @@ class TextModel(Storable):
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (..., vocab_size) of vectors (..., dim): by the embeddings if they are tied, else by a matrix."""
         return project(x, self.embedding.weight) if self.to_vocabulary is None else self.to_vocabulary(x)
+
+
+class TranslationBase(TextModel):
+    """A model that reads source ids and scores target ids, over one vocabulary with embeddings of unit variance."""
+
+    target_embedding: nn.Embedding | None
+
+    def _new_tables(self) -> None:
+        """Make the embeddings, and what a model needs besides where its config does not tie them."""
+        config = self.config
+        self.embedding = nn.Embedding(config.vocab_size, config.dim)
+        self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
+        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        self.dropout = nn.Dropout(config.dropout)
+
+    @refusing_keywords("a translation model", OF_MODELS)
+    def forward(
+        self,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        *,
+        source_vectors: torch.Tensor | None = None,
+        target_vectors: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits of each next target id.
+
+        Args:
+            source: ids (batch, source_length), padded with PAD on either side.
+            target: ids (batch, target_length) that begin with BEGIN, padded likewise.
+            source_vectors, target_vectors: (batch, length, dim), read instead of the embeddings of the ids, for
+                gradients and for words without an id; the ids still decide which positions are padding.
+
+        Returns:
+            (batch, target_length, vocab_size): position t scores the id after target[:, t].
+        """
+        aligned = align(target)
+        return aligned.put_back(self._logits(source, source_vectors, aligned, aligned.move(target_vectors)))
+
+    def _logits(
+        self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
+    ) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _embed_scaled(self, ids: torch.Tensor, places: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+        return self._embed(ids, places, factor=math.sqrt(self.config.dim), **options)
+
+    def _initialise(self) -> None:
+        """Glorot initialisation of matrices (Glorot and Bengio 2010); embeddings have unit variance after scaling."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1 and "embedding" not in name and not name.startswith("positions"):
+                self._initialise_matrix(name, parameter)
+        for table in (self.embedding, self.target_embedding):
+            if table is not None:
+                nn.init.normal_(table.weight, std=self.config.dim**-0.5)
+
+    def _initialise_matrix(self, name: str, matrix: nn.Parameter) -> None:
+        nn.init.xavier_uniform_(matrix)
 
 
 def new_positions(kind: str, dim: int, max_length: int) -> nn.Module | None:

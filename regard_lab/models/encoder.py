@@ -103,8 +103,6 @@ class ClassesHead(nn.Module):
     """Logits of the classes of a text: `tanh(pool(x) W + b) U + c`.
 
     Args:
-        dim: size of the vectors.
-        classes: number of classes.
         pooling: "mean" over the positions of a text, or the "first" one.
         dropout: share of the pooled vector dropped in training.
 

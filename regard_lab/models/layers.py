@@ -157,9 +157,7 @@ class DecoderLayer(nn.Module):
         """One decoding step, (batch, dim) -> (batch, dim).
 
         Args:
-            x: vectors at the position after the cached ones.
             context: projected context of batch / readers texts.
-            cache: cache of the self-attention.
             readers: number of neighbouring batch rows that read the same text; they become its queries.
             mask: added to the scores of the context's keys.
             context_q_start: position of the query for the cross-attention pattern, or None.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, of_kind
-from regard.core.keywords import OF_MODELS, refusing_keywords
+from regard.arguments import a_string, of_kind
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.caches.base import check_rows
 from regard.layers.feed_forward import ACTIVATIONS
@@ -24,7 +23,7 @@ from regard.mechanisms.base import Sizes
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
+from regard_lab.models.base import Aligned, Settings, TranslationBase, align, check_number, check_step, new_positions
 from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard_lab.models.state import Sources
 
@@ -191,7 +190,7 @@ class TranslationState:
         return [copy.copy(cache) for cache in self.caches]
 
 
-class TranslationTransformer(TextModel):
+class TranslationTransformer(TranslationBase):
     """A Transformer that translates: encoder and decoder over one vocabulary.
 
     Each side has its own pattern and number of key/value heads. A step for a few texts takes the time to read the
@@ -212,11 +211,8 @@ class TranslationTransformer(TextModel):
         of_kind("config", config, TranslationConfig, "a TranslationConfig").check_memory()
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.dim)
-        self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
-        self.to_vocabulary = None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
+        self._new_tables()
         self.positions = new_positions(config.positions, config.dim, config.max_length)
-        self.dropout = nn.Dropout(config.dropout)
         self.cross_pattern = parse(config.cross_pattern)
         self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(config.decoder_layers))
@@ -224,33 +220,15 @@ class TranslationTransformer(TextModel):
         self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
         self._initialise()
 
-    @refusing_keywords("TranslationTransformer", OF_MODELS)
-    def forward(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        *,
-        source_vectors: torch.Tensor | None = None,
-        target_vectors: torch.Tensor | None = None,
+    def _logits(
+        self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
     ) -> torch.Tensor:
-        """Logits of each next target id.
-
-        Args:
-            source: ids (batch, source_length), padded with PAD on either side.
-            target: ids (batch, target_length) that begin with BEGIN, padded likewise.
-            source_vectors, target_vectors: (batch, length, dim), read instead of the embeddings of the ids, for
-                gradients and for words without an id; the ids still decide which positions are padding.
-
-        Returns:
-            (batch, target_length, vocab_size): position t scores the id after target[:, t].
-        """
         context, source_live = self.encode(source, source_vectors)
-        aligned = align(target)
-        x = self._embed_from(0, aligned.ids, self.target_embedding, aligned.move(target_vectors))
-        options = {"live": aligned.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
+        x = self._embed_from(0, target.ids, table=self.target_embedding, vectors=vectors)
+        options = {"live": target.span, "context_live": source_live, "context_q_start": self._cross_start(0)}
         for layer in self._decoder_layers():
             x = self._through(partial(layer, **options), x, context)  # (batch, target_length, dim)
-        return aligned.put_back(self._score(x))
+        return self._score(x)
 
     def encode(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> tuple[torch.Tensor, KeySpan | None]:
         """The encoded source (batch, source_length, dim), padded on the right, and the pattern of its live keys."""
@@ -286,25 +264,19 @@ class TranslationTransformer(TextModel):
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
         """Append `ids` (batch,) to the targets of the state, and return logits (batch, vocab_size) of the next ids."""
         check_step(ids, state, TranslationState)
-        if len(ids) != state.sources.rows:
-            raise ArgumentError(
-                f"ids are {len(ids)} for {count_of(state.sources.rows, 'texts')}; give one for each text"
-            )
+        check_number(ids, state.sources.rows)
         place, sources, caches = state.length, state.sources, state._copies()
         options = {"readers": sources.readers, "mask": sources.mask, "context_q_start": self._cross_start(place)}
-        x = self._embed_from(place, ids[:, None], self.target_embedding)[:, 0]
+        x = self._embed_from(place, ids[:, None], table=self.target_embedding)[:, 0]
         for layer, context, cache in zip(self._decoder_layers(), sources.contexts, caches, strict=True):
             x = layer.step(x, context, cache, **options)  # (batch, dim)
         scores = self._score(x)
         state.caches = caches
         return scores
 
-    def _embed_from(
-        self, start: int, ids: torch.Tensor, table: nn.Module | None = None, vectors: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def _embed_from(self, start: int, ids: torch.Tensor, **options: Any) -> torch.Tensor:
         """Vectors (batch, length, dim) of ids, the first at position `start`."""
-        places = torch.arange(start, start + ids.shape[1], device=ids.device)
-        return self._embed(ids, places, table=table, factor=math.sqrt(self.config.dim), vectors=vectors)
+        return self._embed_scaled(ids, torch.arange(start, start + ids.shape[1], device=ids.device), **options)
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         return super()._score(self.decoder_norm(x))
@@ -344,12 +316,3 @@ class TranslationTransformer(TextModel):
 
     def _feed_forward(self) -> FeedForward:
         return FeedForward(self.config.dim, self.config.hidden_dim, self.config.activation, self.config.dropout)
-
-    def _initialise(self) -> None:
-        """Glorot initialisation of matrices (Glorot and Bengio 2010); embeddings have unit variance after scaling."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1 and "embedding" not in name and not name.startswith("positions"):
-                nn.init.xavier_uniform_(parameter)
-        for table in (self.embedding, self.target_embedding):
-            if table is not None:
-                nn.init.normal_(table.weight, std=self.config.dim**-0.5)

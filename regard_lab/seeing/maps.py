@@ -286,7 +286,7 @@ def tell_look(
 
     Args:
         maps, word, kind, layer, head: as for `looked_at`.
-        referent: the true referent of the word, if known; the sentence says if no head of the layer gives it a weight.
+        referent: the true referent of the word, if known; the sentence states if no head of the layer gives it weight.
         count: the number of words to list, 1 or more.
 
     Raises:

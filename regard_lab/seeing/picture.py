@@ -57,7 +57,7 @@ LEAST_NUMBER = 0.1  # smaller weights have no number
 
 
 @dataclass(frozen=True)
-class Panel:
+class WeightsPanel:
     """A map of (rows, columns) square cells; `cell` and all lengths are in inches."""
 
     wording: tuple[str, str, str]
@@ -69,7 +69,7 @@ class Panel:
     masked: torch.Tensor
 
     @classmethod
-    def of(cls, maps: AttentionMaps, kind: Kind, layer: int, head: int | None, cell: float) -> Panel:
+    def of(cls, maps: AttentionMaps, kind: Kind, layer: int, head: int | None, cell: float) -> WeightsPanel:
         """The panel of one head, or of the mean over a layer's heads."""
         rows, columns = maps.labels(kind)
         depth, heads = getattr(maps, kind).shape[:2]
@@ -80,7 +80,7 @@ class Panel:
         weights, masked = maps.matrix(kind, layer, head), not_allowed(getattr(maps, kind)[layer])
         return cls(WORDING[kind], subtitle, weights, label_texts(rows), label_texts(columns), cell, masked)
 
-    def sized(self, cell: float) -> Panel:
+    def sized(self, cell: float) -> WeightsPanel:
         """The same panel with cells of another size."""
         return replace(self, cell=cell)
 
@@ -208,10 +208,10 @@ def draw_maps(
         chosen: dict[Kind, tuple[int, int | None]] = dict.fromkeys(WORDING, (layer, head))
         chosen.update(heads or {})
         cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
-        cross = Panel.of(maps, "cross", *chosen["cross"], cell)
-        arrangements: Sequence[tuple[tuple[Panel, ...], tuple[Panel, ...]]] = [((), ())]
+        cross = WeightsPanel.of(maps, "cross", *chosen["cross"], cell)
+        arrangements: Sequence[tuple[tuple[WeightsPanel, ...], tuple[WeightsPanel, ...]]] = [((), ())]
         if len(maps.encoder):  # recurrent translators have no self-attention
-            encoder, decoder = (Panel.of(maps, kind, *chosen[kind], cell) for kind in ("encoder", "decoder"))
+            encoder, decoder = (WeightsPanel.of(maps, kind, *chosen[kind], cell) for kind in ("encoder", "decoder"))
             arrangements = [((), (encoder, decoder)), ((decoder,), (encoder,)), ((encoder,), (decoder,))]
         page = max((_arranged(cross, under, beside) for under, beside in arrangements), key=lambda page: page.filled)
         page.draw(figure, drawable(title) if title else "")
@@ -219,10 +219,10 @@ def draw_maps(
 
 
 @dataclass(frozen=True)
-class Page:
+class PicturePage:
     """Two columns of panels, the first with the cross-attention; all lengths are in inches."""
 
-    columns: tuple[tuple[Panel, ...], tuple[Panel, ...]]
+    columns: tuple[tuple[WeightsPanel, ...], tuple[WeightsPanel, ...]]
     note: str = NOTE
 
     @property
@@ -259,23 +259,23 @@ class Page:
         write_text(figure, self.note, EDGE, top + self.height + 0.3, NOTE_SIZE, color=FAINT)
 
 
-def _arranged(cross: Panel, under: tuple[Panel, ...], beside: tuple[Panel, ...]) -> Page:
+def _arranged(cross: WeightsPanel, under: tuple[WeightsPanel, ...], beside: tuple[WeightsPanel, ...]) -> PicturePage:
     """The page with the cross-attention as large as the second column allows."""
     room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above if beside else math.inf
     largest = min(0.56, max(12 / len(cross.columns), 1.3 * cross.cell))
     cross = cross.sized(min(max(room / len(cross.rows), 1.3 * cross.cell), largest))
-    return Page(((cross, *under), beside))
+    return PicturePage(((cross, *under), beside))
 
 
-def _left(column: tuple[Panel, ...]) -> float:
+def _left(column: tuple[WeightsPanel, ...]) -> float:
     return max((panel.left for panel in column), default=0.0)
 
 
-def _right(column: tuple[Panel, ...]) -> float:
+def _right(column: tuple[WeightsPanel, ...]) -> float:
     return max((panel.right for panel in column), default=0.0)
 
 
-def _stacked(column: tuple[Panel, ...]) -> float:
+def _stacked(column: tuple[WeightsPanel, ...]) -> float:
     return sum(panel.height for panel in column) + GAP * max(0, len(column) - 1)
 
 
@@ -291,7 +291,7 @@ GRID_HEADING = 0.85  # the height of title, subtitle and head numbers
 def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") -> None:
     """Draw all heads of one kind of attention: a row for each layer, a column for each head, one scale from 0 to 1.
 
-    If there are too many heads and words for labels, the picture says so.
+    If there are too many heads and words for labels, a note in the picture states it.
 
     Args:
         maps: the weights; sub-words are merged if they are not yet.

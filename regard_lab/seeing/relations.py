@@ -76,7 +76,6 @@ def looks_of(weights: torch.Tensor, links: Sequence[Link], group: int = 0, *, ca
 
     Args:
         weights: (layers, heads, length, length).
-        links: the links of the text.
         group: number of the document that the text is from; texts of one document are not independent.
         causal: whether a query may only look at earlier keys; decides among how many keys chance chooses.
 
@@ -218,10 +217,7 @@ def random_labels(links: Sequence[Link], length: int, causal: bool, generator: t
     """The same queries with one key each, drawn at random: no head can find these better than by chance.
 
     Args:
-        links: links of a text.
-        length: number of its keys.
         causal: whether a query may only look at earlier keys.
-        generator: of the draws.
 
     >>> random_labels([(1, frozenset({0}))], 2, True, torch.Generator().manual_seed(0))
     [(1, frozenset({0}))]
@@ -240,8 +236,6 @@ def from_neighbours(links: Sequence[Link], length: int, others: Collection[int] 
     A head that finds the key of a relation from there just as often looks at such keys from everywhere.
 
     Args:
-        links: links of a text.
-        length: number of its words.
         others: queries that are left out, such as "<begin>" and "<end>"; so are those that have links themselves.
 
     >>> from_neighbours([(3, frozenset({1})), (5, frozenset({4}))], 6)

@@ -114,7 +114,7 @@ def terminal_map(
 
 
 def _known(encoding: str) -> str:
-    """The encoding, if Python knows it."""
+    """The encoding, if Python has it."""
     try:
         codecs.lookup(a_string("encoding", encoding))
     except LookupError:

@@ -126,7 +126,6 @@ def split_tail(documents: Sequence[str], share: float, most: int) -> tuple[list[
     Of 20 documents or more, the last ones are held out; of fewer, the end of each.
 
     Args:
-        documents: the documents in order.
         share: share of the documents, or of the characters of each, to hold out.
         most: the most characters to hold out of fewer than 20 documents. A held-out end begins at the start of a line
             if there is one in its first half.

@@ -31,7 +31,7 @@ def tidy(text: str) -> str:
 
 
 def tidy_target(text: str) -> str:
-    r"""The text in Unicode form NFC, stripped, with the typography that a language asks for.
+    r"""The text in Unicode form NFC, stripped, with the typography of a language.
 
     Each run of spaces, tabs and line ends becomes one space, as by `tidy`; no-break and other special spaces remain.
 

@@ -53,10 +53,6 @@ def split_unspaced(word: str) -> Iterator[str]:
 def remark_on_scripts(lines: Iterable[str], kind: str) -> str | None:
     """A sentence about lines without spaces between words, if there are many and the tokeniser joins letters to words.
 
-    Args:
-        lines: the texts from which a tokeniser learns.
-        kind: its kind, as in `Tokeniser.train`.
-
     >>> remark_on_scripts(["这只动物没有过马路，因为它太累了。", "The animal was tired."], "bpe")[:64]
     '50% of the lines have no spaces between words (这只动物没有过马路，因为 ...)'
     >>> remark_on_scripts(["这只动物没有过马路，因为它太累了。"], "character")

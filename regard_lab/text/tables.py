@@ -117,7 +117,7 @@ def name_the_keys(table: PairTable, record: object, kinds: Columns) -> str | Non
     return f"the strings of its first object are {_quoted(names)}; {_way_out(table, names, kinds)}"
 
 
-class Header(NamedTuple):
+class TableHeader(NamedTuple):
     """A header line: the delimiter of the table, its number of columns, and the places of the two that are read."""
 
     delimiter: str
@@ -127,13 +127,7 @@ class Header(NamedTuple):
 
 
 class Quotes:
-    """Counts the rows of a `.tsv` that look quoted, as csv and pandas write them; in a `.tsv` a quote is a letter.
-
-    Args:
-        table: the `.tsv`.
-        columns: its two columns.
-        header: whether its first line names them.
-    """
+    """Counts the rows of a `.tsv` that look quoted, as csv and pandas write them; in a `.tsv` a quote is a letter."""
 
     def __init__(self, table: PairTable, columns: Columns, header: bool) -> None:
         self._table, self._columns, self._header = table, columns, header
@@ -179,7 +173,7 @@ def _read_quoted(table: PairTable, kinds: Columns, header: bool) -> str:
     return way if header else f"{way}, with the header {kinds.left[0]} TAB {kinds.right[0]} as its first line"
 
 
-def find_header(table: PairTable, first: str, kinds: Columns) -> Header | None:
+def find_header(table: PairTable, first: str, kinds: Columns) -> TableHeader | None:
     """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others."""
     if table.suffix == ".csv" and not first.strip():
         raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
@@ -191,7 +185,7 @@ def find_header(table: PairTable, first: str, kinds: Columns) -> Header | None:
         if any(len(found) > 1 for found in places):
             raise DataError(f"{table.path}: {_quoted(names)} names a column twice; {_way_out(table, names, kinds)}")
         if all(places):
-            headers.append(Header(delimiter, len(names), places[0][0], places[1][0]))
+            headers.append(TableHeader(delimiter, len(names), places[0][0], places[1][0]))
     if headers:
         return headers[0]
     bare = {name.strip().strip('"').lower() for name in first.split("\t")}
@@ -226,10 +220,10 @@ def _refuse_unclear(table: PairTable, first: str, kinds: Columns) -> None:
         )
 
 
-def on_first_line(table: PairTable, first: str, header: Header | None, kinds: Columns) -> str | None:
+def on_first_line(table: PairTable, first: str, header: TableHeader | None, kinds: Columns) -> str | None:
     r"""A phrase about a first line that is a header, or that may be one and was read as a row; None for any other.
 
-    >>> on_first_line(PairTable(Path("a.tsv"), None), "source\ttarget", Header("\t", 2, 0, 1), SOURCE_AND_TARGET)
+    >>> on_first_line(PairTable(Path("a.tsv"), None), "source\ttarget", TableHeader("\t", 2, 0, 1), SOURCE_AND_TARGET)
     "the first line, 'source', 'target', is a header"
     """
     if header is not None:
@@ -243,11 +237,11 @@ def on_first_line(table: PairTable, first: str, header: Header | None, kinds: Co
     )
 
 
-def table_rows(table: PairTable, header: Header | None, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
+def table_rows(table: PairTable, header: TableHeader | None, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
     """The rows of a table, below its header if it has one. A quoted field of a `.csv` may hold line ends."""
     file, damaged = str(table.path), []
     lines = _lines(table.path, 1 if header is None else 2, damaged)
-    form = Header("\t", 2, 0, 1) if header is None else header
+    form = TableHeader("\t", 2, 0, 1) if header is None else header
     if table.suffix == ".tsv":
         rows = ((number, text.split("\t")) for number, text in lines)
     else:

@@ -39,7 +39,6 @@ def load_translation_data(
     Args:
         data: "pronouns" for the embedded corpus; or one table (.tsv, .jsonl); or two parallel files.
         valid: files of validation pairs likewise; without them, the data is split by a hash of each source.
-        seed: seed of the embedded corpus.
         twins: of the embedded corpus, training sentences with their twins, see `make_twins`.
 
     Returns:

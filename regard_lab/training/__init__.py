@@ -1,6 +1,6 @@
 """Training that can be killed at any instant and resumed to the same bits, for any model and any task.
 
-The loop asks a `Task` for batches and losses, tells a function of yours what happens, prints nothing, and keeps
+The loop takes batches and losses from a `Task`, calls a function of yours with each event, prints nothing, and keeps
 the last and the best checkpoint as folders that `regard_lab.models.storage.load_model` reads. Loss and gradient are
 those per target token of the whole step, however it is cut into micro-batches and processes.
 """

@@ -1,4 +1,4 @@
-"""A run on the disk: complete checkpoints in `step-000100/` folders, and one small file that says which count.
+"""A run on the disk: complete checkpoints in `step-000100/` folders, and one small file that lists which count.
 
 Each folder is a saved model that `load_model` reads, with `training.json` and `optimiser.safetensors` beside it.
 A checkpoint is written aside, synced and renamed; then `checkpoints.json` is replaced in one instant; then the
@@ -62,11 +62,8 @@ class RunState:
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     look_seconds: float = 0.0  # that the last validation took, with its samples and its checkpoint
-    last_step: int | None = None  # as planned now, where the config does not say
+    last_step: int | None = None  # as planned now, where the config has no steps
     cooling_from: int | None = None  # the step at which patience was used up, where a cooldown follows
-
-
-LATER = ("look_seconds", "last_step", "cooling_from")  # what checkpoints of earlier versions do not have
 
 
 @contextmanager
@@ -170,7 +167,7 @@ def read_training(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run")
     state, names = content["state"], {field.name for field in fields(RunState)}
     numbers = [value for value in state.values() if value is not None]
-    if state.keys() | set(LATER) != names or any(type(number) not in (int, float) for number in numbers):
+    if state.keys() != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}")
     prints = content["fingerprint"]
     model = prints.get("model")
@@ -312,7 +309,7 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
         The names of the checkpoints that were taken, the last one last.
 
     Raises:
-        ArgumentError: fewer than one checkpoint was asked for.
+        ArgumentError: fewer than one checkpoint is wanted.
         NotFoundError: the folder holds no run.
         CheckpointError: there are too few, one is damaged or of another config, or `out` holds something else.
 

@@ -56,7 +56,7 @@ class Task(Protocol):
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """JSON values that tell this data from other data; a run is resumed only where all of them are equal."""
+        """JSON values in which this data differs from other data; a run is resumed only where all of them are equal."""
         ...
 
 
@@ -113,7 +113,7 @@ class Workers:
         return self._accelerator.reduce(total, reduction="sum").tolist()
 
     def any(self, *flags: bool) -> list[bool]:
-        """Whether each flag is raised in any process; the answer is the same in all."""
+        """Whether each flag is raised in any process; the result is the same in all."""
         return [total > 0 for total in self.sum(*map(float, flags))]
 
     def wait(self) -> None:
@@ -215,7 +215,7 @@ class Engine:
         self.optimiser = _make_optimiser(self._parameters, config)
 
     def step(self, index: int, last: int | None = None) -> StepSums:
-        """Do the step number `index`, counted from 0; `last` is the number of steps, where the config does not say.
+        """Do the step number `index`, counted from 0; `last` is the number of steps, where the config has none.
 
         Raises:
             DataError: the batch has no target token.
@@ -277,7 +277,7 @@ class Engine:
 
     @contextmanager
     def whole_model(self) -> Generator[torch.nn.Module | None]:
-        """The model in one piece on the main process, to be asked things while training waits; None on others."""
+        """The model in one piece on the main process, to be used while training waits; None on others."""
         self._model.eval()
         if not self._workers.shares_weights:
             yield self._model if self._workers.is_main else None

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
-from regard.storage.sealed_json import read_sealed_or_older, render_sealed
+from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.training.config import TrainingConfig
 from regard_lab.training.engine import Workers
 
@@ -27,7 +27,6 @@ MAY_CHANGE = ("steps", "minutes", "patience", "keep", "skip_non_finite", "parall
 DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
 RUN_FILE = "run.json"
 README_FILE = "README.txt"
-KEYS = ("kind", "model", "training", "data", "sessions")  # of run.json
 PACKAGES = ("regard", "torch", "accelerate", "tokenizers", "numpy")
 FILES = {
     "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
@@ -82,31 +81,6 @@ def fingerprint(
         return json.loads(json.dumps(content, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"model_config and Task.fingerprint() must be JSON values: {error}") from error
-
-
-def completed(before: dict[str, Any], now: dict[str, Any], model: torch.nn.Module) -> dict[str, Any]:
-    """The fingerprint of an earlier session, with what this version of regard adds to fingerprints.
-
-    Settings of the model and of the training that the earlier version did not have take their defaults. A file that
-    it did not write, such as the list of training words, follows from the data, whose hash is compared.
-
-    >>> completed({"files": {}}, {"files": {"words.json": "0f"}}, torch.nn.Linear(1, 1))
-    {'files': {'words.json': '0f'}}
-    """
-
-    def with_defaults(config: Any, written: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-        defaults = {field.name: field.default for field in fields(config) if field.name in asked}
-        known = {name: value for name, value in defaults.items() if value is not MISSING}
-        return json.loads(json.dumps({**known, **written}, default=str))
-
-    full = {**before, "files": {**now.get("files", {}), **before.get("files", {})}}
-    if isinstance(before.get("training"), dict):
-        full["training"] = with_defaults(TrainingConfig, before["training"], now.get("training", {}))
-    config = getattr(model, "config", None)
-    if is_dataclass(config) and isinstance(before.get("model"), dict):
-        asked = now.get("model", {}).get("config", {})
-        full["model"] = {**before["model"], "config": with_defaults(config, before["model"].get("config", {}), asked)}
-    return full
 
 
 def hash_of(*parts: Sequence[Any]) -> str:
@@ -191,7 +165,7 @@ def read_sessions(path: Path) -> tuple[list[Any], list[str]]:
     if not os.path.lexists(path):
         return [], []
     try:
-        sessions = read_sealed_or_older(path, KEYS, KEYS)[0]["sessions"]
+        sessions = read_sealed(path).get("sessions")
     except CheckpointError as error:
         return [], [f"the sessions before this one are lost: {error}"]
     return (sessions, []) if isinstance(sessions, list) else ([], [f"{path} has no sessions before this one"])

@@ -19,7 +19,7 @@ from regard.arguments import a_path, count_of
 from regard.errors import ArgumentError, CheckpointError, OccupiedError, RegardError
 from regard.reprs import brief
 from regard.storage.ownership import check_ours
-from regard.storage.sealed_json import read_sealed, read_sealed_or_older
+from regard.storage.sealed_json import read_sealed
 from regard_lab.models.storage import CHECKPOINTS_FILE, read_checkpoints
 from regard_lab.training.checkpoint import (
     RunState,
@@ -38,18 +38,16 @@ from regard_lab.training.config import (
 )
 from regard_lab.training.engine import Engine, StepSums, Task, Workers
 from regard_lab.training.identity import (
-    KEYS,
     MAY_CHANGE,
     RUN_FILE,
     Identity,
-    completed,
     describe_session,
     differences,
     environment,
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import Clock, Progress, Record, Saved, Started, StepDone, StepSkipped, Validated
+from regard_lab.training.record import Progress, Record, Saved, Started, StepDone, StepSkipped, TrainingClock, Validated
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 LEAST_IMPROVEMENT = 0.01  # share by which a loss has to fall to keep patience, where no last step is given
@@ -114,7 +112,7 @@ def train(
         progress: a function that is handed each event; the loop itself prints nothing.
         on_begin: a function that is called once the run may be written, on the main process, after run.json, which
             marks the folder as a run, and before any other file.
-        on_validation: a function that is handed the model (to ask, not to change), the number of steps and the folder
+        on_validation: a function that is handed the model (to use, not to change), the number of steps and the folder
             after each validation, on the main process; it changes no weight and no random number.
         tensorboard: write the numbers of the log for TensorBoard too, into `tensorboard/`.
         cpu: compute on the CPU even where there is an accelerator.
@@ -178,10 +176,8 @@ def check_run_folder(folder: str | Path) -> None:
     if (folder / "config.json").exists():
         raise OccupiedError(f"{folder} holds a saved model, which a run would hide; choose another folder")
     marks = {
-        RUN_FILE: lambda path: read_sealed_or_older(path, KEYS, KEYS),
-        CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent),
-        SETTINGS_FILE: read_sealed,
-    }
+        RUN_FILE: read_sealed, CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent), SETTINGS_FILE: read_sealed,
+    }  # fmt: skip
     check_ours(folder, marks, "run", aside=("lock",))
 
 
@@ -284,7 +280,7 @@ class TrainingRun:
             self.state = restore_checkpoint(last, self.model, self.engine.optimiser, self.identity.kind)
             notes += self._minutes_used()
         self.workers.wait()  # until every process has read, before one writes
-        self.clock = Clock(self.state.wall_seconds, self.state.cpu_seconds)
+        self.clock = TrainingClock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
             notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
             if on_begin is not None:
@@ -293,7 +289,7 @@ class TrainingRun:
         notes += self.record.open(self.state.step)
         if self.state.last_step is not None and self.state.step >= self.state.last_step:
             self._plan()  # the run ended, and may have been given more minutes
-        self.record.tell(Started(self.state.step, self.last_step, tuple(notes)))
+        self.record.report(Started(self.state.step, self.last_step, tuple(notes)))
         if before is None:
             self._save()
 
@@ -301,7 +297,7 @@ class TrainingRun:
         """Refuse another run; return what differs harmlessly."""
         before = read_training(checkpoint)
         now = self.identity.fingerprint
-        if changed := differences(completed(before["fingerprint"], now, self.model), now):
+        if changed := differences(before["fingerprint"], now):
             plain = {f"{name} was another": "its texts have changed" for name in ("data.ids", "data.hash")}
             others = [plain.get(one, one.removeprefix("data.")) for one in changed if one.startswith(OF_DATA)]
             if others:
@@ -409,7 +405,7 @@ class TrainingRun:
         else:
             state.skipped += 1
             state.skipped_in_a_row += 1
-            self.record.tell(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
+            self.record.report(StepSkipped(state.step, self.last_step, state.skipped_in_a_row))
         if state.step % PLAN_EVERY == 0:
             self._plan()
         if state.step % self.config.log_every == 0:
@@ -422,7 +418,7 @@ class TrainingRun:
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
         left = self.clock.seconds_left(None if last is None else last - state.step, self.config.minutes)
-        self.record.tell(
+        self.record.report(
             StepDone(
                 step=state.step, steps=last, loss=sums.loss, learning_rate=sums.learning_rate,
                 gradient_norm=sums.gradient_norm, tokens_per_second=self.clock.tokens_per_second(), seconds_left=left,
@@ -485,7 +481,7 @@ class TrainingRun:
         self.record.write(state.step, "validation", self.clock.wall(), loss=loss)
         if improved:
             self._save()  # before it is called the best so far: what is reported must be there after a kill
-        self.record.tell(Validated(state.step, loss, improved))
+        self.record.report(Validated(state.step, loss, improved))
         if self.on_validation is not None:
             with self.engine.whole_model() as model:
                 if model is not None:
@@ -507,6 +503,6 @@ class TrainingRun:
         if self.workers.is_main:
             self.record.sync()
             saved = save_checkpoint(self.folder, weights, moments, self.state, self.identity, is_best=self.is_best)
-            self.record.tell(Saved(self.state.step, saved.name, self.is_best))
+            self.record.report(Saved(self.state.step, saved.name, self.is_best))
         self.workers.wait()
         self.unsaved = self.is_best = False

@@ -23,8 +23,6 @@ from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
 
 CHECK = "crc32"
-# The keys of lines that were written before lines had a check; a line without one that has others is damaged.
-OLDER = frozenset({"step", "kind", "loss", "learning_rate", "gradient_norm", "tokens", "seconds"})
 _CHECKED = re.compile(rb'(.*), "crc32": "([0-9a-f]{8})"\}', re.DOTALL)
 
 
@@ -124,13 +122,11 @@ def read_what_is_left(path: str | Path) -> ReadableLog:
 def _parse(text: bytes, before: list[dict[str, Any]], where: str) -> dict[str, Any]:
     """A line of the log; one that is damaged, repeats one of those before it, or belongs before them is refused."""
     checked = _CHECKED.fullmatch(text)
-    if checked and int(checked[2], 16) != zlib.crc32(checked[1]):
+    if not checked or int(checked[2], 16) != zlib.crc32(checked[1]):
         raise CheckpointError(f"{where} does not match its CRC-32, so it was changed or damaged")
-    line = parse_json(checked[1] + b"}" if checked else text, where)
+    line = parse_json(checked[1] + b"}", where)
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         raise CheckpointError(f"{where} has no step; it is not a line of a training log")
-    if not checked and (strange := sorted(line.keys() - OLDER)):
-        raise CheckpointError(f"{where} has no CRC-32 and the entry {strange[0][:40]!r}, so it was changed or damaged")
     step, last = line["step"], before[-1]["step"] if before else 0
     if step < last:
         raise CheckpointError(f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled")
@@ -148,7 +144,7 @@ def _render(line: dict[str, Any]) -> str:
 def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     """Draw the losses in nats per token, and below them the learning rate, over the steps.
 
-    Lines of the log that cannot be read are left out, and the picture says how many.
+    Lines of the log that cannot be read are left out, and the picture shows how many.
 
     Args:
         log_path: the `log.jsonl` of a run.
@@ -218,7 +214,7 @@ def _is_number(value: object) -> bool:
 @brief
 @dataclass(frozen=True)
 class Started:
-    """Training begins or goes on: `step` steps are done; `notes` say what differs harmlessly from before.
+    """Training begins or goes on: `step` steps are done; `notes` list what differs harmlessly from before.
 
     `steps`, here and in the other events, is the number of the last step, as planned now; None while it is not known.
     """
@@ -280,10 +276,10 @@ Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
 Progress = Callable[[Event], None]
 
 
-class Clock:
+class TrainingClock:
     """Seconds of this run on the wall and on the processor, with those of the sessions before.
 
-    >>> Clock(wall_before=60.0, cpu_before=50.0).wall() >= 60.0
+    >>> TrainingClock(wall_before=60.0, cpu_before=50.0).wall() >= 60.0
     True
     """
 
@@ -328,9 +324,6 @@ class Record:
     """The log, its copy for TensorBoard and the events; silent on processes other than the main one.
 
     Args:
-        folder: of the run.
-        is_main: is this the process that writes?
-        progress: a function that is handed each event.
         tensorboard: write for TensorBoard too.
 
     Raises:
@@ -376,7 +369,7 @@ class Record:
             if name not in ("step", "kind") and value is not None:
                 self._on_board("add_scalar", f"{kind}/{name}", value, step)
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Hand an event to the progress function."""
         if self._progress is not None and self._is_main:
             self._progress(event)
@@ -393,14 +386,16 @@ class Record:
                 self._board.close()
 
     def _on_board(self, method: str, *values: Any) -> None:
-        """Call TensorBoard's writer; if that fails, the copy of the log ends and an event says so."""
+        """Call TensorBoard's writer; if that fails, the copy of the log ends and an event reports it."""
         if self._board is None:
             return
         try:
             getattr(self._board, method)(*values)
         except Exception as error:  # whatever its writer raises: the copy stops no training, the log has every number
             self._board = None
-            self.tell(Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}"))
+            self.report(
+                Noticed(self._step, f"nothing more is written for TensorBoard: {type(error).__name__}: {error}")
+            )
 
 
 def _board_writer() -> Any:

@@ -201,16 +201,17 @@ def saturated(walker: Walker, scene: Scene, weights: torch.Tensor, compared: tup
         weights: the weights of one word or of all.
         compared: the names of the queries and keys whose products are the scores.
     """
-    rows = (weights > NEARLY_ALL).any(-1).nonzero().flatten().tolist() if weights.shape[-1] > 1 else []
-    if scene.mask:
-        allowed = walker.values["allowed"]
-        single = allowed.sum(-1) <= 1  # the only word that may be looked at has the weight 1 with any scores
-        rows = [row for row in rows if not bool(single[row if len(weights) > 1 else scene.word])]
+    many = len(weights) > 1
+    high = (weights > NEARLY_ALL).any(-1) & (weights.shape[-1] > 1)
+    if scene.mask:  # the only word that may be looked at has the weight 1 with any scores
+        several = walker.values["allowed"].sum(-1) > 1
+        high &= several if many else several[scene.word]
+    rows = [str(row + 1) for row in high.nonzero().flatten().tolist()]
     if not rows or not (scene.multiplies and scene.scaling):
         return ""
+    where = f"In {'row' if len(rows) == 1 else 'rows'} {', '.join(rows)}, one" if many else "One"
+    says = f"{where} word gets nearly all the weight although the scores are scaled. "
     size = max(float(walker.values[name].square().mean().sqrt()) for name in compared)
-    where = f"In {'row' if len(rows) == 1 else 'rows'} {', '.join(str(row + 1) for row in rows)}, one"
-    says = f"{where if len(weights) > 1 else 'One'} word gets nearly all the weight although the scores are scaled. "
     if size <= USUAL:
         return f"{says}Scaling cannot prevent this: the scores just happen to lie far apart."
     return (

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 from . import __doc__ as described
-from .found import Run
-from .results import RESULTS, left, read
-from .running import forget, go_on
+from .running import RESULTS, Run, forget, go_on, left, read
 from .runs import RUNS
 
 LONGEST = 50.0  # minutes
@@ -37,9 +35,7 @@ def minutes(text: str) -> float:
 def main(words: list[str] | None = None) -> int:
     """0 if nothing was wrong, 1 if something was, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.long",
-        description=described,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m tests.long", description=described, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="*", help="the runs; all of them with `all`; without a name they are listed")
     parser.add_argument("--cases", type=int, help="how many cases instead of all")

@@ -26,7 +26,7 @@ from regard_lab.cli.app import app
 from regard_lab.text.terminal import printable
 
 from .command_places import BASES, PLACES, inputs
-from .found import Found
+from .running import Found
 
 DOCUMENTED = {0, 1, 2, 130}  # README.md; and a reader that is gone, -SIGPIPE
 ACCEPTED, LONGEST = 0.5, 30.0  # CPU seconds after which a command is interrupted; seconds after which it hangs

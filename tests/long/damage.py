@@ -31,7 +31,7 @@ from regard_lab.training.recipes import TranslationTraining
 from regard_lab.training.recipes.run_folder import count_trained, read_settings, read_test
 from regard_lab.training.record import Log
 
-from .found import Found
+from .running import Found
 
 SLOW, LARGE = 1.0, 200 * 2**20  # seconds and bytes that a refusal may take
 
@@ -62,7 +62,7 @@ def read_of(run: Path, name: str) -> Any:
     if file in ("settings.json", "test.jsonl"):
         return read_settings(run), read_test(run)
     if file == "trained-pairs.hashes":
-        return count_trained(run, read_test(run)[0])
+        return count_trained(run, read_test(run))
     last = read_checkpoints(run)
     assert last is not None
     if file in ("training.json", "optimiser.safetensors"):

@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.errors import CheckpointError, RegardError
 from regard_lab.models.storage import load_model
 
-from .found import Found
+from .running import Found
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "training"))
+from kill_trainers import kill_trainers
 from toy_training import log_without_times, seals, train_toy
 
 KINDS = ("file limit", "full disk", "write", "fsync", "rename", "replace", "memory")
@@ -178,4 +180,13 @@ def work(numbers: Sequence[int], folder: Path) -> Found:
         if reason:
             found.wrong.append(f"fault {number} ({kind}): {reason}")
     found.at_most("seconds a case", (time.monotonic() - began) / max(1, len(numbers)))
+    return found
+
+
+def kills(numbers: Sequence[int], folder: Path) -> Found:
+    """A case is a kill of a trainer at a random instant; the first number is the seed of the instants."""
+    told = kill_trainers(folder, len(numbers), numbers[0])
+    found = Found(Counter(told))
+    if told["identical"] != told["runs"] or told["unreadable"]:
+        found.wrong.append(f"kills from {numbers[0]}: {told}")
     return found

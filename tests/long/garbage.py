@@ -23,11 +23,10 @@ from regard.errors import RegardError
 from regard.patterns import Pattern, parse
 from tests.regard.fuzz.meanings import LEAVES, TENSORS, Places, build, plain_leaf
 
-from .found import Found
+from .running import Found
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import test_garbage as single
-from sensible import SENSIBLE
 
 SEVERAL = (0.15, 0.5)  # the share of the other parameters that hold garbage too
 
@@ -66,31 +65,19 @@ def call(draw: random.Random) -> tuple[str, Callable[[], Any]]:
     """A call with garbage for one parameter, and for some of the others; what it says, and how to make it."""
     name, get = draw.choice(every())
     function = get()
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = single.parameters_of(function)
     if not parameters:
         return f"{name}()", function
-    chosen, share, words = draw.choice(parameters), draw.choice(SEVERAL), []
-    positional: list[Any] = []
-    named: dict[str, Any] = {}
-    for p in parameters:
-        own, plain = f"{name}.{p.name}", p.name
-        key = own if own in SENSIBLE else plain if plain in SENSIBLE and p.default is p.empty else None
-        if (
-            p is chosen
-            or draw.random() < share
-            or (key is None and p.default is p.empty and p.kind != p.VAR_POSITIONAL)
-        ):
-            label = draw.choice(list(single.GARBAGE))
-            value = single.GARBAGE[label]
-            words.append(f"{p.name}={label}")
-        elif key is None:
-            continue
-        else:
-            value = SENSIBLE[key]()
-        if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
-            positional.append(value)
-        else:
-            named[p.name] = value
+    chosen, share, words = draw.choice(parameters).name, draw.choice(SEVERAL), []
+
+    def garbage(p: inspect.Parameter, needed: bool) -> Any:
+        if p.name != chosen and draw.random() >= share and not needed:
+            return p.empty
+        label = draw.choice(list(single.GARBAGE))
+        words.append(f"{p.name}={label}")
+        return single.GARBAGE[label]
+
+    positional, named = single.arguments(name, function, garbage)
     return f"{name}({', '.join(words)})", lambda: function(*positional, **named)
 
 

@@ -20,8 +20,8 @@ import torch
 
 from regard.errors import RegardError
 
-from .found import Found
 from .hostile_files import FILES, READERS
+from .running import Found
 
 FORBIDDEN = (
     "exec", "compile", "import", "pickle.find_class", "marshal.", "socket.", "subprocess.", "os.system", "os.exec",

@@ -9,7 +9,7 @@ import torch
 
 from tests.regard.fuzz.running import case_of, judged
 
-from .found import Found
+from .running import Found
 
 
 def work(numbers: Sequence[int], folder: Path) -> Found:

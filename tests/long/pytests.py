@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests import machines
 
-from .found import Found
+from .running import Found, each
 
 ROOT = Path(__file__).parents[2]
 OUTCOMES = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
@@ -50,26 +50,22 @@ SHUFFLED = (
     *_of("regard", "test_numbers.py"),
     *_of("regard_lab", "decoding text"),
 )
-# Laws of calls by backend, of patterns, and of mechanisms. A case is known by its number, so new files come last.
-LAW_FILES = _of("regard", "contracts/test_laws.py patterns/test_pattern_laws.py contracts/test_mechanism_laws.py")
+# Laws of calls by backend, and of patterns. A case is known by its number, so new files come last.
+LAW_FILES = _of("regard", "contracts/test_laws.py patterns/test_pattern_laws.py")
 EACH_LAW = 1_000  # examples
 # Every part of the suite, for memory that holds NaN; `regard` and `regard_lab` are the examples of docstrings.
 FOLDERS = (
     *sorted({one.parent.relative_to(ROOT).as_posix() for one in ROOT.glob("tests/*/*/test_*.py")}),
     *_of("regard", "test_*.py"), *_of("regard_lab", "test_*.py"), "regard", "regard_lab",
 )  # fmt: skip
-# Slow tests that no other run has; those of the grid take minutes for each length.
+# Slow tests that no other run has.
 SLOW = (
-    *_of("regard", "backends/test_flex.py backends/test_second_pass.py contracts/test_fixed_laws.py"),
-    *_of("regard", "contracts/test_sinks.py contracts/test_statistics.py mechanisms/test_lsh.py"),
-    *_of("regard", "mechanisms/test_random_features.py"),
+    *_of("regard", "backends/test_flex.py"),
+    *_of("regard", "mechanisms/test_lsh.py"),
     *_of("regard", "integrations/test_transformers_families.py native/test_native_sanitized.py"),
-    *_of("regard", "native/test_shipping.py"),
+    *_of("regard", "native/test_shipping.py native/test_native_lowered.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
-    *_of("regard_lab", "models/test_language_state.py native/test_native_trained.py conversion/test_folder_memory.py"),
-    *_of("regard_lab", "training/test_kill.py training/test_workers.py cli/test_training_commands.py"),
-    "tests/regard/contracts/test_grid.py|-k|long_calls",
-    *(f"tests/regard/contracts/test_grid.py|-k|whole_product and lengths{number}" for number in range(7)),
+    *_of("regard_lab", "native/test_native_trained.py training/test_workers.py cli/test_training_commands.py"),
 )
 
 
@@ -106,16 +102,14 @@ def tests(numbers: Sequence[int], folder: Path, *paths: str) -> Found:
     return found
 
 
-def examples(numbers: Sequence[int], folder: Path) -> Found:
+@each
+def examples(number: int, found: Found) -> None:
     """A case is one seed for every property; a failing example is printed by pytest with how to see it again."""
-    found = Found()
-    for number in numbers:
-        options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", "--hypothesis-show-statistics"]
-        printed = pytest_counted([*options, *PLUGIN, *PROPERTIES], found, f"seed {number}")
-        found.count("examples", sum(int(passing) for passing, _, _ in EXAMPLES.findall(printed)))
-        found.count("failing examples", sum(int(failing) for _, failing, _ in EXAMPLES.findall(printed)))
-        found.count("steps of state machines", sum(map(int, STEPS.findall(printed))))
-    return found
+    options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", "--hypothesis-show-statistics"]
+    printed = pytest_counted([*options, *PLUGIN, *PROPERTIES], found, f"seed {number}")
+    found.count("examples", sum(int(passing) for passing, _, _ in EXAMPLES.findall(printed)))
+    found.count("failing examples", sum(int(failing) for _, failing, _ in EXAMPLES.findall(printed)))
+    found.count("steps of state machines", sum(map(int, STEPS.findall(printed))))
 
 
 @functools.cache
@@ -129,14 +123,12 @@ def law_names() -> tuple[str, ...]:
     return tuple(found)
 
 
-def laws(numbers: Sequence[int], folder: Path) -> Found:
+@each
+def laws(number: int, found: Found) -> None:
     """A case is one law, with 1,000 examples for each of its backends or mechanisms."""
-    found = Found()
-    for number in numbers:
-        law = law_names()[number]
-        options = ["--hypothesis-profile=laws", f"--hypothesis-seed={2000 + number}", "--hypothesis-show-statistics"]
-        count_examples(pytest_counted([*options, law], found, law), found)
-    return found
+    law = law_names()[number]
+    options = ["--hypothesis-profile=laws", f"--hypothesis-seed={2000 + number}", "--hypothesis-show-statistics"]
+    count_examples(pytest_counted([*options, law], found, law), found)
 
 
 def count_examples(printed: str, found: Found) -> None:
@@ -152,45 +144,37 @@ def count_examples(printed: str, found: Found) -> None:
             found.noted.append(f"{name}: {passing} examples, {refused} refused; {why}")
 
 
-def machine(numbers: Sequence[int], folder: Path) -> Found:
+@each
+def machine(number: int, found: Found) -> None:
     """A case is one seed for the state machines of every kind of cache in every dtype."""
-    found = Found()
-    for number in numbers:
-        options = ["--hypothesis-profile=long", f"--hypothesis-seed={1000 + number}"]
-        path = "tests/regard/caches/test_cache_machine.py"
-        printed = pytest_counted([*options, *PLUGIN, path], found, f"seed {1000 + number}")
-        found.count("steps", sum(map(int, STEPS.findall(printed))))
-    return found
+    options = ["--hypothesis-profile=long", f"--hypothesis-seed={1000 + number}"]
+    path = "tests/regard/caches/test_cache_machine.py"
+    printed = pytest_counted([*options, *PLUGIN, path], found, f"seed {1000 + number}")
+    found.count("steps", sum(map(int, STEPS.findall(printed))))
 
 
-def shuffled(numbers: Sequence[int], folder: Path) -> Found:
+@each
+def shuffled(number: int, found: Found) -> None:
     """A case is one order of the tests, with another state of torch's generator at the start of each."""
-    found = Found()
-    for number in numbers:
-        options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", f"--shuffle={number}"]
-        pytest_counted([*options, *PLUGIN, *SHUFFLED], found, f"order {number}")
-    return found
+    options = ["--hypothesis-profile=long", f"--hypothesis-seed={number}", f"--shuffle={number}"]
+    pytest_counted([*options, *PLUGIN, *SHUFFLED], found, f"order {number}")
 
 
-def poisoned(numbers: Sequence[int], folder: Path) -> Found:
+@each
+def poisoned(number: int, found: Found) -> None:
     """A case is one folder of tests in which memory that nobody has written holds NaN."""
-    found = Found()
-    for number in numbers:
-        name = FOLDERS[number]
-        paths = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(name)) if "*" in name else [name]
-        pytest_counted(["--poison", *PLUGIN, *paths], found, name)
-    return found
+    name = FOLDERS[number]
+    paths = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(name)) if "*" in name else [name]
+    pytest_counted(["--poison", *PLUGIN, *paths], found, name)
 
 
-def elsewhere(numbers: Sequence[int], folder: Path) -> Found:
+@each
+def elsewhere(number: int, found: Found) -> None:
     """A case is the whole suite in another order of its files and of the tests in each, as on another machine."""
-    found = Found()
-    for number in numbers:
-        name = list(machines.SETTINGS)[number % len(machines.SETTINGS)]
-        # The suite holds the pages against the file of results, which the case before has changed.
-        subprocess.run([sys.executable, "-m", "docs.making"], cwd=ROOT, check=True)
-        with machines.busy_processes(machines.BUSY_PROCESSES * (name == "busy")):
-            options = ["-n", "2", f"--shuffle-files={number}", *PLUGIN]
-            pytest_counted(options, found, f"order {number}, {name}", machines.environment(name))
-        found.count(f"as {name}")
-    return found
+    name = list(machines.SETTINGS)[number % len(machines.SETTINGS)]
+    # The suite holds the pages against the file of results, which the case before has changed.
+    subprocess.run([sys.executable, "-m", "docs.making"], cwd=ROOT, check=True)
+    with machines.busy_processes(machines.BUSY_PROCESSES * (name == "busy")):
+        options = ["-n", "2", f"--shuffle-files={number}", *PLUGIN]
+        pytest_counted(options, found, f"order {number}, {name}", machines.environment(name))
+    found.count(f"as {name}")

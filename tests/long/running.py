@@ -1,15 +1,163 @@
-"""Runs cases of a run one batch after the other, and writes what each batch found."""
+"""What a long run is and what it found, the one file of results, and how cases are run one batch after the other."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import platform
 import resource
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from .found import Found, Run
-from .results import RESULTS, add, changing, left, read
+import torch
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "reliability.json"
+KEPT, NOTED = 80, 400  # sentences of things that went wrong, and of others
+
+
+@dataclass
+class Found:
+    """Added up over cases."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    largest: dict[str, float] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)  # to be looked at, and no failure of itself
+
+    def count(self, name: str, number: int = 1) -> None:
+        self.counts[name] += number
+
+    def at_most(self, name: str, value: float) -> None:
+        self.largest[name] = max(self.largest.get(name, value), value)
+
+    def add(self, other: Found) -> None:
+        self.counts += other.counts
+        for name, value in other.largest.items():
+            self.at_most(name, value)
+        self.wrong = [*self.wrong, *other.wrong][:KEPT]
+        self.noted = [*self.noted, *other.noted][:NOTED]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One subject of the long tier: numbered cases, each of which is the same whenever it is run.
+
+    Args:
+        name: what the command calls it.
+        claim: what a case shows, in a sentence.
+        unit: what a case is.
+        cases: how many there are to be.
+        batch: cases between two times that the figure is written.
+        place: `module.function` in this package; it takes the cases' numbers and a folder of its own.
+        options: further arguments of that function.
+    """
+
+    name: str
+    claim: str
+    unit: str
+    cases: int
+    batch: int
+    place: str
+    options: tuple[str, ...] = ()
+
+    def work(self, numbers: Sequence[int], folder: Path) -> Found:
+        module, _, function = self.place.rpartition(".")
+        call: Callable[..., Found] = getattr(import_module(f"tests.long.{module}"), function)
+        return call(numbers, folder, *self.options)
+
+    @property
+    def command(self) -> str:
+        return f"python -m tests.long {self.name}"
+
+
+def each(case: Callable[[int, Found], None]) -> Callable[[Sequence[int], Path], Found]:
+    """The work of a run whose cases need no folder, from what one case does."""
+
+    def work(numbers: Sequence[int], folder: Path) -> Found:
+        found = Found()
+        for number in numbers:
+            case(number, found)
+        return found
+
+    return work
+
+
+def read(path: Path = RESULTS) -> dict[str, Any]:
+    """The content of the file; empty where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"runs": {}}
+
+
+@contextmanager
+def changing(path: Path = RESULTS) -> Generator[dict[str, Any]]:
+    """The content of the file, to be changed inside the block by one process at a time, and then written whole."""
+    from regard.storage.files import replace_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        content = read(path)
+        yield content
+        replace_file(path, json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True).encode() + b"\n")
+    finally:
+        os.close(folder)
+
+
+def add(
+    record: dict[str, Any] | None, run: Run, numbers: Iterable[int], found: Found, seconds: float
+) -> dict[str, Any]:
+    """The record of a run with some more cases."""
+    today = date.today().isoformat()
+    before = {"first": today, "done": [], "noted": [], "cpu_seconds": 0, **(record or {})}
+    whole = Found()
+    whole.add(Found(**{name: before[name] for name in ("counts", "largest", "wrong", "noted") if name in before}))
+    whole.add(found)
+    done = joined([*before["done"], *([number, number + 1] for number in numbers)])
+    return {
+        "claim": run.claim, "unit": run.unit, "asked": run.cases, "command": run.command,
+        "first": before["first"], "last": today,
+        "done": done, "cases": sum(stop - start for start, stop in done),
+        "counts": dict(whole.counts), "largest": {name: float(f"{x:.3g}") for name, x in whole.largest.items()},
+        "wrong": whole.wrong, "noted": whole.noted,
+        "cpu_seconds": round(before["cpu_seconds"] + seconds, 1),
+        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
+    }  # fmt: skip
+
+
+def joined(ranges: Iterable[list[int]]) -> list[list[int]]:
+    """Ranges of numbers, those that touch joined.
+
+    >>> joined([[4, 5], [0, 2], [2, 3]])
+    [[0, 3], [4, 5]]
+    """
+    whole: list[list[int]] = []
+    for start, stop in sorted(map(list, ranges)):
+        if whole and start <= whole[-1][1]:
+            whole[-1][1] = max(whole[-1][1], stop)
+        else:
+            whole.append([start, stop])
+    return whole
+
+
+def left(record: dict[str, Any] | None, cases: int, shard: tuple[int, int] = (1, 1)) -> list[int]:
+    """The numbers of a shard that no record holds; shards are neighbouring numbers.
+
+    >>> left({"done": [[0, 3]]}, 10, (1, 2)), left(None, 4, (2, 2))
+    ([3, 4], [2, 3])
+    """
+    part, parts = shard
+    done = {number for start, stop in (record or {"done": []})["done"] for number in range(start, stop)}
+    return [number for number in range(cases * (part - 1) // parts, cases * part // parts) if number not in done]
 
 
 def cpu() -> float:
@@ -25,7 +173,7 @@ def go_on(run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1),
     """
     numbers = left(read(path)["runs"].get(run.name), cases, shard)
     end, wrong, done = time.monotonic() + 60 * minutes, 0, 0
-    print(f"{run.name}: {len(numbers)} of {cases} {run.unit} are left{of_shard(shard)}", flush=True)
+    print(f"{run.name}: {len(numbers)} of {cases} {run.unit} are left in shard {shard[0]} of {shard[1]}", flush=True)
     for at in range(0, len(numbers), run.batch):
         if time.monotonic() > end:
             break
@@ -33,7 +181,8 @@ def go_on(run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1),
         began = cpu()
         with tempfile.TemporaryDirectory(prefix=f"long-{run.name}-") as folder:
             found = run.work(part, Path(folder))
-        record(run, part, found, cpu() - began, path)
+        with changing(path) as content:
+            content["runs"][run.name] = add(content["runs"].get(run.name), run, part, found, cpu() - began)
         wrong += len(found.wrong)
         done += len(part)
         for sentence in (*found.wrong, *found.noted):
@@ -42,21 +191,7 @@ def go_on(run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1),
     return int(wrong > 0)
 
 
-def record(run: Run, numbers: list[int], found: Found, seconds: float, path: Path) -> None:
-    """Add what a batch found to the file."""
-    with changing(path) as content:
-        content["runs"][run.name] = add(content["runs"].get(run.name), run, numbers, found, seconds)
-
-
 def forget(run: Run, path: Path = RESULTS) -> None:
     """Remove what the file holds of a run, so that it begins anew."""
     with changing(path) as content:
         content["runs"].pop(run.name, None)
-
-
-def of_shard(shard: tuple[int, int]) -> str:
-    """
-    >>> of_shard((2, 4)), of_shard((1, 1))
-    (' in shard 2 of 4', '')
-    """
-    return f" in shard {shard[0]} of {shard[1]}" if shard != (1, 1) else ""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .found import Found
+from .running import Found
 
 WARM = 0.3  # the share of the time before which memory is not measured
 SLOPE = 1.0  # MiB a minute

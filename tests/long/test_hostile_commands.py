@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from regard.errors import ArgumentError, DataError
-from regard_lab.decoding.lines import sharing
+from regard.errors import DataError
 from regard_lab.text import read_lines
-from regard_lab.training.recipes.recipe import share_of_work
 from tests.long import commands
 from tests.long.commands import Invocation
-from tests.long.found import Found
+from tests.long.running import Found
 
 
 def test_every_command_refuses_hostile_invocations(tmp_path):
@@ -77,14 +75,3 @@ def test_a_comparison_that_is_refused_writes_nothing(tmp_path):
     assert found[0] == 2, found
     assert "RANK=x" in found[1]
     assert found[2] == []
-
-
-@pytest.mark.parametrize("processes", ["0", "2"])
-def test_variables_of_a_launcher_that_are_wrong_are_named(processes, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", processes)
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ArgumentError, match="WORLD_SIZE"), sharing():
-        pass
-    if processes == "0":
-        with pytest.raises(ArgumentError, match="WORLD_SIZE=0"):
-            share_of_work()

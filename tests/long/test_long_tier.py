@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from docs.making import studies
-from tests.long import commands, pytests, running, runs
+from tests.long import commands, pytests, runs
 from tests.long.__main__ import main
-from tests.long.found import Found, Run
 from tests.long.hostile import judge
 from tests.long.hostile_files import FILES, READERS
-from tests.long.results import left, read
+from tests.long.running import Found, Run, read
 from tests.long.runs import RUNS
 from tests.long.soak import add_up
 
@@ -108,14 +105,6 @@ def test_a_run_goes_on_where_it_stopped_and_says_what_was_wrong(tmp_path, counti
     assert read(path)["runs"]["texts"]["cases"] == 2
 
 
-def test_shards_are_the_whole_and_each_case_once(tmp_path, counting):
-    path = tmp_path / "r.json"
-    for part in ("2/3", "1/3", "3/3"):
-        main(["texts", "--shard", part, "--results", str(path)])
-    assert read(path)["runs"]["texts"]["counts"] == {"cases": 10}
-    assert left(read(path)["runs"]["texts"], 10) == []
-
-
 def test_an_interruption_keeps_what_was_done(tmp_path, counting, monkeypatch, capsys):
     def work(self, numbers, folder):
         if numbers[0] >= 3:
@@ -129,23 +118,11 @@ def test_an_interruption_keeps_what_was_done(tmp_path, counting, monkeypatch, ca
     assert read(path)["runs"]["texts"]["done"] == [[0, 3]]
 
 
-def test_no_batch_begins_after_the_time_is_over(tmp_path, counting, monkeypatch):
-    now = iter(range(0, 10**6, 40))
-    monkeypatch.setattr(running.time, "monotonic", lambda: next(now))
-    running.go_on(counting, 10, 1.5, path=tmp_path / "r.json")
-    assert read(tmp_path / "r.json")["runs"]["texts"]["cases"] == 6
-
-
 @pytest.mark.parametrize("words", [["nothing"], ["texts", "--minutes", "51"], ["texts", "--shard", "3/2"]])
 def test_what_cannot_be_run_is_refused(words, capsys):
     with pytest.raises(SystemExit):
         main(words)
     assert re.search("there is no run|at most 50|is no shard", capsys.readouterr().err)
-
-
-def test_without_a_name_every_run_is_listed(capsys):
-    assert main([]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(RUNS)
 
 
 # Short forms
@@ -224,16 +201,6 @@ def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
     assert found.noted == ["two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"]
 
 
-def test_a_failure_of_the_suite_is_counted_named_and_its_words_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(pytests, "ROOT", tmp_path)
-    (tmp_path / "test_one.py").write_text("def test_a(): pass\ndef test_b(): assert not 'this reason'\n")
-    found = Found()
-    pytests.pytest_counted(["test_one.py"], found, "order 3, plain")
-    assert found.counts == {"passed": 1, "failed": 1}
-    assert found.wrong == ["order 3, plain: test_one.py::test_b"]
-    assert "this reason" in (tmp_path / "runs/long/order-3-plain.txt").read_text("utf-8")
-
-
 def test_a_crash_is_found(tmp_path, monkeypatch):
     from tests.long import garbage
 
@@ -248,32 +215,3 @@ def test_growing_memory_and_files_are_noticed():
     assert not steady.wrong
     assert len(growing.wrong) == 2
     assert growing.largest["MiB a minute"] == pytest.approx(2.0)
-
-
-def test_orders_differ_by_their_seed_and_steps_are_counted(tmp_path):
-    (tmp_path / "test_order.py").write_text(
-        "import pytest\n@pytest.mark.parametrize('n', range(30))\ndef test_it(n): print('at', n)\n"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-s",
-        "-p",
-        "tests.long.plugin",
-        "-p",
-        "no:cacheprovider",
-    ]
-    orders = [
-        subprocess.run(
-            [*command, f"--shuffle={seed}", "--rootdir", str(tmp_path), str(tmp_path)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in (1, 2, 1)
-    ]
-    shown = [re.findall(r"at (\d+)", one) for one in orders]
-    assert sorted(map(int, shown[0])) == list(range(30))
-    assert shown[0] == shown[2] != shown[1]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from types import CodeType, SimpleNamespace
+from types import CodeType
 
 import pytest
 
-from tests.long.mutants import copies
 from tests.long.mutants.copies import ROOT, copy_of_all, import_heavy
 from tests.long.mutants.judging import Mutant, met
 from tests.long.mutants.sites import sites
@@ -50,33 +47,3 @@ def test_the_function_around_a_place_is_called_as_python_calls_it(path):
     inside = {one.function for one in sites(source)} - {""}
     assert len(inside) > 3
     assert inside <= names
-
-
-def test_a_fork_that_waits_for_ever_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(copies, "IDLE", 1.0)
-    began = time.monotonic()
-    assert copies.in_fork(tmp_path, lambda: time.sleep(600) or 0, 60, tmp_path / "log") == -signal.SIGKILL
-    assert time.monotonic() - began < 60
-
-
-def test_a_fork_that_works_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(copies, "IDLE", 2.0)  # on a busy machine a fork can wait a second for its turn
-
-    def work():
-        while time.process_time() < 3:
-            pass
-        return 7
-
-    assert copies.in_fork(tmp_path, work, 60, tmp_path / "log") == 7
-
-
-def test_a_fork_is_not_idle_while_the_whole_machine_stands_still(tmp_path, monkeypatch):
-    calls = 0
-
-    def monotonic():  # 100 s pass before each of five readings of the clock
-        nonlocal calls
-        calls += 1
-        return time.monotonic() + 100 * min(calls - 1, 5)
-
-    monkeypatch.setattr(copies, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
-    assert copies.in_fork(tmp_path, lambda: time.sleep(1) or 7, 600, tmp_path / "log") == 7

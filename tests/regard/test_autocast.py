@@ -93,27 +93,8 @@ def test_a_layer_and_its_cache_work_under_autocast(kind):
     assert (whole - parts).abs().max() <= 0.05  # a few roundings to bfloat16 of numbers below 1, and int8's
 
 
-def test_a_context_projected_outside_of_autocast_is_read_inside():
-    layer = rg.MultiHeadAttention(16, 4)
-    x, context = torch.randn(1, 3, 16), torch.randn(1, 6, 16)
-    projected = layer.project_context(context)
-    with torch.autocast("cpu", BF16):
-        assert layer(x, projected).dtype == BF16
-
-
 def test_keys_that_a_cache_stores_are_read_as_they_are():
     q, k, v = (x.detach() for x in made((F32,) * 3))
     stored = next(caches.new_cache("dynamic", 2, 4, 8, dtype="int8").append(k, v) for _ in range(1))
     with torch.no_grad(), torch.autocast("cpu", BF16):
         assert torch.equal(rg.attention(q, *stored), rg.attention(q.to(BF16), *stored))
-
-
-def test_a_compiled_call_casts_as_the_one_outside():
-    torch._dynamo.reset()
-    q, k, v = (x.detach() for x in made((F32, BF16, F32)))
-
-    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", BF16):
-            return rg.attention(q, k, v, pattern="causal")
-
-    assert torch.equal(torch.compile(call, backend="aot_eager", fullgraph=True)(q, k, v), call(q, k, v))

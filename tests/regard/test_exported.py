@@ -73,12 +73,6 @@ def test_one_exported_program_serves_every_batch_and_every_length(call, options,
         torch.testing.assert_close(program(*given), layer(*given))
 
 
-def test_rotary_positions_are_exported_beyond_the_lengths_whose_cosines_are_kept():
-    layer = Calling(CALLS["rotary positions"][0], positions="rotary", pattern="causal_window(3)")
-    program = export(layer, (vectors(2, 7),), dynamic_shapes=((TEXTS,),)).module()
-    torch.testing.assert_close(program(vectors(1, 1031)), layer(vectors(1, 1031)))
-
-
 @pytest.mark.parametrize("numbers", [True, False], ids=["numbers", "booleans"])
 def test_pytorchs_layer_with_a_mask_is_exported_and_compiled_as_one_graph(numbers):
     ours, theirs = (kind(6, 2, batch_first=True).eval() for kind in (MultiheadAttention, nn.MultiheadAttention))

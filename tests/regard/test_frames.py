@@ -1,53 +1,30 @@
-"""How many functions a call passes: what is decided once is not decided again by every call.
-
-python -m tests.regard.test_frames                 prints the numbers of first calls
-"""
+"""How many functions a call passes: what is decided once is not decided again by every call."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 import torch
+from measuring import entered, frames
 
 import regard as rg
-from regard.patterns import Causal, CausalWindow
+from regard.backends import BACKENDS
+from regard.backends.native.library import load
+from regard.core.backend import Offer, Operands, reachable_keys
+from regard.core.call import make_problem
+from regard.patterns import Causal, CausalWindow, Grid, Pattern, Strided
 
 ROOT = Path(rg.__file__).parent
 CAUSAL, WINDOW = Causal(), CausalWindow(64)
 SHORT, LONG = torch.randn(1, 4, 16, 64), torch.randn(1, 4, 256, 64)
 
 
-def entered(call: Callable[[], Any]) -> list[Path]:
-    """The files of the functions of Python that a call enters, in order."""
-    files: list[Path] = []
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            files.append(Path(frame.f_code.co_filename))
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return files
-
-
-def frames(call: Callable[[], Any]) -> list[str]:
-    """The files of regard whose functions a call enters, once its plan is kept."""
-    call()
-    call()
-    return [path.relative_to(ROOT).as_posix() for path in entered(call) if path.is_relative_to(ROOT)]
-
-
 COLD = {
     "causal": ((1, 4, 256, 64), {"pattern": CAUSAL}),
     "short": ((1, 4, 16, 64), {"pattern": CAUSAL}),
+    "square": ((1, 4, 16, 64), {}),
+    "window": ((1, 4, 256, 64), {"pattern": WINDOW}),
     "grouped": ((2, 8, 256, 64), {"pattern": "causal"}),
     "full": ((1, 4, 256, 64), {}),
 }
@@ -88,6 +65,22 @@ def test_training_passes_one_function_more_than_inference():
     assert 1 < len(passed) <= 13, passed  # one more is autograd's
 
 
-if __name__ == "__main__":
-    for one in COLD:
-        print(f"{one}: {first_call(one)}, with gradients {first_call(one, learns=True)}")
+@pytest.mark.parametrize(
+    ("backend", "pattern", "length", "most"),
+    [
+        *([] if isinstance(load(), str) else [("native", Causal(), 64, 3), ("native", CausalWindow(256), 2048, 3)]),
+        ("fused", Causal(), 64, 6),
+        ("tiled", Strided(64), 1024, 70),
+    ],
+)
+def test_a_backend_with_a_kept_schedule_passes_few_functions(
+    backend: str, pattern: Pattern, length: int, most: int
+) -> None:
+    q = torch.randn(1, 4, length, 64)
+    problem = make_problem(q, q, q, pattern=pattern)
+    offer = BACKENDS[backend].assess(problem)
+    assert isinstance(offer, Offer)
+    grid = Grid.whole(length, length)
+    operands = Operands(q, q, q, None, grid.block(grid.rows, reachable_keys(problem)), 0)
+    passed = frames(lambda: offer.run(operands))
+    assert 0 < len(passed) <= most, passed

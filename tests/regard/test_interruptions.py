@@ -1,30 +1,20 @@
-"""After an exception at any line of a call, and inside a call, other calls give the same bits as ever.
-
-A long run: `python -m tests.test_interruptions 20000`.
-"""
+"""After an exception at any line of a call, and inside a call, other calls give the same bits as ever."""
 
 from __future__ import annotations
 
 import inspect
 import random
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
 from injections import interrupted, lines_of
 
 import regard as rg
 from regard import patterns as p
 from regard.functional.kept import PLANS
-from regard.layers.caches import RecurrentState, new_cache
 from regard.layers.recording import Recording
 from regard.mechanisms import draws
 from regard.patterns.counts import _remembered as counted
@@ -75,7 +65,6 @@ def calling(q_len: int = 11, k_len: int = 13, turned: bool = False, learns: bool
     return call
 
 
-LINFORMER = {name: torch.randn(4, 13, generator=torch.Generator().manual_seed(3)) for name in ("to_k", "to_v")}
 CALLS: dict[str, dict[str, Any]] = {
     "native": {"backend": "native", "pattern": "causal"},
     "linear": {"mechanism": "linear"},
@@ -96,57 +85,6 @@ CALLS: dict[str, dict[str, Any]] = {
 def of_call(name: str) -> tuple[Run, list[Run]]:
     options = CALLS[name]
     return calling(**options), [calling(**options), calling(turned=True, **options)]
-
-
-def of_state() -> tuple[Run, list[Run]]:
-    """Steps of a state; after an interruption it has all of the step that was interrupted, or nothing."""
-    rows = [x[:1].expand(2, -1, -1, -1) for x in tensors(11, 11, False, torch.float32)]  # equal, for `reorder`
-    draw = rg.mechanisms.Performer(features=8, seed=1)
-    states: list[RecurrentState] = []
-
-    def step(state: RecurrentState) -> torch.Tensor:
-        return state.attend(*(x[: state.batch, :, state.length : state.length + 1] for x in rows))
-
-    def steps() -> None:
-        states[:] = [RecurrentState(draw, 2, 2, 6, 5)]
-        for _ in range(4):
-            step(states[0])
-        states[0].reorder(torch.tensor([1]))
-        step(states[0])
-
-    def rest() -> torch.Tensor:
-        state = states.pop() if states else RecurrentState(draw, 2, 2, 6, 5)
-        while state.length < 10:
-            step(state)
-        return step(state)[:1]
-
-    return steps, [rest, rest]
-
-
-def of_cache(kind: str) -> tuple[Run, list[Run]]:
-    """Entries of a cache; after an interruption it has all of those that were being appended, or none."""
-    _, k, v = tensors(70, 140, False, torch.float32)
-    caches: list[Any] = []
-    made = partial(new_cache, kind, 2, 2, 6, v_dim=5, capacity=140 if kind in ("static", "ring") else None)
-
-    def append(entries: Any, size: int) -> Any:
-        here = slice(entries.length, entries.length + size)
-        return entries.append(k[:, :, here], v[:, :, here])
-
-    def run() -> None:
-        caches[:] = [made()]
-        for size in (3, 1, 70, 1, 2):
-            append(caches[0], size)
-        caches[0].crop(60)
-        append(caches[0], 30)
-
-    def rest() -> list[torch.Tensor]:
-        entries = caches.pop() if caches else made()
-        while entries.length < 139:
-            append(entries, 139 - entries.length)
-        return [*append(entries, 1)]
-
-    return run, [rest, rest]
 
 
 def of_layer() -> tuple[Run, list[Run]]:
@@ -172,8 +110,7 @@ def of_layer() -> tuple[Run, list[Run]]:
 
 PATHS: dict[str, Callable[[], tuple[Run, list[Run]]]] = {
     **{name: partial(of_call, name) for name in CALLS},
-    "state": of_state, "layer": of_layer,
-    **{f"{kind} cache": partial(of_cache, kind) for kind in ("dynamic", "static", "ring", "paged")},
+    "layer": of_layer,
 }  # fmt: skip
 
 
@@ -225,23 +162,3 @@ def test_after_an_interruption_at_any_line_calls_give_the_same_bits(name):
     done, wrong = wrong_after(name, 16, 1)
     assert done > 8
     assert not wrong
-
-
-def run(count: int, seed: int) -> int:
-    """Interrupt every path, `count` times in all, and print how often a result was wrong; also returned."""
-    began, wrong, total = time.monotonic(), [], 0
-    for name in PATHS:
-        started = time.monotonic()
-        found = wrong_after(name, count // len(PATHS), seed)
-        print(
-            f"{name}: {found[0]} interruptions, {len(found[1])} wrong, {time.monotonic() - started:.1f} s", flush=True
-        )
-        wrong += found[1]
-        total += found[0]
-    print(*wrong[:20], sep="\n")
-    print(f"{total} interruptions, {len(wrong)} wrong, {total / (time.monotonic() - began):.0f} a second")
-    return len(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(bool(run(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from injections import HERE
 from test_interruptions import CALLS, Run, calling, forget, same
-from torch.overrides import TorchFunctionMode
 
 from regard.functional.kept import PLANS
 
@@ -37,21 +36,6 @@ def by_frames(call: Run, inner: Run) -> tuple[Any, list[Any]]:
         return call(), nested
     finally:
         sys.setprofile(None)
-
-
-def by_mode(call: Run, inner: Run) -> tuple[Any, list[Any]]:
-    """Likewise with another call before every 7th function of torch, in a `__torch_function__`."""
-    nested: list[Any] = []
-    called = itertools.count()
-
-    class Calling(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if not next(called) % EVERY:
-                nested.append(inner())
-            return func(*args, **(kwargs or {}))
-
-    with Calling():
-        return call(), nested
 
 
 def by_signal(call: Run, inner: Run) -> tuple[Any, list[Any]]:
@@ -80,7 +64,7 @@ def by_signal(call: Run, inner: Run) -> tuple[Any, list[Any]]:
     return found, nested
 
 
-WAYS = {"frames": by_frames, "mode": by_mode, "signal": by_signal}
+WAYS = {"frames": by_frames, "signal": by_signal}
 
 
 @pytest.mark.parametrize("way", WAYS)

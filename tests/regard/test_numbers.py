@@ -15,7 +15,7 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
-from regard.arguments import LONGEST, plain, real, shown, whole
+from regard.arguments import LONGEST, real, shown, whole
 from regard.core.result import top_keys, weights_of
 from regard.layers import caches
 from regard.testing import make_qkv
@@ -27,25 +27,15 @@ REAL: tuple[Callable[[float], Any], ...] = (np.float64, np.float32, np.array, to
 DECLARED: dict[str, Callable[[Callable[[int], Any]], Any]] = {
     "sliding_window": lambda n: p.SlidingWindow(n(4)),
     "causal_window": lambda n: p.CausalWindow(n(4)),
-    "dilated_window": lambda n: p.DilatedWindow(n(4), n(2)),
     "global_tokens": lambda n: p.GlobalTokens([n(0), n(5)]),
     "random_blocks": lambda n: p.RandomBlocks(n(2), block=n(4), seed=n(3)),
-    "strided": lambda n: p.Strided(n(3)),
-    "fixed": lambda n: p.Fixed(n(4), summary=n(2)),
-    "prefix": lambda n: p.Prefix(n(3)),
     "key_span": lambda n: p.KeySpan(n(1), n(3)),
-    "diagonals": lambda n: p.Diagonals(n(2), n(1)),
     "same_block": lambda n: p.SameBlock(n(3)),
-    "lattice": lambda n: p.Lattice(n(3)),
-    "summary": lambda n: p.Summary(n(4), n(2)),
     "performer": lambda n: m.Performer(n(8), n(1)),
-    "random_feature": lambda n: m.RandomFeature(n(8), seed=n(1)),
     "linformer": lambda n: m.Linformer(n(8), n(2)),
     "lsh": lambda n: m.LSH(n(8), n(4), n(2), n(1)),
     "lsh of several": lambda n: m.LSH(buckets=(n(4), n(2))),
-    "products": lambda n: m.LinearTransformer(m.Products(n(2))),
     "general": lambda n: m.Softmax(m.General(n(4), n(3))),
-    "additive": lambda n: m.Softmax(m.Additive(n(4), n(3), n(2))),
     "local": lambda n: m.Softmax(m.LocalPredictive(m.Dot(), n(4), n(3))),
     "rotary": lambda n: pos.Rotary(base=n(100), dims=n(4)),
     "top_keys": lambda n: top_keys(n(3)),
@@ -127,11 +117,6 @@ def test_a_number_that_needs_a_gradient_is_refused_since_it_would_get_none():
         rg.attention(q, k, v, scale=scale)
     with torch.no_grad():
         assert torch.equal(rg.attention(q, k, v, scale=scale), rg.attention(q, k, v, scale=0.5))
-
-
-def test_a_number_that_cannot_be_read_is_refused_by_a_sentence():
-    with pytest.raises(rg.RegardError, match=r"size is a tensor .* cannot be read here"):
-        plain("size", torch.tensor(3, device="meta"))
 
 
 def test_a_message_quotes_a_value_on_one_short_line():

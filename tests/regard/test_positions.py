@@ -92,12 +92,6 @@ def test_sizes_that_are_no_pairs_and_bases_that_are_not_above_0_are_refused(wron
         wrong()
 
 
-def test_position_zero_is_the_papers_first_row():
-    assert Sinusoidal(4)(torch.tensor([1]))[0].tolist() == pytest.approx(
-        [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rotary", [Rotary(), Rotary(dims=4), Rotary(base=500.0, pairs="neighbours")], ids=str)
 def test_neighbouring_positions_give_the_bits_of_the_same_positions(rotary, dtype):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch._dynamo.exc import Unsupported
-from torch._functorch.aot_autograd import aot_function
-from torch._functorch.compilers import nop
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -78,12 +76,6 @@ def test_make_fx_records_attention_as_one_operation_that_computes_other_numbers_
 def test_make_fx_records_the_gradients_of_attention(mode):
     graph = make_fx(gradient, tracing_mode=mode)(Q)
     torch.testing.assert_close(graph(Q - 1), gradient(Q - 1), atol=0, rtol=0)
-
-
-def test_aot_autograd_records_attention_and_its_gradients():
-    x = Q.clone().requires_grad_()
-    output = aot_function(lambda x: rg.attention(x, x, x, pattern="causal").square().sum(), fw_compiler=nop)(x)
-    torch.testing.assert_close(torch.autograd.grad(output, x)[0], gradient(x), atol=0, rtol=0)
 
 
 def test_make_fx_refuses_what_it_would_not_see():

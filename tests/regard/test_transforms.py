@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
 
 import regard as rg
 from regard.testing import make_qkv
@@ -13,14 +13,11 @@ from regard.testing import make_qkv
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "k_len": 7, "head_dim": 3, "v_dim": 2}
 CALLS = {
     "plain": {},
-    "causal": {"pattern": "causal"},
     "tiled": {"pattern": "strided(2)", "backend": "tiled"},
     "streamed": {"softcap": 2.0, "backend": "streamed"},
-    "alibi": {"bias": rg.bias.ALiBi(), "pattern": "causal"},
     "sink": {"sink": torch.tensor([0.4, -1.0, 2.0, 0.0], dtype=torch.float64), "pattern": "causal"},
     "dropout": {"dropout": 0.3, "dropout_seed": 5},
     "by row": {"pattern": rg.patterns.KeySpan(0, torch.tensor([3, 7]))},
-    "q_start by row": {"pattern": "causal", "q_start": torch.tensor([1, 4])},
     "linear": {"mechanism": rg.mechanisms.LinearTransformer(), "pattern": "causal", "backend": "linear"},
 }
 
@@ -61,27 +58,6 @@ def test_vmap_of_grad_is_a_loop_of_gradients(name):
         torch.testing.assert_close(found[:, at], first_gradients(CALLS[name], many[:, at], k, v)[0])
 
 
-def test_jacrev_and_vjp_are_those_of_the_formula():
-    q, k, v = (x[:1] for x in qkv())
-    call = lambda q, backend: rg.attention(q, k, v, pattern="causal", backend=backend)  # noqa: E731
-    expected = torch.autograd.functional.jacobian(lambda q: call(q, "reference"), q)
-    for backend in ("fused", "streamed"):
-        torch.testing.assert_close(jacrev(lambda q, one=backend: call(q, one))(q), expected)
-    output, pull = vjp(lambda q: call(q, "fused"), q)
-    torch.testing.assert_close(pull(torch.ones_like(output))[0], expected.sum((0, 1, 2, 3)))
-
-
-def test_a_hessian_is_that_of_the_formula():
-    q, k, v = (x[:1, :2, :3] if i == 0 else x[:1, :1] for i, x in enumerate(qkv()))
-    loss = lambda q, backend: rg.attention(q, k, v, pattern="causal", backend=backend).square().sum()  # noqa: E731
-    expected = torch.autograd.functional.hessian(lambda q: loss(q, "reference"), q)
-    torch.testing.assert_close(jacrev(jacrev(lambda q: loss(q, "streamed")))(q), expected)
-    torch.testing.assert_close(
-        grad(lambda q: grad(lambda q: loss(q, "fused"))(q).square().sum())(q),
-        torch.einsum("abcd,abcdefgh->efgh", 2 * grad(lambda q: loss(q, "reference"))(q), expected),
-    )
-
-
 def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Causal attention in PyTorch's operations, in the dtype of q; q_len and k_len are equal, and so are the heads."""
     masked = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
@@ -111,16 +87,13 @@ MIXED = {
     "hessian": lambda f: hessian(loss_of(f))(Q),
     "jvp of grad": lambda f: jvp(grad(loss_of(f)), (Q,), (V,))[1],
     "jvp of grad of the values": lambda f: jvp(grad(lambda v: f(Q, K, v).square().sum()), (V,), (K,))[1],
-    "jvp of vjp": lambda f: jvp(lambda q: vjp(lambda q: f(q, K, V), q)[1](V)[0], (Q,), (K,))[1],
     "grad of jvp": lambda f: grad(lambda q: jvp(loss_of(f), (q,), (V,))[1])(Q),
     "vmap of jvp": lambda f: vmap(lambda q: jvp(loss_of(f), (q,), (V,))[1])(MANY),
     "jvp of vmap": lambda f: jvp(vmap(lambda q: f(q, K, V)), (MANY,), (MANY.flip(0),))[1],
     "vmap of hessian": lambda f: vmap(hessian(loss_of(f)))(MANY),
-    "jvp of vmap of grad": lambda f: jvp(vmap(grad(loss_of(f))), (MANY,), (MANY.flip(0),))[1],
     "linearize": lambda f: linearize(lambda q: f(q, K, V), Q)[1](V),
     "third derivatives": lambda f: jacfwd(jacrev(jacrev(lambda x: f(Q + x, K, V).square().sum())))(Q[..., :1, :1]),
     "a dual level around grad": lambda f: dual(grad(loss_of(f)), Q),
-    "a dual level around vmap": lambda f: dual(lambda x: vmap(lambda q: f(q, K, V))(x), MANY),
 }
 
 
@@ -179,30 +152,6 @@ def test_per_sample_gradients_of_a_layer_are_those_of_each_sample():
             torch.testing.assert_close(found[name][at], expected)
 
 
-def test_a_learned_bias_has_per_sample_gradients():
-    q, k, v = qkv()
-    many = torch.stack([q, -q])
-    bias = rg.bias.T5Relative(heads=4, buckets=8, max_distance=16).double()
-    loss = lambda weights, q: rg.attention(q, k, v, bias=_with(bias, weights)).square().sum()  # noqa: E731
-    found = vmap(grad(loss), in_dims=(None, 0))(bias.weight.detach(), many)
-    for at in range(2):
-        expected = torch.autograd.grad(rg.attention(many[at], k, v, bias=bias).square().sum(), bias.weight)[0]
-        torch.testing.assert_close(found[at], expected)
-
-
-def _with(bias, weights):
-    class Given(rg.bias.Bias):
-        learns = True
-
-        def by_distance(self, distances, heads):
-            return weights[bias.bucket(distances)].T
-
-        def check(self, heads):
-            bias.check(heads)
-
-    return Given()
-
-
 def test_statistics_come_out_of_vmap_too():
     q, k, v = qkv()
     many = torch.stack([q, -q])
@@ -215,13 +164,6 @@ def test_statistics_come_out_of_vmap_too():
     for at, one in enumerate(many):
         for found, expected in zip(vmap(told)(many), told(one), strict=True):
             torch.testing.assert_close(found[at], expected)
-
-
-def test_a_transformed_call_keeps_the_fast_backend():
-    q = torch.randn(1, 2, 300, 8)
-    kept = []
-    vmap(lambda q: kept.append(rg.attention_detail(q, q, q, pattern="causal").plan) or q)(q[None])
-    assert kept[0].backend in ("native", "fused")
 
 
 def test_what_torch_func_cannot_hand_through_is_told_in_words():

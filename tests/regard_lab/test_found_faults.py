@@ -176,7 +176,7 @@ FAULTS = {
     ),
     "13 compiled dropout draws another mask in the backward pass": Fault(
         draw_a_compiled_seed_again,
-        "tests/regard/test_compiled_layers.py::"
+        "tests/regard/test_compiled.py::"
         "test_a_backward_pass_that_computes_again_has_the_dropout_of_the_forward_pass[no budget]",
     ),
 }

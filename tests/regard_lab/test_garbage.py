@@ -24,7 +24,6 @@ PACKAGES = (
     "regard.patterns", "regard_lab.text", "regard_lab.models", "regard_lab.decoding",
     "regard_lab.training", "regard_lab.conversion", "regard_lab.seeing", "regard.storage",
     "regard_lab.training.comparison", "regard_lab.walkthrough", "regard_lab.bench",
-    "regard.testing",
 )  # fmt: skip
 
 GARBAGE: dict[str, Any] = {
@@ -103,32 +102,37 @@ def targets(package: str) -> dict[str, Callable[[], Any]]:
     }
 
 
+def parameters_of(function: Any) -> list[inspect.Parameter]:
+    return [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+
+
+def arguments(name: str, function: Any, garbage: Callable[[inspect.Parameter, bool], Any]) -> tuple[list, dict]:
+    """Positional and named arguments: garbage where the function returns some, else what is sensible or nothing.
+
+    It is asked with each parameter, and whether that needs a value for which nothing sensible is there.
+    """
+    positional, named = [], {}
+    for p in parameters_of(function):
+        own = (f"{name}.{p.name}", *([p.name] if p.default is p.empty else []))
+        made = next((SENSIBLE[key] for key in own if key in SENSIBLE), None)
+        value = garbage(p, made is None and p.default is p.empty and p.kind is not p.VAR_POSITIONAL)
+        if value is p.empty and made is not None:
+            value = made()
+        if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
+            positional += [value] if value is not p.empty else []
+        elif value is not p.empty:
+            named[p.name] = value
+    return positional, named
+
+
 def calls(name: str, function: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """One call for each parameter and each piece of garbage, with the others as they should be."""
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
-
-    def given(parameter: inspect.Parameter) -> Any:
-        for key in (f"{name}.{parameter.name}", parameter.name):
-            if key in SENSIBLE and (parameter.default is parameter.empty or key != parameter.name):
-                return SENSIBLE[key]()
-        return inspect.Parameter.empty
-
-    for chosen in parameters:
+    for chosen in parameters_of(function):
         for label, garbage in GARBAGE.items():
 
-            def call(chosen=chosen, garbage=garbage) -> Any:
-                positional, named = [], {}
-                for p in parameters:
-                    value = garbage if p is chosen else given(p)
-                    if value is p.empty:
-                        if p.default is not p.empty or p.kind is p.VAR_POSITIONAL:
-                            continue
-                        value = garbage
-                    if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
-                        positional.append(value)
-                    else:
-                        named[p.name] = value
-                return function(*positional, **named)
+            def call(chosen: str = chosen.name, garbage: Any = garbage) -> Any:
+                given = arguments(name, function, lambda p, needed: garbage if needed or p.name == chosen else p.empty)
+                return function(*given[0], **given[1])
 
             yield f"{name}({chosen.name}={label})", call
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends.flex.tile_map import MOST_RUNS, TILE, pairs_of_tiles, tile_map
-from regard.backends.limits import Limit, on_dot_products, on_one_start, on_structure, refused, where
-from regard.backends.schedule import pairs_of_long_band, strict_refusal
+from regard.backends.limits import Limited, on_dot_products, on_one_start, on_structure, where
+from regard.backends.schedule import pairs_of_long_band, strictly
 from regard.backends.second_order import first_order_only
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import result_of, with_statistics
@@ -19,14 +19,13 @@ from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns import Grid
-from regard.reprs import Described
 
 LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels; smaller ones are padded with zeros
 KERNELS = 256  # the most compiled kernels kept: one for each dtype, head size, kind of bias, ..., for all patterns
 
 
 @with_sinks
-class Flex(Described):
+class Flex(Limited):
     """Softmax over dot products with any structured pattern, scale, softcap and fixed bias, on cuda.
 
     The first call of a dtype, head size or kind of options compiles a kernel, which takes seconds to a minute; the
@@ -43,17 +42,19 @@ class Flex(Described):
     def __init__(self, devices: tuple[str, ...] = ("cuda",), compiled: bool = True) -> None:
         self.devices = devices
         self.compiled = compiled
+        elsewhere = where(
+            lambda one: one.device not in devices,
+            f"FlexAttention is for {' and '.join(devices)} here; on {{problem.device}} other backends compute "
+            "this without compiling",
+        )
+        self.limits = (elsewhere, *_LIMITS)
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         assert problem.q_start is not None
         grid = Grid.whole(problem.q_len, problem.k_len, problem.q_start)
         grid = grid.block(grid.rows, reachable_keys(problem))
-        cost = _cost(problem, grid)
-        if (refusal := strict_refusal(problem, cost.pairs)) is not None:
-            return refusal
-        return Offer(with_statistics(cost, problem), partial(self.run, problem, grid))
+        cost = with_statistics(_cost(problem, grid), problem)
+        return strictly(problem, Offer(cost, partial(self.run, problem, grid)))
 
     def run(self, problem: Problem, grid: Grid, operands: Operands) -> Result:
         output, log_sum_exp = self._attend(problem, grid, operands)
@@ -86,15 +87,6 @@ class Flex(Described):
             return first_order_only(self.name, output)[0], None
         output, log_sum_exp = first_order_only(self.name, output, log_sum_exp)
         return output, log_sum_exp
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        devices = where(
-            lambda one: one.device not in self.devices,
-            f"FlexAttention is for {' and '.join(self.devices)} here; on {{problem.device}} other backends compute "
-            "this without compiling",
-        )
-        return devices, *_LIMITS
 
 
 _LIMITS = (
@@ -140,7 +132,6 @@ def _fused_at_once(problem: Problem) -> bool:
 
 
 def _cost(problem: Problem, grid: Grid) -> Cost:
-    """The cost of computing every tile that may contain an allowed pair."""
     long = pairs_of_long_band(problem, TILE, TILE)
     if long is None:
         pairs = pairs_of_tiles(problem.pattern, grid, problem.batch, problem.heads)

@@ -28,14 +28,7 @@ ChangeScore = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)  # a cached result may be used later in a call with gradients
 def block_mask(tiles: TileMap, q_len: int, k_len: int, device: torch.device) -> BlockMask:
-    """FlexAttention's block mask of a tile map.
-
-    Args:
-        tiles: the tile map of a pattern.
-        q_len: number of queries.
-        k_len: number of reachable keys.
-        device: device of the call's tensors.
-    """
+    """FlexAttention's block mask of a tile map."""
     kinds = tiles.kinds.to(device)
     if tiles.limits is not None:
         allows = _by_limits(tiles.limits.to(device))

@@ -120,7 +120,6 @@ def _pairs_of_one(pattern: Pattern, grid: Grid) -> int:
 
 
 def schedule_of(pattern: Pattern, grid: Grid) -> Schedule:
-    """The schedule of a grid in rows of tiles."""
     assert isinstance(grid.q_start, int)
     return Schedule(pattern, grid.q_len, grid.k_len, (grid.q_start, grid.q_start), grid.keys, TILE)
 

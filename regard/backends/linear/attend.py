@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from regard.backends.limits import no_weights, not_empty, refused, where
+from regard.backends.limits import Limited, no_weights, not_empty, on_mechanism, where
 from regard.backends.linear.sight import Sight, visible_keys, without_hidden
 from regard.backends.linear.walk import BLOCK, CHUNK, Step, Sums, Walk, WalkTensors, longer_on, normalised, vanishing
 from regard.backends.second_order import Piece, gradients
@@ -23,7 +23,6 @@ from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns import Causal
-from regard.reprs import Described
 
 
 def follow(walk: Walk, tensors: WalkTensors) -> tuple[torch.Tensor, torch.Tensor]:
@@ -200,7 +199,6 @@ class _WayBack:
         return both
 
     def result(self) -> list[torch.Tensor | None]:
-        """The gradients of all tensors, in their order and shapes."""
         k_log, k = self.tensors.k_log, self.tensors.k.flatten(0, 1)
         dk_log = None if k_log is None else (k * self.dk).sum(-1)  # exp(k_log) scales the key
         grads = (self.dq, self.dk, self.dv, dk_log, self.ddecay_log, self.dleast)
@@ -225,14 +223,7 @@ class Pack:
 
 
 def pack_documents(ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device) -> list[Pack]:
-    """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids.
-
-    Args:
-        ids: each (length or more,) or (batch, length or more).
-        batch: number of batch rows.
-        length: number of positions.
-        device: device of the result.
-    """
+    """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids."""
     names = torch.arange(batch, device=device)[:, None].expand(batch, length)
     for one in ids:
         _, here = torch.unique(one.to(device)[..., :length], return_inverse=True)
@@ -380,15 +371,12 @@ def _walked(sight: Sight, features: Features, v: torch.Tensor) -> Outputs:
     return output, log if features.q_log is None else log + features.q_log
 
 
-class Linear(Described):
+class Linear(Limited):
     """Mechanisms with feature maps (linear attention), with log_sum_exp as the only statistic."""
 
     name = "linear"
     limits = (
-        where(
-            lambda problem: not isinstance(problem.mechanism, Kernelised),
-            "it computes linear attention by feature maps, not {problem.mechanism}",
-        ),
+        on_mechanism(Kernelised, "linear attention by feature maps"),
         not_empty,
         no_weights,
         where(
@@ -401,9 +389,7 @@ class Linear(Described):
         ),
     )
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(self.limits, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         by_document = bool(problem.pattern.documents)
         return Offer(_cost(problem, by_document), partial(self.run, problem))
 

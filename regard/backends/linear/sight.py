@@ -98,7 +98,11 @@ class Sight:
         """The features and values (batch, kv_heads, keys, v_dim) as a walk reads them."""
         q = features.q.unflatten(1, (features.k.shape[1], -1))  # (batch, kv_heads, group, rows, features)
         tensors = self._without_hidden(WalkTensors(q, features.k, v, *_logarithms(features)))
-        return tensors if features.floor is None else replace(tensors, least=self._least(features.floor, tensors))
+        return (
+            tensors
+            if features.floor is None
+            else replace(tensors, least=self._at_rows(self._running(features.floor, tensors)))
+        )
 
     def _without_hidden(self, tensors: WalkTensors) -> WalkTensors:
         if self.visible is None:
@@ -113,10 +117,6 @@ class Sight:
     def least_after(self, floor: float, tensors: WalkTensors) -> torch.Tensor:
         """`least` for the call that continues this one."""
         return self._running(floor, tensors)[..., -1:]
-
-    def _least(self, floor: float, tensors: WalkTensors) -> torch.Tensor:
-        """The value of `_running` at the last key that each row may look at, (batch, kv_heads, rows)."""
-        return self._at_rows(self._running(floor, tensors))
 
     def _running(self, floor: float, tensors: WalkTensors) -> torch.Tensor:
         """log(floor · Σ exp(k_log_j + Σ decay_log_t)), (batch, kv_heads, keys), in float64."""

@@ -115,7 +115,8 @@ class Chunk:
     def added(self) -> torch.Tensor:
         """The factor of each key in the sum after, (u, n, 1)."""
         if self.learning:
-            log = self.k_log + _later(self.decay_log) - self.scale[:, -1:]
+            later = functional.pad(self.decay_log[:, 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)  # Σ decay_log_t, t > j
+            log = self.k_log + later - self.scale[:, -1:]
         else:
             log = self.log - self.highest[:, -1:]
         return self._exp(log)[..., None]
@@ -125,7 +126,6 @@ class Chunk:
         return x.to(self.k.dtype).exp()
 
     def after(self) -> Sums:
-        """The sum including these keys."""
         if not self.scaled:
             return Sums(torch.baddbmm(self.before.total, self.k.mT, self.v), None)
         total = torch.baddbmm(self.before.total * self.kept, (self.k * self.added).mT, self.v)
@@ -185,11 +185,6 @@ def _between(decay_log: torch.Tensor) -> torch.Tensor:
     c_i - c_j has the same value, but its gradient has a larger rounding error, for the reason given in `_crossing`.
     """
     return decay_log[..., None].expand(*decay_log.shape, decay_log.shape[-1]).tril(-1).cumsum(1)
-
-
-def _later(decay_log: torch.Tensor) -> torch.Tensor:
-    """The sum of decay_log_t over t > j, (u, j)."""
-    return functional.pad(decay_log[:, 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
 
 
 def _crossing(pairs: torch.Tensor) -> torch.Tensor:
@@ -308,7 +303,6 @@ class WalkTensors:
         return self.k.shape[0], self.k.shape[1]
 
     def start(self) -> Sums:
-        """The sum of no keys."""
         like = self.k.new_empty(math.prod(self.units))
         return Sums.none(like, self.k.shape[-1], self.v.shape[-1], self.k_log is not None)
 
@@ -319,7 +313,6 @@ class WalkTensors:
         return Chunk(before, k, with_ones(v), *logs)
 
     def queries(self, rows: slice) -> torch.Tensor:
-        """Some of the queries, (u, g, n, features)."""
         return self.q[:, :, :, rows].flatten(0, 1)
 
     def lowest(self, log: torch.Tensor | None, rows: slice) -> torch.Tensor | None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import torch
 
 from regard.backends.composed import Calls
-from regard.backends.limits import not_empty, on_dot_products, refused, where
+from regard.backends.limits import Limited, not_empty, on_dot_products, refused, where
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
 from regard.backends.native.steps import steps_of
-from regard.backends.schedule import Schedule, pairs_of_long_band, strict_refusal
+from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Pattern
-from regard.reprs import Described
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5}
@@ -51,28 +50,19 @@ LIMITS = (
 
 
 @with_sinks
-class Native(Described):
+class Native(Limited):
     """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
 
     name = "native"
     limits = LIMITS
 
-    def assess(self, problem: Problem) -> Offer | Refusal:
-        if (refusal := refused(LIMITS, problem)) is not None:
-            return refusal
+    def offer(self, problem: Problem) -> Offer | Refusal:
         library = load()
         assert isinstance(library, Library)
-        pairs, estimated = _pairs(problem, library)
-        if (refusal := strict_refusal(problem, pairs)) is not None:
-            return refusal
         kernel, reads = Kernel(library, problem), _reads_stored(problem)
         steps = steps_of(library, problem) if reads else None
-        return Offer(
-            with_kernel_statistics(_cost(problem, library, pairs, estimated), problem),
-            kernel.run,
-            takes_stored=reads,
-            steps=None if steps is None else steps.run,
-        )
+        cost = with_kernel_statistics(_cost(problem, library, *_pairs(problem, library)), problem)
+        return strictly(problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run))
 
 
 def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:

@@ -55,11 +55,7 @@ def digest() -> str:
 
 
 def find_compiler() -> list[str]:
-    """The command of a C++ compiler: $CXX, else the first of g++, c++ and clang++, else that of the package ziglang.
-
-    Raises:
-        BuildError: there is none.
-    """
+    """The command of a C++ compiler: $CXX, else the first of g++, c++ and clang++, else that of the package ziglang."""
     if chosen := os.environ.get("CXX"):
         return shlex.split(chosen)
     for name in COMPILERS:
@@ -123,7 +119,6 @@ def newest_glibc(library: Path) -> tuple[int, int] | None:
 
 
 def _run_all(commands: list[list[str]]) -> None:
-    """Run the commands beside each other."""
     try:
         running = [subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for one in commands]
     except OSError as reason:

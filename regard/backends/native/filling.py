@@ -70,7 +70,6 @@ class Filled:
 
 
 def starts_of(problem: Problem, operands: Operands) -> torch.Tensor:
-    """The position of the first query of each batch row, (batch,) int64."""
     start = operands.grid.q_start
     if isinstance(start, torch.Tensor):
         return start.to("cpu").contiguous()
@@ -157,5 +156,4 @@ def dense(x: torch.Tensor) -> torch.Tensor:
 
 
 def wide(x: torch.Tensor) -> torch.dtype:
-    """The dtype in which the kernel computes."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

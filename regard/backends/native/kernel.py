@@ -59,7 +59,6 @@ class KernelStatistics:
 
     @property
     def address(self) -> int:
-        """The address of the struct in memory."""
         return ctypes.addressof(self._struct)
 
     def results(self) -> dict[str, Any]:
@@ -124,7 +123,6 @@ class Kernel:
         self._spare: list[Filled] = []  # structs that no call uses now
 
     def run(self, operands: Operands) -> Result:
-        """Output and statistics."""
         want = self.problem.want
         q, k, v, bias = operands.q, operands.k, operands.v, operands.bias
         asked = KernelStatistics(self.problem, operands.grid.keys, self.wide) if self._in_kernel else None
@@ -251,7 +249,6 @@ class Differentiated:
 
 
 def _of_bias(bias: torch.Tensor | Relative | None) -> torch.Tensor:
-    """The tensor of a bias, or its table."""
     assert bias is not None
     return bias.table if isinstance(bias, Relative) else bias
 

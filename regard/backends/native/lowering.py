@@ -41,12 +41,10 @@ class Lowered:
 
     @property
     def address(self) -> int:
-        """The address of the structs in memory."""
         return ctypes.addressof(self.structs)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         tensors = (
             x for arrays, _ in self.schedules for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)
         )

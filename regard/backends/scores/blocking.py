@@ -52,7 +52,6 @@ class ScoreBlock:
 
     @property
     def heads(self) -> slice:
-        """The query heads."""
         group = self.shape[1] // self.kv_heads
         return slice(self.lot.kv_heads.start * group, self.lot.kv_heads.stop * group)
 
@@ -137,7 +136,6 @@ class Blocking:
 
     @property
     def lot_count(self) -> int:
-        """The number of `lots`."""
         batch, heads = self.problem.batch, self.problem.kv_heads
         if self._fitting >= heads:
             return -(-batch // (self._fitting // heads))

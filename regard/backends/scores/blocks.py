@@ -20,6 +20,7 @@ from regard.backends.scores.formulas import Centres, Dots, TanhSums, visible_spa
 from regard.core.backend import Operands, Relative
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores import AroundCentre, TanhSum
+from regard.patterns.grid import four_axes
 
 LOG2E = 1 / math.log(2)
 
@@ -69,11 +70,9 @@ class Scores:
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """(batch, heads, q_len)."""
         return self.problem.batch, self.problem.heads, self.problem.q_len
 
     def workspace(self) -> Workspace:
-        """A workspace for any block."""
         return Workspace(torch.empty(self.blocking.largest, dtype=self.dtype, device=self.grid.device))
 
     def split(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -159,9 +158,8 @@ class Scores:
 
     def hidden(self, rows: range, keys: range) -> torch.Tensor:
         """-inf where the pattern masks a pair, 0 elsewhere, (batch or 1, heads or 1, rows, keys)."""
-        allowed = self.problem.pattern.evaluate(self.grid.block(rows, keys)).to(self.dtype)
-        hidden = allowed.reciprocal().neg_().add_(1)  # 1 - 1/1 = 0 and 1 - 1/0 = -inf, faster than a masked fill
-        return hidden if hidden.dim() == 4 else hidden[None, None]
+        allowed = four_axes(self.problem.pattern.evaluate(self.grid.block(rows, keys))).to(self.dtype)
+        return allowed.reciprocal().neg_().add_(1)  # 1 - 1/1 = 0 and 1 - 1/0 = -inf, faster than a masked fill
 
     def find_empty_rows(self) -> torch.Tensor:
         """Which rows may look at no key, (batch, heads, q_len), by evaluating every run."""
@@ -237,7 +235,6 @@ class ScoreGradients:
         self.scores.formula.send(block, gradient, q, k, dq, dk)
 
     def close(self, rows: range) -> None:
-        """End a row block."""
         self.dq[:, :, rows.start : rows.stop] = self._dq.view(*self.dq.shape[:2], len(rows), -1)
 
     def by_input(self, inputs: Inputs) -> Inputs:

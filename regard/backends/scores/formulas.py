@@ -40,7 +40,6 @@ def score_flops_backward(problem: Problem) -> float:
 
 
 def sums_tanh(problem: Problem) -> bool:
-    """Whether its scores are sums of tanh."""
     score = getattr(problem.mechanism, "score", None)
     return isinstance(score.score if isinstance(score, AroundCentre) else score, TanhSum)
 

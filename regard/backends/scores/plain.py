@@ -23,6 +23,7 @@ from regard.core.problem import Problem
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores import AroundCentre
 from regard.patterns import Grid
+from regard.patterns.grid import four_axes
 from regard.patterns.ranges import Ranges
 
 NUMBERS = 1 << 20  # in the scores of one block, or in the terms of its tanh sums
@@ -70,7 +71,7 @@ class PlainRows:
         """The scores (batch, heads, rows, keys), and which of them are masked."""
         problem = self.problem
         wide = torch.promote_types(q.dtype, torch.float32)
-        hidden = ~self._by_run(lambda grid: _four(problem.pattern.evaluate(grid)))
+        hidden = ~self._by_run(lambda grid: four_axes(problem.pattern.evaluate(grid)))
         bias = None if bias is None else self._spread(bias.to(wide))
         if bias is not None:
             hidden = hidden | (bias == -math.inf)
@@ -94,7 +95,7 @@ class PlainRows:
 
     def distances(self) -> torch.Tensor:
         """|k_pos - q_pos|, (batch or 1, 1, rows, keys)."""
-        return self._by_run(lambda grid: _four((grid.k_pos - grid.q_pos).abs()))
+        return self._by_run(lambda grid: four_axes((grid.k_pos - grid.q_pos).abs()))
 
     @property
     def _local(self) -> AroundCentre:
@@ -138,7 +139,6 @@ class Scored:
 
     @property
     def empty(self) -> torch.Tensor:
-        """The empty rows, (batch, heads, rows)."""
         return self.hidden.all(-1)
 
 
@@ -181,7 +181,3 @@ def softmax_pieces(problem: Problem, operands: Operands) -> Iterator[Piece]:
 
         keys = slice(None), slice(None), rows.columns
         yield Piece(compute, (keys, *rows.inputs), (rows.lines, rows.lines))
-
-
-def _four(x: torch.Tensor) -> torch.Tensor:
-    return x if x.dim() == 4 else x[None, None]

@@ -37,7 +37,6 @@ class Collector:
 
     @classmethod
     def wanted(cls, problem: Problem) -> bool:
-        """Whether the problem requests this statistic."""
         return cls.name in problem.want
 
     def begin(self) -> None:
@@ -45,7 +44,6 @@ class Collector:
         self.result = self._zeros(*self.scores.rows)
 
     def needs(self, block: ScoreBlock) -> bool:
-        """Whether this block contributes to it."""
         return True
 
     def collect(self, block: ScoreBlock, logs: torch.Tensor, weights: torch.Tensor) -> None:

@@ -25,18 +25,13 @@ from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
 from regard.patterns import Grid
+from regard.patterns.arguments import runs
 
 PAIR = 80  # cost of the pass for each score beside computing the score, in floating-point operations that take as long
 
 
 def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.Tensor) -> dict[str, Any]:
-    """The requested statistics except log_sum_exp, by their names in `Result`.
-
-    Args:
-        problem: the call.
-        operands: its tensors.
-        log_sum_exp: of every row over its allowed keys, (batch, heads, q_len), -inf for empty rows.
-    """
+    """The requested statistics except log_sum_exp, by their names in `Result`."""
     blocking = _blocking(problem)
     if blocking is None:
         return {}
@@ -85,14 +80,10 @@ def with_statistics(cost: Cost, problem: Problem) -> Cost:
         cost,
         flops=flops,
         pace=(cost.pace * cost.flops + here) / flops if flops else cost.pace,
-        peak_bytes=cost.peak_bytes + 16 * blocking.largest + _bytes_of_weights(problem),
+        peak_bytes=cost.peak_bytes + 16 * blocking.largest + (4 * problem.pairs if "weights" in problem.want else 0),
         calls=cost.calls + times * 4 * size.blocks,
         estimated=cost.estimated or not size.exact,
     )
-
-
-def _bytes_of_weights(problem: Problem) -> int:
-    return 4 * problem.pairs if "weights" in problem.want else 0
 
 
 def _blocking(problem: Problem) -> Blocking | None:
@@ -231,13 +222,7 @@ def _rows_wanted(problem: Problem) -> list[range] | None:
     chosen = requested(WeightsOf, problem.want)
     if chosen is None or set(problem.want) - {"log_sum_exp", chosen}:
         return None
-    runs: list[range] = []
-    for row in sorted(chosen.rows):
-        if runs and runs[-1].stop == row:
-            runs[-1] = range(runs[-1].start, row + 1)
-        else:
-            runs.append(range(row, row + 1))
-    return runs
+    return list(runs(chosen.rows))
 
 
 def observe(problem: Problem, grid: Grid, weights: torch.Tensor, seen: torch.Tensor) -> dict[str, Any]:

@@ -275,7 +275,6 @@ def load_folder(folder: str | Path) -> tuple[PreTrainedModel, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 

@@ -63,7 +63,6 @@ class ModuleCall(NamedTuple):
     became: Mapping[str, str] = {}
 
     def options(self) -> dict[str, Any]:
-        """The keywords of `attention`."""
         return {
             "pattern": self.pattern, "q_start": self.q_start, "bias": self.bias, "softcap": self.softcap,
             "scale": self.scale, "dropout": self.dropout, "sink": self.sink, "mechanism": self.mechanism,

@@ -68,16 +68,9 @@ class PatternMask(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls,
-        pattern: Pattern,
-        q_start: int,
-        shape: tuple[int, ...],
-        device: torch.device,
-        dense: Callable[[], torch.Tensor],
-        *,
-        reason: str | None = None,
-        dtype: torch.dtype = torch.float32,
+        cls, pattern: Pattern, q_start: int, shape: tuple[int, ...], device: torch.device, *given: Any, **options: Any
     ) -> PatternMask:
+        dtype = options.get("dtype", torch.float32)
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
     def __init__(
@@ -328,11 +321,9 @@ class TracedMask(Described):
         self.joined: list[tuple[Any, Pattern]] = []  # with each `Substitute`: layers share the mask
 
     def dim(self) -> int:
-        """The number of axes."""
         return 4
 
     def size(self, axis: int | None = None) -> Any:
-        """The sizes of the axes, or of one."""
         return self.shape if axis is None else self.shape[axis]
 
     def to(self, *given: Any, **options: Any) -> TracedMask:

@@ -220,7 +220,6 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
         cache: Any = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        """attention_mask: as registered attention gets it."""
         _refuse_weights(others.get("output_attentions"))
         crossing = encoder_hidden_states is not None
         cache = given_cache(cache, *others.values())
@@ -261,7 +260,6 @@ class RegardFalconAttention(FalconAttention):
         position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        """attention_mask: as registered attention gets it."""
         _refuse_weights(output_attentions)
         assert position_embeddings is not None
         q, k, v = (one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states)))

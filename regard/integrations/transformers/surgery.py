@@ -208,7 +208,6 @@ def _layers(model: PreTrainedModel, layers: Any) -> tuple[str, ...]:
 
 
 def _check_layer(name: str, module: nn.Module, pattern: Pattern, mechanism: Mechanism | None) -> None:
-    """Raise if a module cannot take the change."""
     if CHANGE in module.__dict__:
         raise ArgumentError(f"the attention of {name!r} is replaced already; undo that first")
     if CROSSING.search(name.rpartition(".")[2]) and pattern.compares_positions:
@@ -255,7 +254,6 @@ class _PositionTable:
 
     @property
     def positions(self) -> int:
-        """How many positions it had."""
         return len(self.weight) - self.offset
 
     def lengthened(self, length: int) -> torch.Tensor:

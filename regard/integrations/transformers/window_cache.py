@@ -177,7 +177,6 @@ class WindowLayer(DynamicLayer):
         return self.cumulative_length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """The length of the whole text."""
         return self.cumulative_length
 
     def crop(self, tokens_to_remove: int) -> None:

@@ -14,28 +14,12 @@ from regard.arguments import a_path, count_of, refuse_wrapper, shown, whole, yes
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, kept, read
+from regard.patterns.grid import checked_device
 from regard.storage import save_tensors
 
 
-def checked_device(device: torch.device | str) -> torch.device:
-    """The device, checked.
-
-    Raises:
-        ArgumentError: not a device, nor the name of one.
-    """
-    try:
-        return torch.device(device)
-    except (TypeError, RuntimeError, ValueError):
-        raise ArgumentError(f"device is {shown(device)}; it needs a torch.device or its name, such as 'cpu'") from None
-
-
 def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
-    """Check an index of batch rows, integers (new batch,).
-
-    Raises:
-        ShapeError: not a tensor of integers with one axis.
-        ArgumentError: an index outside the batch.
-    """
+    """Check an index of batch rows, integers (new batch,)."""
     if not isinstance(index, torch.Tensor) or index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"reorder takes integers (new batch,), not {shown(index)}")
     refuse_wrapper("the index of rows", index)

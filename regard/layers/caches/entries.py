@@ -95,7 +95,6 @@ class Held:
 
     @property
     def entries(self) -> int:
-        """Number of entries held."""
         return self.stop - self.start
 
     @property
@@ -105,7 +104,6 @@ class Held:
 
     @property
     def room(self) -> int:
-        """Number of slots allocated."""
         return self.planes["k"].shape[2]
 
     @property
@@ -163,7 +161,6 @@ class Held:
         return replace(self, start=self.start + count, first=self.first + count)
 
     def cropped(self, length: int) -> Held:
-        """The entries at positions below `length`."""
         return replace(self, stop=self.start + length - self.first)
 
 
@@ -172,11 +169,7 @@ LARGEST = 2**62  # larger positions could overflow int64
 
 
 def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
-    """The kind of cache in a file.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, or holds none of `kinds`.
-    """
+    """The kind of cache in a file."""
     words = load_tensor_metadata(path)
     if words.get("format") != FORMAT or words.get("cache") not in kinds:
         raise CheckpointError(
@@ -187,11 +180,7 @@ def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
 
 
 def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str) -> tuple[int | None, Held]:
-    """Read the capacity and the entries of a cache of this kind, checking every claim of the file.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, of another kind, or inconsistent.
-    """
+    """Read the capacity and the entries of a cache of this kind, checking every claim of the file."""
     read_kind(path, (kind,))
     words, planes = load_tensor_metadata(path), load_tensors(path)
     first = whole_number(path, words, "first")
@@ -210,11 +199,7 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
 
 
 def whole_number(path: Path, words: dict[str, str], name: str) -> int:
-    """A whole number from the metadata of a file.
-
-    Raises:
-        CheckpointError: anything else.
-    """
+    """A whole number from the metadata of a file."""
     text = words.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < LARGEST):
         raise CheckpointError(f"{path}: {name} is {text[:40]!r}, not a whole number")

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_path, shown, suggest
-from regard.errors import ArgumentError
+from regard.arguments import a_path, one_of
 from regard.layers.caches.base import Cache
 from regard.layers.caches.entries import Held, read_kind
 from regard.layers.caches.paged import PagedCache
@@ -91,9 +90,7 @@ def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: An
     >>> new_cache("static", 2, 4, 64, dtype="int8", capacity=512)
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ArgumentError(f"kind={shown(kind)} does not exist; {suggest(kind, KINDS)}")
-    return KINDS[kind](batch, kv_heads, head_dim, **options)
+    return KINDS[one_of("kind", kind, KINDS)](batch, kv_heads, head_dim, **options)
 
 
 def load_cache(path: str | Path, device: torch.device | str = "cpu") -> Cache:

@@ -27,7 +27,6 @@ class Pool:
 
     @property
     def pages(self) -> int:
-        """The number of pages, used or free."""
         return self.planes["k"].shape[1]
 
     def take(self, count: int) -> list[Page]:

@@ -15,11 +15,12 @@ from regard.backends.linear.walk import Sums, Walk, normalised
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
-from regard.layers.caches.base import Owned, check_rows, checked_device
+from regard.layers.caches.base import Owned, check_rows
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
 from regard.patterns import Causal, Grid, Pattern
+from regard.patterns.grid import checked_device
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
 FORMAT = "1"
@@ -45,7 +46,6 @@ class Summed:
         return {one.name: x for one in fields(self) if (x := getattr(self, one.name)) is not None}
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
-        """These sums with `change` applied to every tensor."""
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
 
     def fits(self, mechanism: Kernelised, sizes: Mapping[str, int]) -> bool:

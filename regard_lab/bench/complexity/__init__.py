@@ -4,7 +4,17 @@ A row is a declaration in `rows`. Its exponents are fitted and reported beside t
 """
 
 from regard_lab.bench.complexity.measuring import run_complexity
-from regard_lab.bench.complexity.report import Reading, Table, describe_table, read_row
-from regard_lab.bench.complexity.rows import ROWS, Call, Growth, Row
+from regard_lab.bench.complexity.report import CostTable, Reading, describe_table, read_row
+from regard_lab.bench.complexity.rows import ROWS, CostGrowth, CostRow, TimedCall
 
-__all__ = ["run_complexity", "describe_table", "read_row", "Reading", "ROWS", "Row", "Call", "Growth", "Table"]
+__all__ = [
+    "run_complexity",
+    "describe_table",
+    "read_row",
+    "Reading",
+    "ROWS",
+    "CostRow",
+    "TimedCall",
+    "CostGrowth",
+    "CostTable",
+]

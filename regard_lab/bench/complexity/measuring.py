@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from regard.arguments import suggest
-from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard_lab.bench.complexity.report import EFFORTS, Effort, Table, draw_table, write_table
-from regard_lab.bench.complexity.rows import ROWS, Row
-from regard_lab.bench.measuring import peak_of, take_turns, threads
-from regard_lab.bench.running import begin
+from regard.errors import RegardError, UnsupportedError
+from regard_lab.bench.complexity.report import EFFORTS, CostTable, Effort, draw_table, write_table
+from regard_lab.bench.complexity.rows import ROWS, CostRow
+from regard_lab.bench.measuring import call_apart, peak_of, take_turns, threads
+from regard_lab.bench.running import begin, chosen_of, measure_missing
 
 # Squares, so that a stride of sqrt(n) divides the length.
 LENGTHS = tuple(side**2 for side in (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536))
 CHECKED_AT, CLOSE = 1024, 1e-4  # length of the check; accepted error relative to the largest number
-PROGRAM = "import sys; from regard_lab.bench.complexity.measuring import answer_parent; answer_parent(sys.argv[1])"
 Point = dict[str, Any]
 
 
-def is_right(row: Row) -> float | None:
+def is_right(row: CostRow) -> float | None:
     """The error against another backend at a short length, relative to the largest number; None without another."""
     call = row.prepare(CHECKED_AT)
     if call.expected is None:
@@ -37,7 +30,7 @@ def is_right(row: Row) -> float | None:
 
 
 def measure_times(
-    row: Row, effort: Effort, tell: Callable[[str], None], lengths: Iterable[int]
+    row: CostRow, effort: Effort, tell: Callable[[str], None], lengths: Iterable[int]
 ) -> tuple[list[Point], str | None]:
     """CPU seconds on 1 thread at increasing lengths; and the reason if a length was refused, else None."""
     points: list[Point] = []
@@ -62,7 +55,7 @@ def _short(refusal: UnsupportedError) -> str:
     return (text[memory.start() :] if memory else text).partition(" (")[0]
 
 
-def _enough(row: Row, effort: Effort, points: list[Point], n: int) -> bool:
+def _enough(row: CostRow, effort: Effort, points: list[Point], n: int) -> bool:
     if not points:
         return False
     if row.longest is not None and n > row.longest:
@@ -74,22 +67,14 @@ def _enough(row: Row, effort: Effort, points: list[Point], n: int) -> bool:
     return trusted >= effort.wanted and last["length"] >= effort.reach
 
 
-def measure_memory(name: str, lengths: list[int]) -> list[Point]:
-    """Measure the peak memory of a row beside its tensors at each length, in a separate process.
-
-    Raises:
-        RegardError: the process failed; the message has the last line of its error output.
-    """
-    asked = json.dumps({"row": name, "lengths": lengths})
-    done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
-    if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RegardError(f"the memory of {name} was not measured: {words[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
+def memory_of(row: str, lengths: list[int]) -> list[Point]:
+    """The peak memory of a row beside its tensors at each length; a separate process calls it."""
+    with threads(1):
+        return memory_here(ROWS[row], lengths)
 
 
-def memory_here(row: Row, lengths: list[int]) -> list[Point]:
-    """Measure the same in this process, after a short call that loads libraries."""
+def memory_here(row: CostRow, lengths: list[int]) -> list[Point]:
+    """The same of any row, after a short call that loads libraries."""
     row.prepare(CHECKED_AT).run()
     points = []
     for n in lengths:
@@ -97,15 +82,6 @@ def memory_here(row: Row, lengths: list[int]) -> list[Point]:
         points.append({"length": n, "bytes": peak_of(call.run)})
         del call
     return points
-
-
-def answer_parent(asked: str) -> None:
-    """The main function of the separate process."""
-    from regard_lab.bench.complexity.rows import ROWS
-
-    wanted = json.loads(asked)
-    torch.set_num_threads(1)
-    sys.stdout.write(f"{json.dumps(memory_here(ROWS[wanted['row']], wanted['lengths']))}\n")
 
 
 SHORTEST_HELD = 1024  # the memory of shorter calls is too small to measure
@@ -118,7 +94,7 @@ def run_complexity(
     out: Path | None = None,
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
-) -> Table:
+) -> CostTable:
     """Measure rows on the CPU; after each, write `complexity.json`, `complexity.md` and curves.
 
     Args:
@@ -135,25 +111,18 @@ def run_complexity(
         ArgumentError: an unknown row, or results that were measured in another environment.
         DataError: there is nothing to resume.
     """
-    chosen = list(names) or list(ROWS)
-    for name in chosen:
-        if name not in ROWS:
-            raise ArgumentError(f"no row is called {name!r}; {suggest(name, ROWS)}")
+    chosen = chosen_of("row", names, ROWS)
     command = ["regard bench complexity", *([] if set(chosen) == set(ROWS) else chosen)]
-    table = begin(Table, out, quick=quick, resume=resume, device="cpu", command=command, tell=tell)
-    for name in chosen:
-        if name in table.rows:
-            tell(f"{name}: measured before")
-            continue
-        table.rows[name] = _measured(ROWS[name], quick, tell)
-        if out is not None:
-            table.save(out)
-            write_table(table, out)
-            draw_table(table, out)
-    return table
+    table = begin(CostTable, out, quick=quick, resume=resume, device="cpu", command=command)
+
+    def write(_: str, folder: Path) -> None:
+        write_table(table, folder)
+        draw_table(table, folder)
+
+    return measure_missing(table, chosen, out, tell, lambda name: _measured(ROWS[name], quick, tell), write)
 
 
-def _measured(row: Row, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+def _measured(row: CostRow, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
     """The record of a row; a wrong or failed row has a "reason" and no times."""
     try:
         error = is_right(row)
@@ -169,7 +138,7 @@ def _measured(row: Row, quick: bool, tell: Callable[[str], None]) -> dict[str, A
     if held:
         tell(f"{row.name}: memory")
         try:
-            record["memory"] = measure_memory(row.name, held)
+            record["memory"] = call_apart(memory_of, row.name, row=row.name, lengths=held)
         except RegardError as failure:
             record["memory_reason"] = str(failure)
     return record

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
-from regard.arguments import count_of
-from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import replace_file
-from regard_lab.bench.complexity.rows import ROWS, Growth, Row, slope
+from regard_lab.bench.complexity.rows import ROWS, CostGrowth, CostRow, slope
 from regard_lab.bench.measuring import Pace
-from regard_lab.bench.report import seconds
+from regard_lab.bench.report import aligned, markdown_table, measured_on, new_picture, seconds
 from regard_lab.bench.results import Results
 
 NEAR = 0.15  # the largest difference of exponents with which a promise is kept
@@ -25,7 +22,7 @@ Points = Sequence[Mapping[str, Any]]
 
 @brief
 @dataclass
-class Table(Results):
+class CostTable(Results):
     """Results of all rows by name: times and memory by length, and the error against another backend."""
 
     file: ClassVar[str] = "complexity.json"
@@ -91,7 +88,7 @@ class Fit:
         return self.found is not None and self.promised is not None and self.found <= self.promised + NEAR
 
     @classmethod
-    def of(cls, points: Points, key: str, least: float, growth: Growth) -> Fit:
+    def of(cls, points: Points, key: str, least: float, growth: CostGrowth) -> Fit:
         """The fit over the points whose `key` is at least `least`."""
         lengths, values = _counted(points, key, least)
         if len(lengths) < 2:
@@ -110,7 +107,7 @@ class Reading:
     crossover: str
 
 
-def read_row(row: Row, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
+def read_row(row: CostRow, record: Mapping[str, Any], exact: Mapping[str, Any] | None, trusted: float) -> Reading:
     """Evaluate the record of a row.
 
     Args:
@@ -182,7 +179,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
-def draw_table(table: Table, folder: Path) -> Path | None:
+def draw_table(table: CostTable, folder: Path) -> Path | None:
     """Draw `complexity.png`; None if no row has two lengths.
 
     Raises:
@@ -192,11 +189,7 @@ def draw_table(table: Table, folder: Path) -> Path | None:
     groups = [group for group in GROUPS if any(ROWS[name].group == group for name in measured)]
     if not groups:
         return None
-    with needed("matplotlib", "a picture"):
-        import matplotlib
-        from matplotlib.figure import Figure
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        figure = Figure(figsize=(4.6 * len(groups), 9.6), facecolor="white", layout="constrained")
+    with new_picture(folder / PICTURE, 4.6 * len(groups), 9.6) as figure:
         panels = figure.subplots(2, len(groups), sharex=True, sharey="row", squeeze=False)
         for column, group in enumerate(groups):
             names = [name for name in measured if ROWS[name].group == group and name != EXACT]
@@ -207,9 +200,6 @@ def draw_table(table: Table, folder: Path) -> Path | None:
             panels[1, column].legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14))
         panels[0, 0].set_ylabel("seconds of CPU time, 1 thread, forward")
         panels[1, 0].set_ylabel("MiB beside the tensors")
-        picture = BytesIO()
-        figure.savefig(picture, format="png", dpi=120, metadata={"Software": None})
-    replace_file(folder / PICTURE, picture.getvalue())
     return folder / PICTURE
 
 
@@ -228,45 +218,39 @@ FILE = "complexity.md"
 HEAD = ("layer", "promised", "sequential", "path", "time exponent", "memory exponent", "cheaper than exact from")
 
 
-def describe_table(table: Table) -> list[str]:
+def describe_table(table: CostTable) -> list[str]:
     """Format the table as lines of text."""
-    rows = [HEAD, *(_cells(ROWS[name], reading) for name, reading in _readings(table).items())]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [*lines, "", summary(table), *_remarks(table)]
+    return [*aligned([HEAD, *_rows(table)]), "", summary(table), *_remarks(table)]
 
 
-def write_table(table: Table, folder: Path) -> None:
+def write_table(table: CostTable, folder: Path) -> None:
     """Write `complexity.md`: the table, remarks, every measurement, and how it was measured."""
     replace_file(folder / FILE, render_markdown(table).encode())
 
 
-def render_markdown(table: Table) -> str:
+def render_markdown(table: CostTable) -> str:
     """The report as a page of Markdown."""
-    here, effort = table.environment, EFFORTS[table.quick]
+    trusted = EFFORTS[table.quick].trusted
     lines = [
         "# Time and memory by length", "",
         "How the cost of each layer grows with the length n of a text, compared with what its paper promises. An",
         "exponent of 2 means that a text twice as long costs 4 times as much. Exponents are fitted to the logarithms",
         "of the measured medians. The promised exponent is in brackets; it is fitted to the same lengths.", "",
-        summary(table), "", _line(HEAD), _line(("---",) * len(HEAD)),
-        *(_line(_cells(ROWS[name], reading)) for name, reading in _readings(table).items()), "",
+        summary(table), "", *markdown_table(HEAD, _rows(table)), "",
         "## Remarks", "",
         *(f"- {remark}" for remark in _remarks(table)), "",
-        "## Every measurement", "", "| layer | n | CPU time | memory |", "| --- | --- | --- | --- |",
-        *_points(table), "",
+        "## Every measurement", "", *markdown_table(("layer", "n", "CPU time", "memory"), _points(table)), "",
         "## How it was measured", "",
         f"- Command: `{table.command}`",
         "- One text and one head of 64 numbers, forward; CPU time on 1 thread",
-        f"- Times below {1e3 * effort.trusted:g} ms and memory below {LARGE // 2**20} MiB are not used for a fit",
+        f"- Times below {1e3 * trusted:g} ms and memory below {LARGE // 2**20} MiB are not used for a fit",
         "- Memory is the peak of a separate process beside the layer's tensors",
-        f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
-        f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
+        *measured_on(table),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
 
-def summary(table: Table) -> str:
+def summary(table: CostTable) -> str:
     """How many rows keep their promise."""
     readings = _readings(table)
     near = sum(reading.time.near for reading in readings.values())
@@ -276,7 +260,7 @@ def summary(table: Table) -> str:
     return f"{time} That of memory is within 0.15 of it, or below, in {kept} of {len(fitted)}." if fitted else time
 
 
-def _readings(table: Table) -> dict[str, Reading]:
+def _readings(table: CostTable) -> dict[str, Reading]:
     trusted = EFFORTS[table.quick].trusted
     measured = {name: table.rows[name] for name in ROWS if name in table.rows}
     return {
@@ -285,11 +269,10 @@ def _readings(table: Table) -> dict[str, Reading]:
     }
 
 
-def _cells(row: Row, reading: Reading) -> tuple[str, ...]:
-    return (
-        row.title, row.cost, row.sequential, row.path, _exponents(reading.time), _exponents(reading.memory),
-        reading.crossover,
-    )  # fmt: skip
+def _rows(table: CostTable) -> Iterator[tuple[str, ...]]:
+    for name, reading in _readings(table).items():
+        row, exponents = ROWS[name], (_exponents(reading.time), _exponents(reading.memory))
+        yield row.title, row.cost, row.sequential, row.path, *exponents, reading.crossover
 
 
 def _exponents(fit: Fit) -> str:
@@ -301,7 +284,7 @@ def _exponents(fit: Fit) -> str:
     return "" if fit.found is None else f"{fit.found:.2f} ({fit.promised:.2f})"
 
 
-def _remarks(table: Table) -> list[str]:
+def _remarks(table: CostTable) -> list[str]:
     """Remarks and corrections for each row."""
     return [
         f"{ROWS[name].title}: {'; '.join([*reading.remarks, *filter(None, [ROWS[name].correction])])}."
@@ -310,15 +293,9 @@ def _remarks(table: Table) -> list[str]:
     ]
 
 
-def _points(table: Table) -> list[str]:
-    lines = []
+def _points(table: CostTable) -> Iterator[tuple[str, ...]]:
     for name in table.rows:
         held = {point["length"]: f"{point['bytes'] / 2**20:.1f} MiB" for point in table.rows[name]["memory"]}
         for point in table.rows[name]["times"]:
             n = point["length"]
-            lines.append(_line((ROWS[name].title, f"{n:,}", seconds(point["median"]), held.get(n, ""))))
-    return lines
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+            yield ROWS[name].title, f"{n:,}", seconds(point["median"]), held.get(n, "")

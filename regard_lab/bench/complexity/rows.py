@@ -20,7 +20,7 @@ from regard_lab.bench.work import BIG_BIRD
 
 @brief
 @dataclass(frozen=True)
-class Growth:
+class CostGrowth:
     """How a cost grows with the length n: `text` for reports, and the function."""
 
     text: str
@@ -35,10 +35,10 @@ class Growth:
         return slope(lengths, [self.of(n) for n in lengths])
 
 
-N = Growth("n", float)
-N_LOG_N = Growth("n·log n", lambda n: n * math.log(n))
-N_ROOT_N = Growth("n·sqrt(n)", lambda n: n**1.5)
-N_SQUARED = Growth("n²", lambda n: float(n) ** 2)
+N = CostGrowth("n", float)
+N_LOG_N = CostGrowth("n·log n", lambda n: n * math.log(n))
+N_ROOT_N = CostGrowth("n·sqrt(n)", lambda n: n**1.5)
+N_SQUARED = CostGrowth("n²", lambda n: float(n) ** 2)
 
 
 def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
@@ -55,7 +55,7 @@ def slope(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 @brief
 @dataclass(frozen=True)
-class Call:
+class TimedCall:
     """A forward pass at one length, ready to run.
 
     Args:
@@ -71,7 +71,7 @@ class Call:
 
 @brief
 @dataclass(frozen=True)
-class Row:
+class CostRow:
     """A layer or mechanism, its promised cost, and how it is computed.
 
     Args:
@@ -94,19 +94,19 @@ class Row:
     title: str
     group: str
     cost: str
-    growth: Growth
+    growth: CostGrowth
     sequential: str
     path: str
-    prepare: Callable[[int], Call]
+    prepare: Callable[[int], TimedCall]
     source: str
-    memory: Growth = N
+    memory: CostGrowth = N
     exact: str = "softmax"
     correction: str = ""
     longest: int | None = None
 
 
 DIM = 64
-Prepare = Callable[[int], Call]
+Prepare = Callable[[int], TimedCall]
 
 
 def attending(
@@ -117,7 +117,7 @@ def attending(
 ) -> Prepare:
     """regard's attention with a pattern and mechanism for each length, on the backend that the plan chooses."""
 
-    def prepare(n: int) -> Call:
+    def prepare(n: int) -> TimedCall:
         q, k, v = _tensors(n)
         chosen = mechanism(n)
         learned = chosen.new_parameters(generator=torch.Generator().manual_seed(0))
@@ -126,31 +126,31 @@ def attending(
             parameters={name: x.detach() for name, x in learned.items()},
         )  # fmt: skip
         plan = plan_attention(*run.args, **run.keywords)
-        return Call(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
+        return TimedCall(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
 
     return prepare
 
 
-def written_out(n: int) -> Call:
+def written_out(n: int) -> TimedCall:
     """Softmax attention written out as its formula, with all weights in memory."""
     q, k, v = _tensors(n)
-    return Call(lambda: (q @ k.mT * DIM**-0.5).softmax(-1) @ v, 4.0 * n * n * DIM, partial(attention, q, k, v))
+    return TimedCall(lambda: (q @ k.mT * DIM**-0.5).softmax(-1) @ v, 4.0 * n * n * DIM, partial(attention, q, k, v))
 
 
-def recurrent(n: int) -> Call:
+def recurrent(n: int) -> TimedCall:
     """A gated recurrent unit: two products with (dim, 3 dim) per position."""
     torch.manual_seed(0)
     layer = nn.GRU(DIM, DIM, batch_first=True)
-    return Call(_without_gradients(layer, _text(n), 0), 12.0 * n * DIM**2)
+    return TimedCall(_without_gradients(layer, _text(n), 0), 12.0 * n * DIM**2)
 
 
 def convolution(width: int) -> Prepare:
     """A convolution over `width` neighbours: `width` products with (dim, dim) per position."""
 
-    def prepare(n: int) -> Call:
+    def prepare(n: int) -> TimedCall:
         torch.manual_seed(0)
         layer = nn.Conv1d(DIM, DIM, width, padding=width // 2)
-        return Call(_without_gradients(layer, _text(n).mT.contiguous()), 2.0 * width * n * DIM**2)
+        return TimedCall(_without_gradients(layer, _text(n).mT.contiguous()), 2.0 * width * n * DIM**2)
 
     return prepare
 
@@ -197,78 +197,78 @@ def factors(n: int) -> tuple[int, int]:
 
 
 _CLASSIC = (
-    Row(
+    CostRow(
         "written-out", "self-attention, every weight in memory", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)",
         written_out, VASWANI, memory=N_SQUARED, longest=128**2,
     ),
-    Row(
+    CostRow(
         "softmax", "self-attention", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)", attending(lambda n: Full()),
         VASWANI, exact="",
     ),
-    Row(
+    CostRow(
         "causal", "self-attention, causal", "classic", "n²·d", N_SQUARED, "O(1)", "O(1)",
         attending(lambda n: Causal()), VASWANI, exact="",
     ),
-    Row("gru", "recurrent (GRU)", "classic", "n·d²", N, "O(n)", "O(n)", recurrent, VASWANI),
-    Row("conv-3", "convolution, k = 3", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(3), VASWANI),
-    Row("conv-7", "convolution, k = 7", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(7), VASWANI),
+    CostRow("gru", "recurrent (GRU)", "classic", "n·d²", N, "O(n)", "O(n)", recurrent, VASWANI),
+    CostRow("conv-3", "convolution, k = 3", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(3), VASWANI),
+    CostRow("conv-7", "convolution, k = 7", "classic", "k·n·d²", N, "O(1)", "O(n/k)", convolution(7), VASWANI),
 )  # fmt: skip
 
 _PATTERNS = (
-    Row(
+    CostRow(
         "window", "window, w = 256", "patterns", "n·w·d", N, "O(1)", "O(n/w)", attending(lambda n: SlidingWindow(256)),
         "Beltagy et al. 2020, section 3.1",
     ),
-    Row(
+    CostRow(
         "global", "global tokens, g = 64", "patterns", "n·g·d", N, "O(1)", "O(1)",
         attending(lambda n: GlobalTokens(range(64))), "Beltagy et al. 2020, section 3.1",
     ),
-    Row(
+    CostRow(
         "random", "random blocks, r = 3 of 64", "patterns", "n·r·d", N, "O(1)", "O(log n)",
         attending(lambda n: RandomBlocks(3, block=64, seed=0)), "Zaheer et al. 2020, section 2",
     ),
-    Row(
+    CostRow(
         "big-bird", "BigBird, w = 192, g = 128, r = 3 of 64", "patterns", "n·(w + g + r)·d", N, "O(1)", "O(1)",
         attending(lambda n: BIG_BIRD), "Zaheer et al. 2020, section 2",
     ),
-    Row(
+    CostRow(
         "strided", "Sparse Transformer, strided, causal", "patterns", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
         attending(lambda n: Causal() & Strided(root(n))), CHILD, exact="causal", correction=NOT_LINEAR,
     ),
-    Row(
+    CostRow(
         "fixed", "Sparse Transformer, fixed, c = 8, causal", "patterns", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
         attending(lambda n: Causal() & Fixed(root(n), summary=8)), CHILD, exact="causal", correction=NOT_LINEAR,
     ),
 )  # fmt: skip
 
 _MECHANISMS = (
-    Row(
+    CostRow(
         "reformer", "Reformer, chunks of 64, 2 rounds", "mechanisms", "n·log n·d", N_LOG_N, "O(log n)", "O(1)",
         attending(lambda n: Full(), lambda n: LSH(chunk=64, buckets=factors(n), rounds=2), shares_keys=True),
         "Kitaev et al. 2020, table 1", correction=HASHING,
     ),
-    Row(
+    CostRow(
         "linformer", "Linformer, rank 64", "mechanisms", "n·rank·d", N, "O(1)", "O(1)",
         attending(lambda n: Full(), lambda n: Linformer(n, rank=64)), "Wang et al. 2020, table 1",
     ),
-    Row(
+    CostRow(
         "linear", "linear, elu + 1", "mechanisms", "n·d²", N, "O(1)", "O(1)",
         attending(lambda n: Full(), lambda n: LinearTransformer()), LINEAR,
     ),
-    Row(
+    CostRow(
         "linear-causal", "linear, elu + 1, causal", "mechanisms", "n·d²", N, "O(log n)", "O(1)",
         attending(lambda n: Causal(), lambda n: LinearTransformer()), LINEAR, exact="causal",
     ),
-    Row(
+    CostRow(
         "performer", "Performer, m = 128, causal", "mechanisms", "n·m·d", N, "O(log n)", "O(1)",
         attending(lambda n: Causal(), lambda n: Performer(features=128)), "Choromanski et al. 2021, section 2.4",
         exact="causal",
     ),
-    Row(
+    CostRow(
         "random-feature", "random features, m = 64, causal", "mechanisms", "n·m·d", N, "O(log n)", "O(1)",
         attending(lambda n: Causal(), lambda n: RandomFeature(features=64)), "Peng et al. 2021, section 3",
         exact="causal",
     ),
 )  # fmt: skip
 
-ROWS: dict[str, Row] = {row.name: row for row in (*_CLASSIC, *_PATTERNS, *_MECHANISMS)}
+ROWS: dict[str, CostRow] = {row.name: row for row in (*_CLASSIC, *_PATTERNS, *_MECHANISMS)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -10,14 +9,12 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.arguments import count_of, of_kind
-from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError
-from regard.layers import Projection
 from regard.layers.caches.base import check_rows
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, Score
 from regard.patterns import KeySpan
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, align, check_step
+from regard_lab.models.base import Aligned, Settings, TranslationBase, align, check_number, check_step
 from regard_lab.models.recurrent.cells import (
     AttentionCell,
     BahdanauCell,
@@ -156,7 +153,7 @@ class RecurrentTranslationState:
         self.memory, self.cell = self.memory.reorder(index), self.cell.reorder(index)
 
 
-class RecurrentTranslator(TextModel):
+class RecurrentTranslator(TranslationBase):
     """A recurrent translation model: a bidirectional encoder, and a decoder with Bahdanau's, Luong's or no attention.
 
     The first state is s_0 = tanh(W_s [last forward state; last backward state]), and likewise the memory of an LSTM.
@@ -180,51 +177,29 @@ class RecurrentTranslator(TextModel):
         super().__init__()
         self.config = config
         dim, hidden = config.dim, config.hidden
-        self.embedding = nn.Embedding(config.vocab_size, dim)
-        self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, dim)
-        self.to_vocabulary = None if config.tied else Projection(dim, config.vocab_size, bias=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self._new_tables()
         self.encoder = BidirectionalEncoder(config.cell, dim, hidden, config.encoder_layers, config.dropout)
         self.cell = new_cell(config)
         self.readout = None if config.is_luong else Maxout(hidden + hidden + dim, dim)
         self.to_first_state = nn.Linear(hidden, (2 if config.cell == "lstm" else 1) * config.decoder_layers * hidden)
         self._initialise()
 
-    @refusing_keywords("RecurrentTranslator", OF_MODELS)
-    def forward(
-        self,
-        source: torch.Tensor,
-        target: torch.Tensor,
-        *,
-        source_vectors: torch.Tensor | None = None,
-        target_vectors: torch.Tensor | None = None,
+    def _logits(
+        self, source: torch.Tensor, source_vectors: torch.Tensor | None, target: Aligned, vectors: torch.Tensor | None
     ) -> torch.Tensor:
-        """Scores of each next target id.
-
-        Args:
-            source: ids (batch, source_length), padded with PAD on either side.
-            target: ids (batch, target_length) that begin with BEGIN, padded likewise.
-            source_vectors, target_vectors: (batch, length, dim), read instead of the embeddings of the ids, for
-                gradients and for words without an id; the ids still decide which positions are padding.
-
-        Returns:
-            (batch, target_length, vocab_size): position t scores the id after target[:, t].
-        """
         state = self.start(source, source_vectors)
-        aligned = align(target)
-        if len(target) != len(source):
+        if len(target.ids) != len(source):
             raise ArgumentError(
-                f"source has {count_of(len(source), 'texts')} and target {len(target)}; give as many of both"
+                f"source has {count_of(len(source), 'texts')} and target {len(target.ids)}; give as many of both"
             )
-        vectors = aligned.move(target_vectors)
-        x = self._embed_words(aligned.ids, self.target_embedding, vectors)  # (batch, target_length, dim)
+        x = self._embed_scaled(target.ids, table=self.target_embedding, vectors=vectors)  # (batch, target_length, dim)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
-        return aligned.put_back(self._read_out(outputs, x))
+        return self._read_out(outputs, x)
 
     def start(self, source: torch.Tensor, vectors: torch.Tensor | None = None) -> RecurrentTranslationState:
         """The state for translating sources (batch, source_length) step by step."""
         aligned = align(source)
-        x = self._embed_words(aligned.ids, None, aligned.move(vectors))  # (batch, source_length, dim)
+        x = self._embed_scaled(aligned.ids, vectors=aligned.move(vectors))  # (batch, source_length, dim)
         states, last = self.encoder(x, aligned.span)  # last: (batch, hidden)
         if self.config.attention == "none":
             memory = self.cell.attention.remember(last[:, None])
@@ -235,11 +210,8 @@ class RecurrentTranslator(TextModel):
     def step(self, ids: torch.Tensor, state: RecurrentTranslationState) -> torch.Tensor:
         """Append `ids` (batch,) to the targets of the state, and return scores (batch, vocab_size) of the next ids."""
         check_step(ids, state, RecurrentTranslationState)
-        if len(ids) != len(state.memory.values):
-            raise ArgumentError(
-                f"ids are {len(ids)} for {count_of(len(state.memory.values), 'texts')}; give one for each text"
-            )
-        x = self._embed_words(ids, self.target_embedding)  # (batch, dim)
+        check_number(ids, len(state.memory.values))
+        x = self._embed_scaled(ids, table=self.target_embedding)  # (batch, dim)
         output, state.cell = self.cell(x, state.cell, state.memory)
         return self._read_out(output, x)
 
@@ -248,30 +220,18 @@ class RecurrentTranslator(TextModel):
         parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(1, 2, 0, 3)
         return (parts[0].contiguous(), parts[1].contiguous()) if len(parts) == 2 else parts[0].contiguous()
 
-    def _embed_words(
-        self, ids: torch.Tensor, table: nn.Module | None, vectors: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        return self._embed(ids, table=table, factor=math.sqrt(self.config.dim), vectors=vectors)
-
     def _read_out(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.readout is not None:
             outputs = self.readout(torch.cat([outputs, x], -1))
         return self._score(self.dropout(outputs))
 
-    def _initialise(self) -> None:
-        """Initialise recurrent matrices orthogonally, others as Glorot; scaled embeddings have unit variance.
-
-        Source: Bahdanau et al. 2015, appendix B.1; Glorot and Bengio 2010.
-        """
-        for name, parameter in self.named_parameters():
-            if "weight_hh" in name:
-                for gate in parameter.split(parameter.shape[1]):
-                    nn.init.orthogonal_(gate)
-            elif parameter.dim() == 2 and "embedding" not in name and ".learned." not in name:
-                nn.init.xavier_uniform_(parameter)
-        for table in (self.embedding, self.target_embedding):
-            if table is not None:
-                nn.init.normal_(table.weight, std=self.config.dim**-0.5)
+    def _initialise_matrix(self, name: str, matrix: nn.Parameter) -> None:
+        """Recurrent matrices orthogonally (Bahdanau et al. 2015, appendix B.1), others as Glorot."""
+        if "weight_hh" in name:
+            for gate in matrix.split(matrix.shape[1]):
+                nn.init.orthogonal_(gate)
+        elif ".learned." not in name:
+            super()._initialise_matrix(name, matrix)
 
 
 class Maxout(nn.Module):

@@ -21,7 +21,7 @@ from regard_lab.seeing.explorer.records import sums_of
 from regard_lab.seeing.explorer.sources import Attention, Exploration, explore_maps, explore_weights
 from regard_lab.seeing.explorer.streaming import LongHead
 from regard_lab.seeing.maps import AttentionMaps, TextMaps
-from regard_lab.seeing.picture import MOST_WORDS, Page, Panel
+from regard_lab.seeing.picture import MOST_WORDS, PicturePage, WeightsPanel
 
 WIDEST, LARGEST_CELL, SMALLEST_CELL = 9.0, 0.56, 0.165  # inches: a map, and its cells
 NORMALISED = "The weights of each row sum to 1 after a softmax."
@@ -80,7 +80,7 @@ def draw_attention(
         )
     panel = _panel(chosen, label_texts(rows), label_texts(columns), layer, head)
     with new_figure() as figure:
-        Page(((panel,), ()), f"{sums_of(panel.weights) or NORMALISED}\n{NOTE}").draw(
+        PicturePage(((panel,), ()), f"{sums_of(panel.weights) or NORMALISED}\n{NOTE}").draw(
             figure, drawable(title) if title else ""
         )
         save(figure, path)
@@ -90,10 +90,6 @@ def to_exploration(
     weights: Any, tokens: Sequence[str] | None = None, keys: Sequence[str] | None = None, *, title: str = ""
 ) -> Exploration:
     """Recorded maps or arrays as an exploration.
-
-    Args:
-        weights, tokens, keys: as for `show`.
-        title: a line above the page.
 
     Raises:
         ShapeError, ArgumentError: as `show`.
@@ -123,7 +119,7 @@ def _chosen(exploration: Exploration, name: str | None) -> Attention:
     return exploration.attentions[names.index(name)]
 
 
-def _panel(one: Attention, rows: list[str], columns: list[str], layer: int, head: int | None) -> Panel:
+def _panel(one: Attention, rows: list[str], columns: list[str], layer: int, head: int | None) -> WeightsPanel:
     depth, heads = one.weights.shape[:2]
     layer, head = whole("layer", layer), None if head is None else whole("head", head)
     if not -depth <= layer < depth:
@@ -135,4 +131,4 @@ def _panel(one: Attention, rows: list[str], columns: list[str], layer: int, head
     subtitle = f"layer {layer % depth}{' (last)' if layer in (-1, depth - 1) else ''}, {which}"
     cell = min(max(WIDEST / max(len(rows), len(columns)), SMALLEST_CELL), LARGEST_CELL)
     wording = (one.name, one.column_title, one.row_title)
-    return Panel(wording, subtitle, weights, rows, columns, cell, not_allowed(one.weights[layer]))
+    return WeightsPanel(wording, subtitle, weights, rows, columns, cell, not_allowed(one.weights[layer]))

@@ -80,7 +80,6 @@ def patterns_used(
     """The patterns of a model's layers on a text; layers with the same pattern are one entry.
 
     Args:
-        model: a model of the house.
         source: the sub-words that the model reads.
         target: of a translator, the sub-words that its decoder reads.
     """

@@ -45,9 +45,6 @@ def shown_sentence(text: str, longest: int) -> str:
 def sums_of(weights: torch.Tensor) -> str:
     """A sentence about the sums of the rows where they are not all 1, or an empty text.
 
-    Args:
-        weights: (..., queries, keys).
-
     >>> sums_of(torch.tensor([[0.5, 0.5], [0.5, 0.0]]))[:38]
     'Rows sum to 0.50 to 1.00, not all to 1'
     >>> sums_of(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
@@ -61,11 +58,7 @@ def sums_of(weights: torch.Tensor) -> str:
 
 
 def check_sums(weights: torch.Tensor) -> None:
-    """Raise an ArgumentError if some row of an array sums to more than 1, or if the columns sum to 1 in its place.
-
-    Args:
-        weights: (..., queries, keys).
-    """
+    """Raise an ArgumentError if some row of an array sums to more than 1, or if the columns sum to 1 in its place."""
     if not sums_of(weights):
         return
     rows = weights.sum(-1)

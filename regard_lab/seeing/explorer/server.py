@@ -34,7 +34,6 @@ class ExplorerServer(ThreadingHTTPServer):
     """The local page of one exploration.
 
     Args:
-        exploration: what the page shows at first.
         read: reads another sentence, for the form of the page; None for a page without a form.
         text, label: the sentence that the form contains at first, and what it asks for.
         port: 0 for one that is free.

@@ -284,8 +284,6 @@ def run_erased(model: Explained, batch: Batch, index: torch.Tensor, masks: Sides
     """The log odds of batch rows in which some ids are replaced by the baseline.
 
     Args:
-        model: the model.
-        batch: the contrasts.
         index: (rows,) the batch row that each row changes.
         masks: of both sides, bool (rows, length), True for an id that is replaced.
 
@@ -317,8 +315,6 @@ def by_batch(
     """A result for each contrast, computed in batches of similar length.
 
     Args:
-        model: the model.
-        contrasts: what is explained.
         compute: some contrasts, and the batch of them -> a result for each.
         copies: how many rows of each contrast fit into one run of the model.
     """
@@ -350,8 +346,6 @@ def alternatives(
     """For written words, by their index: each against the ids that the model found most probable beside it.
 
     Args:
-        model: a translation model or a language model.
-        tokeniser: the tokeniser that the model was trained with.
         source: the text that was translated; None for a language model.
         target_ids: what was written, without BEGIN and END.
         places: indices of the words; by default all. A word before which nothing was read is left out.

@@ -115,14 +115,7 @@ class Changed:
 def without_each(
     model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], most: int
 ) -> dict[int | None, Changed]:
-    """The translation of a source as it is (None), and without each of its first words, by their index.
-
-    Args:
-        model, tokeniser: a translation model and its tokeniser.
-        source: the text.
-        target_ids: what was written, without BEGIN and END.
-        most: how many words are erased at most.
-    """
+    """The translation of a source as it is (None), and without each of its first words, by their index."""
     ids = [*tokeniser.encode(source), END]
     places = [at for at, (_, span) in enumerate(tokeniser.words(ids)) if span.start < len(ids) - 1][:most]
     found = _after(model, tokeniser, ids, [None, *places], target_ids)
@@ -135,7 +128,6 @@ def with_word(
     """The translation of a source in which one word is erased, or replaced by another word.
 
     Args:
-        model, tokeniser, source, target_ids: as for `without_each`.
         place: index of the word, as `Tokeniser.words` counts them.
         word: the other word; empty to erase.
 
@@ -173,9 +165,7 @@ def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, mos
     """The probability of each next word of a text as it is (None), and without each of its first words, by their index.
 
     Args:
-        model, tokeniser: a language model and its tokeniser.
         text: the text, which is read after "<begin>", the word 0.
-        most: how many words are erased at most.
     """
     read = ReadText.of(model, tokeniser, text)
     places = range(1, min(len(read.spans), most + 1))
@@ -186,7 +176,6 @@ def text_with_word(model: LanguageModel, tokeniser: Tokeniser, text: str, place:
     """The probability of each next word of a text in which one word is erased, or replaced by another word.
 
     Args:
-        model, tokeniser, text: as for `text_without_each`.
         place: index of the word; "<begin>" is 0.
         word: the other word; empty to erase.
 
@@ -246,7 +235,6 @@ def next_words(
     """The probability of each next word without each of some words; None for the text as it is.
 
     Args:
-        read: the text.
         places: indices of words.
         other: the index of a word, and the ids up to and with another one that is read in its place.
     """
@@ -286,7 +274,6 @@ def without(
     """Words to erase, as many as one pass of the model computes, and which ids each erases, bool (words, ids).
 
     Args:
-        spans: the words of a text.
         places: indices of words; None for the text as it is.
         numbers: how many numbers the model computes for one text.
     """

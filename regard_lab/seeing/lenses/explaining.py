@@ -92,8 +92,6 @@ def gradient_relevances(
     """Integrated gradients of each word of the source, and apart from them of each written word.
 
     Args:
-        model: in eval mode.
-        contrasts: what is explained.
         steps: of the integral. None takes 20, and for texts whose completeness error is then above 5 % of the change of
             the log odds 60, 180 and at last 540.
         sides: "source", "written" or both; a side that is left out has no relevances.
@@ -126,7 +124,7 @@ def _with_side(before: WordRelevances, contrast: Contrast, side: str, found: Int
     )
 
 
-Row = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
+IdRelevances = tuple[torch.Tensor, torch.Tensor]  # relevances of the source ids and of the written ids
 Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cross: (layers, heads, rows, keys)
 
 
@@ -137,7 +135,6 @@ def attention_relevances(
 
     Args:
         model: a model with attention; a recurrent translator has no weights on written words.
-        tokeniser: the tokeniser that the model was trained with.
         contrasts: what is explained; attention does not depend on the words that are compared.
         head: (layer, head), from 0; None for the mean over all heads of all layers.
 
@@ -146,7 +143,7 @@ def attention_relevances(
         UnsupportedError: a recurrent translator without attention.
     """
 
-    def last_row(stacks: Stacks) -> Row:
+    def last_row(stacks: Stacks) -> IdRelevances:
         _, decoder, cross = (_chosen(stack, head) for stack in stacks)
         return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(decoder) else decoder.flatten()
 
@@ -175,7 +172,7 @@ def rollout_relevances(model: Explained, tokeniser: Tokeniser, contrasts: Sequen
     return _from_weights(model, tokeniser, contrasts, rolled_out)
 
 
-def rolled_out(stacks: Stacks) -> Row:
+def rolled_out(stacks: Stacks) -> IdRelevances:
     """The last row of the rollout of one text, for its source ids and its written ids."""
     encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
     from_source = torch.eye(encoder.shape[-1])
@@ -207,7 +204,7 @@ def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor
 
 
 def _from_weights(
-    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], Row]
+    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], IdRelevances]
 ) -> list[WordRelevances]:
     """Word relevances from the weights of one pass; `read` gets those of one text without its padding."""
     if not isinstance(model, LanguageModel):

@@ -192,7 +192,9 @@ def _pairs(words: Sequence[str], relevances: Sequence[float]) -> list[dict[str, 
     return [{"word": word, "score": value} for word, value in zip(words, relevances, strict=True)]
 
 
-SIGNED = "RdBu"  # red against, blue for the written word; distinct for colour-blind readers, and the numbers say it too
+SIGNED = (
+    "RdBu"  # red against, blue for the written word; distinct for colour-blind readers, and the numbers show it too
+)
 MOST_WORDS = 120
 WIDTH, EDGE = 9.0, 0.3  # inches
 WORD_SIZE, NUMBER_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points

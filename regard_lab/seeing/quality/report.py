@@ -157,7 +157,7 @@ class CandidateRow:
 
     @property
     def is_untrained(self) -> bool:
-        """Whether its parameters were drawn, so that its error says nothing about a trained model."""
+        """Whether its parameters were drawn, so that its error means nothing for a trained model."""
         return self.name.endswith(f"({UNTRAINED})")
 
 
@@ -323,7 +323,7 @@ def approximation(
         v: values (batch, kv_heads, k_len, v_dim).
         mechanisms: the candidates: patterns, texts of patterns, mechanisms, or (mechanism, parameters) for a mechanism
             with learned parameters; several of every family by default. Parameters that are missing are drawn with the
-            first seed, and say nothing about quality: the row is marked "untrained".
+            first seed, and mean nothing for quality: the row is marked "untrained".
         pattern: of the call; combined with a candidate's own pattern by &.
         scale: of the call; ignored for mechanisms without a scale.
         q_start: as for `attention`.
@@ -355,7 +355,7 @@ def approximation(
         candidate = candidate.prepared(call, seeds[0])
         reason = candidate.reason_against(call)
         if reason is None:
-            comparisons.append(Comparison(candidate, call, tuple(seeds) if candidate.random else (None,)))
+            comparisons.append(CandidateComparison(candidate, call, tuple(seeds) if candidate.random else (None,)))
         else:
             left_out.append(LeftOut(candidate.name, candidate.family, reason))
     if mechanisms is not None and left_out and not comparisons:
@@ -371,7 +371,7 @@ def approximation(
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class CandidateComparison:
     """A candidate, the exact call, and the seeds to compute it with."""
 
     candidate: Candidate

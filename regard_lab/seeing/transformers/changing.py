@@ -155,11 +155,6 @@ def pretrained_without_each(text: PretrainedText, most: int) -> dict[int | None,
 def pretrained_with_word(text: PretrainedText, place: int, word: str = "") -> Changed:
     """What the model does with a text in which one word is erased, or replaced by another word.
 
-    Args:
-        text: the text, with what was written.
-        place: index of the word.
-        word: the other word; empty to erase.
-
     Raises:
         ArgumentError: a place without a word that may change, or not one word.
     """
@@ -330,12 +325,6 @@ def _check_length(model: PreTrainedModel, length: int) -> None:
 
 def ids_of_word(tokenizer: Any, before: Sequence[int], old: Sequence[int], word: str) -> list[int]:
     """The ids of another word in the place of one: as the tokenizer splits the text up to it, or else the word alone.
-
-    Args:
-        tokenizer: the model's own.
-        before: the ids before the word.
-        old: its ids.
-        word: the other word.
 
     Raises:
         ArgumentError: not one word, one that is too long, or one that the tokenizer cannot read as a word.

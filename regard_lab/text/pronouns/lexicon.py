@@ -264,8 +264,7 @@ def telling_drawbacks(referent: Sense, other: Sense) -> tuple[Drawback, ...]:
     Returns:
         The drawbacks of the first class that do not fit the second.
 
-    Example:
-        >>> [drawback.english for drawback in telling_drawbacks("road", "vehicle")]
-        ['slippery', 'bumpy', 'steep', 'congested', 'flooded', 'impassable']
+    >>> [drawback.english for drawback in telling_drawbacks("road", "vehicle")]
+    ['slippery', 'bumpy', 'steep', 'congested', 'flooded', 'impassable']
     """
     return tuple(drawback for drawback in DRAWBACKS if drawback.sense == referent and other not in drawback.also)

@@ -18,22 +18,14 @@ def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
 
     The causal check: does the translated pronoun follow? If the two nouns of the sentence differ in gender, the new
     noun has the third gender, so a pronoun that follows the new referent differs from one that follows the other noun.
-    The new noun pair may belong to any split.
+    The new noun pair may belong to any split; another seed may choose another noun.
 
-    Args:
-        sentence: the sentence to vary.
-        seed: another seed may choose another noun.
-
-    Returns:
-        The new sentence with its correct translation.
-
-    Example:
-        >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
-        >>> swapped = swap_referent(ARTICLE_SENTENCES[0])
-        >>> swapped.source.replace(swapped.referent, "animal") == ARTICLE_SENTENCES[0].source
-        True
-        >>> swapped.pronoun
-        'er'
+    >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+    >>> swapped = swap_referent(ARTICLE_SENTENCES[0])
+    >>> swapped.source.replace(swapped.referent, "animal") == ARTICLE_SENTENCES[0].source
+    True
+    >>> swapped.pronoun
+    'er'
     """
     return _swap(sentence, f"swap {seed} {sentence.source}", of_referent=True)
 
@@ -41,17 +33,9 @@ def swap_referent(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
 def swap_other(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
     """Replace the noun that is not the referent by one of its class and another gender; the pronoun must not change.
 
-    Args:
-        sentence: the sentence to vary.
-        seed: another seed may choose another noun.
-
-    Returns:
-        The new sentence with its correct translation.
-
-    Example:
-        >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
-        >>> swap_other(ARTICLE_SENTENCES[0]).pronoun == ARTICLE_SENTENCES[0].pronoun
-        True
+    >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+    >>> swap_other(ARTICLE_SENTENCES[0]).pronoun == ARTICLE_SENTENCES[0].pronoun
+    True
     """
     return _swap(sentence, f"swap other {seed} {sentence.source}", of_referent=False)
 
@@ -59,18 +43,13 @@ def swap_other(sentence: PronounSentence, seed: int = 0) -> PronounSentence:
 def swap_adjective(sentence: PronounSentence, seed: int = 0) -> PronounSentence | None:
     """Replace the adjective by one that fits the other noun, so that *it* refers to that noun; the rest is unchanged.
 
-    Args:
-        sentence: the sentence to vary.
-        seed: another seed may choose another adjective.
-
     Returns:
         The new sentence with its correct translation; None if no adjective fits the other noun only.
 
-    Example:
-        >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
-        >>> swapped = swap_adjective(ARTICLE_SENTENCES[0])
-        >>> swapped.referent, swapped.pronoun
-        ('street', 'sie')
+    >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+    >>> swapped = swap_adjective(ARTICLE_SENTENCES[0])
+    >>> swapped.referent, swapped.pronoun
+    ('street', 'sie')
     """
     moved = with_referent_moved(sentence.derivation, Random(f"swap adjective {seed} {sentence.source}"))
     return None if moved is None else write(moved)
@@ -95,17 +74,13 @@ def pronoun_of(target: str) -> Pronoun | None:
 
     It is the pronoun after a conjunction (weil, da, obwohl, aber); if there is none, the only pronoun of the text.
 
-    Args:
-        target: a German sentence, which may be malformed.
-
     Returns:
         "es", "er" or "sie"; None if there is no such pronoun, or more than one.
 
-    Example:
-        >>> pronoun_of("Das Tier überquerte die Straße nicht, weil es zu müde war.")
-        'es'
-        >>> pronoun_of("Das Tier überquerte die Straße nicht.") is None
-        True
+    >>> pronoun_of("Das Tier überquerte die Straße nicht, weil es zu müde war.")
+    'es'
+    >>> pronoun_of("Das Tier überquerte die Straße nicht.") is None
+    True
     """
     words = [word.strip(".,;:!?\"'„“”»«()").lower() for word in target.split()]
     after_conjunction = {word for before, word in pairwise(words) if before in _CONJUNCTIONS}
@@ -120,21 +95,15 @@ def pronoun_of(target: str) -> Pronoun | None:
 def pronoun_accuracy(sentences: Sequence[PronounSentence], outputs: Sequence[str]) -> float:
     """The share of translations with the correct pronoun.
 
-    Args:
-        sentences: the sentences that were translated.
-        outputs: one translation for each.
-
-    Returns:
-        A share from 0 to 1; an output without a pronoun is wrong.
+    An output without a pronoun is wrong.
 
     Raises:
         ArgumentError: no sentences, or unequal numbers of sentences and outputs.
 
-    Example:
-        >>> from regard_lab.text.pronouns import make_split
-        >>> sentences = make_split("test", 4)
-        >>> pronoun_accuracy(sentences, [sentence.target for sentence in sentences[:3]] + [""])
-        0.75
+    >>> from regard_lab.text.pronouns import make_split
+    >>> sentences = make_split("test", 4)
+    >>> pronoun_accuracy(sentences, [sentence.target for sentence in sentences[:3]] + [""])
+    0.75
     """
     _check_lengths("sentences", len(sentences), len(outputs))
     right = sum(pronoun_of(output) == sentence.pronoun for sentence, output in zip(sentences, outputs, strict=True))
@@ -144,19 +113,12 @@ def pronoun_accuracy(sentences: Sequence[PronounSentence], outputs: Sequence[str
 def majority_baseline(sentences: Sequence[PronounSentence]) -> float:
     """The pronoun accuracy of a translator that always writes the most frequent pronoun.
 
-    Args:
-        sentences: the sentences to measure on.
-
-    Returns:
-        The share of the most frequent pronoun.
-
     Raises:
         ArgumentError: no sentences.
 
-    Example:
-        >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
-        >>> round(majority_baseline(ARTICLE_SENTENCES), 3)
-        0.667
+    >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+    >>> round(majority_baseline(ARTICLE_SENTENCES), 3)
+    0.667
     """
     _check_lengths("sentences", len(sentences), len(sentences))
     return max(Counter(sentence.pronoun for sentence in sentences).values()) / len(sentences)
@@ -167,22 +129,14 @@ def contrast_accuracy(
 ) -> float:
     """The share of contrast pairs in which both pronouns are correct.
 
-    Args:
-        pairs: the pairs that were translated.
-        outputs: the two translations of each.
-
-    Returns:
-        A share from 0 to 1.
-
     Raises:
         ArgumentError: no sentences, or unequal numbers of sentences and outputs.
 
-    Example:
-        >>> from regard_lab.text.pronouns import make_contrast_pairs
-        >>> pairs = make_contrast_pairs(2)
-        >>> first, second = pairs[0]
-        >>> contrast_accuracy(pairs, [(first.target, second.target), ("weil es", "weil es")])
-        0.5
+    >>> from regard_lab.text.pronouns import make_contrast_pairs
+    >>> pairs = make_contrast_pairs(2)
+    >>> first, second = pairs[0]
+    >>> contrast_accuracy(pairs, [(first.target, second.target), ("weil es", "weil es")])
+    0.5
     """
     _check_lengths("sentence pairs", len(pairs), len(outputs))
     right = sum(

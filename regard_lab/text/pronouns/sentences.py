@@ -29,23 +29,13 @@ _CONTRACTED = {("in", "dem"): "im", ("in", "das"): "ins", ("von", "dem"): "vom"}
 
 
 def noun_phrase(noun: Noun, case: Case, attribute: Attribute | None = None, preposition: str = "") -> str:
-    """A noun with its definite article and an optional adjective and preposition.
+    """A noun with its definite article, an optional adjective, and a preposition that is contracted with the article.
 
-    Args:
-        noun: the noun, always singular.
-        case: the case that the verb or preposition requires.
-        attribute: an adjective before the noun.
-        preposition: placed first and contracted with the article as in German ("im", "ins", "vom").
-
-    Returns:
-        The phrase, in lower case except the noun.
-
-    Example:
-        >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
-        >>> noun_phrase(NOUN_BY_ENGLISH["bear"], "accusative", Attribute(english="old", stem="alt"))
-        'den alten Bären'
-        >>> noun_phrase(NOUN_BY_ENGLISH["suitcase"], "dative", preposition="in")
-        'im Koffer'
+    >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
+    >>> noun_phrase(NOUN_BY_ENGLISH["bear"], "accusative", Attribute(english="old", stem="alt"))
+    'den alten Bären'
+    >>> noun_phrase(NOUN_BY_ENGLISH["suitcase"], "dative", preposition="in")
+    'im Koffer'
     """
     article = _ARTICLE[case][noun.gender]
     opening = _CONTRACTED.get((preposition, article), f"{preposition} {article}".strip())
@@ -56,10 +46,9 @@ def noun_phrase(noun: Noun, case: Case, attribute: Attribute | None = None, prep
 def no_noun_phrase(noun: Noun, attribute: Attribute | None = None) -> str:
     """A noun with "kein" in the nominative, the only case in which the grammar negates a noun.
 
-    Example:
-        >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
-        >>> no_noun_phrase(NOUN_BY_ENGLISH["animal"], Attribute(english="old", stem="alt"))
-        'kein altes Tier'
+    >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
+    >>> no_noun_phrase(NOUN_BY_ENGLISH["animal"], Attribute(english="old", stem="alt"))
+    'kein altes Tier'
     """
     described = f" {attribute.stem}{_ENDING_AFTER_NO[noun.gender]}" if attribute else ""
     return f"{_NO[noun.gender]}{described} {noun.german}"
@@ -145,17 +134,10 @@ _DEGREE_IN_GERMAN: dict[Degree, str] = {"": "", "too": "zu", "very": "sehr", "st
 def write(derivation: Derivation) -> PronounSentence:
     """Write a derivation out in English and German.
 
-    Args:
-        derivation: all choices of the sentence.
-
-    Returns:
-        The sentence with its translation and the positions of *it*, its referent and the other noun.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
-        >>> write(replace(ARTICLE_SENTENCES[0].derivation, link_first=True)).target
-        'Weil es zu müde war, überquerte das Tier die Straße nicht.'
+    >>> from dataclasses import replace
+    >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
+    >>> write(replace(ARTICLE_SENTENCES[0].derivation, link_first=True)).target
+    'Weil es zu müde war, überquerte das Tier die Straße nicht.'
     """
     source = _write_english(derivation)
     target = _write_german(derivation)

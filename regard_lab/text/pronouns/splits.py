@@ -26,17 +26,12 @@ _ARTICLE_PAIR = ("animal", "street")
 def split_of_pair(first: Noun, second: Noun) -> Split:
     """The split of all sentences about two nouns, in either order.
 
-    Args:
-        first: one noun.
-        second: the other.
-
     Returns:
         "train" for about 90 % of all pairs, "valid" for 4 %, "test" for 6 %, the same on every machine.
 
-    Example:
-        >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
-        >>> split_of_pair(NOUN_BY_ENGLISH["street"], NOUN_BY_ENGLISH["animal"])
-        'test'
+    >>> from regard_lab.text.pronouns.lexicon import NOUN_BY_ENGLISH
+    >>> split_of_pair(NOUN_BY_ENGLISH["street"], NOUN_BY_ENGLISH["animal"])
+    'test'
     """
     return _split_of_names(*sorted((first.english, second.english)))
 
@@ -100,17 +95,7 @@ class Opening:
 
 
 def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Derivation | None:
-    """Draw a sentence in which *it* refers to the given noun.
-
-    Args:
-        split: the split whose noun pairs are used.
-        referent: the noun that *it* refers to.
-        random: the random generator.
-        weights: probabilities of the free choices.
-
-    Returns:
-        The derivation, or None if the split has no other noun for this one.
-    """
+    """Draw a sentence in which *it* refers to the given noun; None if the split has no other noun for this one."""
     same_gender = split == "train" and random.random() < weights.same_gender
     choices = openings(split, referent, same_gender)
     if not choices:
@@ -187,7 +172,6 @@ def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WE
         split: "train", "valid" or "test".
         count: number of sentences, from 0 to `LARGEST_COUNT[split]`.
         seed: another seed gives other sentences about the same noun pairs.
-        weights: probabilities of the free choices.
 
     Returns:
         The sentences, with distinct sources and noun pairs of this split only. Each noun is the referent about equally
@@ -196,10 +180,9 @@ def make_split(split: Split, count: int, seed: int = 0, *, weights: Weights = WE
     Raises:
         ArgumentError: for an unknown split, or a count the split cannot fill.
 
-    Example:
-        >>> sentence = make_split("test", 1)[0]
-        >>> sentence.target.split()[sentence.target_pronoun_index] == sentence.pronoun
-        True
+    >>> sentence = make_split("test", 1)[0]
+    >>> sentence.target.split()[sentence.target_pronoun_index] == sentence.pronoun
+    True
     """
     if split not in SPLITS:
         raise ArgumentError(f"there is no split {split!r}; the corpus has {', '.join(SPLITS)}")
@@ -216,7 +199,6 @@ def make_contrast_pairs(
     Args:
         count: number of pairs, from 0 to `LARGEST_COUNT["test"]`.
         seed: another seed gives other pairs.
-        weights: probabilities of the free choices.
 
     Returns:
         Pairs whose sources differ in the final adjective only and whose pronouns differ.
@@ -224,10 +206,9 @@ def make_contrast_pairs(
     Raises:
         ArgumentError: for a count that the test split cannot fill.
 
-    Example:
-        >>> before, after = make_contrast_pairs(1)[0]
-        >>> len(set(before.source.split()) ^ set(after.source.split())), before.pronoun != after.pronoun
-        (2, True)
+    >>> before, after = make_contrast_pairs(1)[0]
+    >>> len(set(before.source.split()) ^ set(after.source.split())), before.pronoun != after.pronoun
+    (2, True)
     """
     _check_count("contrast pairs", count, "test")
     random = Random(f"contrast {seed}")
@@ -254,7 +235,6 @@ def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list
     Args:
         count: number of sentences in all, from 0 to `LARGEST_COUNT["train"]`.
         seed: another seed gives other sentences about the same noun pairs.
-        weights: probabilities of the free choices.
 
     Returns:
         Pairs of twins, with distinct sources and noun pairs of the training split only; a sentence for which no
@@ -263,10 +243,9 @@ def make_twins(count: int, seed: int = 0, *, weights: Weights = WEIGHTS) -> list
     Raises:
         ArgumentError: for a count that the training split cannot fill.
 
-    Example:
-        >>> first, twin = make_twins(2)[0]
-        >>> len(set(first.source.split()) ^ set(twin.source.split()))
-        2
+    >>> first, twin = make_twins(2)[0]
+    >>> len(set(first.source.split()) ^ set(twin.source.split()))
+    2
     """
     _check_count("sentences", count, "train")
     random = Random(f"twins {seed}")

@@ -278,7 +278,7 @@ def warm_up(task: str) -> None:
 def train_and_watch(
     recipe: TranslationTraining | LanguageModelTraining, run: Path, showing: Showing
 ) -> tuple[TrainingResult, int | None]:
-    """Train or go on, and the bytes held at most meanwhile; None where the system does not say."""
+    """Train or go on, and the bytes held at most meanwhile; None where the system does not report it."""
     results: list[TrainingResult] = []
 
     def work() -> None:

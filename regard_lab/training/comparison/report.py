@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from regard.arguments import count_of
+from regard.errors import CheckpointError
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard.storage.sealed_json import read_sealed_or_older
+from regard.storage.sealed_json import read_sealed
+from regard_lab.bench.report import markdown_table
 from regard_lab.seeing.canvas import LINES, MARKS
 from regard_lab.training.comparison.measures import Measures
-from regard_lab.training.recipes.language import LanguageModelTraining
-from regard_lab.training.recipes.recipe import Tell, silent
-from regard_lab.training.recipes.translation import TranslationTraining
 
 ABOUT_THE_STUDY = ("task", "own", "cache_mib", "length", "equal_parameters", "size")  # settings of no training
 MARKDOWN, JSON, PICTURE = "compare.md", "compare.json", "compare.png"
@@ -64,17 +62,17 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         "All models have the same data, split, tokeniser, batches and seed. Times are those of one machine, and one",
         "seed is one sample: small differences mean nothing.", "",
         "## Quality", "",
-        *_table(["", "parameters", *measures],
+        *markdown_table(["", "parameters", *measures],
                 [[names[row.name], f"{row.parameters:,}", *(f"{row.quality[name]:.3f}" for name in measures)]
                  for row in rows]),
         "", "## Cost", "",
-        *_table(["", "steps", "training seconds", "CPU seconds", *peak, "ids written per second"],
+        *markdown_table(["", "steps", "training seconds", "CPU seconds", *peak, "ids written per second"],
                 [[names[row.name], f"{row.spent.steps:,}", f"{row.spent.seconds:.1f}",
                   "" if row.spent.cpu_seconds is None else f"{row.spent.cpu_seconds:.1f}",
                   *["" if row.spent.peak_bytes is None else f"{row.spent.peak_bytes / KIB**2:.0f}" for _ in peak],
                   f"{row.decoding['ids a second']:,.0f}"] for row in rows]),
         "", "## Memory of the decoder's state", "",
-        *_table(["", *per, f"texts of {count_of(asked['length'], 'ids')} in {asked['cache_mib']} MiB"],
+        *markdown_table(["", *per, f"texts of {count_of(asked['length'], 'ids')} in {asked['cache_mib']} MiB"],
                 [[names[row.name], *(f"{row.memory[name] / KIB:.2f}" for name in of),
                   f"{row.memory['texts that fit']:,.0f}"] for row in rows]),
     ]  # fmt: skip
@@ -83,11 +81,11 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         cells = [[names[row.name], *(f"{group['exact_match']:.3f} ({group['chrf']:.1f})" for group in row.by_length)]
                  for row in rows]  # fmt: skip
         lines += ["", "## By the length of the source", "", "Exact match, with chrF in brackets.", "",
-                  *_table(["", *groups], cells)]  # fmt: skip
+                  *markdown_table(["", *groups], cells)]  # fmt: skip
     lines += [
         "", f"![Validation loss over steps and over seconds]({PICTURE})", "",
         "## Settings", "",
-        *_table(["setting", "value"], [[name.replace("_", " "), _said(value)] for name, value in asked.items()
+        *markdown_table(["setting", "value"], [[name.replace("_", " "), _said(value)] for name, value in asked.items()
                                        if name != "own"]), "",
         *(PEAK if peak else ()),
     ]  # fmt: skip
@@ -142,12 +140,6 @@ def _span(first: float, last: float) -> str:
     return f"{first:.0f} words" if first == last else f"{first:.0f} to {last:.0f} words"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of a table; the | of a pattern is escaped, since it would begin a column."""
-    lines = ([cell.replace("|", "\\|") for cell in cells] for cells in (head, ["---"] * len(head), *rows))
-    return [f"| {' | '.join(cells)} |" for cells in lines]
-
-
 def _drawn(rows: Sequence[Measures]) -> bytes:
     """Validation loss over steps and over seconds and, for translators, exact match against length."""
     names = short_names([row.name for row in rows])
@@ -188,11 +180,7 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
 
 
 def write_plainly(panel: Any) -> None:
-    """Label a logarithmic axis of losses 2 and 0.5, in place of 2 × 10⁰ and 5 × 10⁻¹.
-
-    Args:
-        panel: axes of matplotlib.
-    """
+    """Label a logarithmic axis of losses 2 and 0.5, in place of 2 × 10⁰ and 5 × 10⁻¹."""
     from matplotlib.ticker import LogFormatter
 
     class Plain(LogFormatter):
@@ -210,30 +198,22 @@ def _said(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def read_asked(path: Path, tell: Tell = silent) -> dict[str, Any]:
-    """The settings of a comparison; unsealed settings of an older version are read as they are, and
-    `tell` is handed a remark.
+def read_asked(path: Path) -> dict[str, Any]:
+    """The settings of a comparison.
 
     Raises:
         CheckpointError: damaged, or no such file.
     """
-    kinds = (TranslationTraining.Config, LanguageModelTraining.Config)
-    known = {*ABOUT_THE_STUDY, *(field.name for kind in kinds for field in fields(kind))}
-    return _kept(path, known, ("task", "own"), tell)
+    asked = read_sealed(path)
+    if missing := {"task", "own"} - asked.keys():
+        raise CheckpointError(f"{path} lacks {', '.join(sorted(missing))}, which this file must have")
+    return asked
 
 
-def read_measures(path: Path, tell: Tell = silent) -> Measures:
-    """A row that was measured before; likewise.
+def read_measures(path: Path) -> Measures:
+    """A row that was measured before.
 
     Raises:
         CheckpointError, ArgumentError: damaged, or no such file.
     """
-    known = [field.name for field in fields(Measures)]
-    return Measures.from_dict(_kept(path, known, known, tell))
-
-
-def _kept(path: Path, known: Collection[str], needed: Iterable[str], tell: Tell) -> dict[str, Any]:
-    content, is_sealed = read_sealed_or_older(path, known, needed)
-    if not is_sealed:
-        tell(f"{path} was written before such files were sealed, so damage cannot be noticed")
-    return content
+    return Measures.from_dict(read_sealed(path))

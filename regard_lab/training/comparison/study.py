@@ -48,7 +48,7 @@ OWN = ("models", "kv_heads", "heads", "attention", "mechanism")  # what contende
 
 
 @dataclass(frozen=True)
-class Contender:
+class ComparedModel:
     """What is compared: a name that may be a folder, and the settings that are its own."""
 
     name: str
@@ -56,7 +56,7 @@ class Contender:
 
     @property
     def folder(self) -> str:
-        """The name in letters that every system takes; a long one is cut, and told from others by its digest."""
+        """The name in letters that every system takes; a long one is cut, and differs from others by its digest."""
         words = self.name.replace("&", "and").replace("|", "or").replace("~", "not ")
         letters = "".join(letter if letter.isalnum() or letter in "-=_." else "_" for letter in words)
         digest = hashlib.sha256(self.name.encode()).hexdigest()[:8]
@@ -178,21 +178,20 @@ class Comparison:
         """A new comparison, or the one in the folder.
 
         Args:
-            out: the folder.
-            given: the settings that were asked for; with `resume` all may be left out.
+            given: the settings that were given; with `resume` all may be left out.
             resume: go on with the comparison in the folder, where there is one.
             tell, showing: as for the class.
 
         Raises:
             ArgumentError: as for the class.
-            CheckpointError: the folder holds a comparison, and `resume` is not wanted or other settings are asked for.
+            CheckpointError: the folder holds a comparison, and `resume` is not wanted or other settings are given.
         """
         out = Path(out)
         check_ours(out, {ASKED: read_asked}, "comparison")
         begun = (out / ASKED).exists()
         if begun and not resume:
             raise OccupiedError(f"{out} holds a comparison; go on with it by --resume, or choose another folder")
-        kept = read_asked(out / ASKED, tell) if begun else {}
+        kept = read_asked(out / ASKED) if begun else {}
         if begun and not given:
             return cls(cls.Config.of_asked(kept), tell, showing)
         comparison = cls(cls.Config(**given), tell, showing)
@@ -226,7 +225,7 @@ class Comparison:
         for contender in self.contenders:
             run = out / contender.folder
             if (run / MEASURED).exists():
-                rows.append(read_measures(run / MEASURED, self.tell))
+                rows.append(read_measures(run / MEASURED))
                 continue
             self.tell(f"== {contender.name}")
             row = self._train_and_measure(contender, run)
@@ -239,7 +238,7 @@ class Comparison:
         markdown, record, _ = write_report(rows, self.asked, out)
         return Compared(rows, markdown.read_text(), record.read_text())
 
-    def _train_and_measure(self, contender: Contender, run: Path) -> Measures | None:
+    def _train_and_measure(self, contender: ComparedModel, run: Path) -> Measures | None:
         """One row; None where it was interrupted."""
         result, peak = train_and_watch(self._work.recipe(contender, run), run, self.showing)
         if result.stopped == "interrupted":
@@ -248,7 +247,7 @@ class Comparison:
         cache = {"cache_bytes": int(self.config.cache_mib * 2**20), "length": self.config.length}
         return self._work.measured(contender.name, run, spent, read_log(run / "log.jsonl"), cache)
 
-    def given_to(self, contender: Contender, *others: str) -> dict[str, Any]:
+    def given_to(self, contender: ComparedModel, *others: str) -> dict[str, Any]:
         """The contender's own settings, and of the shared ones all but those of the study and of other models."""
         shared = {name: value for name, value in self.asked.items() if name not in (*ABOUT_THE_STUDY, *others)}
         return {**shared, **contender.own}
@@ -264,11 +263,10 @@ class Compared:
     interrupted: bool = False
 
 
-def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterable[str] = ()) -> list[Contender]:
+def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterable[str] = ()) -> list[ComparedModel]:
     """One contender for each model; a Transformer or a language model once for each of its choices.
 
     Args:
-        task: of `TASKS`.
         own: `models`, `kv_heads`, `heads`, `attention` and `mechanism`, each a list that may be empty.
         shared: names of the settings given for all models; one that no model reads is refused.
 
@@ -284,7 +282,9 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterabl
             raise ArgumentError("--models are translators; language models take --attention, --mechanism, --heads ...")
         lists = ("attention", "mechanism")  # one for each layer
         own_settings = [{name: [one[name]] if name in lists else one[name] for name in one} for one in choices]
-        contenders = [Contender(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)]
+        contenders = [
+            ComparedModel(_named(one) or "causal", own) for one, own in zip(choices, own_settings, strict=True)
+        ]
     else:
         models = own.get("models") or TRANSLATORS
         of_one = [*choices[0], *(name for name in shared if name in OF_THE_TRANSFORMER)]
@@ -292,7 +292,7 @@ def list_contenders(task: str, own: Mapping[str, Sequence[Any]], shared: Iterabl
             said = ", ".join(f"--{name.replace('_', '-')}" for name in of_one)
             raise ArgumentError(f"{said} belongs to the Transformer; leave it out, or add transformer to --models")
         contenders = [
-            Contender(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice})
+            ComparedModel(" ".join(filter(None, (model, _named(choice)))), {"model": model, **choice})
             for model in models
             for choice in (choices if model == "transformer" else [{}])
         ]
@@ -325,7 +325,7 @@ class Translators:
 
     @cached_property
     def numbers(self) -> int:
-        """The parameters of the first contender, which is what all have where that is asked for."""
+        """The parameters of the first contender, which is what all have with equal_parameters."""
         return count_numbers(self.first, self.shared.tokeniser.vocab_size)
 
     def read(self) -> None:
@@ -342,7 +342,7 @@ class Translators:
         for config in self.configs.values():
             config.model_config(self.shared.tokeniser.vocab_size)
 
-    def recipe(self, contender: Contender, run: Path) -> TranslationTraining:
+    def recipe(self, contender: ComparedModel, run: Path) -> TranslationTraining:
         """What trains a contender into its folder."""
         config, shared = self.configs[contender.name], self.shared
         if self.config.equal_parameters:
@@ -366,12 +366,12 @@ class LanguageModels:
             raise ArgumentError("--equal-parameters is for translators; leave it out")
         if self.config.label_smoothing is not None:
             raise ArgumentError("--label-smoothing belongs to translators; leave it out")
-        self._told: set[str] = set()
+        self._remarked: set[str] = set()
 
-    def _tell(self, remark: str) -> None:
-        """Tell a remark once, although every model reads the same text."""
-        if remark not in self._told:
-            self._told.add(remark)
+    def _remark(self, remark: str) -> None:
+        """Report a remark once, although every model reads the same text."""
+        if remark not in self._remarked:
+            self._remarked.add(remark)
             self.comparison.tell(remark)
 
     def read(self) -> None:
@@ -381,12 +381,12 @@ class LanguageModels:
             requested = Requested(given, self.config.size, cpu=True)
             LanguageModelTraining(LanguageModelTraining.new_config(given)).check_early(requested)
 
-    def recipe(self, contender: Contender, run: Path) -> LanguageModelTraining:
+    def recipe(self, contender: ComparedModel, run: Path) -> LanguageModelTraining:
         """What trains a contender into its folder."""
         new = read_settings(run) is None
         return LanguageModelTraining.of(
             run, self.comparison.given_to(contender), size=self.config.size if new else None, resume=not new, cpu=True,
-            tell=self._tell,
+            tell=self._remark,
         )  # fmt: skip
 
     def measured(

@@ -1,8 +1,8 @@
 """Settings of a new training run from the amount of data and the budget: what was not given is chosen here.
 
 First come the sizes of models, which can be named (`--size`) too. `choose` is a function of counts alone, so that the
-same data and budget give the same settings on every machine of a kind. It returns the settings and a sentence that
-says what was chosen and for what.
+same data and budget give the same settings on every machine of a kind. It returns the settings and a sentence
+with what was chosen and for what.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class TrainingBudget(NamedTuple):
     unasked: bool = False
 
     def completed(self, amount: Amount) -> Self:
-        """This budget, or minutes that fit the data if nothing was asked for."""
+        """This budget, or minutes that fit the data if nothing was given."""
         if self.steps is not None or self.minutes is not None or self.patience is not None:
             return self
         return self._replace(minutes=fitting_minutes(amount.characters), unasked=True)
@@ -153,9 +153,6 @@ def choose(
     """Choose what was not given.
 
     Args:
-        sizes: of the model, by name.
-        amount: of the data to learn from.
-        budget: of the training.
         given: the settings that were given; they win.
         size: the name of a size; by default it follows from the data and the budget.
         more: settings of this kind of model, which the sizes do not decide.

@@ -53,7 +53,7 @@ LEAST_TEXTS = 5  # of a label; with fewer on average there is a remark
 
 
 class ClassifierTraining(Recipe):
-    """Train an encoder to sort texts by their labels, from new weights or from an encoder that knows the language.
+    """Train an encoder to sort texts by their labels, from new weights or from a trained encoder.
 
     >>> ClassifierTraining.Config(data=("labels.tsv",)).learning_rate
     0.0003
@@ -275,7 +275,7 @@ class LabelledTexts(NamedTuple):
 
 
 class ClassificationTask(Described):
-    """What `train` asks of texts with labels: which class is each of?
+    """What `train` needs of texts with labels: which class is each of?
 
     Its losses are sums over texts; a text counts as one target.
 
@@ -352,7 +352,7 @@ class ClassificationTask(Described):
         return hits / len(pairs)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells these data, in this order, from others."""
+        """What differs between these data, in this order, and others."""
         digest = hash_of(self._train, self._valid)
         return {"texts": len(self._train), "classes": list(self.classes), "hash": digest, **self._settings}
 

@@ -92,9 +92,9 @@ class PronounReport:
 
 @dataclass(frozen=True)
 class RunScores:
-    """The quality of a translator in a run: `name` says of which pairs; a run of the embedded corpus has pronouns.
+    """The quality of a translator in a run: `name` is that of the pairs; a run of the embedded corpus has pronouns.
 
-    `trained` counts those of the pairs that the run has learned from; None where the run does not say.
+    `trained` counts those of the pairs that the run has learned from; None where the run does not store them.
     """
 
     name: str
@@ -181,11 +181,8 @@ def evaluate_run(
     """Score the best model of a run, or a saved one: BLEU, chrF, exact match and perplexity.
 
     Args:
-        run: the folder.
         test: files of pairs; by default the run's own test split, where a run of the embedded corpus is also evaluated
             on what *it* refers to.
-        tell: is handed remarks.
-        counting: shows progress.
         search: beam, normalisation, alpha and share, as for `Translator.translate`.
 
     Raises:
@@ -203,9 +200,7 @@ def evaluate_run(
         pairs, name = read.pairs, " + ".join(map(str, test))
     else:
         name = "the run's own test split"
-        pairs, notes = read_test(Path(run))
-        for note in notes:
-            tell(note)
+        pairs = read_test(Path(run))
     with counting(len(pairs)) as progress:
         evaluation = evaluate(translator, pairs, progress=progress, **search)
     settings = read_settings(Path(run)) or {}
@@ -219,8 +214,6 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
     """Measure everything about *it* on the embedded corpus.
 
     Args:
-        translator: what was trained on that corpus.
-        seed: of the corpus.
         search: beam, normalisation, alpha and share, as for `Translator.translate`.
     """
 
@@ -264,7 +257,7 @@ class TextScores:
 
     @property
     def perplexity(self) -> float:
-        """`exp(loss)`, per id; that of a model that knows nothing is the size of its vocabulary."""
+        """`exp(loss)`, per id; that of a model that has learned nothing is the size of its vocabulary."""
         return math.exp(min(self.loss, 700.0))
 
     @property
@@ -306,9 +299,7 @@ def evaluate_text(
     The END of each document counts among the ids.
 
     Args:
-        run: the folder of a training run, or of a saved model.
         texts: UTF-8 files, or .jsonl files with a "text" in each line.
-        tell: is handed remarks.
         share: divides the batches among processes, see `regard_lab.decoding.sharing`; each returns the same scores.
 
     Raises:

@@ -171,7 +171,7 @@ class Blocks:
 
 
 class LanguageTask(Described):
-    """What `train` asks of running text.
+    """What `train` needs of running text.
 
     A block is read as a text of its own, so that a model learns to begin anywhere: BEGIN and the ids before each are
     all that it sees of the past.
@@ -246,7 +246,7 @@ class LanguageTask(Described):
         return loss * len(self._valid.ids) / (self._valid_characters * math.log(2))
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells these data, in this order, from others."""
+        """What differs between these data, in this order, and others."""
         digest = hashlib.sha256()
         for blocks in (self._train, self._valid):
             digest.update(blocks.ids.numpy().tobytes())

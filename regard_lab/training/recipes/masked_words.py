@@ -126,7 +126,7 @@ def _judge(folder: Path, result: TrainingResult) -> str | None:
 
 
 class HiddenWords(NamedTuple):
-    """ids: (batch, length), some of them hidden; places: bool (batch, length), which are asked for; words: (places,),
+    """ids: (batch, length), some of them hidden; places: bool (batch, length), which are to be found; words: (places,),
     what stood there."""
 
     ids: torch.Tensor
@@ -137,13 +137,11 @@ class HiddenWords(NamedTuple):
 def hide_words(ids: torch.Tensor, vocab_size: int, generator: torch.Generator, share: float = 0.15) -> HiddenWords:
     """Hide words that are to be found again: `share` of each text's, at least one.
 
-    Of those asked for, 80 in 100 become MASK, 10 another word drawn from all, and 10 stay, so that a model must have
-    an opinion on every place. PAD, BEGIN and END are never asked for.
+    Of those to be found, 80 in 100 become MASK, 10 another word drawn from all, and 10 stay, so that a model must have
+    an opinion on every place. PAD, BEGIN and END are never hidden.
 
     Args:
         ids: (batch, length).
-        vocab_size: ids there are.
-        generator: of every draw.
         share: of the words of each text.
 
     Source: BERT, Devlin et al. 2019, section 3.1, task 1, and appendix A.1.
@@ -165,7 +163,7 @@ def hide_words(ids: torch.Tensor, vocab_size: int, generator: torch.Generator, s
 
 
 class MaskedWordTask(Described):
-    """What `train` asks of texts whose words are hidden: which words were they?
+    """What `train` needs of texts whose words are hidden: which words were they?
 
     Each text is read as BEGIN, its ids, END; a longer one is cut into pieces. What is hidden in a batch is a function
     of the seed and the batch's number, so that words are hidden anew in each epoch and a resumed run hides the same.
@@ -213,7 +211,7 @@ class MaskedWordTask(Described):
         return hide_words(pad(rows), self._vocab_size, seeded("train", self._seed, index, self._rank))
 
     def loss(self, model: torch.nn.Module, batch: HiddenWords) -> tuple[torch.Tensor, int]:
-        """Sum of the cross entropies of the words that were asked for, and their number."""
+        """Sum of the cross entropies of the words that are to be found, and their number."""
         scores = model(batch.ids, batch.places)  # (places, vocab_size)
         return F.cross_entropy(scores.float(), batch.words, reduction="sum"), len(batch.words)
 
@@ -226,7 +224,7 @@ class MaskedWordTask(Described):
     validation_loss = loss
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells these data, in this order, from others."""
+        """What differs between these data, in this order, and others."""
         return {"texts": len(self._train), "hash": hash_of(self._train, self._valid), **self._settings}
 
 

@@ -138,7 +138,7 @@ class Training:
         config: the settings; they are stored in the folder.
         samples: returns lines with the output of the model for a few texts.
         test: pairs that are stored for the final evaluation.
-        learned: pairs that are learned from; an evaluation on them says so.
+        learned: pairs that are learned from; an evaluation on them reports it.
         files: texts that every checkpoint stores beside the tokeniser.
         judge: a phrase about the best model in the folder, from the result.
         tell: receives remarks.
@@ -234,13 +234,11 @@ class Recipe(Described, ABC):
         """The recipe of a new run, or of the run in the folder with what may change changed.
 
         Args:
-            folder: of the run.
-            given: the settings that were asked for; the others are chosen by the data and the budget, or stay as they
+            given: the settings that were given; the others are chosen by the data and the budget, or stay as they
                 were in the run that is resumed.
             size: of the model: tiny, small or base; by default it is chosen.
             resume: go on with the run in the folder, where there is one.
             cpu: it will be trained on the CPU even where there is an accelerator.
-            tell: receives remarks.
 
         Raises:
             ArgumentError: no data, or settings that the run in the folder was not begun with.
@@ -324,7 +322,7 @@ class Recipe(Described, ABC):
         return Choice({}, "")
 
     def settle(self, amount: Amount) -> None:
-        """Choose the settings that were not given, once the data are read, and set the seed; tell what and why."""
+        """Choose the settings that were not given, once the data are read, and set the seed; report what and why."""
         if remark := remark_on_few(amount):
             self.tell(remark)
         if self._requested is not None:
@@ -406,10 +404,8 @@ def read_parts(
     """Texts to learn from and to validate on; without files to validate on, the last of the others are held out.
 
     Args:
-        config: names the files.
         read: of files, `read_documents` or `read_texts`.
         share, most: of the characters that are held out: which share, and how many at most.
-        tell: receives remarks.
 
     Raises:
         DataError: a file that cannot be read.

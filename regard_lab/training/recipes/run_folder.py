@@ -62,8 +62,7 @@ def write_run(
         OccupiedError: the run is resumed, and was begun with another test split.
     """
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
-    sealed = _sealed_hash(run, needed=False) if resumed else None
-    if sealed is not None and sealed != hashlib.sha256(lines).hexdigest():
+    if resumed and (run / SETTINGS_FILE).exists() and _sealed_hash(run, TEST_FILE) != hashlib.sha256(lines).hexdigest():
         raise OccupiedError(
             f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
             f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
@@ -83,10 +82,9 @@ def write_run(
 
 
 def changed_data(run: Path, settings: Mapping[str, Any]) -> str | None:
-    """A phrase about the data files that are not those that a run was begun with; None if it does not say which.
+    """A phrase about the data files that are not those that a run was begun with; None if it does not list them.
 
     Args:
-        run: the folder.
         settings: those of now; they may name the files at another place.
     """
     before, now = read_sealed(run / SETTINGS_FILE).get("data"), _marks(settings)
@@ -125,24 +123,55 @@ def read_settings(run: Path) -> dict[str, Any] | None:
     return settings
 
 
-def read_test(run: Path) -> tuple[list[Pair], list[str]]:
-    """The run's own test split, and what there is to say about it: that it is not sealed, or has damaged lines.
-
-    The run's settings hold its SHA-256. Runs of versions before that are read as they are, and this is said.
+def read_test(run: Path) -> list[Pair]:
+    """The run's own test split, which matches the SHA-256 in the run's settings.
 
     Raises:
         NotFoundError: the run has none, because it was given its validation pairs.
         CheckpointError: it is damaged.
     """
     path = run / TEST_FILE
-    if (expected := _sealed_hash(run)) is None:
-        if not path.exists() or path.stat().st_size == 0:
-            raise NotFoundError(
-                f"{NO_TEST.format(run)}; a model that was made from a run is evaluated on its {TEST_FILE}"
-            )
-        read = read_pairs(path)
-        return read.pairs, [f"{path} was written before test splits were sealed, so damage cannot be noticed",
-                            *([read.report()] if read.dropped else [])]  # fmt: skip
+    if not (run / SETTINGS_FILE).exists():
+        raise NotFoundError(f"{NO_TEST.format(run)}; a model that was made from a run is evaluated on its {TEST_FILE}")
+    data = _sealed_bytes(path)
+    if not data:
+        raise NotFoundError(NO_TEST.format(run))
+    return read_pairs(path).pairs
+
+
+def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
+    """How many of these pairs the run has learned from; None where the run does not store them.
+
+    Raises:
+        CheckpointError: what the run stores is damaged.
+    """
+    place = run.resolve()
+    if SAVED.fullmatch(place.name) and not (run / SETTINGS_FILE).exists():
+        run = place.parent
+    path = run / TRAINED_FILE
+    if not path.exists():
+        return None
+    data = _sealed_bytes(path)
+    trained = {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
+    return sum(_hash_of(pair) in trained for pair in pairs)
+
+
+def _hash_of(pair: Pair) -> bytes:
+    pair = Pair(tidy(pair.source), tidy(pair.target))
+    return hashlib.sha256(f"{pair.source}\t{pair.target}".encode()).digest()[:HASH_BYTES]
+
+
+def _sealed_hash(run: Path, name: str) -> str:
+    """The SHA-256 of a file as the settings of its run have it."""
+    files = read_sealed(run / SETTINGS_FILE).get("files")
+    if not isinstance(files, dict) or not isinstance(files.get(name), str):
+        raise CheckpointError(f"{run / SETTINGS_FILE} holds no SHA-256 of {name}")
+    return files[name]
+
+
+def _sealed_bytes(path: Path) -> bytes:
+    """The bytes of a file whose SHA-256 the settings of its run have."""
+    expected = _sealed_hash(path.parent, path.name)
     with open_plain(path) as file:
         data = file.read()
     if hashlib.sha256(data).hexdigest() != expected:
@@ -150,51 +179,7 @@ def read_test(run: Path) -> tuple[list[Pair], list[str]]:
             f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged after the run was begun; "
             f"put it back, name a file of pairs, or begin the training anew"
         )
-    if not data:
-        raise NotFoundError(NO_TEST.format(run))
-    return read_pairs(path).pairs, []
-
-
-def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
-    """How many of these pairs the run has learned from; None where the run does not say, or has no SHA-256 of that.
-
-    Args:
-        run: the folder of the run, or of one of its checkpoints.
-        pairs: pairs of any origin.
-
-    Raises:
-        CheckpointError: what the run says is damaged.
-    """
-    place = run.resolve()
-    if SAVED.fullmatch(place.name) and not (run / SETTINGS_FILE).exists():
-        run = place.parent
-    path = run / TRAINED_FILE
-    if not path.exists() or (expected := _sealed_hash(run, TRAINED_FILE, needed=False)) is None:
-        return None
-    with open_plain(path) as file:
-        data = file.read()
-    if len(data) % HASH_BYTES or hashlib.sha256(data).hexdigest() != expected:
-        raise CheckpointError(f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged")
-    trained = {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
-    return sum(_hash_of(pair) in trained for pair in pairs)
-
-
-def _hash_of(pair: Pair) -> bytes:
-    pair = Pair(tidy(pair.source), tidy(pair.target))  # as versions that kept no special spaces read pairs
-    return hashlib.sha256(f"{pair.source}\t{pair.target}".encode()).digest()[:HASH_BYTES]
-
-
-def _sealed_hash(run: Path, name: str = TEST_FILE, *, needed: bool = True) -> str | None:
-    """The SHA-256 of a file as the settings have it; None in a run of a version before that."""
-    path = run / SETTINGS_FILE
-    if not path.exists():
-        return None
-    files = read_sealed(path).get("files")
-    if files is None or (isinstance(files, dict) and name not in files and not needed):
-        return None
-    if not isinstance(files, dict) or not isinstance(files.get(name), str):
-        raise CheckpointError(f"{path} holds no SHA-256 of {name}")
-    return files[name]
+    return data
 
 
 def show_each(samples: Samples, tell: Tell) -> Callable[[torch.nn.Module, int, Path], None]:
@@ -215,7 +200,7 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
     """Keep lines and picture of a step in `samples/step-000250.txt` and `.png`.
 
     What cannot be shown (logits that are not finite, a picture without matplotlib) is noted in the file. What cannot
-    be written is told. Neither stops the training.
+    be written is reported. Neither stops the training.
     """
     path = run / SAMPLES_FOLDER / f"step-{step:06d}.txt"
     try:
@@ -232,10 +217,10 @@ def write_samples(samples: Samples, model: torch.nn.Module, step: int, run: Path
 
 
 def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None:
-    """Draw the curves, or tell why there are none: a picture stops no training, whatever the log holds."""
+    """Draw the curves, or report why there are none: a picture stops no training, whatever the log holds."""
     try:
         lost = draw_curves(run / "log.jsonl", run / "curves.png")
-    except Exception as error:  # whatever a drawing library says of numbers that cannot be drawn
+    except Exception as error:  # whatever a drawing library raises for numbers that cannot be drawn
         reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
         tell(f"no picture: {reason}")
         return

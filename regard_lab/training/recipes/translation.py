@@ -19,7 +19,7 @@ from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import Described, brief
 from regard_lab.decoding import Translation, Translator
-from regard_lab.decoding.loading import WORDS_FILE, normalises_targets
+from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.models.recurrent import RecurrentConfig
@@ -99,7 +99,7 @@ class TranslationTraining(Recipe):
     @brief
     @dataclass(frozen=True, kw_only=True)
     class Config(RunConfig):  # ty: ignore[incompatible-attribute-override]
-        """Everything that decides the training of a translator; `new_config` knows each model's own defaults.
+        """Everything that decides the training of a translator; `new_config` has each model's own defaults.
 
         Args:
             data: a .tsv, .csv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
@@ -176,7 +176,7 @@ class TranslationTraining(Recipe):
                 RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TranslationTransformer(config)
             )
 
-    # Defaults that differ from those of the Config, by the words that say for which models.
+    # Defaults that differ from those of the Config, by the words for which models.
     VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
         "for luong-dot": {"input_feeding": FED["input_feeding"]},
     }
@@ -230,20 +230,18 @@ class TranslationTraining(Recipe):
     @cached_property
     def tokeniser(self) -> Tokeniser:
         """One vocabulary for both sides of the training pairs."""
-        return self._learn_pieces() if self._tokeniser is None else self._tokeniser
-
-    def _learn_pieces(self, typographic: bool = True) -> Tokeniser:
+        if self._tokeniser is not None:
+            return self._tokeniser
         config = self.config
         both = [text for pair in self.data.train for text in (pair.source, pair.target)]
         self.remark_on_scripts(both, config.tokeniser)
-        lines, targets = (both[::2], both[1::2]) if typographic else (both, None)
-        return Tokeniser.train(lines, config.vocab_size, config.tokeniser, targets=targets, trim=config.trim_vocabulary)
+        return Tokeniser.train(
+            both[::2], config.vocab_size, config.tokeniser, targets=both[1::2], trim=config.trim_vocabulary
+        )
 
     def prepare(self, begun: Path | None = None) -> Training:
         data = self.data
         self.settle(self.amount)
-        if begun is not None and self._tokeniser is None and normalises_targets(begun):
-            self._tokeniser = self._learn_pieces(typographic=False)
         config, tokeniser = self.config, self.tokeniser
         model = config.new_model(tokeniser.vocab_size)
         _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
@@ -304,7 +302,7 @@ NOTHING = TranslationBatch(torch.tensor([[END]]), torch.tensor([[BEGIN]]), torch
 
 
 class TranslationTask(Described):
-    """What `train` asks of pairs of sentences.
+    """What `train` needs of pairs of sentences.
 
     Args:
         train: pairs to learn from.
@@ -378,7 +376,7 @@ class TranslationTask(Described):
         return self._cross_entropy(model, batch, 0.0)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells these data, in this order, from others."""
+        """What differs between these data, in this order, and others."""
         digest = hash_of(self._train, self._valid)
         return {"pairs": len(self._train), "ids": digest, **self._settings}
 
@@ -428,11 +426,11 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
 
 
 def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -> list[str]:
-    """Draw the attention of a translation, or say why not."""
+    """Draw the attention of a translation, or return why not."""
     try:
         for one in shown:
             maps = look(translator.model, translator.tokeniser, one.source, one.ids)
             draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy_target(one.text)}")
-    except Exception as error:  # whatever a drawing library says: a picture stops no training
+    except Exception as error:  # whatever a drawing library raises: a picture stops no training
         return [f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"]
     return []

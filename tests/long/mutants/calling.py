@@ -17,7 +17,7 @@ from .copies import ROOT, pytest_in_fork
 
 # Folders whose tests run in one process; what runs in processes of its own is not seen.
 FOLDERS = {
-    "regard": ". patterns bias positions mechanisms caches storage contracts backends native layers functional core",
+    "regard": ". patterns mechanisms caches storage contracts fuzz backends native layers",
     "regard_lab": "models decoding training conversion cli",
 }
 # Examples in docstrings; a folder is recorded as one file is.

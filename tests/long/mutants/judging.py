@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ..found import Found
+from ..running import Found
 from .calling import Callers, record, test_files
 from .copies import ROOT, copy_of_all, import_heavy, pytest_in_fork
 from .sites import Site, compiles, sites

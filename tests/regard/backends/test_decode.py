@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from measuring import Largest
 
 from regard import patterns as p
 from regard.backends import decode, flash
@@ -116,34 +116,7 @@ class TestSplits:
         assert len(calls) == 1
 
 
-class Largest(TorchDispatchMode):
-    """The most numbers in any floating-point tensor that an operation hands back."""
-
-    held = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, torch.Tensor) and found.dtype == torch.float32:
-            self.held = max(self.held, found.untyped_storage().nbytes() // 4)
-        return found
-
-
 class TestStorage:
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
-    @pytest.mark.parametrize(
-        "pattern", ["causal", "causal_window(300)", "causal & (causal_window(8) | key_span(0, 4))"]
-    )
-    def test_stored_keys_are_attended_as_the_numbers_they_stand_for(self, dtype, pattern, monkeypatch):
-        monkeypatch.setattr(decode, "WORKSPACE", 1 << 12)
-        q, k, v = make_qkv(heads=6, kv_heads=3, q_len=2, k_len=700)
-        k, v = Stored(*kept("k", k, dtype)), Stored(*kept("v", v, dtype))
-        found = run(q, k, v, pattern=pattern, want=("log_sum_exp",))
-        i, j = np.arange(698, 700)[:, None], np.arange(700)[None]
-        allowed = {"causal": j <= i, "causal_window(300)": (j <= i) & (i - j < 300)}.get(
-            pattern, (j <= i) & ((i - j < 8) | (j < 4))
-        )
-        assert_exact(found, q, k.widened(torch.float64), v.widened(torch.float64), allowed)
-
     @pytest.mark.parametrize("fast", [True, False])
     def test_keys_in_bfloat16_are_read_by_the_fused_operation_on_every_processor(self, fast, calls, monkeypatch):
         monkeypatch.setattr(flash, "_BFLOAT16", fast)
@@ -155,12 +128,12 @@ class TestStorage:
 
     def test_a_cache_is_never_widened_whole(self, monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # each thread has a workspace
-        q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=20_000, head_dim=64, v_dim=64)
+        q, k, v = make_qkv(batch=1, heads=4, kv_heads=2, q_len=1, k_len=6_000, head_dim=64, v_dim=64)
         k, v = Stored(k.bfloat16()), Stored(v.bfloat16())
         plan = plan_of(q, k, v, pattern="causal")
-        with Largest() as seen:
+        with Largest(torch.float32) as seen:
             plan.run(q, k, v)
-        assert seen.held <= decode.WORKSPACE < k.numbers.numel() / 10
+        assert seen.held <= decode.WORKSPACE < k.numbers.numel() / 3
         assert plan.cost.bytes < 3 * k.numbers.nbytes
 
     def test_a_ring_hands_over_positions_and_not_slots(self):
@@ -188,18 +161,6 @@ class TestStorage:
             output = run(q, keys, values, pattern="causal").output
             assert output[0, :2].isnan().all()
             assert output[0, 2:].isfinite().all()
-
-
-@pytest.mark.parametrize("want", [(), ("log_sum_exp", "entropy", "received", "weights")])
-@pytest.mark.parametrize("pattern", ["key_span(0, 0)", p.Where(lambda i, j: (i < 0) & (j < 0))])
-def test_rows_without_keys_are_zeros(want, pattern):
-    found = run(*make_qkv(q_len=2, k_len=9), pattern=pattern, want=want)
-    assert (found.output == 0).all()
-    if want:
-        assert (found.log_sum_exp == -math.inf).all()
-        assert (found.entropy == 0).all()
-        assert (found.received == 0).all()
-        assert found.weights.shape == (2, 6, 2, 9)
 
 
 @pytest.mark.parametrize(

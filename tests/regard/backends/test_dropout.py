@@ -58,13 +58,6 @@ def test_nothing_and_everything():
     assert torch.equal(drop(torch.ones(1, 1, 2, 3), 1.0, 0, Grid.whole(2, 3)), torch.zeros(1, 1, 2, 3))
 
 
-def test_the_same_seed_is_the_same_mask_and_another_is_another():
-    q, k, v = make_qkv()
-    one, same, other = (rg.attention(q, k, v, dropout=0.5, dropout_seed=seed) for seed in (3, 3, 4))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-
-
 def test_without_a_seed_one_draw_of_torchs_generator_decides():
     q, k, v = make_qkv()
     torch.manual_seed(5)
@@ -96,10 +89,3 @@ def test_chunks_of_queries_drop_what_the_whole_drops():
         for at in range(0, 9, 2)
     ]  # fmt: skip
     torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=0, atol=1e-14)
-
-
-def test_fused_refuses_rather_than_drop_by_another_law():
-    q, k, v = make_qkv()
-    with pytest.raises(rg.UnsupportedError, match="dropout_seed"):
-        rg.attention(q, k, v, dropout=0.1, backend="fused")
-    assert rg.plan_attention(q, k, v, dropout=0.1).backend not in ("fused", "tiled")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import regard as rg
-from regard.layers.caches import GrowingCache, RingCache, StaticCache, load_cache
-from regard.storage import load_tensors, save_tensors
+from regard.layers.caches import RingCache, StaticCache, load_cache
+from regard.storage import save_tensors
 
 
 @pytest.fixture
@@ -53,18 +53,13 @@ SCALES = ("k_scales", "v_scales")
     ("kind", "words", "tensors", "reason"),
     [
         ("dynamic", {"first": "x"}, planes(), "first is 'x'"),
-        ("dynamic", {"first": "-1"}, planes(), "first is '-1'"),
         ("ring", {"first": "9" * 30, "capacity": "4"}, planes(), "not a whole number"),
         ("static", {"first": "0"}, planes(), "capacity is ''"),
         ("static", {"first": "0", "capacity": "2"}, planes(), "3 entries from position 0, which a static"),
-        ("static", {"first": "1", "capacity": "9"}, planes(), "3 entries from position 1, which a static"),
         ("dynamic", {"first": "0"}, planes(v=None), "not the keys and values"),
         ("dynamic", {"first": "0"}, planes(v=torch.zeros(1, 2, 2, 5)), "not the keys and values"),
-        ("dynamic", {"first": "0"}, planes(k=torch.zeros(1, 2, 3)), "not the keys and values"),
         ("dynamic", {"first": "0"}, planes(k=torch.zeros(1, 2, 3, 4, dtype=torch.int8)), "not the keys and values"),
         ("dynamic", {"first": "0"}, planes(k_scales=torch.zeros(1, 2, 3, 1)), "not the keys and values"),
-        ("dynamic", {"first": "0"}, {n: x.int() for n, x in planes().items()}, "not the keys and values"),
-        ("dynamic", {"first": "0"}, {n: x[:, :0] for n, x in planes().items()}, "not the keys and values"),
         ("dynamic", {"first": "0"}, bytes_with(k_scales=torch.ones(1, 2, 3, 1).double()), "not the keys and values"),
         ("dynamic", {"first": "0"}, bytes_with(v_scales=torch.ones(1, 2, 2, 1)), "not the keys and values"),
     ],
@@ -73,10 +68,3 @@ def test_a_well_sealed_file_that_says_what_cannot_be_is_refused(tmp_path, kind, 
     save_tensors(tmp_path / "forged", tensors, {"cache": kind, "format": "1", **words})
     with pytest.raises(rg.errors.CheckpointError, match=reason):
         load_cache(tmp_path / "forged")
-
-
-def test_only_what_is_held_is_written(tmp_path):
-    cache = GrowingCache(1, 1, 4)
-    cache.append(torch.ones(1, 1, 3, 4), torch.ones(1, 1, 3, 4))
-    cache.save(tmp_path / "cache")
-    assert load_tensors(tmp_path / "cache")["k"].shape == (1, 1, 3, 4)

@@ -77,3 +77,33 @@ def test_the_bytes_of_a_problem_are_those_of_its_tensors_and_the_output():
         q, k, v = drawn(**sizes)
         problem: Problem = make_problem(q, k, v)
         assert problem.nbytes == sum(x.nbytes for x in (q, k, v, rg.attention(q, k, v)))
+
+
+# Of the kernel: whole panels of keys, and gradients
+
+
+def plan_of(pattern, length, **options):
+    q = torch.zeros(1, 2, length, 16, **options)
+    return rg.plan_attention(q, q.detach(), q.detach(), pattern=pattern, backend="native")
+
+
+@pytest.fixture
+def built():
+    try:
+        rg.plan_attention(*(torch.zeros(1, 1, 4, 4) for _ in "qkv"), backend="native")
+    except rg.UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("built")
+def test_keys_far_apart_cost_whole_panels():
+    """Four keys of each 64 are computed as whole panels, each once."""
+    alone, all_keys = plan_of("causal & fixed(64, summary=4, local=false)", 512), plan_of("causal", 512)
+    kept = alone.problem.kept_pairs
+    assert alone.cost.pairs >= 4 * kept  # a panel has 16 keys or more
+    assert alone.cost.pairs <= all_keys.cost.pairs * 1.2
+
+
+@pytest.mark.usefixtures("built")
+def test_gradients_move_more_bytes():
+    assert plan_of("causal", 64, requires_grad=True).cost.bytes > 2 * plan_of("causal", 64).cost.bytes

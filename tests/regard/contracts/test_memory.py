@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from measuring import Largest
 
 import regard as rg
 from regard import patterns as p
 
 LENGTH = 4096
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returns, in numbers stored."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for x in tree_iter(found):
-            if isinstance(x, torch.Tensor):
-                self.held = max(self.held, x.untyped_storage().nbytes() // x.element_size())
-        return found
 
 
 def largest(pattern, backend: str, length: int = LENGTH, **options) -> int:

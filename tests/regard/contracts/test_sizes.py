@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+import torch
+
 SCRIPT = """
 import itertools, torch, regard as rg
 from regard.backends import BACKENDS
@@ -19,10 +22,10 @@ HERE = [name for name, backend in BACKENDS.items() if not any(limit(small) for l
 names = ("batch", "kv_heads", "group", "q_len", "k_len", "head_dim", "v_dim")
 done = refused = 0
 for sizes in itertools.product((0, 1, 3), repeat=7):
-    if sum(size == 0 for size in sizes) > 1:
+    if sum(size == 0 for size in sizes) > 1 or sum(min(size, 2) for size in sizes) % 3:
         continue
     b, g, r, i, j, d, e = sizes
-    for number, backend in enumerate(("auto", *HERE), start=sum(sizes)):
+    for number, backend in enumerate(("auto", *HERE[sum(sizes) // 2 % 2 :: 2]), start=sum(sizes)):
         pattern = (None, "causal_window(2)")[number % 2]
         q = torch.randn(b, g * r, i, d, requires_grad=True)
         k, v = torch.randn(b, g, j, d, requires_grad=True), torch.randn(b, g, j, e, requires_grad=True)
@@ -52,5 +55,24 @@ def test_zero_and_one_in_every_dimension_answer_or_refuse():
     run = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     done, refused = map(int, run.stdout.split())
-    assert done > 1000
-    assert refused > 300
+    assert done > 200
+    assert refused > 60
+
+
+# Memory that nobody has written
+
+
+TAKEN = {
+    "empty": lambda like: torch.empty(3, dtype=like.dtype),
+    "empty_like": torch.empty_like,
+    "new_empty": lambda like: like.new_empty(3),
+    "empty_strided": lambda like: torch.empty_strided((3,), (1,), dtype=like.dtype),
+    "resize_": lambda like: torch.zeros(0, dtype=like.dtype).resize_(3),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_fresh_memory_is_poisoned(name):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        assert TAKEN[name](torch.zeros(3, dtype=dtype)).isnan().all()
+    assert (TAKEN[name](torch.zeros(3, dtype=torch.int64)) == torch.iinfo(torch.int64).max).all()

@@ -1,99 +1,88 @@
-"""Statistics equal those of the oracle's weights for every backend, and have gradients."""
+"""Statistics with sinks and without equal those of the oracle's weights for every backend, and have gradients."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from asking import ask, computing
-from cell_patterns import PATTERNS
-from cells import Places
-from small_blocks import cut
+from asking import ask, computing, cut
 
 import regard as rg
-from regard.bias import ALiBi
-from regard.core.result import weights_of
-from regard.testing import Answer, Budget, answer, make_qkv
+from regard import patterns as p
+from regard.testing import answer, make_qkv
 
 COUNT, ROWS, HEADS = 4, (0, 2, 3), (1, 0)
-NAMES = ("log_sum_exp", "entropy", "received", "distance", "weights", "top_keys", "chosen_weights")
-WANT = (*NAMES[:5], rg.top_keys(COUNT), weights_of(ROWS, HEADS))
+SINK = torch.tensor([0.3, -1.2, 2.5, -torch.inf, 0.0, -0.4], dtype=torch.float64)
+NAMES = ("log_sum_exp", "entropy", "received", "distance", "sink", "weights", "chosen_weights", "top_keys")
+WANT = (*NAMES[:6], rg.weights_of(ROWS, HEADS), rg.top_keys(COUNT))
 EACH = dict(zip(NAMES, WANT, strict=True))
-CUTS = {"as shipped": pytest.MonkeyPatch.undo, "small": cut}
+PATTERNS = (
+    "full", "causal_window(3)", "causal & strided(2)", "global_tokens(2)", "causal & ~causal", "key_span(2, 5)",
+    "per_head(causal, full, sliding_window(3), causal, ~causal, fixed(4))",
+)  # fmt: skip
+SMALL = PATTERNS[:4]
 
 
-def check(detail, want, expected: Answer, at: Places, budget: Budget) -> None:
-    """Every statistic in `want` against the oracle's weights."""
-    w = expected.weights
-    entropy = -np.where(w > 0, w * np.log(np.where(w > 0, w, 1)), 0).sum(-1)
-    told = {
-        "entropy": entropy, "received": w.sum(2), "distance": (w * np.abs(at.i - at.j)).sum(-1), "weights": w,
-        "chosen_weights": w[:, HEADS][:, :, ROWS],
+def expected_of(q, k, v, pattern, sink) -> dict[str, np.ndarray]:
+    """Every statistic by its formula of the oracle's weights, which sum to 1 minus the weight of the sink."""
+    q_len, k_len = q.shape[2], k.shape[2]
+    allowed = p.parse(pattern).dense(q_len, k_len).numpy()
+    given = None if sink is None else sink.numpy()
+    found = answer(*(x.numpy() for x in (q, k, v)), allowed, scale=q.shape[3] ** -0.5, sink=given)
+    w, far = found.weights, np.abs(np.arange(k_len) - np.arange(k_len - q_len, k_len)[:, None])
+    ranked = np.zeros((*w.shape[:3], COUNT))
+    ranked[..., :k_len] = -np.sort(-w, axis=-1)[..., :COUNT]
+    return {
+        "output": found.output, "log_sum_exp": found.log_sum_exp, "received": w.sum(2), "weights": w,
+        "distance": (w * far).sum(-1), "sink": np.zeros(w.shape[:3]) if sink is None else found.sink,
+        "chosen_weights": w[:, HEADS][:, :, ROWS], "top_keys": ranked,
+        "entropy": -np.where(w > 0, w * np.log(np.where(w > 0, w, 1)), 0).sum(-1),
     }  # fmt: skip
-    for name in told.keys() & want:
-        np.testing.assert_allclose(getattr(detail, name).numpy(), told[name], rtol=1e-10, atol=1e-11, err_msg=name)
-    if "log_sum_exp" in want:
-        assert budget.share("log_sum_exp", detail.log_sum_exp, expected.log_sum_exp) <= 1
-    if "top_keys" in want:
-        indices, found = detail.top_keys.indices.numpy(), detail.top_keys.weights.numpy()
-        ranked = np.zeros((*w.shape[:3], COUNT))
-        ranked[..., : w.shape[3]] = -np.sort(-w, axis=-1)[..., :COUNT]
-        np.testing.assert_allclose(found, ranked, rtol=1e-11, atol=1e-13)
-        looked_up = np.where(indices < 0, 0, np.take_along_axis(w, np.maximum(indices, 0), -1))
-        np.testing.assert_allclose(looked_up, ranked, rtol=1e-11, atol=1e-13)
+
+
+def check(detail, names, expected) -> None:
+    for name in ("output", *names):
+        found = detail.top_keys.weights if name == "top_keys" else getattr(detail, name)
+        np.testing.assert_allclose(found.numpy(), expected[name], rtol=1e-10, atol=1e-11, err_msg=name)
+    if "top_keys" in names:
+        w, indices = expected["weights"], detail.top_keys.indices.numpy()
+        named = np.where(indices < 0, 0, np.take_along_axis(w, np.maximum(indices, 0), -1))
+        np.testing.assert_allclose(named, expected["top_keys"], rtol=1e-10, atol=1e-11)
         assert ((indices >= 0).sum(-1) == np.minimum(COUNT, (w > 0).sum(-1))).all()
         ordered = np.sort(indices, -1)
         assert not ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(), "a key is named twice"
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_statistics_equal_the_oracle_in_blocks_of_any_size(name, monkeypatch):
-    """All at once, with keys and queries that do and do not fill their blocks, and one by one."""
-    sizes = [((7, 11), (6, 3), "small"), ((11, 7), (2, 2), "small"), ((67, 70), (2, 1), "as shipped")]
-    for number, ((q_len, k_len), (heads, kv_heads), cut_up) in enumerate(sizes[: 2 + (len(name) % 3 == 0)]):
-        CUTS[cut_up](monkeypatch)
-        at, bias = Places.of(2, heads, q_len, k_len), ALiBi() if heads == 2 and number == 1 else None
-        q, k, v = make_qkv(q_len=q_len, k_len=k_len, heads=heads, kv_heads=kv_heads, dtype=torch.float64)
-        options = {"pattern": PATTERNS[name].build(at), "bias": bias}
-        added = None if bias is None else -np.array([2.0**-4, 2.0**-8])[at.h] * np.abs(at.i - at.j)
-        tensors = [x.numpy() for x in (q, k, v)]
-        expected = answer(*tensors, PATTERNS[name].formula(at), scale=5**-0.5, bias=added)
-        budget = Budget.of(
-            q, k, v, torch.float64, scale=5**-0.5, bias=None if added is None else torch.from_numpy(added)
-        )
+@pytest.mark.parametrize("sink", [None, torch.stack([SINK, SINK.flip(0)])], ids=["plain", "sinks"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_statistics_equal_the_oracle_together_and_alone(pattern, sink, monkeypatch):
+    for number, (q_len, k_len) in enumerate([(7, 11), (11, 7), (67, 70)]):
+        monkeypatch.undo() if number == 2 else cut(monkeypatch)
+        q, k, v = make_qkv(q_len=q_len, k_len=k_len, dtype=torch.float64)
+        expected, options = expected_of(q, k, v, pattern, sink), {"pattern": pattern, "sink": sink}
         for backend in computing(q, k, v, **options):
-            detail = ask(backend, q, k, v, want=WANT, **options)
-            check(detail, set(NAMES), expected, at, budget)
-            assert budget.share("output", detail.output, expected.output) <= 1
-            if number:
-                continue
-            one = NAMES[len(name) % len(NAMES)]
-            check(ask(backend, q, k, v, want=EACH[one], **options), {one}, expected, at, budget)
-
-
-SMALL = ["full", "causal_window(3)", "causal & strided(2)", "global_tokens(2)"]  # fmt: skip
+            check(ask(backend, q, k, v, want=WANT, **options), NAMES, expected)
+            one = NAMES[(len(pattern) + number) % len(NAMES)]
+            if one != "top_keys":
+                check(ask(backend, q, k, v, want=EACH[one], **options), (one,), expected)
 
 
 @pytest.mark.parametrize("pattern", SMALL)
-@pytest.mark.parametrize("along_a_direction", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_every_statistic_sends_its_gradient(pattern, along_a_direction, monkeypatch):
-    """Along a random direction, which depends on every derivative; the slow form compares them one by one."""
+def test_every_statistic_sends_its_gradient_to_queries_keys_and_sinks(pattern, monkeypatch):
+    """Along a random direction, which depends on every derivative."""
     cut(monkeypatch)
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "q_len": 4, "k_len": 5, "head_dim": 2, "v_dim": 1}
     q, k, v = make_qkv(**sizes, dtype=torch.float64)
-    leaves = q.requires_grad_(), k.requires_grad_()
-    for backend in computing(q, k, v, pattern=pattern):
+    sink = torch.tensor([0.2, -0.7], dtype=torch.float64, requires_grad=True)
+    leaves = q.requires_grad_(), k.requires_grad_(), sink
+    for backend in computing(q, k, v, pattern=pattern, sink=sink):
 
-        def told(q, k, backend=backend):
-            detail = ask(backend, q, k, v, pattern=pattern, want=WANT)
-            found = SimpleNamespace(**{name: getattr(detail, name) for name in NAMES})
-            curved = (found.received, found.weights, found.chosen_weights, found.distance)
-            sums = found.log_sum_exp.masked_fill(found.log_sum_exp == -torch.inf, 0)
-            return sums, found.entropy, *(x.sin() for x in curved), found.top_keys.weights
+        def statistics(q, k, sink, backend=backend):
+            detail = ask(backend, q, k, v, pattern=pattern, sink=sink, want=(*WANT[:-1], rg.top_keys(2)))
+            found = [detail.output, *(getattr(detail, name) for name in NAMES[:-1]), detail.top_keys.weights]
+            return tuple(x.sin() for x in found)
 
-        assert torch.autograd.gradcheck(told, leaves, fast_mode=along_a_direction), backend
+        assert torch.autograd.gradcheck(statistics, leaves, fast_mode=True), backend
 
 
 def test_asking_changes_no_bit_of_the_output():
@@ -104,22 +93,11 @@ def test_asking_changes_no_bit_of_the_output():
             assert torch.equal(ask(backend, q, k, v, pattern=pattern, want=WANT).output, plain)
 
 
-def test_top_keys_are_padded_with_no_key_and_no_weight():
-    x = torch.zeros(1, 1, 2, 4)
-    for backend in computing(x, x, x, pattern="causal"):
-        top = ask(backend, x, x, x, pattern="causal", want=rg.top_keys(5)).top_keys
-        assert top.indices.shape == top.weights.shape == (1, 1, 2, 5)
-        assert top.indices[0, 0, 0].tolist() == [0, -1, -1, -1, -1]
-        assert top.weights[0, 0, 1].tolist() == [0.5, 0.5, 0, 0, 0]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_was_not_asked_for_is_refused_and_not_none(name):
+def test_what_was_not_asked_for_is_refused_and_not_none():
     x = torch.zeros(1, 1, 6, 4)
-    other = "entropy" if name == "weights" else "weights"
     for backend in computing(x, x, x, pattern="causal_window(2)"):
-        detail = ask(backend, x, x, x, pattern="causal_window(2)", want=other)
-        asked = "weights_of" if name == "chosen_weights" else name
-        if name != other:
-            with pytest.raises(rg.RegardError, match=rf"{asked} was not requested.*requested: {other}"):
+        detail = ask(backend, x, x, x, pattern="causal_window(2)", want="sink")
+        for name in set(NAMES) - {"sink"}:
+            asked = "weights_of" if name == "chosen_weights" else name
+            with pytest.raises(rg.RegardError, match=rf"{asked} was not requested.*requested: sink"):
                 getattr(detail, name)

@@ -2,7 +2,7 @@
 
 A case is a function of one whole number. `meanings` and `counting` say what patterns and dropout mean, `cases` draws
 what is called, `tensors` the numbers, `oracle` computes it in float64, `bounds` says how far rounding may lead away,
-`judging` asks the backends; `mechanisms` and `continuing` are the other kinds of cases, `running` counts and shrinks.
+`judging` asks the backends; `mechanisms` are the other kind of cases, `running` counts and shrinks.
 
     python -m tests.regard.fuzz --cases 20000 --from 0
 """

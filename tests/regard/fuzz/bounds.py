@@ -58,19 +58,14 @@ class Number:
         return Number(self.size.mT, self.error.mT, self.u)
 
 
-def errors(
-    made: Made, answer: Answer, picked: torch.Tensor | None = None, second: bool = False, pieces: int = 1
-) -> Tensors:
-    """Errors by name: output and statistics, "d q" and so on of gradients, "dd q" of second ones.
-
-    Gradients are the sums of so many `pieces`, each rounded to its tensor's dtype by itself.
-    """
-    return _Analysis(made, answer, picked, pieces).told(second)
+def errors(made: Made, answer: Answer, picked: torch.Tensor | None = None, second: bool = False) -> Tensors:
+    """Errors by name: output and statistics, "d q" and so on of gradients, "dd q" of second ones."""
+    return _Analysis(made, answer, picked).told(second)
 
 
 class _Analysis:
-    def __init__(self, made: Made, answer: Answer, picked: torch.Tensor | None, pieces: int) -> None:
-        self.made, self.answer, self.picked, self.pieces = made, answer, picked, pieces
+    def __init__(self, made: Made, answer: Answer, picked: torch.Tensor | None) -> None:
+        self.made, self.answer, self.picked = made, answer, picked
         case = made.case
         self.u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
         self.half = torch.finfo(made.dtype).eps / 2 if made.dtype == torch.bfloat16 else 0.0
@@ -171,9 +166,7 @@ class _Analysis:
             "bias": d_score,
             "sink": self.sink * inner,
         }
-        told |= {
-            f"d {name}": self._of(name, first[name], pieces=self.pieces + (len(come) > 1)) for name in answer.first
-        }
+        told |= {f"d {name}": self._of(name, first[name], pieces=1 + (len(come) > 1)) for name in answer.first}
         if not second:
             return told
 

@@ -16,6 +16,7 @@ LONG_LENGTHS = (61, 64, 67, 97, 128, 131, 257, 300)
 DIMS = (1, 2, 3, 5, 8, 16, 19)
 EVERYTHING = ("q", "k", "v", "bias")
 TENSOR_SINKS = ("heads", "rows", "one")
+STORED = ("bfloat16", "float16", "int8")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Case:
     blocks: str = "shipped"  # or "small"
     second: bool = False  # second derivatives too
     sink: str = ""  # "number", "heads" (heads,), "rows" (batch, heads) or "one" (batch, 1): logits of sinks
+    stored: str = ""  # the dtype in which a cache keeps keys and values, which have no gradient then
 
     @property
     def places(self) -> Places:
@@ -123,9 +125,11 @@ def draw_case(seed: int) -> Case:
         second=r.random() < 0.4 and q_len * k_len < 2000,
         sink=r.choice(("", "", "", "number", "heads", "rows", "one")),
     )  # fmt: skip
-    # Drawn last, so that a seed stands for the call that it stood for before sinks learned.
+    # Drawn last, so that a seed stands for the call that it stood for before sinks learned and caches were read.
     learns = learning and case.sink in TENSOR_SINKS and r.random() < 0.75
-    return replace(case, learners=(*learners, "sink")) if learns else case
+    stored = not learning and r.random() < 0.4
+    case = replace(case, learners=(*learners, "sink")) if learns else case
+    return replace(case, stored=r.choice(STORED)) if stored and not case.learners else case
 
 
 def _name(want: Any) -> str:
@@ -183,8 +187,8 @@ def _want(r: random.Random, q_len: int, heads: int) -> tuple[Any, ...]:
 def simpler(case: Case) -> Iterator[Case]:
     """Cases with one thing less, the largest steps first."""
     plain = Case(case.seed)
-    for name in ("want", "bias", "sink", "dropout", "softcap", "scale", "hidden", "layouts", "grad_layout", "blocks",
-                 "second", "spelled", "q_start", "learners", "dtype", "gain"):  # fmt: skip
+    for name in ("want", "bias", "sink", "dropout", "softcap", "scale", "hidden", "stored", "layouts", "grad_layout",
+                 "blocks", "second", "spelled", "q_start", "learners", "dtype", "gain"):  # fmt: skip
         if getattr(case, name) != getattr(plain, name):
             changes = {name: getattr(plain, name)} | ({"pulled": ()} if name == "want" else {})
             if name in ("bias", "sink"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,22 +15,30 @@ from regard.backends import BACKENDS, composed, decode, dropout
 from regard.backends.scores import blocking
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
+from regard.core.problem import Problem
 from regard.core.result import checked_wants
 
 from .bounds import SLACK, errors
 from .cases import Case
 from .oracle import Answer, Tensors, answer, detached, differentiated, named
-from .tensors import Made
+from .tensors import Made, moved
 
 
-def _takes_softmax(backend: str) -> bool:
-    """Whether the limits of a backend admit softmax on this machine."""
-    one = torch.zeros(1, 1, 4, 2)
-    calls = [make_problem(one, one, one, pattern=pattern) for pattern in ("causal", "strided(2)")]
-    return any(all(limit(call) is None for limit in BACKENDS[backend].limits) for call in calls)
+def limit_of(backend: str, problem: Problem) -> str | None:
+    """The reason with which a backend must refuse a problem by its declared limits, or None if it must compute it."""
+    reasons = (limit(problem.projected) for limit in BACKENDS[backend].limits)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
-NAMES = ("auto", *(name for name in BACKENDS if _takes_softmax(name)))
+def takes_softmax(patterns: tuple[str, ...], learns: bool = False, device: str = "cpu") -> list[str]:
+    """The backends that compute a small call of softmax with one of these patterns, by their declared limits."""
+    one = torch.zeros(1, 1, 4, 2, requires_grad=learns)
+    calls = [replace(make_problem(one, one, one, pattern=pattern), device=device) for pattern in patterns]
+    return [name for name in BACKENDS if any(limit_of(name, call) is None for call in calls)]
+
+
+EACH = ("causal", "strided(2)", "causal_window(3)")  # for each backend of softmax one that it computes
+NAMES = ("auto", *takes_softmax(EACH))
 # Blocks of a few rows and keys, so that short texts pass the borders of blocks as long ones do.
 SMALL: tuple[tuple[Any, str, Any], ...] = (
     (composed, "ROWS", {3: (1.0, 1.0)}), (composed, "MASK_LIMIT", 64), (blocking, "ROWS", 6), (blocking, "PAIRS", 96),
@@ -65,11 +73,13 @@ class Verdict:
     share: float = 0.0
 
 
-def judge(case: Case, backends: tuple[str, ...] = NAMES) -> list[Verdict]:
-    """The verdict on every backend."""
+def judge(case: Case, backends: tuple[str, ...] = NAMES, device: str = "cpu") -> list[Verdict]:
+    """The verdict on every backend; what it is compared with is computed on the CPU."""
     with cut(case.blocks):
-        made = Made(case)
+        made = Made(case, device)
         expected = _Expected(made)
+        if case.stored and made.dtype.itemsize == 2:  # others round what a cache keeps to the dtype of the queries
+            backends = tuple(name for name in backends if name in ("decode", "native"))
         return [_verdict(made, expected, backend) for backend in backends]
 
 
@@ -78,7 +88,7 @@ def _verdict(made: Made, expected: _Expected, backend: str) -> Verdict:
     try:
         found = _compute(made, backend, second, bad=bool(made.case.hidden))
     except rg.UnsupportedError as refusal:
-        outcome = "off" if backend in ("auto", "reference") else "refused"  # the reference computes everything
+        outcome = "refused" if _declared(made, backend, str(refusal)) else "off"  # the reference computes everything
         return Verdict(backend, outcome, str(refusal))
     except Exception:
         return Verdict(backend, "off", "raised " + "".join(traceback.format_exc(limit=-4)))
@@ -96,13 +106,6 @@ def _verdict(made: Made, expected: _Expected, backend: str) -> Verdict:
     return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), share)
 
 
-def compared(made: Made, backend: str, found: Tensors, pieces: int) -> Verdict:
-    """The verdict on results that were computed otherwise, their gradients as sums of so many pieces."""
-    told = list(_Expected(made, pieces).compare(found, second=False))
-    wrong = [reason for reason, share in told if share > 1]
-    return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), max(share for _, share in told))
-
-
 def _same(one: torch.Tensor, other: torch.Tensor, bits: bool) -> bool:
     """Whether two results are equal in every bit, or, without `bits`, up to rounding.
 
@@ -118,26 +121,45 @@ def _same(one: torch.Tensor, other: torch.Tensor, bits: bool) -> bool:
 def _compute(made: Made, backend: str, second: bool, bad: bool) -> Tensors:
     """Everything that a backend tells: values, gradients ("d q") and second ones ("dd q")."""
     case = made.case
+    leaves, options = _arguments(made, bad)
+    with torch.set_grad_enabled(bool(case.learners)):
+        found = _called(case, backend, leaves, made.wants(), options)
+    if not case.learners:
+        return detached(found)
+    come = {name: moved(x, made.device) for name, x in made.cotangents.items()}
+    # Without a graph of its own the gradient that comes in is a constant: where fast paths may forget the second ones.
+    come["output"] = come["output"].detach().requires_grad_(second and case.seed % 2 == 0)
+    learning = {name: leaves[name] for name in case.learners}
+    directions = {name: x.to(made.device) for name, x in made.directions.items()} if second else None
+    return detached(found | named(*differentiated(found, learning, come, directions)))
+
+
+def _arguments(made: Made, bad: bool) -> tuple[Tensors, dict[str, Any]]:
+    """What a case is called with: the tensors that may learn, and the options."""
+    case = made.case
     leaves = {name: made.tensor(name, bad) for name in ("q", "k", "v")}
     bias, leaf = made.bias()
     if leaf is not None:
         leaves["bias"] = leaf
     if "sink" in case.learners:
         leaves["sink"] = made.given_sink()
-    options: dict[str, Any] = {
+    return leaves, {
         "pattern": made.pattern(), "bias": bias, "softcap": case.softcap, "scale": case.scale,
         "dropout": case.dropout, "dropout_seed": case.dropout_seed, "q_start": made.q_start(),
         "sink": leaves.get("sink", made.given_sink()),
     }  # fmt: skip
-    with torch.set_grad_enabled(bool(case.learners)):
-        found = _called(case, backend, leaves, made.wants(), options)
-    if not case.learners:
-        return detached(found)
-    come = dict(made.cotangents)
-    # Without a graph of its own the gradient that comes in is a constant: where fast paths may forget the second ones.
-    come["output"] = come["output"].detach().requires_grad_(second and case.seed % 2 == 0)
-    learning = {name: leaves[name] for name in case.learners}
-    return detached(found | named(*differentiated(found, learning, come, made.directions if second else None)))
+
+
+def _declared(made: Made, backend: str, refusal: str) -> bool:
+    """Whether a backend declares the limit by which it refuses a case."""
+    if backend in ("auto", "reference"):
+        return False
+    leaves, options = _arguments(made, bad=False)
+    del options["dropout_seed"]
+    with torch.set_grad_enabled(bool(made.case.learners)):
+        problem = make_problem(*(leaves[name] for name in "qkv"), want=checked_wants(made.wants()), **options)
+    limit = limit_of(backend, problem)
+    return limit is not None and limit in refusal
 
 
 def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict[str, Any]) -> Tensors:
@@ -168,8 +190,8 @@ def _called(case: Case, backend: str, leaves: Tensors, wants: Any, options: dict
 class _Expected:
     """The oracle's answers and their bounds; another pair where a backend picked other top keys."""
 
-    def __init__(self, made: Made, pieces: int = 1) -> None:
-        self.made, self.pieces = made, pieces
+    def __init__(self, made: Made) -> None:
+        self.made = made
         self._known: list[tuple[Any, bool, Answer, Tensors]] = []
 
     def of(self, picked: torch.Tensor | None, second: bool) -> tuple[Answer, Tensors]:
@@ -177,7 +199,7 @@ class _Expected:
             if twice >= second and (picked is None if other is None else picked is not None and picked.equal(other)):
                 return found, bounds
         found = answer(self.made, picked, second)
-        bounds = errors(self.made, found, picked, second, self.pieces)
+        bounds = errors(self.made, found, picked, second)
         self._known.append((picked, second, found, bounds))
         return found, bounds
 

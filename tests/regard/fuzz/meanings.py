@@ -77,7 +77,6 @@ class Leaf:
     mask: Callable[..., np.ndarray]
     build: Callable[..., p.Pattern]
     readable: bool = True  # it has a text
-    cached: bool = True  # a cache may continue it
     sure: bool = True  # where it lets every query look at every key, its structure says so
 
 
@@ -211,7 +210,6 @@ LEAVES: dict[str, Leaf] = {
         lambda r, n: (r.randint(1, 3), r.choice((1, 2, 3, 8)), r.choice((0, 7, -9, 2**40)), False),
         _random_blocks,
         p.RandomBlocks,
-        cached=False,
     ),
     "random_past": Leaf(
         lambda r, n: (r.randint(1, 3), r.choice((1, 2, 3, 8)), r.choice((0, 7, -9, 2**40)), True),
@@ -246,7 +244,6 @@ LEAVES: dict[str, Leaf] = {
         _noise,
         _explicit,
         readable=False,
-        cached=False,
     ),
     "where": Leaf(
         lambda r, n: (r.randrange(len(RULES)),),

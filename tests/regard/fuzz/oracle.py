@@ -101,7 +101,7 @@ def named(first: Tensors, twice: Tensors) -> Tensors:
 
 
 def detached(tensors: Tensors) -> Tensors:
-    return {name: x.detach() for name, x in tensors.items()}
+    return {name: x.detach().cpu() for name, x in tensors.items()}
 
 
 def _gradients(outputs: list[Any], inputs: list[Any], came: list[Any], again: bool) -> list[torch.Tensor]:

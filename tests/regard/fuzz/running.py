@@ -13,7 +13,6 @@ import torch
 
 from . import cases, mechanisms
 from .cases import draw_case, simpler
-from .continuing import draw_continued, judge_continued
 from .judging import Verdict, judge
 from .mechanisms import draw_mechanism, judge_mechanism
 
@@ -63,16 +62,12 @@ class Tally:
 
 
 def case_of(seed: int) -> Any:
-    """The case that a seed stands for: of ten, eight calls of softmax attention, one mechanism, one with a cache."""
-    if seed % 10 == 8:
-        return draw_mechanism(seed)
-    return draw_continued(seed) if seed % 10 == 9 else draw_case(seed)
+    """The case that a seed stands for: of ten, nine calls of softmax attention and one of another mechanism."""
+    return draw_mechanism(seed) if seed % 10 == 8 else draw_case(seed)
 
 
 def verdicts_of(case: Any) -> list[Verdict]:
-    if isinstance(case, mechanisms.Case):
-        return judge_mechanism(case)
-    return judge_continued(case) if case.seed % 10 == 9 else judge(case)
+    return judge_mechanism(case) if isinstance(case, mechanisms.Case) else judge(case)
 
 
 def judged(seed: int, shrink: bool = True) -> tuple[list[Verdict], Off | None]:
@@ -112,9 +107,7 @@ def _smallest(case: Any, wrong: tuple[Verdict, ...]) -> Any:
 
 def _simpler(case: Any) -> Iterator[Any]:
     if isinstance(case, cases.Case):
-        for other in simpler(case):
-            continued = case.seed % 10 == 9
-            yield replace(other, k_len=other.q_len) if continued and other.q_len != case.q_len else other
+        yield from simpler(case)
         return
     plain = mechanisms.Case(case.seed, case.kind)
     for name in ("second", "dtype", "scale", "q_start", "learners", "pattern"):

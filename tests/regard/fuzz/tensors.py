@@ -11,9 +11,11 @@ import torch
 
 import regard as rg
 from regard import bias as b
+from regard.core.tensors import Stored
+from regard.layers.caches.entries import kept as entries
 
 from .cases import Added, Case
-from .counting import kept
+from .counting import kept as not_dropped
 from .meanings import LEAVES, TENSORS, build, mask_of
 
 BAD = {"nan": torch.nan, "inf": torch.inf}
@@ -48,6 +50,12 @@ def same_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def moved(x: torch.Tensor, device: str) -> torch.Tensor:
+    """The same numbers and strides on another device."""
+    storage = x.new_empty(0).set_(x.untyped_storage()).to(device)
+    return storage.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
 def slopes(heads: int) -> list[float]:
     """ALiBi's: 2^(-8 h / n) for a power of two; otherwise those of the one below, and every other one of twice it."""
     n = 1
@@ -72,6 +80,7 @@ class Made:
     """What a case is called with, and what the oracle is given."""
 
     case: Case
+    device: str = "cpu"  # of what a call is given
     _drawn: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +99,11 @@ class Made:
             name: laid_out((self.numbers(*shape) * gains[name]).to(self.dtype), layout)
             for (name, shape), layout in zip(sizes.items(), case.layouts, strict=True)
         }
+        if case.stored:  # the numbers of a call are those that its cache keeps
+            self.unstored = {name: self.given[name] for name in ("k", "v")}
+            self.given |= {
+                name: self._stored(name, x).widened(torch.float64).cpu() for name, x in self.unstored.items()
+            }
         self.added = self._added()
         self.cotangents = self._cotangents()
         self.sink = self._sink()
@@ -117,15 +131,21 @@ class Made:
         return None if case.pattern.kind == "full" and case.spelled else pattern
 
     def q_start(self) -> Any:
-        return torch.tensor(self.at.start) if isinstance(self.case.q_start, tuple) else self.case.q_start
+        by_row = isinstance(self.case.q_start, tuple)
+        return torch.tensor(self.at.start, device=self.device) if by_row else self.case.q_start
 
-    def tensor(self, name: str, bad: bool) -> torch.Tensor:
+    def _stored(self, name: str, x: torch.Tensor) -> Stored:
+        return Stored(*entries(name, x.to(self.device), getattr(torch, self.case.stored)))
+
+    def tensor(self, name: str, bad: bool) -> torch.Tensor | Stored:
         """q, k or v as a leaf of its own; `bad`: keys and values that no query may see hold what must not matter."""
-        x = self.given[name]
-        copied = x
+        stored = self.case.stored and name != "q"
+        x = copied = self.unstored[name] if stored else self.given[name]
         if bad and name != "q" and self.hidden.any():
             copied = x.masked_fill(self.hidden[..., None], BAD[self.case.hidden])
-        copied = same_place(x, copied)
+        if stored:
+            return self._stored(name, copied)
+        copied = moved(same_place(x, copied), self.device)
         return copied.detach().requires_grad_(name in self.case.learners)
 
     @cached_property
@@ -148,10 +168,11 @@ class Made:
             return None, None
         if added.kind in ("alibi", "slopes"):
             return b.ALiBi(None if added.kind == "alibi" else self.added["slopes"]), None
-        leaf = same_place(self.added["learned"], self.added["learned"]).detach().requires_grad_("bias" in case.learners)
+        leaf = moved(same_place(self.added["learned"], self.added["learned"]), self.device)
+        leaf = leaf.detach().requires_grad_("bias" in case.learners)
         if added.kind == "tensor":
             return leaf, leaf
-        module = b.T5Relative(case.heads, added.buckets, added.distance, added.sides).to(leaf.dtype)
+        module = b.T5Relative(case.heads, added.buckets, added.distance, added.sides).to(leaf)
         module.weight.data.copy_(leaf.detach())
         module.weight.requires_grad_("bias" in case.learners)
         return module, module.weight
@@ -198,7 +219,7 @@ class Made:
         """The sink as the call gets it; a tensor is a leaf of its own, which may learn."""
         if self.sink is None or not self.sink.dim():
             return None if self.sink is None else float(self.sink)
-        return self.sink.to(self.dtype, copy=True).requires_grad_("sink" in self.case.learners)
+        return self.sink.to(self.device, self.dtype, copy=True).requires_grad_("sink" in self.case.learners)
 
     def spread_sink(self, sink: torch.Tensor | None) -> torch.Tensor:
         """The logit of the sink in every row, (batch or 1, heads or 1, 1) in float64; -inf without one."""
@@ -223,7 +244,7 @@ class Made:
             return torch.ones(1, 1, 1, 1, dtype=torch.float64)
         if case.dropout >= 1:
             return torch.zeros(1, 1, 1, 1, dtype=torch.float64)
-        stays = kept(case.dropout, case.dropout_seed, case.batch, case.heads, self.at.i, np.arange(case.k_len))
+        stays = not_dropped(case.dropout, case.dropout_seed, case.batch, case.heads, self.at.i, np.arange(case.k_len))
         return torch.from_numpy(np.broadcast_to(stays, self.at.shape) / (1 - case.dropout))
 
     def wants(self) -> tuple[Any, ...]:

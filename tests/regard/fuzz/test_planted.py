@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from regard import bias
 from regard.backends import dropout
 from regard.backends import streamed as streamed
-from regard.backends.statistics import second_pass as observe
 from regard.core import call, plan
 from regard.functional.kept import PLANS
-from regard.patterns import CausalWindow, KeySpan, RandomBlocks, SlidingWindow
+from regard.patterns import CausalWindow
 from regard.patterns.band import Band
 
 from .judging import judge
@@ -51,22 +49,6 @@ def plant_swapped_heads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plan, "prepare", wrong)
 
 
-def _span_with_its_end(self: KeySpan, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    ends = [x.view(-1, 1, 1, 1) if isinstance(x, torch.Tensor) else x for x in (self.start, self.stop)]
-    live = torch.broadcast_tensors(i, j)[1] >= ends[0]
-    return live if ends[1] is None else live & (j <= ends[1])
-
-
-def plant_negative_blocks(patch: pytest.MonkeyPatch) -> None:
-    """Positions before 0 are cut into blocks towards 0."""
-
-    def wrong(self: RandomBlocks, i: torch.Tensor, j: torch.Tensor, k_len: int) -> torch.Tensor:
-        return right(self, torch.where(i < 0, i + self.block - 1, i), j, k_len)
-
-    right = RandomBlocks._allows
-    patch.setattr(RandomBlocks, "_allows", wrong)
-
-
 class _Constant(torch.autograd.Function):
     """The same tensor, whose gradient is a constant to whoever differentiates it."""
 
@@ -94,29 +76,16 @@ def _leaves(*kinds: str) -> Callable[[Any], bool]:
     return lambda case: bool(case.pattern.leaves() & set(kinds))
 
 
-def _blocks_before_0(case: Any) -> bool:
-    return bool(case.pattern.leaves() & {"random_blocks", "random_past"}) and min(case.places.start) < 0
-
-
 Concerns = Callable[[Any], bool]
 # Each fault, what puts it in place, and the calls that meet it; it cannot change the others, which are not computed.
 FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Concerns]] = {
-    "the structure of a window is one key wider than its pairs": (
-        replacing(SlidingWindow, "band", lambda _: lambda self: Band(left=self.size // 2 + 1, right=self.size // 2)),
-        _leaves("sliding_window"),
-    ),
     "a causal window is one key wider, in structure and pairs": (plant_causal_window, _leaves("causal_window")),
-    "no softcap": (plant_no_softcap, lambda case: getattr(case, "softcap", None) is not None),
     "query head h reads key/value head h % kv_heads": (
         plant_swapped_heads, lambda case: 1 < case.kv_heads < case.heads,
     ),
     "hidden keys reach the backends as they are": (
         replacing(plan, "grid_of_call", lambda right: lambda *given: replace(right(*given), hidden=None)),
         lambda case: bool(getattr(case, "hidden", "")),
-    ),
-    "the backward pass of streamed forgets the gradient that comes in by log-sum-exp": (
-        replacing(streamed, "_backward", lambda right: lambda a, b, c, by_lse, *rest: right(a, b, c, None, *rest)),
-        lambda case: "log_sum_exp" in getattr(case, "pulled", ()),
     ),
     "the backward pass of streamed forgets the sum over the row, which most of the gradient cancels with": (
         replacing(streamed, "_backward", lambda right: lambda a, b, c, d, x, *rest: right(a, b, c, d, 0 * x, *rest)),
@@ -126,21 +95,9 @@ FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Concerns]] = {
         replacing(dropout, "_STRIDES", lambda right: (right[0], 0, *right[2:])),
         lambda case: getattr(case, "dropout", 0) > 0,
     ),
-    "slopes are those of the next power of two where the number of heads is none": (
-        replacing(bias, "series", lambda _: lambda n: tuple(2.0 ** (-8 * (h + 1) / max(1, n)) for h in range(n))),
-        lambda case: getattr(getattr(case, "bias", None), "kind", "") == "alibi",
-    ),
-    "one live key too many in every batch row that has an end of its own": (
-        replacing(KeySpan, "allows", lambda _: _span_with_its_end), _leaves("spans_by_row"),
-    ),
-    "positions before 0 are cut into blocks towards 0": (plant_negative_blocks, _blocks_before_0),
     "queries have right gradients that silently have none themselves": (
         plant_constant_gradient,
         lambda case: case.second and case.seed % 2 == 1 and {"q", "k"} <= set(case.learners),
-    ),
-    "entropy in bits": (
-        replacing(observe, "_entropy", lambda right: lambda weights: right(weights) / 0.6931471805599453),
-        lambda case: "entropy" in getattr(case, "want", ()),
     ),
 }  # fmt: skip
 

@@ -34,15 +34,12 @@ SDPA = {
     "plain": (qkv, {}),
     "causal": (qkv, {"is_causal": True}),
     "causal, more keys": (lambda: qkv(5, 9), {"is_causal": True}),
-    "causal, fewer keys": (lambda: qkv(9, 5), {"is_causal": True}),
     "scale": (qkv, {"scale": 0.3}),
     "grouped": (lambda: qkv(kv_heads=2), {"enable_gqa": True}),
     "(q, k) booleans": (qkv, {"attn_mask": torch.eye(LENGTH) + torch.rand(LENGTH, LENGTH) > 0.3}),
     "(b, 1, 1, k) booleans": (qkv, {"attn_mask": LIVE}),
-    "(b, 1, q, k) expanded": (qkv, {"attn_mask": LIVE.expand(-1, -1, LENGTH, -1)}),
     "(1, h, q, k) booleans": (qkv, {"attn_mask": torch.eye(LENGTH) + torch.rand(1, HEADS, LENGTH, LENGTH) > 0.2}),
     "numbers": (qkv, {"attn_mask": torch.randn(HEADS, LENGTH, LENGTH)}),
-    "numbers of a causal mask": (qkv, {"attn_mask": CAUSAL}),
     "three axes": (lambda: qkv(lead=()), {"attn_mask": torch.randn(LENGTH, LENGTH)}),
     "five axes": (
         lambda: qkv(lead=(3, 2)),
@@ -50,25 +47,19 @@ SDPA = {
     ),
     "one row of queries": (lambda: shaped((1, 4, 7, 5), (3, 4, 7, 5), (3, 4, 7, 3)), {"is_causal": True}),
     "one row of keys": (lambda: shaped((3, 4, 7, 5), (1, 4, 7, 5), (1, 4, 7, 3)), {}),
-    "one row of values": (lambda: shaped((3, 4, 7, 5), (3, 4, 7, 5), (1, 4, 7, 3)), {}),
     "one row of queries, grouped": (
         lambda: shaped((1, 4, 7, 5), (3, 2, 7, 5), (3, 1, 7, 3)),
         {"enable_gqa": True, "attn_mask": torch.eye(7) + torch.rand(3, 1, 7, 7) > 0.3},
     ),
-    "one head of keys": (lambda: shaped((3, 4, 7, 5), (3, 1, 7, 5), (3, 1, 7, 3)), {}),
     "one head of keys, others of values": (lambda: shaped((3, 4, 7, 5), (3, 1, 7, 5), (3, 4, 7, 3)), {}),
-    "one head of queries": (lambda: shaped((3, 1, 7, 5), (3, 4, 7, 5), (3, 4, 7, 3)), {}),
     "other numbers of axes": (
         lambda: shaped((4, 7, 5), (2, 3, 4, 7, 5), (3, 1, 7, 3)),
         {"attn_mask": torch.rand(7) > 0.4},
     ),
     "two axes": (lambda: shaped((7, 5), (9, 5), (9, 3)), {"attn_mask": torch.randn(7, 9)}),
-    "upper left": (qkv, {"attn_mask": causal_upper_left(LENGTH, LENGTH)}),
     "upper left, more keys": (lambda: qkv(5, 9), {"attn_mask": causal_upper_left(5, 9)}),
     "upper left, fewer keys": (lambda: qkv(9, 5), {"attn_mask": causal_upper_left(9, 5)}),
-    "lower right": (qkv, {"attn_mask": causal_lower_right(LENGTH, LENGTH)}),
     "lower right, more keys": (lambda: qkv(5, 9), {"attn_mask": causal_lower_right(5, 9)}),
-    "lower right, grouped": (lambda: qkv(5, 9, 2), {"attn_mask": causal_lower_right(5, 9), "enable_gqa": True}),
 }
 
 
@@ -90,12 +81,10 @@ def test_the_function_gives_the_same_numbers_and_gradients(name):
 
 REFUSED = [
     ((3, 4, 7, 5), (3, 2, 7, 5), {}, r"do not broadcast: query \(3, 4, 7, 5\).*; give enable_gqa=True"),
-    ((3, 4, 7, 5), (3, 3, 7, 5), {}, "do not broadcast"),
     ((3, 4, 7, 5), (3, 3, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
     ((3, 2, 7, 5), (3, 4, 7, 5), {"enable_gqa": True}, "do not divide those of query"),
     ((2, 4, 7, 5), (3, 4, 7, 5), {}, "do not broadcast"),
     ((1, 4, 7, 5), (1, 4, 7, 5), {"attn_mask": torch.ones(2, 1, 7, 7)}, "attn_mask .* does not broadcast"),
-    ((4, 7, 5), (4, 7, 5), {"attn_mask": torch.ones(2, 4, 7, 7)}, "attn_mask .* does not broadcast"),
 ]
 
 
@@ -156,7 +145,6 @@ LAYERS = {
     "with weights": {},
     "weights by head": {"average_attn_weights": False},
     "padded": {"key_padding_mask": PADDED},
-    "padded and causal": {"key_padding_mask": PADDED, "attn_mask": CAUSAL < 0, "need_weights": False},
     "causal": {"attn_mask": CAUSAL, "is_causal": True, "need_weights": False},
 }
 
@@ -170,13 +158,6 @@ def test_a_multi_head_layer_gives_the_same_output_and_weights(name):
     assert (seen.calls, seen.left) == (1, [])
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert (found[1] is None) == (expected[1] is None)
-
-
-def test_a_layer_without_a_batch_axis_has_weights_without_one():
-    layer = nn.MultiheadAttention(DIM, HEADS)
-    with replaced_attention():
-        found = layer(X[0], X[0], X[0])
-    torch.testing.assert_close(found, layer(X[0], X[0], X[0]), rtol=1e-5, atol=1e-5)
 
 
 def test_weights_after_dropout_are_left_to_pytorch_and_that_is_said():

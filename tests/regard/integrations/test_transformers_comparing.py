@@ -103,15 +103,6 @@ def test_masked_words_have_the_perplexity_of_their_labels():
     assert (without.perplexity, without.agreement is None, without.cache_bytes) == (None, False, None)
 
 
-def test_an_encoder_without_a_head_has_the_difference_of_its_outputs():
-    model = BY_NAME["BERT"].model()
-    replace_attention(model, pattern="sliding_window(4)", length=300)
-    compared = compare_attention(model, torch.randint(3, VOCAB, (1, 200)), rounds=1)
-    assert compared.difference > 1e-2
-    assert (compared.agreement, compared.divergence) == (None, None)
-    assert "lengthened tables" in compared.to_markdown()
-
-
 def test_the_report_is_json_and_the_model_is_as_it_was():
     model = BY_NAME["Llama"].model().train()
     replacement = replace_attention(model, pattern="causal_window(4)")

@@ -14,7 +14,7 @@ from hugging_face_families import BY_NAME, FAMILIES, REFUSED, SIZES, VOCAB
 from transformers_versions import CACHE
 
 import regard as rg
-from regard.integrations.transformers import attach, detach, explain, observe
+from regard.integrations.transformers import attach, explain, observe
 
 QUICK = ("Mistral", "Gemma 2", "gpt-oss", "Llama 4", "BERT", "ModernBERT", "Longformer", "LED", "BigBird")
 
@@ -95,18 +95,6 @@ def test_models_that_would_never_call_regard_are_refused_and_unchanged(name):
     with pytest.raises(rg.UnsupportedError, match="does not call registered attention"):
         attach(model)
     assert model.config._attn_implementation == before
-
-
-@pytest.mark.parametrize("name", ["Longformer", "LED"])
-def test_models_with_replacements_are_refused_without_replace_and_restored_by_detach(name):
-    model = BY_NAME[name].model()
-    kinds = [type(module) for module in model.modules()]
-    with pytest.raises(rg.UnsupportedError, match="replace=True"):
-        attach(model)
-    attach(model, replace=True)
-    assert [type(module) for module in model.modules()] != kinds
-    detach(model)
-    assert [type(module) for module in model.modules()] == kinds
 
 
 @pytest.mark.parametrize("name", ["LongformerModel", "BigBirdModel"])
@@ -268,28 +256,10 @@ def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
     assert max(call.q_len for call in observed.calls[1:]) > 1  # several ids of the assistant in one call
 
 
-@pytest.mark.parametrize("name", ["Mistral", "BERT", "T5"])
-def test_checkpointed_gradients_are_those_of_eager_attention(name):
-    """Not only those of regard without checkpoints."""
-    family = BY_NAME[name]
-    model = family.model()
-    expected = checks._gradients(family, model, "eager")
-    model.train()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for rate in ("dropout", "attention_dropout", "dropout_rate"):
-            if isinstance(getattr(module, rate, None), float):
-                setattr(module, rate, 0.0)
-    checks.switch_checkpointing(model, "enable")
-    assert checks._relative(checks._gradients(family, model, "regard"), expected) <= checks.GRADIENTS
-
-
-@pytest.mark.parametrize("name", ["Gemma 2", "BERT"])
-def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
-    family = BY_NAME[name]
+def test_a_compiled_model_has_the_gradients_of_eager_attention():
+    family = BY_NAME["Gemma 2"]
     model = family.shallow()
-    given = {"input_ids": IDS, "attention_mask": LIVE} | ({"use_cache": False} if name != "BERT" else {})
+    given = {"input_ids": IDS, "attention_mask": LIVE, "use_cache": False}
     chosen = torch.randn(3, 20, VOCAB, generator=torch.Generator().manual_seed(9)) * LIVE[..., None]
 
     def gradients(run):
@@ -306,9 +276,9 @@ def test_a_compiled_model_has_the_gradients_of_eager_attention(name):
     assert explain(model, given).silent == ()
 
 
-@pytest.mark.parametrize("name", ["ViT", "T5", "Marian"])
+@pytest.mark.parametrize("name", ["ViT", "T5"])
 def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
-    """Without masks, with a bias by distance, and with masks of two sequences: one graph each, forward."""
+    """Without masks, and with a bias by distance: one graph each, forward."""
     family = BY_NAME[name]
     model = family.model()
     inputs, live = checks.inputs_of(family, "right" if "right" in checks.paddings_of(family) else "none")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import regard as rg
 from regard.layers import MultiHeadAttention
-from regard.layers.caches import new_cache
 from regard.patterns import Causal, Explicit, Full, KeySpan, PerHead, RandomBlocks
 from regard.positions import Rotary
 
@@ -94,12 +93,6 @@ def test_a_ring_refuses_what_looks_further_back_than_it_holds():
         layer(x[:, 5:6], cache=cache, pattern="causal_window(5)")
 
 
-def test_a_ring_is_as_long_as_the_layer_looks_back():
-    assert layer_of().new_cache(1, "ring").capacity == WINDOW - 1
-    with pytest.raises(rg.ArgumentError, match="has no limit"):
-        layer_of(pattern="causal").new_cache(1, "ring")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_left_padding_is_a_pattern_that_every_cache_carries(kind):
     layer = layer_of()
@@ -112,18 +105,6 @@ def test_left_padding_is_a_pattern_that_every_cache_carries(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_autocast_goes_through_a_cache_of_another_dtype(kind, dtype):
-    layer = layer_of(torch.float32)
-    x = torch.randn(1, 12, 24)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        whole = layer(x)
-        found = continued(layer, x, range(13), layer.new_cache(1, kind, KINDS[kind], dtype))
-    assert found.dtype == whole.dtype
-    assert torch.allclose(found.float(), whole.float(), rtol=0, atol=2**-7 * float(whole.abs().max()))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_training_through_a_cache_gives_the_gradients_of_the_whole(kind):
     layer = layer_of()
     x = torch.randn(1, 14, 24, dtype=torch.float64)
@@ -133,13 +114,6 @@ def test_training_through_a_cache_gives_the_gradients_of_the_whole(kind):
         run(x).square().sum().backward()
         found.append([weight.grad.clone() for weight in layer.parameters()])
     assert all(torch.allclose(one, two, rtol=0, atol=1e-12) for one, two in zip(*found, strict=True))
-
-
-def test_a_cache_made_by_hand_serves_as_well():
-    layer = layer_of(torch.float32)
-    cache = new_cache("static", 1, 2, 6, capacity=3)
-    with torch.no_grad():
-        assert layer(torch.zeros(1, 3, 24), cache=cache).shape == (1, 3, 24)
 
 
 BY_LENGTH = r"depends on the number of keys.*past=True"
@@ -165,13 +139,6 @@ def test_patterns_of_one_length_are_refused_with_a_cache_and_leave_it_as_it_was(
         layer(x, pattern=pattern)  # at once it means one thing
 
 
-def test_blocks_drawn_among_the_past_continue_as_the_whole_at_once():
-    layer = layer_of(pattern="causal & (sliding_window(2) | random_blocks(2, block=2, seed=3, past=true))")
-    x = torch.randn(2, 24, 24, dtype=torch.float64)
-    with torch.no_grad():
-        assert (continued(layer, x, (0, 5, 6, 7, 24), layer.new_cache(2)) - layer(x)).abs().max() <= 1e-12
-
-
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
@@ -188,3 +155,9 @@ def test_entries_of_another_size_are_refused_by_the_axis_that_differs(shape, wor
     cache = rg.MultiHeadAttention(dim=24, heads=4, kv_heads=2).new_cache(batch=2)
     with pytest.raises(rg.ShapeError, match=words):
         cache.append(torch.ones(shape), torch.ones(shape))
+
+
+def test_a_ring_is_as_long_as_the_layer_looks_back():
+    assert layer_of().new_cache(1, "ring").capacity == WINDOW - 1
+    with pytest.raises(rg.ArgumentError, match="has no limit"):
+        layer_of(pattern="causal").new_cache(1, "ring")

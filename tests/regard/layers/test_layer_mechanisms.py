@@ -105,15 +105,6 @@ def test_a_context_is_projected_once_and_attended_to(name):
     torch.testing.assert_close(layer(x, context, pattern=p.KeySpan(0, 5)), layer(x, context[:, :5]), rtol=0, atol=1e-10)
 
 
-def test_a_predicted_centre_compares_keys_that_its_score_projects_once():
-    mechanism = m.Softmax(m.LocalPredictive(m.Additive(6, 6, 5), 3))
-    layer, x = MultiHeadAttention(dim=24, heads=4, mechanism=mechanism).double(), text(7)
-    q, k, v = (one(x).unflatten(-1, (4, 6)).transpose(1, 2) for one in (layer.to_q, layer.to_k, layer.to_v))
-    learned = dict(layer.mechanism.learned)
-    heads = rg.attention(q, k, v, mechanism=mechanism, parameters=learned)  # (batch, heads, length, head_dim)
-    torch.testing.assert_close(layer(x), layer.to_output(heads.transpose(1, 2).flatten(2)), **EXACT)
-
-
 def test_the_words_of_a_state_that_cannot_be():
     with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
         make_layer("additive").new_cache(1, kind="state")
@@ -132,16 +123,6 @@ def test_the_words_of_a_state_that_cannot_be():
         make_layer("lsh", kv_heads=2)
     with pytest.raises(rg.ShapeError, match="compares queries of 5"):
         make_layer("dot", mechanism=m.Softmax(m.General(5, 5)))
-
-
-def test_a_state_tells_no_statistics_and_takes_no_bias():
-    layer = make_layer("linear")
-    state = layer.new_cache(batch=2)
-    with rg.record_attention(layer), pytest.raises(rg.UnsupportedError, match="neither bias nor statistics"):
-        layer(text(), cache=state)
-    with pytest.raises(rg.UnsupportedError, match="neither bias nor statistics"):
-        layer(text(), cache=state, bias=torch.zeros(1))
-    assert state.length == 0
 
 
 @pytest.mark.parametrize("name", ["additive", "linear", "performer", "lsh"])

@@ -78,16 +78,6 @@ def test_every_cache_continues_it(kind, options):
         torch.testing.assert_close(found, layer(x), rtol=0, atol=bound)
 
 
-def test_a_layer_without_it_is_as_before():
-    plain = make_layer(head_dim=4, value_dim=None)
-    assert plain.value_dim == 4
-    assert "value_dim" not in repr(plain)
-    assert "value_dim=5" in repr(make_layer())
-    assert plain.to_v.weight.shape == (8, 7)
-    assert make_layer().to_v.weight.shape == (10, 7)
-    assert make_layer().to_output.weight.shape == (7, 30)
-
-
 @pytest.mark.parametrize("size", [0, 2.5])
 def test_a_size_that_is_none_is_refused(size):
     with pytest.raises(rg.RegardError, match="value_dim"):

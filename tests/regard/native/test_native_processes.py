@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 import regard as rg
 
@@ -49,23 +48,6 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have():
         child.join()
 
 
-class _Attended(Dataset):
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, at: int) -> torch.Tensor:
-        return attend(X[:1, :, : 100 + at])[0, 0, 0]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.usefixtures("_two_threads")
-def test_workers_of_a_data_loader_compute():
-    attend()
-    loader = DataLoader(_Attended(), num_workers=1, multiprocessing_context="fork", timeout=60)
-    rows = torch.cat(list(loader))
-    assert torch.equal(rows, torch.stack([_Attended()[at] for at in range(4)]))
-
-
 def test_threads_that_share_a_plan_do_not_disturb_each_other():
     tensors = [torch.randn(1, 2, 200, 16) for _ in range(24)]
     plan = rg.plan_attention(*[tensors[0]] * 3, pattern="causal_window(50)", backend="native")
@@ -73,11 +55,3 @@ def test_threads_that_share_a_plan_do_not_disturb_each_other():
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda x: plan.run(x, x, x), tensors * 4))
     assert all(torch.equal(one, other) for one, other in zip(found, expected * 4, strict=True))
-
-
-def test_a_compiled_function_holds_attention_as_one_operation():
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return rg.attention(x, x, x, pattern="causal", backend="native") * 2
-
-    x = torch.randn(1, 2, 50, 16)
-    assert torch.equal(torch.compile(twice, fullgraph=True, backend="eager")(x), twice(x))

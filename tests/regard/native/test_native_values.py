@@ -28,8 +28,9 @@ def masks(q_len: int, k_len: int) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("heads", LAYOUTS)
+@pytest.mark.parametrize(
+    ("sizes", "heads"), [(one, LAYOUTS[(at + turn) % 4]) for at, one in enumerate(SIZES) for turn in (0, 1)]
+)
 def test_values_and_gradients_equal_the_formula(native, heads, sizes):
     """With the best instructions of this processor, and with AVX2."""
     (q_len, k_len, head_dim, v_dim), (count, kv_heads) = sizes, heads
@@ -54,17 +55,6 @@ def test_values_and_gradients_equal_the_formula(native, heads, sizes):
             found |= dict(zip(("dq", "dk", "dv"), (x.grad for x in leaves), strict=True))
             errors = {name: budget.share(name, x, getattr(expected, name)) for name, x in found.items()}
             assert max(errors.values()) <= 1, (instructions, text, errors)
-
-
-def test_a_result_with_one_wrong_number_is_over_the_budget(native):
-    """A negative control of the comparison above."""
-    q, k, v = make_qkv(q_len=31, k_len=31, dtype=torch.float32)
-    expected = answer(*(x.double().numpy() for x in (q, k, v)), np.tri(31, dtype=bool), scale=5**-0.5)
-    budget = Budget.of(*(x.double() for x in (q, k, v)), torch.float32, scale=5**-0.5, answer=expected)
-    output = rg.attention(q, k, v, pattern="causal", backend="native")
-    assert budget.share("output", output, expected.output) <= 1
-    output[0, 0, 5, 0] += 1e-3
-    assert budget.share("output", output, expected.output) > 1
 
 
 @pytest.mark.parametrize("length", [1, 2, 11, 12, 13, 31, 32, 33, 127, 128, 129, 191, 192, 193])

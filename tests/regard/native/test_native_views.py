@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native.library import load
+from regard.backends.native.filling import Filled, describe, fill_gradients
+from regard.backends.native.library import CGradients, load
+from regard.backends.native.lowering import lower
+from regard.core.call import make_problem
 
 pytestmark = pytest.mark.skipif(isinstance(load(), str), reason="the native library is not built")
-BACKENDS = ("native", "fused", "decode")
 
 
 class Numbers(TorchDispatchMode):
@@ -36,18 +41,6 @@ def copied(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str) -> t
     with Numbers() as copies:
         output = plan.run(q, k, v)
     return output, copies.numbers
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_transposed_views_are_read_without_a_copy(backend):
-    length = 1 if backend == "decode" else 70
-    with torch.no_grad():
-        q, k, v = (torch.randn(2, n, heads, 16) for n, heads in ((length, 4), (70, 4), (70, 4)))
-        views = [x.transpose(1, 2) for x in (q, k, v)]
-        output, numbers = copied(*views, backend)
-        whole, _ = copied(*(x.contiguous() for x in views), backend)
-    assert numbers < k.numel(), "keys and values were copied"
-    torch.testing.assert_close(output, whole, atol=1e-6, rtol=0)
 
 
 def test_native_copies_nothing_and_returns_what_transposes_back_without_a_copy():
@@ -79,3 +72,61 @@ def test_operands_by_length_and_head_are_not_copied(pattern, lengths):
     assert output.numel() <= made.numbers < output.numel() + 64, "more than the output was made"
     assert output.transpose(1, 2).is_contiguous()
     assert torch.equal(output, plan.run(*(x.contiguous() for x in (q, k, v))))
+
+
+# Offsets are counted in 64 bits
+
+
+SHAPE = (3, 3, 3, 8)  # batch, heads, rows, dim
+APART = 2**30 + 64  # numbers between neighbours on one axis: its last is more than 2^31 numbers behind its first
+NAMES = ("q", "k", "v", "output", "grad", "dq", "dk", "dv")
+NO_RESERVE = 0x4000  # MAP_NORESERVE: pages that nobody touches take no memory
+
+Place = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture
+def memory() -> torch.Tensor:
+    room = mmap.mmap(-1, 4 * (2 * APART + 2**16), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    return torch.frombuffer(room, dtype=torch.float32)
+
+
+def compute(place: Place, native) -> dict[str, torch.Tensor]:
+    """A forward and a backward pass with a bias, every tensor of it put into memory by `place`."""
+    draw = torch.Generator().manual_seed(1)
+    names = dict(zip(NAMES, (place(torch.randn(SHAPE, generator=draw)) for _ in NAMES), strict=True))
+    bias, dbias = place(torch.randn(3, 3, 3, 8, generator=draw)), place(torch.zeros(3, 3, 3, 8))
+    q, k, v, output, grad, dq, dk, dv = names.values()
+    problem = make_problem(q, k, v, pattern="causal")
+    filled, lowered, sums = Filled(problem), lower(problem, range(3), [0]), torch.empty(3, 3, 3)
+    call = filled.call
+    call.first_key, call.keys, call.threads = 0, 3, 1
+    call.schedules, call.schedule, call.log_sum_exp = len(lowered.schedules), lowered.address, sums.data_ptr()
+    for into, x in zip(filled.tensors, (q, k, v, output), strict=True):
+        describe(into, x)
+    at = torch.arange(3) * bias.stride(0)
+    call.bias.data, call.bias.at, call.bias.key = bias.data_ptr(), at.data_ptr(), 1
+    _, call.bias.head, call.bias.row, _ = bias.stride()
+    call.bias.size = sum(by * (size - 1) for by, size in zip(bias.stride(), SHAPE, strict=True)) + 1
+    native.forward(filled.address)
+    gradients: CGradients = fill_gradients(grad, None, [dq, dk, dv], dbias, False)
+    native.backward(filled.address, gradients)
+    return {**names, "log_sum_exp": sums, "dbias": dbias}
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_tensors_with_neighbours_far_apart_give_equal_bits(native, memory, axis):
+    used = 0
+
+    def far(x: torch.Tensor) -> torch.Tensor:
+        nonlocal used
+        strides = list(x.stride())
+        strides[axis] = APART
+        placed = memory.as_strided(x.shape, strides, used).copy_(x)
+        used += 4096
+        return placed
+
+    found, expected = compute(far, native), compute(lambda x: x, native)
+    assert found["q"].stride(axis) * 2 > 2**31
+    for name, x in expected.items():
+        assert torch.equal(found[name], x), name

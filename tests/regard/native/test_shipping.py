@@ -92,9 +92,13 @@ def fresh(tmp_path: Path) -> Fresh:
     return Fresh(tmp_path / "fresh")
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return distribution("wheel", tmp_path_factory.mktemp("wheel"))
+
+
 @built
-def test_the_wheel_holds_the_kernel_and_the_sources_that_it_is_checked_against(tmp_path):
-    wheel = distribution("wheel", tmp_path)
+def test_the_wheel_holds_the_kernel_and_the_sources_that_it_is_checked_against(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
         assert file.read("regard/backends/native/libregard_native.so") == LIBRARY.read_bytes()
@@ -104,14 +108,13 @@ def test_the_wheel_holds_the_kernel_and_the_sources_that_it_is_checked_against(t
 
 
 @built
-def test_the_tag_of_the_wheel_names_the_c_library_that_the_kernel_needs(tmp_path):
+def test_the_tag_of_the_wheel_names_the_c_library_that_the_kernel_needs(wheel):
     needed = newest_glibc(LIBRARY)
     symbols = subprocess.run(
         ["readelf", "--version-info", str(LIBRARY)], capture_output=True, text=True, check=True
     ).stdout
     versions = [tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", symbols)]
     assert needed == max(versions) <= OLDEST
-    wheel = distribution("wheel", tmp_path)
     assert f"-py3-none-manylinux_{needed[0]}_{needed[1]}_" in wheel.name
     shown = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True)
     assert f'"manylinux_{needed[0]}_{needed[1]}_' in shown.stdout, shown.stdout + shown.stderr

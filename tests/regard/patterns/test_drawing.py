@@ -17,7 +17,6 @@ from regard.patterns import (
     PerHead,
     Prefix,
     SameBlock,
-    SlidingWindow,
 )
 from regard.patterns.band import Reach
 from regard.patterns.drawing import draw, learned
@@ -45,11 +44,6 @@ def test_the_heads_of_a_layer_feed_each_other():
     assert reached(pattern, 2) == [33, 35, 36, 37, 38, 39]
 
 
-def test_the_last_queries_are_rows_of_the_whole():
-    whole = learned(SlidingWindow(2), 9, 9, 2)
-    assert torch.equal(learned(SlidingWindow(2), 4, 9, 2), whole[5:])
-
-
 def test_a_stack_without_layers_or_with_queries_before_the_text_is_refused():
     with pytest.raises(ArgumentError, match="0 layers"):
         learned(Full(), 1, 1, 0)
@@ -74,13 +68,6 @@ def test_a_stack_never_reaches_less_than_a_querys_own_position():
     """Every layer hands on a query's own position, so that a stack reaches it however many layers look away from it."""
     assert Reach(back=3, ahead=-2).stacked(2) == Reach(back=6, ahead=0)
     assert Reach(back=None, ahead=1).stacked(3) == Reach(back=None, ahead=3)
-
-
-def test_patterns_are_immutable_and_usable_as_keys():
-    found = {Causal(): 1, SlidingWindow(4): 2, Causal() & SlidingWindow(4): 3, KeySpan(0, 3): 4}
-    assert found[SlidingWindow(4) & Causal()] == 3
-    with pytest.raises(AttributeError):
-        SlidingWindow(4).size = 5  # type: ignore[misc]
 
 
 def test_a_drawing_shows_the_pairs_and_their_positions():

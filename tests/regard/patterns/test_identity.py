@@ -13,16 +13,14 @@ from packing_workers import ROOM, Packed, packed_batches
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.flex.tile_map import tile_map
 from regard.layers import MultiHeadAttention
-from regard.patterns import Grid
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12
 
 
-@pytest.fixture(scope="module", params=["fork", "spawn"])
-def batches(request: pytest.FixtureRequest) -> list[Packed]:
-    return packed_batches(request.param)
+@pytest.fixture(scope="module")
+def batches() -> list[Packed]:
+    return packed_batches("fork")
 
 
 def made_of_a_tensor() -> list[p.Pattern]:
@@ -43,13 +41,6 @@ def test_patterns_made_in_two_workers_are_never_equal_nor_dropped_as_repeated(ba
             dense = one.dense(ROOM, ROOM), other.dense(ROOM, ROOM)
             assert torch.equal((one & other).canonical().dense(ROOM, ROOM), dense[0] & dense[1])
             assert torch.equal((one | other).canonical().dense(ROOM, ROOM), dense[0] | dense[1])
-
-
-def test_tiles_that_are_kept_are_those_of_the_workers_own_pattern(batches):
-    for batch in batches:
-        pattern = batch.documents & batch.words
-        found = tile_map(pattern, Grid.whole(ROOM, ROOM), len(batch.lengths), 1)
-        assert found.kept == pattern.dense(ROOM, ROOM).sum()
 
 
 def test_documents_packed_in_a_collate_function_train_as_one_at_a_time(batches):
@@ -132,24 +123,7 @@ def test_spans_by_row_as_lists_are_values():
     assert copy.deepcopy(one) == pickle.loads(pickle.dumps(one)) == one
 
 
-def test_equal_spans_by_row_share_a_plan():
-    x = torch.randn(2, 2, 5, 4)
-    plans = [rg.plan_attention(x, x, x, pattern=p.Causal() & p.KeySpan([0, 2])) for _ in range(2)]
-    assert plans[0] is plans[1]
-    expected = rg.attention(x, x, x, pattern=p.Causal() & p.KeySpan(torch.tensor([0, 2])))
-    assert torch.equal(plans[0].run(x, x, x), expected)
-
-
 @pytest.mark.parametrize("given", [[], [0.5, 1], ["0"], [True, False]])
 def test_a_list_of_spans_holds_a_whole_number_for_each_row(given):
     with pytest.raises(rg.ArgumentError, match="KeySpan's start"):
         p.KeySpan(given)
-
-
-def test_blocks_by_a_number_are_values_and_by_a_tensor_are_not():
-    one, other = p.SameBlock(4, 1), p.SameBlock(4, 5)
-    assert one == other
-    assert one.by_value
-    by_tensor = p.SameBlock(4, torch.tensor([0, 1]))
-    assert not by_tensor.by_value
-    assert by_tensor not in (one, p.SameBlock(4, torch.tensor([0, 1])))

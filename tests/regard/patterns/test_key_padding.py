@@ -19,26 +19,6 @@ def tensors(q_len: int) -> list[torch.Tensor]:
     return [torch.randn(2, 4, length, 8) for length in (q_len, 9, 9)]
 
 
-def test_every_row_has_its_own_keys():
-    found = p.KeyMask(MASK).dense(3, 5)
-    assert torch.equal(found, MASK[:, None, None].expand(2, 1, 3, 5))
-
-
-def test_a_span_is_a_mask_without_holes():
-    q, k, v = tensors(5)
-    found = rg.attention(q, k, v, pattern=p.Causal() & p.KeyMask(LIVE))
-    torch.testing.assert_close(found, rg.attention(q, k, v, pattern=p.Causal() & p.KeySpan(0, LENGTHS)))
-
-
-def test_a_longer_mask_serves_a_growing_cache():
-    layer = rg.MultiHeadAttention(12, 3, pattern=p.Causal()).eval()
-    x, mask = torch.randn(2, 5, 12), p.KeyMask(MASK)
-    cache = layer.new_cache(batch=2)
-    with torch.no_grad():
-        steps = [layer(x[:, at : at + 1], pattern=mask, cache=cache) for at in range(5)]
-        torch.testing.assert_close(torch.cat(steps, 1), layer(x, pattern=mask))
-
-
 def test_a_mask_that_is_too_short_or_has_other_rows_is_refused():
     q = torch.randn(2, 1, 6, 4)
     with pytest.raises(rg.ShapeError, match="is for 5 keys and the call has 6"):
@@ -62,13 +42,6 @@ def test_no_memory_of_pairs_is_needed():
     """A plan over 65,536 keys counts its pairs from the runs of the mask."""
     mask = p.KeyMask(torch.arange(1 << 16) % 1000 < 900)
     assert (p.CausalWindow(64) & mask).count(1 << 16, 1 << 16) == pytest.approx(0.9 * 64 * (1 << 16), rel=0.01)
-
-
-def test_blocks_by_row_begin_where_each_row_begins():
-    """Left padding of 1 and 2: the first block of each row begins at its first word."""
-    found = p.SameBlock(3, torch.tensor([1, 2])).dense(5, 5)[:, 0]
-    assert found[0].int().tolist()[1] == [0, 1, 1, 1, 0]
-    assert found[1].int().tolist()[2] == [0, 0, 1, 1, 1]
 
 
 def test_an_offset_counts_within_a_block():
@@ -100,15 +73,3 @@ def test_a_key_padding_mask_is_refused_with_two_ways_out_that_agree(mask):
     assert way is not None
     named = rg.attention(q, k, v, pattern=p.KeyMask(eval(way.group(1), {"mask": mask})))
     torch.testing.assert_close(named, rg.attention(q, k, v, pattern=p.KeySpan(0, LENGTHS)))
-
-
-def test_a_single_query_takes_the_mask_with_four_axes_as_it_is():
-    q, k, v = tensors(1)
-    found = rg.attention(q, k, v, pattern=p.Explicit(LIVE[:, None, None, :]))
-    torch.testing.assert_close(found, rg.attention(q, k, v, pattern=p.KeySpan(0, LENGTHS)))
-
-
-def test_a_mask_of_another_size_is_refused_with_both_sizes():
-    q, k, v = tensors(5)
-    with pytest.raises(rg.ShapeError, match=r"is for \(3, 9\) queries and keys; this call has \(5, 9\)"):
-        rg.attention(q, k, v, pattern=p.Explicit(torch.ones(3, 9, dtype=torch.bool)))

@@ -10,14 +10,14 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from law_examples import law
-from pattern_expressions import HEADS, ROWS, alike, anything, lengths, local, pairs, starts, texts
+from pattern_strategies import HEADS, ROWS, alike, anything, lengths, local, pairs, starts, texts
 
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow, Full, Grid, Pattern, RandomBlocks, parse
 from regard.patterns.ranges import Ranges
 
 tiling = import_module("regard.patterns.tiles")
-many, several = law(300), law(100)
+many, several = law(120), law(60)
 where = st.integers(-6, 14)
 somebody = st.integers(1, 9)
 
@@ -236,10 +236,6 @@ def test_a_stack_learns_from_nothing_beyond_its_reach(pattern, layers):
     assert reach.ahead is None or not learns[ahead > reach.ahead].any()
 
 
-def test_everything_is_certain_of_full():
-    assert Full().segments(0, 3, 5).full == Full().segments(0, 3, 5).some == (range(5),)
-
-
 @many
 @given(texts)
 def test_text_reads_back_as_the_same_pattern(pattern):
@@ -249,7 +245,7 @@ def test_text_reads_back_as_the_same_pattern(pattern):
     assert str(again) == str(pattern)
 
 
-@law(600)
+@law(200)
 @given(st.text(max_size=40) | st.text("caulsdingwok_epf ()&|~,-0123456789", max_size=60))
 def test_garbage_is_refused_with_one_kind_of_error(text):
     try:

@@ -29,15 +29,6 @@ def test_head_h_sees_what_the_h_th_pattern_shows():
         assert pattern.for_head(head) == part
 
 
-def test_it_joins_with_other_patterns():
-    pattern = PerHead([Full(), CausalWindow(1)]) & Causal()
-    assert pattern.varies_by_head
-    assert str(pattern.for_head(0)) == "causal"
-    assert str(pattern.for_head(1).canonical()) == "causal_window(1)"
-    assert pattern.count(3, 3) == 6 + 3
-    assert str((~pattern).for_head(0)) == "~causal"
-
-
 def test_parts_may_differ_by_row_and_head_themselves():
     lengths = KeySpan(0, torch.tensor([1, 3]))
     mask = Explicit(torch.arange(2 * 9).view(1, 2, 3, 3) % 4 == 0)

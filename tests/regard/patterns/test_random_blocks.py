@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from regard.patterns import Causal, Grid, RandomBlocks
+from regard.patterns import RandomBlocks
 
 
 def drawn(pattern: RandomBlocks, query: int, k_len: int) -> list[int]:
@@ -52,14 +52,6 @@ def test_every_choice_of_blocks_is_equally_likely():
         assert sum((number - 2000) ** 2 / 2000 for number in found.values()) < 28  # chi-square, 9 degrees: p = 0.001
 
 
-def test_draws_of_neighbouring_blocks_and_seeds_have_nothing_in_common():
-    length = 2000
-    one, other = (RandomBlocks(1, block=1, seed=seed).dense(length, 50, q_start=0).int().argmax(-1) for seed in (0, 1))
-    for first, second in ((one, other), (one[1:], one[:-1]), (one[1:], other[:-1])):
-        agreeing = int((first == second).sum())
-        assert abs(agreeing - length / 50) < 4 * (length / 50) ** 0.5
-
-
 def test_a_draw_from_the_past_does_not_depend_on_the_number_of_keys():
     pattern = RandomBlocks(3, block=4, seed=9, past=True)
     whole = pattern.dense(60, 60, q_start=0)
@@ -75,13 +67,6 @@ def test_a_draw_among_all_keys_depends_on_how_many_blocks_there_are_and_on_nothi
     pattern = RandomBlocks(2, block=8, seed=4)
     assert torch.equal(pattern.dense(40, 73, q_start=0), pattern.dense(40, 80, q_start=0)[:, :73])
     assert not torch.equal(pattern.dense(40, 73, q_start=0), pattern.dense(40, 88, q_start=0)[:, :73])
-
-
-def test_a_block_of_the_grid_is_part_of_the_whole():
-    pattern = RandomBlocks(2, block=4, seed=1) & Causal()
-    grid = Grid.whole(30, 40)
-    part = pattern.evaluate(grid.block(range(5, 19), range(3, 22)))
-    assert torch.equal(part, pattern.dense(30, 40)[5:19, 3:22])
 
 
 def test_rows_that_start_apart_draw_by_their_own_positions():

@@ -11,7 +11,7 @@ import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.errors import ArgumentError
-from regard.patterns.registry import Registry, text_name, word
+from regard.patterns.registry import Registry, word
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,6 @@ class ByName(p.Pattern):
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         distance = (q_pos - k_pos).abs()
         return (distance <= self.near) | (distance == self.far)
-
-
-@dataclass(frozen=True)
-class Cubed(m.FeatureMap):
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return x.abs() ** 3
 
 
 @pytest.mark.parametrize(
@@ -77,12 +71,6 @@ def test_a_pattern_of_ones_own_is_compiled_by_its_text():
     torch.testing.assert_close(torch.compile(asked, backend="eager", fullgraph=True)(q), asked(q))
 
 
-def test_a_feature_map_of_ones_own_reads_back():
-    mechanism = m.LinearTransformer(Cubed())
-    assert str(mechanism) == "linear_transformer(cubed)"
-    assert m.parse(str(mechanism)) == mechanism
-
-
 def test_a_name_is_taken_once():
     with pytest.raises(
         ArgumentError, match=r"'causal' in a text, which is the name of regard\.patterns\.bands\.Causal"
@@ -105,19 +93,6 @@ def test_a_class_inside_a_function_and_one_that_says_so_stay_out():
 
     type("StaysOut", (p.Pattern,), {"__module__": __name__}, enrol=False)
     assert not {"local", "stays_out"} & set(p.Pattern.registry.kinds)
-
-
-def test_second_names_are_read_and_not_listed():
-    assert m.parse("linear") == m.parse("linear_transformer")
-    assert "linear" not in m.Mechanism.registry.names()
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("SlidingWindow", "sliding_window"), ("LSH", "lsh"), ("LSHWindow", "lsh_window"), ("T5Bias", "t5_bias")],
-)
-def test_the_name_of_a_class_in_a_text(name, text):
-    assert text_name(type(name, (), {})) == text
 
 
 @pytest.mark.parametrize("number", [1e-9, 1e20, 0.1, -2.5, 3.0])

@@ -4,10 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pattern_expressions import pairs
 
 from regard.errors import ArgumentError, ShapeError
-from regard.patterns import Causal, Full, Grid, SameDocument
+from regard.patterns import Causal, Full, SameDocument
 
 
 @settings(max_examples=100, deadline=None)
@@ -48,18 +47,6 @@ class TestRowsWithTheirOwnDocuments:
         pattern = SameDocument(self.ids)
         assert pattern.for_row(1) == pattern.for_row(1) != pattern.for_row(0)
         assert pattern.on_lattice(2, 1) == pattern.on_lattice(2, 1)
-
-    def test_rows_that_start_apart(self):
-        pattern, starts = SameDocument(self.ids), torch.tensor([1, 3])
-        found = pattern.dense(2, 5, q_start=starts)
-        for row, start in enumerate(starts.tolist()):
-            assert torch.equal(found[row], pattern.for_row(row).dense(2, 5, q_start=start)[None])
-
-    def test_visible_keys_are_told_for_each_row(self):
-        pattern = SameDocument(self.ids)
-        grid = Grid.whole(2, 5, 0)
-        assert torch.equal(pattern.visible_keys(grid), pairs(pattern, 2, 5, 0).any(-2))
-        assert pattern.visible_keys(Grid.whole(5, 5)) is None
 
     def test_a_single_row_is_for_every_row(self):
         pattern = SameDocument(self.ids[:1])

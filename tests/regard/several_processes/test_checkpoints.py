@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from regard.distributed import load_checkpoint, save_checkpoint, shard_model, tensor_parallel_plan
-from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.storage.sealed_json import render_sealed
 
@@ -123,11 +123,6 @@ def test_saved_by_several_and_resumed_by_two_and_one_the_losses_are_those_of_one
             assert losses == pytest.approx(alone[1][SAVED:], abs=1e-10)
 
 
-def test_saved_by_one_and_resumed_by_four(alone, pools):
-    for _, losses in pools(4).run(resume, str(alone[0]), "sharded", 4):
-        assert losses == pytest.approx(alone[1][SAVED:], abs=1e-10)
-
-
 # Damage: what is read is verified before it is loaded
 
 
@@ -148,10 +143,6 @@ def spoil(folder: str, fault: str) -> None:
         paths[-1].write_bytes(data)
     elif fault == "missing":
         paths[0].unlink()
-    elif fault == "swapped":
-        one, other = (path.read_bytes() for path in paths[:2])
-        paths[0].write_bytes(other)
-        paths[1].write_bytes(one)
     elif fault == "manifest":
         manifest.write_text(manifest.read_text().replace('"step": 3', '"step": 4'))
     else:
@@ -166,46 +157,30 @@ def resealed(manifest: Path, fault: str) -> None:
     if fault == "path":
         places[0][2] = "../../elsewhere.safetensors"
         content["files"]["../../elsewhere.safetensors"] = "0" * 64
-    elif fault == "gap":
-        content["tensors"][name][2] = places[1:]
     elif fault == "overlap":
         places[1] = [places[0][0], places[1][1], places[1][2]]
     elif fault == "outside":
         places[1][0] = [at + 1 for at in places[1][0]]
-    elif fault == "no file":
-        places[1][2] = "shard-0000000000000000-00009.safetensors"
-    elif fault == "negative":
-        places[1][0] = [-1 for _ in places[1][0]]
     elif fault == "kind":
         content["tensors"][name][0] = "F7"
-    elif fault == "format":
-        content["format"] = 99
     elif fault in ("state", "memory"):
         name = next(one for one in content["tensors"] if one.endswith("exp_avg") and one.startswith("optimiser"))
         _, shape, places = content["tensors"][name]
         more = 1 if fault == "state" else 2**59
         shape[0], places[-1][1][0] = shape[0] + more, places[-1][1][0] + more
-    elif fault == "settings":
-        content["settings"] = []
     manifest.write_bytes(render_sealed(content))
 
 
 FAULTS = {
     "bit": "SHA-256",
     "missing": "cannot be read",
-    "swapped": "the seals differ",
     "manifest": "does not match its own SHA-256",
     "path": "is no file of a checkpoint",
-    "gap": "do not fill it",
     "overlap": "overlap",
     "outside": "lies outside it, or in no file",
-    "no file": "lies outside it, or in no file",
-    "negative": "are no sizes",
     "kind": "is not the manifest of a checkpoint",
     "state": "with other sizes or numbers than checkpoint.json names",
     "memory": "there is no memory for optimiser.state.",
-    "format": "has format 99; this version reads format 1",
-    "settings": "values and settings are given by name",
 }
 
 
@@ -244,8 +219,8 @@ def wrong_on_one(folder: str, what: str) -> tuple[str, float]:
     if dist.get_rank() == 1:
         values = {"step": float("nan") if what == "values" else 2}
         made = nn.Linear(3, 7) if what == "sizes" else made
-        optimiser = optimiser_of(nn.Linear(3, 5) if what == "optimiser" else made)
-        here /= {"taken": "checkpoint.json", "missing": "none", "other": "other"}.get(what, ".")
+        optimiser = optimiser_of(made)
+        here /= {"missing": "none", "other": "other"}.get(what, ".")
     began = time.monotonic()
     try:
         if what in ("missing", "other", "sizes"):
@@ -259,8 +234,6 @@ def wrong_on_one(folder: str, what: str) -> tuple[str, float]:
 
 ALONE = {
     "values": "this content cannot be stored as JSON",
-    "optimiser": "the optimiser has a parameter that is not one of the model's",
-    "taken": "checkpoint.json cannot be made: File exists",
     "missing": "none/checkpoint.json cannot be read: No such file",
     "other": "holds one checkpoint on process 0 and another on process 1; the folder must be one that all",
     "sizes": "bias is torch.float32 (5,) and here torch.float32 (7,)",
@@ -345,25 +318,6 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatch
     assert len(list(tmp_path.iterdir())) == 2  # what the failed save left is gone
 
 
-def test_what_a_checkpoint_does_not_hold_is_refused(tmp_path):
-    (tmp_path / "taken").write_text("mine", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="taken cannot be made: File exists"):
-        save_checkpoint(tmp_path / "taken", nn.Linear(2, 2))
-    made = nn.Linear(2, 2)
-    made.register_buffer("sparse", torch.eye(2).to_sparse())
-    with pytest.raises(ArgumentError, match=r"model.sparse is torch.float32 with layout torch.sparse_coo"):
-        save_checkpoint(tmp_path / "other", made)
-    with pytest.raises(CheckpointError, match=r"checkpoint\.json"):
-        load_checkpoint(tmp_path / "none", nn.Linear(2, 2))
-
-
-def test_values_that_json_would_change_are_refused(tmp_path):
-    for values in ({"pair": (1, 2)}, {1: 2}, {"x": float("nan")}, {"x": object()}):
-        with pytest.raises(ArgumentError, match="JSON"):
-            save_checkpoint(tmp_path, nn.Linear(2, 2), values=values)
-    assert not list(tmp_path.iterdir())
-
-
 # Optimisers: saving changes nothing of them, and parameters without state have none after loading
 
 
@@ -381,10 +335,7 @@ class Partly(nn.Module):
 
 OPTIMISERS = {
     "AdamW": partial(torch.optim.AdamW, lr=1e-2),
-    "AMSGrad": partial(torch.optim.Adam, lr=1e-2, amsgrad=True),
     "SGD": partial(torch.optim.SGD, lr=1e-2, momentum=0.9),
-    "RAdam": partial(torch.optim.RAdam, lr=1e-2),
-    "ASGD": partial(torch.optim.ASGD, lr=1e-2),
     "Adafactor": partial(torch.optim.Adafactor, lr=1e-2),
 }
 
@@ -465,15 +416,6 @@ def test_parameters_without_state_are_loaded_by_other_numbers_of_processes(how, 
                 torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_an_optimiser_with_gradients_and_without_state_keeps_both_when_it_is_saved(tmp_path):
-    made, optimiser = partly("one", 1, "AdamW")
-    made(torch.ones(3, 5, dtype=torch.float64), True).sum().backward()
-    before = everything(optimiser)
-    save_checkpoint(tmp_path, made, optimiser)
-    assert everything(optimiser) == before
-    assert not optimiser.state
-
-
 def test_what_is_loaded_replaces_state_that_was_not_saved(tmp_path):
     begin_partly(str(tmp_path), "one", 1, "AdamW", 0)
     made, optimiser = partly("one", 1, "AdamW")
@@ -492,15 +434,6 @@ def test_parameters_that_were_saved_in_other_groups_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"saved with lr=0.1 and with lr=0.2; divide the parameters into groups"):
         load_checkpoint(tmp_path, made, optimiser)
     assert optimiser.param_groups[0]["lr"] == 0.3
-
-
-def test_state_that_is_no_number_is_refused_with_its_name(tmp_path):
-    made = nn.Linear(2, 3)
-    optimiser = torch.optim.SGD(made.parameters(), momentum=0.9)
-    optimiser.state[made.bias]["momentum_buffer"] = None
-    with pytest.raises(UnsupportedError, match=r"optimiser.state.bias.momentum_buffer is NoneType"):
-        save_checkpoint(tmp_path, made, optimiser)
-    assert not list(tmp_path.iterdir())
 
 
 def test_nested_state_is_saved_and_loaded(tmp_path):

@@ -12,7 +12,7 @@ import regard
 from regard import distributed
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.distributed import ContextParallel, Layout, joined, part, recurrent
+from regard.distributed import ContextParallel, Layout, joined, part
 from regard.layers import MultiHeadAttention
 from several_processes.calls import Counter
 
@@ -126,31 +126,6 @@ def test_a_second_backward_pass_gives_the_same_gradients(form, pools):
     assert max(pools(2).run(again, form)) < 1e-10
 
 
-def graphs(grads: bool) -> list[bool]:
-    """Whether each key/value head of a call with tensors that need gradients was computed with a graph."""
-    found = []
-    computed = recurrent._computed
-
-    def watched(*given: Any) -> Any:
-        piece = computed(*given)
-        found.append(piece.output.requires_grad)
-        return piece
-
-    recurrent._computed = watched  # ty: ignore
-    try:
-        with torch.set_grad_enabled(grads):
-            q, k, v = (torch.nn.Parameter(tensors(2, "linear")[name]) for name in "qkv")
-            distributed.attention(q, k, v, dist.group.WORLD, form="state", **options("linear", False))
-    finally:
-        recurrent._computed = computed
-    return found
-
-
-@pytest.mark.parametrize("grads", [True, False])
-def test_a_call_builds_graphs_only_if_gradients_are_recorded(grads, pools):
-    assert pools(2).run(graphs, grads) == [[grads] * 2] * 2
-
-
 def refusing(changed: dict[str, Any]) -> None:
     q = torch.zeros(1, 2, 4, 3)
     chosen = {"mechanism": m.LinearTransformer(), "pattern": "causal", "form": "state"} | changed
@@ -164,9 +139,6 @@ def refusing(changed: dict[str, Any]) -> None:
         ({"mechanism": m.Softmax()}, "is for mechanisms of features"),
         ({"pattern": "full"}, "computes causal or causal & key_span, not full"),
         ({"layout": "zigzag"}, "needs layout='contiguous'"),
-        ({"q_start": 1}, "no q_start but 0"),
-        ({"want": "entropy"}, "gives no statistics"),
-        ({"dropout": 0.5}, "dropout"),
         ({"backend": "linear"}, "form='state' from sums"),
     ],
 )

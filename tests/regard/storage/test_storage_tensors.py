@@ -105,11 +105,6 @@ def test_the_safetensors_package_reads_the_same_tensors_and_its_own_files_carry_
         load_tensors(tmp_path / "x")
 
 
-def test_metadata_comes_back(tmp_path):
-    save_tensors(tmp_path / "x", {"x": torch.ones(2)}, {"Größe": "zwölf"})
-    assert load_tensor_metadata(tmp_path / "x") == {"Größe": "zwölf"}
-
-
 @pytest.mark.parametrize(
     "tensors",
     [
@@ -206,31 +201,20 @@ def test_the_forger_of_these_tests_can_write_a_good_file(tmp_path):
     ("entries", "manifest", "data"),
     [
         (one(code="F99"), HASH, bytes(4)),
-        (one(code=["F32"]), HASH, bytes(4)),
         (one(shape=(2,)), HASH, bytes(4)),
-        (one(shape=(-1,), offsets=(0, -4)), HASH, bytes(4)),
         (one(shape=(-1, -1)), hashed("F32", [-1, -1]), bytes(4)),  # as many numbers as (1, 1)
         (one(shape=(2**61,), offsets=(0, 2**63)), HASH, bytes(4)),
-        (one(shape=(True,)), HASH, bytes(4)),
-        (one(shape=(1.0,)), HASH, bytes(4)),
         (one(shape=[1] * 65), HASH, bytes(4)),
         (one(shape=(0, 2**61, 2**61), offsets=(0, 0)), hashed("F32", [0, 2**61, 2**61], b""), b""),
         (one(offsets=(4, 8)), HASH, bytes(8)),
-        (one(offsets=(0, 4, 8)), HASH, bytes(4)),
         (one() | {"y": one()["x"]}, {"sha256": HASH["sha256"] | {"y": HASH["sha256"]["x"]}, "tied": {}}, bytes(4)),
         (one(), HASH, bytes(3)),
-        (one(), HASH, bytes(5)),
         ({"x": None}, HASH, bytes(4)),
-        ({"x": {"dtype": "F32"}}, HASH, bytes(4)),
         (one(), {}, bytes(4)),
-        (one(), [], bytes(4)),
         (one(), {"sha256": {}, "tied": {}}, bytes(4)),
         (one(), {"sha256": HASH["sha256"] | {"y": "0"}, "tied": {}}, bytes(4)),
-        (one(), {"sha256": {"x": 5}, "tied": {}}, bytes(4)),
         (one(), HASH | {"tied": {"y": "z"}}, bytes(4)),
         (one(), HASH | {"tied": {"x": "x"}}, bytes(4)),
-        (one(), HASH | {"tied": {"y": ["x"]}}, bytes(4)),
-        (one(), HASH | {"tied": None}, bytes(4)),
     ],
 )
 def test_a_sealed_lie_is_refused(tmp_path, entries, manifest, data):
@@ -287,12 +271,6 @@ def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
     with pytest.raises(CheckpointError, match=r"x\.safetensors"):
         load_tensors(path)
     assert time.process_time() - start < 10  # a guard: to read what a sparse file claims to hold would take longer
-
-
-def test_a_path_that_leads_nowhere_is_refused():
-    for path in ("a\0b", "x" * 5000, "missing/x", "."):
-        with pytest.raises(CheckpointError):
-            load_tensors(path)
 
 
 def test_every_tensor_begins_at_a_multiple_of_the_bytes_of_its_numbers(tmp_path):

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from benchmarks.behaviour import __main__ as running
-from benchmarks.behaviour import hashing, learning, study
-from benchmarks.behaviour.grid_and_text import losses_by_position
-from benchmarks.behaviour.learning import UNSCORED, Batch, SmallDecoder, Training, duplication, runs_of, score, train
+from benchmarks.behaviour import hashing
+from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
 from benchmarks.behaviour.study import (
+    BehaviourResults,
+    ClaimVerdict,
     Experiment,
     Record,
     Records,
-    Results,
-    Verdict,
     apart,
     at_least,
     below,
     over_seeds,
     write_report,
 )
-from regard.patterns import parse
 
 
 class Recorder:
@@ -50,7 +44,7 @@ class Recorder:
 
 
 def experiment(name: str, run: Callable[[str, int, bool], Record]) -> Experiment:
-    def judge(records: Records) -> list[Verdict]:
+    def judge(records: Records) -> list[ClaimVerdict]:
         return [at_least("accuracy of one", over_seeds(records, "one", "accuracy"), 0.6)]
 
     def draw(records: Records, axes: Any) -> None:
@@ -72,7 +66,7 @@ def test_every_contender_is_trained_with_every_seed_and_judged(tmp_path: Path, m
     page = (tmp_path / "behaviour.md").read_text()
     assert "| one | 0.600 (0.500 to 0.700) | 3 | 2 |" in page
     assert f"\nMeasured on {date.today().isoformat()}: regard " in page
-    assert Results.load(tmp_path, quick=False).measured == date.today().isoformat()
+    assert BehaviourResults.load(tmp_path, quick=False).measured == date.today().isoformat()
     assert "0 claims kept, 1 missed." in page
     assert "- accuracy of one is 0.500 to 0.700, at least 0.6 promised: missed" in page
     assert (tmp_path / "behaviour-first.png").stat().st_size > 1_000
@@ -90,40 +84,6 @@ def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(tmp_path: Path, 
     assert "missing" not in (tmp_path / "behaviour.md").read_text()
 
 
-def test_a_new_run_forgets_the_experiments_it_names_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first, second = Recorder(), Recorder()
-    use(monkeypatch, experiment("first", first), experiment("second", second))
-    running.main(["--out", str(tmp_path)])
-    running.main(["second", "--out", str(tmp_path)])
-    assert (len(first.asked), len(second.asked)) == (6, 12)
-    assert set(json.loads((tmp_path / "behaviour.json").read_text())["records"]) == {"first", "second"}
-
-
-def test_a_name_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        running.main(["nothing", "--out", str(tmp_path)])
-    assert "no experiment nothing; there are duplication, recall, hashing, grid-and-text" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_quick_and_whole_runs_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use(monkeypatch, experiment("first", Recorder()))
-    running.main(["--out", str(tmp_path), "--quick"])
-    with pytest.raises(SystemExit, match="quick"):
-        running.main(["--out", str(tmp_path)])
-
-
-def test_results_read_back_as_they_were_written(tmp_path: Path):
-    recorder = Recorder()
-    kept = experiment("first", recorder)
-    results = Results()
-    results.add(kept, "two", 2, recorder("two", 2, False))
-    results.save(tmp_path)
-    assert Results.load(tmp_path, quick=False) == results
-    assert ("two", 2) not in results.missing(kept)
-    assert len(results.missing(kept)) == 5
-
-
 def test_a_claim_is_kept_only_if_every_seed_keeps_it():
     assert at_least("x", [0.9, 0.8], 0.8).kept
     assert not at_least("x", [0.9, 0.79], 0.8).kept
@@ -133,28 +93,13 @@ def test_a_claim_is_kept_only_if_every_seed_keeps_it():
     assert not apart("x", [3.0, 2.0], [2.0, 1.2], margin=0.9).kept  # by pairs, not by means
 
 
-@pytest.mark.parametrize("module", [study, learning])
-def test_examples_in_docstrings_run(module: ModuleType):
-    failed, tried = doctest.testmod(module)
-    assert tried
-    assert not failed
-
-
-def test_the_learning_rate_warms_up_and_comes_down_to_nothing():
-    how = Training(updates=100, rate=1.0)
-    assert [how.share(update) for update in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
-    assert how.share(55) == pytest.approx(0.5)
-    assert how.share(99) < 0.001
-    assert replace(how, updates=20).shortened(quick=True).updates == 2
-
-
 def test_training_is_a_function_of_weights_and_seed_and_learns():
     draw = duplication(symbols=3, length=2, rows=8)
 
     def trained(weights: int, seed: int) -> tuple[SmallDecoder, list[tuple[int, float]]]:
         torch.manual_seed(weights)
         model = SmallDecoder(vocabulary=4, length=5, dim=8, heads=2, pattern="causal")
-        return model, train(model, draw, Training(60, 1e-2), seed, "a test").curve
+        return model, train(model, draw, UpdatePlan(60, 1e-2), seed, "a test").curve
 
     model, curve = trained(0, 0)
     assert curve == trained(0, 0)[1]
@@ -162,32 +107,6 @@ def test_training_is_a_function_of_weights_and_seed_and_learns():
     assert curve != trained(0, 1)[1]
     assert [update for update, _ in curve] == list(range(3, 61, 3))
     assert score(model, draw)["loss"] < math.log(3) - 0.3
-
-
-def test_a_score_counts_the_scored_positions_alone():
-    class Certain(nn.Module):
-        """Guesses 1 everywhere, with all but e^-50 of its weight."""
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return 50 * nn.functional.one_hot(torch.ones_like(tokens), 3).float()
-
-    def draw(generator: torch.Generator) -> Batch:
-        targets = torch.tensor([[UNSCORED, 1, 2, 1], [UNSCORED, UNSCORED, 1, UNSCORED]])
-        return torch.zeros_like(targets), targets
-
-    assert score(Certain(), draw) == {"loss": pytest.approx(50 / 4), "accuracy": 0.75}
-
-
-def test_losses_by_position_are_those_of_each_position():
-    class Knows(nn.Module):
-        """Knows what follows even positions, and guesses evenly at odd ones."""
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            known = 50 * nn.functional.one_hot(tokens + 1, 12).float()
-            return known * (torch.arange(tokens.shape[1]) % 2 == 0)[:, None]
-
-    losses = losses_by_position(Knows(), runs_of(torch.arange(12), length=6, rows=5), batches=2)
-    assert losses.tolist() == pytest.approx([0, math.log(12)] * 3, abs=1e-5)
 
 
 @pytest.mark.parametrize("at", range(4))
@@ -202,7 +121,7 @@ def test_each_experiment_trains_a_contender_and_measures_its_columns(at: int, mo
 @pytest.mark.parametrize("at", range(4))
 def test_each_experiment_judges_and_draws_what_its_columns_hold(at: int, tmp_path: Path):
     tried = running.EXPERIMENTS[at]
-    results = Results()
+    results = BehaviourResults()
     for contender, seed in results.missing(tried):
         measured = dict.fromkeys(tried.columns, 0.5)
         results.add(tried, contender, seed, {**measured, **WRITTEN})
@@ -215,13 +134,3 @@ def test_each_experiment_judges_and_draws_what_its_columns_hold(at: int, tmp_pat
 WRITTEN: Record = {
     "cpu_seconds": 1.0, "curve": [(1, 0.5)], "by_place": [0.5] * 16, "loss": 0.5, "accuracy": 0.5,
 }  # fmt: skip
-
-
-def test_a_decoder_never_looks_ahead():
-    torch.manual_seed(0)
-    model = SmallDecoder(vocabulary=7, length=11, dim=8, heads=2, convolution=3, pattern=parse("causal")).eval()
-    tokens = torch.randint(7, (1, 11))
-    edited = tokens.clone()
-    edited[:, 6:] = (edited[:, 6:] + 1) % 7
-    assert torch.equal(model(tokens)[:, :6], model(edited)[:, :6])
-    assert not torch.equal(model(tokens)[:, 6:], model(edited)[:, 6:])

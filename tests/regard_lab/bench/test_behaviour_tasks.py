@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.behaviour import duplication as duplication_experiment
 from benchmarks.behaviour.grid_and_text import LENGTH, PATTERNS
-from benchmarks.behaviour.learning import UNSCORED, Draw, duplication, grid, ids, recall, runs_of
-from benchmarks.behaviour.recall import numbers_kept
+from benchmarks.behaviour.learning import UNSCORED, Draw, duplication, grid, recall, runs_of
 from regard.patterns import parse
 
 DRAWS = {
@@ -64,26 +62,9 @@ def test_noise_draws_anew_as_often_as_it_says():
     assert abs(float(changed) - 0.25) < 0.01
 
 
-def test_letters_are_counted_from_one_and_all_else_is_a_gap():
-    assert ids("Az, b\n42c").tolist() == [1, 26, 0, 2, 0, 3]
-
-
-def test_reach_tells_which_windows_can_copy():
-    back = duplication_experiment.WORD
-    told = {name: duplication_experiment.reaches(name) for name in duplication_experiment.CONTENDERS}
-    windows = {name: reached for name, reached in told.items() if name.startswith("window")}
-    assert all(reached for name, reached in told.items() if name not in windows)
-    assert windows == {f"window {size}": 2 * (size - 1) >= back for size in (8, 12, 13, 16)}
-
-
 def test_the_patterns_that_are_compared_keep_nearly_the_same_pairs():
     counts = [parse(pattern).count(LENGTH, LENGTH) for pattern in PATTERNS.values()]
     assert max(counts) < 1.03 * min(counts)
-
-
-def test_a_state_is_smaller_than_the_keys_it_stands_for():
-    assert numbers_kept("softmax, dim 32") == f"{2 * 32 * 64:,}"
-    assert numbers_kept("linear, dim 32") == f"{2 * 16 * 16 + 2 * 16:,}"  # in each of 2 heads: 16 x 16, and 16
 
 
 def one(draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:

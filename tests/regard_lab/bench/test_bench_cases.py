@@ -4,8 +4,9 @@ import pytest
 
 from regard.errors import ArgumentError, RegardError
 from regard_lab.bench.cases import CASES, CUDA_CASES, cases_on, contests_of, find_contest
-from regard_lab.bench.measuring import measure_apart, measure_here
+from regard_lab.bench.measuring import call_apart
 from regard_lab.bench.peers import PEERS
+from regard_lab.bench.running import memory_of
 
 EVERY = [
     (name, contest)
@@ -41,19 +42,6 @@ def test_every_case_of_a_device_is_computed_there():
         assert {work.device for work in works} == {device}
 
 
-def test_what_the_bench_is_for_is_promised():
-    promised = {(p.kind, p.other, p.bound) for case in CASES.values() for c in case.contests for p in c.promises}
-    for kind, other, bound in (
-        ("faster", "SDPA", 0.97),
-        ("faster", "SDPA enable_gqa", 2.5),
-        ("faster", "FlexAttention", 2.3),
-        ("faster", "SDPA bool mask", 25),
-        ("extra memory", "", 1.5),
-        ("slower by", "SDPA", 25),
-    ):
-        assert (kind, other, bound) in promised
-
-
 def test_a_contest_is_found_by_its_names():
     contest = find_contest("overhead", "16 queries, 4 heads", quick=True, device="cuda")
     assert contest.work.device == "cuda"
@@ -65,32 +53,12 @@ def test_a_contest_is_found_by_its_names():
 
 def test_memory_of_another_process_is_more_than_the_output_and_less_than_a_matrix():
     contest = find_contest("memory", "n=16384", quick=True, device="cpu")
-    used = measure_apart("memory", "n=16384", "regard", quick=True, device="cpu")
+    asked = {"case": "memory", "label": "n=16384", "contender": "regard"}
+    used = call_apart(memory_of, "regard", **asked, quick=True, device="cpu")
     output = contest.work.tensor_bytes // 4
     assert output < used < 16384 * 16384
 
 
-def test_a_process_that_fails_says_why():
+def test_the_memory_of_an_unknown_contest_is_refused():
     with pytest.raises(RegardError, match="has no contest 'nothing'"):
-        measure_apart("memory", "nothing", "regard", quick=True, device="cpu")
-
-
-def test_memory_grows_by_what_a_contender_holds():
-    from dataclasses import replace
-
-    import torch
-
-    contest = find_contest("memory", "n=16384", quick=True, device="cpu")
-    ours = contest.contenders[0]
-
-    def hoarding(work, tensors):
-        attend = ours.prepare(work, tensors)
-
-        def call():
-            held = torch.ones(work.q_len * 2000)  # 131 MB at the full length
-            return attend() + held[0] - 1
-
-        return call
-
-    plain, hoard = (measure_here(contest, one) for one in (ours, replace(ours, prepare=hoarding)))
-    assert 100e6 < hoard - plain < 180e6
+        memory_of("memory", "nothing", "regard", quick=True, device="cpu")

@@ -50,20 +50,6 @@ def test_the_ratio_is_that_of_the_medians():
     assert record["promises"][0]["kept"] is (fine >= ours)
 
 
-def test_a_missing_package_is_named():
-    record = held(replace(FINE, package="not_here_at_all"))
-    assert record["contenders"]["fine"] == {
-        "status": "missing",
-        "reason": "the package not_here_at_all is not installed",
-    }
-
-
-def test_another_device_and_a_quick_run_leave_contenders_out():
-    record = held(replace(FINE, device="cuda"), replace(FINE, name="slow to start", compiles=True), quick=True)
-    assert record["contenders"]["fine"]["status"] == "refused"
-    assert record["contenders"]["slow to start"]["status"] == "left out"
-
-
 def test_refusals_and_failures_are_kept_apart_with_their_reasons():
     def fails(work, tensors):
         raise ZeroDivisionError("by zero\nand more")
@@ -83,12 +69,12 @@ def test_our_backend_is_said_and_what_could_not_be_checked():
 
 
 def test_memory_is_asked_of_those_named(monkeypatch):
-    def measured(case, label, contender, *, quick, device):
-        if contender == "fine":
+    def measured(function, name, **asked):
+        if name == "fine":
             raise RegardError("it died")
         return 4 * WORK.tensor_bytes
 
-    monkeypatch.setattr(room, "measure_apart", measured)
+    monkeypatch.setattr(room, "call_apart", measured)
     record = held(
         FINE, WRONG, timed=False, memory=("regard", "fine", "wrong"),
         promises=(Promise("extra memory", "regard", "", 4.0), Promise("more memory", "regard", "fine", 1.0)),

@@ -77,13 +77,6 @@ def test_an_exception_is_wrong_and_not_fatal(monkeypatch):
     assert spoiled.wrong["causal"] == "RuntimeError: no such instruction"
 
 
-def test_values_alone_are_judged_where_gradients_are_refused(monkeypatch):
-    _, spoiled = examined(monkeypatch, Spoiled(lambda output, operands: output, refuses_gradients=True))
-    assert spoiled.status == "ok"
-    assert not spoiled.gradients
-    assert set(spoiled.errors) == {probe.name for probe in PROBES}
-
-
 def test_a_backend_that_refuses_everything_is_no_mistake(monkeypatch):
     class Refusing:
         name = "refusing"

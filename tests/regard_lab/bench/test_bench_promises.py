@@ -33,14 +33,14 @@ def test_each_kind_divides_the_right_way(kind, bound, found, kept):
     promise = Promise(kind, "regard", "peer", bound)
     assert promise.found(ANSWERS, tensor_bytes=400) == pytest.approx(found)
     assert promise.kept(found) is kept
-    assert promise.say(found).endswith(": kept" if kept else ": missed")
+    assert promise.sentence(found).endswith(": kept" if kept else ": missed")
 
 
 @pytest.mark.parametrize(("kind", "ours", "other"), [("faster", "regard", "absent"), ("more memory", "absent", "peer")])
 def test_what_was_not_measured_is_neither_kept_nor_missed(kind, ours, other):
     promise = Promise(kind, ours, other, 2.0)
     assert promise.found(ANSWERS, 400) is None
-    assert promise.say(None).endswith("was not measured")
+    assert promise.sentence(None).endswith("was not measured")
 
 
 def test_an_unknown_kind_is_refused():

@@ -32,15 +32,6 @@ def test_lines_show_times_ratio_memory_and_reasons():
     )
 
 
-def test_where_nothing_is_promised_no_promise_is_counted(tmp_path):
-    measured = case(64)
-    measured["contests"][0]["promises"] = []
-    results = Results(HERE, True, "regard bench --quick", {"case": measured})
-    write_report(results, tmp_path)
-    for text in ("\n".join(describe_results(results)), (tmp_path / "bench.md").read_text()):
-        assert "promise" not in text
-
-
 def test_the_page_is_a_table_with_versions_and_command(tmp_path):
     write_report(Results(HERE, True, "regard bench --quick", {"case": case(64)}), tmp_path)
     page = (tmp_path / "bench.md").read_text()
@@ -59,11 +50,6 @@ def test_curves_join_works_that_differ_in_length_alone(tmp_path):
     path = draw_curves("case", measured, tmp_path)
     assert path == tmp_path / "bench-case.png"
     assert path.read_bytes()[1:4] == b"PNG"
-
-
-def test_one_length_is_no_curve(tmp_path):
-    assert draw_curves("case", case(64), tmp_path) is None
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_page_from_a_gpu_compares_its_times_and_names_it(tmp_path):

@@ -1,12 +1,9 @@
 """Finished cases are written, an interrupted run goes on, and what was measured elsewhere is not mixed in."""
 
-import json
-
 import pytest
 
 from regard.errors import ArgumentError, DataError, OccupiedError, UnsupportedError
 from regard_lab.bench import running
-from regard_lab.bench.results import Results
 from regard_lab.bench.running import run_bench
 from regard_lab.bench.work import Case
 
@@ -44,19 +41,6 @@ def cases(monkeypatch):
     return done
 
 
-def test_an_interrupted_run_keeps_finished_cases_and_goes_on(cases, tmp_path):
-    cases.append("interrupt")
-    with pytest.raises(KeyboardInterrupt):
-        run_bench(out=tmp_path)
-    assert set(json.loads((tmp_path / "bench.json").read_text())["cases"]) == {"first"}
-    assert "Case first" in (tmp_path / "bench.md").read_text()
-    cases.clear()
-    results = run_bench(out=tmp_path, resume=True)
-    assert cases == ["second 1", "second 2"]
-    assert list(results.cases) == ["first", "second"]
-    assert Results.load(tmp_path) == results
-
-
 def test_without_resume_everything_is_measured_anew(cases, tmp_path):
     run_bench(["first"], out=tmp_path)
     run_bench(["first"], out=tmp_path)
@@ -75,12 +59,6 @@ def test_results_from_elsewhere_are_not_continued(cases, tmp_path, name):
     results.environment[name] = "another"
     results.save(tmp_path)
     with pytest.raises(ArgumentError, match=f"measured with another {name}"):
-        run_bench(out=tmp_path, resume=True)
-
-
-def test_a_quick_run_is_not_continued_in_full(cases, tmp_path):
-    run_bench(["first"], out=tmp_path, quick=True)
-    with pytest.raises(ArgumentError, match="another quick"):
         run_bench(out=tmp_path, resume=True)
 
 
@@ -105,9 +83,3 @@ def test_a_device_that_is_not_here_is_refused(cases, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UnsupportedError, match="finds no CUDA device"):
         run_bench(device="cuda")
-
-
-def test_our_own_mistakes_are_told(monkeypatch):
-    results = Results({}, False, "", {"first": {"title": "", "contests": [record("first", status="wrong")]}})
-    assert results.our_mistakes == ["first 1: regard wrong: off"]
-    assert not Results({}, False, "", {"first": {"title": "", "contests": [record("first")]}}).our_mistakes

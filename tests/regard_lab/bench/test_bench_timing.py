@@ -1,6 +1,6 @@
 """Turns are taken by everyone, in an order that changes, and as often as the pace says."""
 
-from regard_lab.bench.measuring import Pace, Times, take_turns, threads
+from regard_lab.bench.measuring import Pace, take_turns, threads
 
 STEADY = Pace(rounds=6, slow_rounds=2, slow=10.0, shortest=0.0)
 
@@ -42,10 +42,6 @@ def test_slow_calls_have_fewer_turns_spread_over_the_rounds():
     rounds = "".join(name[0] for name in runners.order[4:])
     assert rounds.replace("s", "") == "ffffff"
     assert rounds.index("s") not in (0, len(rounds) - 1)
-
-
-def test_the_median_ignores_a_busy_moment():
-    assert Times((0.1, 0.1, 9.0)).to_dict() == {"median": 0.1, "low": 0.1, "high": 9.0, "samples": [0.1, 0.1, 9.0]}
 
 
 def test_threads_are_put_back():

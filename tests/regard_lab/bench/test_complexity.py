@@ -1,27 +1,26 @@
 """The table of costs: fits find what was put in, promises are told apart from what was found, rows are sound."""
 
-import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from regard.errors import ArgumentError, RegardError, UnsupportedError
-from regard_lab.bench.complexity import Call, Growth, Row, Table, describe_table, measuring, read_row
+from regard.errors import RegardError, UnsupportedError
+from regard_lab.bench.complexity import CostRow, CostTable, TimedCall, describe_table, measuring, read_row
 from regard_lab.bench.complexity.measuring import (
     EFFORTS,
     LENGTHS,
     Effort,
     is_right,
-    measure_memory,
     measure_times,
     memory_here,
+    memory_of,
     run_complexity,
 )  # fmt: skip
-from regard_lab.bench.complexity.report import crossover, draw_table, write_table
+from regard_lab.bench.complexity.report import crossover, write_table
 from regard_lab.bench.complexity.rows import N_LOG_N, N_ROOT_N, N_SQUARED, ROWS, N, slope
-from regard_lab.bench.measuring import Pace
+from regard_lab.bench.measuring import Pace, call_apart
 
 QUICK = Effort(trusted=0.0, wanted=2, reach=400, longest=10.0, pace=Pace(rounds=1, shortest=0.0))
 HERE = {
@@ -43,20 +42,14 @@ def record(seconds, held=lambda n: 64.0 * n, lengths=LENGTHS[3:9], operations=la
 
 @pytest.fixture
 def row():
-    return Row("own", "a row", "classic", "n·d", N, "O(1)", "O(1)", lambda n: Call(lambda: torch.ones(n), n), "nobody")
+    return CostRow(
+        "own", "a row", "classic", "n·d", N, "O(1)", "O(1)", lambda n: TimedCall(lambda: torch.ones(n), n), "nobody"
+    )
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.5, 2.0])
 def test_a_fit_finds_the_power_that_was_put_in(power):
     assert slope(LENGTHS, [3e-5 * n**power for n in LENGTHS]) == pytest.approx(power)
-
-
-def test_a_fit_is_least_squares_of_logarithms():
-    import numpy as np
-
-    values = np.exp(np.random.default_rng(0).normal(size=len(LENGTHS)))
-    expected = np.polyfit(np.log(LENGTHS), np.log(values), 1)[0]
-    assert slope(LENGTHS, values.tolist()) == pytest.approx(expected)
 
 
 def test_n_log_n_is_told_by_its_own_slope_over_the_lengths():
@@ -86,18 +79,6 @@ def test_a_promise_is_kept_within_fifteen_hundredths(row, power, near):
     assert read_row(row, record(lambda n: n**power), None, trusted=0.0).time.near is near
 
 
-def test_too_few_lengths_are_said(row):
-    found = read_row(row, record(lambda n: 1e-9 * n, lengths=LENGTHS[3:5]), None, trusted=0.0)
-    assert "2 lengths take 0 ms or more" in found.remarks[0]
-    assert read_row(row, record(lambda n: 1e-9), None, trusted=0.02).time.found is None
-
-
-def test_memory_that_grows_otherwise_is_said_by_position(row):
-    found = read_row(row, record(lambda n: 1.0, held=lambda n: 2.0 * n**2), None, trusted=0.0)
-    assert found.memory.found == pytest.approx(2.0)
-    assert "memory per position: 4,608 bytes at n=2,304, 131,072 at the longest" in found.remarks
-
-
 def test_the_crossover_is_where_the_lines_meet():
     exact = points(LENGTHS, lambda n: 1e-9 * n**2)
     assert crossover(points(LENGTHS, lambda n: 1e-6 * n), exact) == "1,000"
@@ -106,15 +87,6 @@ def test_the_crossover_is_where_the_lines_meet():
     assert crossover(points([7], lambda n: n), exact) == "no length in common"
     twice = points(LENGTHS, lambda n: 1e-9 * n**2 * (0.5 if n == 576 else 2e3 / n))  # cheaper once, dearer again
     assert crossover(twice, exact) == "2,000"
-
-
-def test_a_row_is_measured_until_enough_lengths_count(row):
-    lengths = [point["length"] for point in measure_times(row, QUICK, lambda line: None, LENGTHS)[0]]
-    assert lengths == [256, 576]  # two count, and 400 is reached
-    far = replace(QUICK, reach=1500)
-    assert measure_times(row, far, lambda line: None, LENGTHS)[0][-1]["length"] == 2304
-    assert measure_times(replace(row, longest=600), far, lambda line: None, LENGTHS)[0][-1]["length"] == 576
-    assert len(measure_times(row, replace(far, longest=0.0), lambda line: None, LENGTHS)[0]) == 1
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -134,7 +106,7 @@ def test_a_length_that_is_refused_ends_the_row_and_says_why(row):
     def prepare(n):
         if n > 600:
             raise UnsupportedError("it would hold 5 GB at once")
-        return Call(lambda: torch.ones(n), n)
+        return TimedCall(lambda: torch.ones(n), n)
 
     refused = replace(row, prepare=prepare)
     lengths, ended = measure_times(refused, replace(QUICK, reach=2000), lambda line: None, LENGTHS)
@@ -146,7 +118,7 @@ def test_a_length_that_is_refused_ends_the_row_and_says_why(row):
 
 def test_a_wrong_row_is_found_out(row):
     def wrong(n):
-        return Call(lambda: torch.full((n,), 1.001), n, lambda: torch.ones(n))
+        return TimedCall(lambda: torch.full((n,), 1.001), n, lambda: torch.ones(n))
 
     assert is_right(replace(row, prepare=wrong)) == pytest.approx(1e-3, rel=1e-3)
     assert is_right(row) is None
@@ -154,68 +126,22 @@ def test_a_wrong_row_is_found_out(row):
 
 def test_memory_is_what_a_call_holds_at_most(row):
     def hoarding(n):
-        return Call(lambda: torch.ones(n * 1000).sum(), n)
+        return TimedCall(lambda: torch.ones(n * 1000).sum(), n)
 
     # 40 and 80 MB: what is above 32 MiB is never taken from memory that other tests have freed
     held = memory_here(replace(row, prepare=hoarding), [10_000, 20_000])
     assert [point["bytes"] / point["length"] for point in held] == pytest.approx([4000, 4000], rel=0.1)
 
 
-def test_memory_of_another_process_is_that_of_its_row():
-    held = measure_memory("conv-3", [65536])
-    assert held[0]["bytes"] > 65536 * 64 * 4
-
-
 def test_a_process_that_dies_says_why(monkeypatch):
-    monkeypatch.setattr("regard_lab.bench.complexity.measuring.PROGRAM", "raise SystemExit('out of breath')")
+    monkeypatch.setattr("regard_lab.bench.measuring.PROGRAM", "raise SystemExit('out of breath')")
     with pytest.raises(RegardError, match="the memory of softmax was not measured: out of breath"):
-        measure_memory("softmax", [1024])
-
-
-def test_popular_mistakes_are_corrected():
-    for name, growth in (("strided", "n·sqrt(n)"), ("fixed", "n·sqrt(n)"), ("reformer", "n·log n")):
-        assert ROWS[name].growth.text == growth
-        assert "often listed as O(n)" in ROWS[name].correction
-        assert growth in ROWS[name].correction
-
-
-@pytest.fixture
-def quickly(monkeypatch):
-    """Runs in which rows are measured at once; the list of those that were."""
-    done = []
-
-    def measured(row, quick, tell):
-        if "interrupt" in done and row.name == "causal":
-            raise KeyboardInterrupt
-        done.append(row.name)
-        return record(lambda n: 1e-9 * n**2, lambda n: 256.0 * n)
-
-    monkeypatch.setattr(measuring, "_measured", measured)
-    return done
-
-
-def test_an_interrupted_table_keeps_finished_rows_and_goes_on(quickly, tmp_path):
-    quickly.append("interrupt")
-    with pytest.raises(KeyboardInterrupt):
-        run_complexity(["softmax", "causal"], out=tmp_path)
-    assert set(json.loads((tmp_path / "complexity.json").read_text())["cases"]) == {"softmax"}
-    assert {path.name for path in tmp_path.iterdir()} == {"complexity.json", "complexity.md", "complexity.png"}
-    quickly.clear()
-    table = run_complexity(["softmax", "causal"], out=tmp_path, resume=True)
-    assert quickly == ["causal"]
-    assert Table.load(tmp_path) == table
-    with pytest.raises(ArgumentError, match="another quick"):
-        run_complexity(out=tmp_path, resume=True, quick=True)
-
-
-def test_an_unknown_row_is_refused():
-    with pytest.raises(ArgumentError, match="no row is called 'nothing'; there are written-out, softmax"):
-        run_complexity(["nothing"])
+        call_apart(memory_of, "softmax", row="softmax", lengths=[1024])
 
 
 def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
     def wrong(n):
-        return Call(lambda: torch.zeros(n), n, lambda: torch.ones(n))
+        return TimedCall(lambda: torch.zeros(n), n, lambda: torch.ones(n))
 
     def failing(n):
         raise RegardError("it cannot\nand more")
@@ -224,14 +150,14 @@ def test_a_row_that_is_wrong_or_fails_is_not_timed(row):
         found = measuring._measured(replace(row, prepare=prepare), True, lambda line: None)
         assert reason in found["reason"]
         assert found["times"] == found["memory"] == []
-        table = Table(HERE, True, "", {"softmax": found})
+        table = CostTable(HERE, True, "", {"softmax": found})
         assert reason in table.our_mistakes[0]
         assert reason in "\n".join(describe_table(table))
 
 
 def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     exact, strided = record(lambda n: 1e-9 * n**2, operations=lambda n: n**2), record(lambda n: 5e-8 * n**1.5)
-    table = Table(HERE, False, "regard bench complexity", {"causal": exact, "strided": strided})
+    table = CostTable(HERE, False, "regard bench complexity", {"causal": exact, "strided": strided})
     text = "\n".join(describe_table(table))
     line = next(line for line in text.splitlines() if line.startswith("Sparse Transformer, strided"))
     assert "1.50 (1.50)" in line
@@ -246,14 +172,6 @@ def test_the_table_is_written_with_promises_corrections_and_points(tmp_path):
     }
 
 
-def test_curves_are_drawn_where_there_are_two_lengths(tmp_path):
-    few = record(lambda n: 1.0, lengths=[256])
-    assert draw_table(Table(HERE, True, "", {"softmax": few}), tmp_path) is None
-    assert not list(tmp_path.iterdir())
-    path = draw_table(Table(HERE, True, "", {"softmax": record(lambda n: 1.0), "gru": few}), tmp_path)
-    assert path.read_bytes()[1:4] == b"PNG"
-
-
 def test_a_short_table_from_start_to_end(monkeypatch, tmp_path):
     monkeypatch.setitem(EFFORTS, True, QUICK)
     table = run_complexity(["softmax", "conv-3"], quick=True, out=tmp_path)
@@ -261,7 +179,3 @@ def test_a_short_table_from_start_to_end(monkeypatch, tmp_path):
     assert [len(row["times"]) for row in table.rows.values()] == [2, 2]
     assert table.command == "regard bench complexity softmax conv-3 --quick"
     assert table.rows["softmax"]["error"] < 1e-5
-
-
-def test_growth_is_shown_by_its_own_text():
-    assert Growth("n", float).exponent([10, 100]) == 1.0

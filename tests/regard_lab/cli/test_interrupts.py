@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import http.client
 import json
 import os
 import signal
@@ -10,20 +10,17 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from commanding import SMALL, Forked, regard, succeeded
-from interrupted_view import MOMENTS
-from rich.console import Console
 
-from regard_lab.cli import demo, evaluate, train
+from regard_lab.cli import demo, evaluate, view
 from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.seeing.lens_study.study import JSON
-from regard_lab.training import Started, StepDone
 from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.recipes import LanguageModelTraining
 
@@ -36,12 +33,9 @@ def real(*words):
     return subprocess.Popen([sys.executable, "-c", START, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize(
-    ("start", "command"),
-    [(real, ("show", "--list")), (Forked, ("lesson", "causal")), (Forked, ("translate", "{run}"))],
-)
-def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(start, command, run_folder):
-    process = start(*(word.format(run=run_folder) for word in command))
+@pytest.mark.parametrize("command", [("show", "--list"), ("translate", "{run}")])
+def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(command, run_folder):
+    process = Forked(*(word.format(run=run_folder) for word in command))
     process.stdout.close()
     _, err = process.communicate(*([b"a street\n" * 600] if "translate" in command else []), timeout=600)
     assert (process.returncode, err) == (-signal.SIGPIPE, b"")
@@ -49,12 +43,7 @@ def test_a_reader_that_leaves_ends_a_command_as_it_ends_other_programs(start, co
 
 @pytest.mark.parametrize(
     ("command", "seconds"),
-    [
-        (("show", "causal"), 0.3),
-        (("bench", "plain", "--out", "{new}"), 0.6),
-        (("train", "translation", "--data", "pronouns", "--out", "{new}", "--cpu"), 1.5),
-        (("demo", "--out", "{new}"), 3.0),
-    ],
+    [(("show", "causal"), 0.3), (("train", "translation", "--data", "pronouns", "--out", "{new}", "--cpu"), 1.5)],
 )
 def test_ctrl_c_before_the_first_step_is_one_word(command, seconds, tmp_path):
     """Also while modules are imported; the waits are CPU seconds, so that a busy machine changes little."""
@@ -111,30 +100,67 @@ def test_a_signal_in_training_saves_and_names_the_command_that_goes_on(data, tmp
     assert f"going on after step {steps}" in on.err
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory, run_folder):
-    """By moment: the exit code of `regard view`, its output, and its remarks."""
-    folder = tmp_path_factory.mktemp("interrupted")
-    program = Path(__file__).with_name("interrupted_view.py")
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork has no other threads, and would wait for them
-    answer = subprocess.run(
-        [sys.executable, str(program), str(run_folder), str(folder)], capture_output=True, text=True, timeout=900,
-        env=alone,
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
-    return json.loads(answer.stdout)
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.001)  # in which Python notices
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interruption_of_a_view_is_one_line_and_a_documented_code(ended, moment):
-    code, output, remarks = ended[moment]
+def before_the_page_is_made():
+    def interrupted(*arguments, **named):
+        interrupt()
+        return own(*arguments, **named)
+
+    own, view.ExplorerServer = view.ExplorerServer, interrupted
+
+
+def while_an_object_is_freed():
+    """Where Python prints an exception, and goes on."""
+
+    class Freed:
+        def __del__(self):
+            interrupt()
+
+    def interrupted(*arguments, **named):
+        Freed()
+        return own(*arguments, **named)
+
+    own, view.explore_translation = view.explore_translation, interrupted
+
+
+def while_a_sentence_is_read():
+    """A thread of the server is inside PyTorch, and comes back to Python while that ends."""
+    own = view.ExplorerServer.serve_forever
+
+    def read(body):
+        threading.Timer(0.1, interrupt).start()
+        while True:
+            torch.ones(1000, 1000).exp_()
+
+    def ask(server):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", f"/{server.token}/read", json.dumps({"text": "a"}), headers)
+        connection.getresponse()
+
+    def serve(server):
+        server.asks["read"] = read
+        threading.Thread(target=ask, args=(server,), daemon=True).start()
+        own(server)
+
+    view.ExplorerServer.serve_forever = serve
+
+
+@pytest.mark.parametrize("moment", [before_the_page_is_made, while_an_object_is_freed, while_a_sentence_is_read])
+def test_an_interruption_of_a_view_is_one_line_and_a_documented_code(moment, run_folder):
+    process = Forked("view", run_folder, "The animal slept.", prepare=moment)
+    output, remarks = (text.decode() for text in process.communicate())
     *before, last = [line for line in remarks.splitlines() if "without an end" not in line]
     assert all(line.startswith("the page is served to this machine until Ctrl-C") for line in before)
-    if moment.startswith(("while the page is served", "while a sentence")) or before:
-        assert (code, last) == (0, "ended")
+    if moment is while_a_sentence_is_read:
+        assert (process.returncode, last) == (0, "ended")
         assert output.startswith("http://127.0.0.1:")
     else:
-        assert (code, last, output) == (130, "regard: interrupted", "")
+        assert (process.returncode, last, output) == (130, "regard: interrupted", "")
 
 
 def interrupted(file):
@@ -193,22 +219,6 @@ def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeyp
     assert answer.last == (
         f"regard: interrupted; the trained model is kept in {tmp_path / 'run'}, and the same command goes on from there"
     )
-
-
-def test_the_bar_of_a_training_shows_what_is_done(monkeypatch):
-    shown = io.StringIO()
-    monkeypatch.setattr(train, "has_terminal", lambda: True)
-    monkeypatch.setattr(train, "terminal", lambda: Console(file=shown, force_terminal=True, width=120))
-    for event, words in (
-        (Started(0, 9), "preparing the first step"),
-        (Started(3, 9), "preparing step 4"),
-        (StepDone(5, 9, 1.0, 0.1, 1.0, 100.0, None), "5/9"),
-        (StepDone(5, None, 1.0, 0.1, 1.0, 100.0, None), "step 5"),
-    ):
-        with train.training_progress() as progress:
-            progress(event)
-        assert words in shown.getvalue()
-    assert "/?" not in shown.getvalue()
 
 
 def test_ctrl_c_ends_the_program_only_while_nothing_is_to_be_saved_and_only_in_the_main_thread():

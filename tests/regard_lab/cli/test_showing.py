@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +17,6 @@ import regard as rg
 from regard import distributed
 from regard.backends.flex import backend as flex_backend
 from regard.patterns import Pattern
-from regard_lab.cli import console
 from regard_lab.cli.console import note, out, out_json, out_lines
 from regard_lab.cli.lesson import _print_table
 from regard_lab.cli.train import _live, _plain
@@ -67,20 +63,6 @@ def test_show_prints_json():
     assert record["learned"] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
 
 
-def test_a_picture_of_a_stack_has_another_shade(tmp_path):
-    image = pytest.importorskip("matplotlib.image")
-    colours = {}
-    for layers in (1, 2):
-        png = tmp_path / "stack.png"
-        record = succeeded("show", "causal_window(2)", "--length", "8", "--layers", layers, "--png", png, "--json").out
-        assert json.loads(record)["png"] == str(png)
-        pixels = image.imread(png)[..., :3]
-        colours[layers] = {tuple(round(255 * part) for part in pixel) for pixel in pixels.reshape(-1, 3).tolist()}
-    lighter = (0xA3, 0xBF, 0xDB)
-    assert lighter in colours[2]
-    assert lighter not in colours[1]
-
-
 def test_the_list_names_every_pattern_with_its_arguments():
     listed = json.loads(succeeded("show", "--list", "--json").out)
     assert {call.split("(")[0] for call in listed} == set(Pattern.registry.names())
@@ -114,13 +96,6 @@ def test_json_of_a_plan_is_that_of_plan_attention(arguments, shapes, options):
     made = {name: options.pop(name) for name in ("dtype", "requires_grad") if name in options}
     q, k, v = (torch.zeros(shape, **made) for shape in shapes)
     assert succeeded("plan", *arguments, "--json").out.strip() == rg.plan_attention(q, k, v, **options).to_json()
-
-
-def test_a_million_queries_are_planned_without_being_made():
-    began = time.process_time()
-    answer = succeeded("plan", "--q-len", "1000000", "--pattern", "causal & causal_window(512)", "--heads", "4")
-    assert "1000000 queries by 1000000 keys" in answer.out
-    assert time.process_time() - began < 30  # a guard: to look at every pair would take hours
 
 
 def test_a_plan_for_another_device_does_not_depend_on_what_is_installed_here(monkeypatch):
@@ -166,26 +141,11 @@ def test_with_ranks_the_json_is_that_of_the_forecast(arguments, lengths, options
     assert record["assumed"] == vars(options.get("machine", distributed.Machine()))
 
 
-def squeezed(answer):
-    return [" ".join(line.split()) for line in answer.out.splitlines()]
-
-
-def test_the_text_of_a_forecast_has_the_least_and_the_most_a_better_layout_and_what_is_assumed():
-    window = ("--q-len", "4096", "--ranks", "4", "--pattern", "causal_window(128)", "--kv-heads", "2")
-    lines = squeezed(succeeded("plan", *window))
-    assert lines[0].startswith("forecast of a forward pass of causal_window(128) over 4 processes, contiguous, gather")
-    assert "positions 1,024 1,024" in lines
-    assert "bytes received 0 130,048" in lines  # 127 keys of 2 heads, 2 x 64 numbers of 4 bytes; the first needs none
-    assert "assumed: 4.8e+14 operations and 5e+10 bytes per second" in lines[-1]
-    wide = ("--q-len", "1000000", "--ranks", "8", "--pattern", "causal", "--overhead", "0")
-    lines = squeezed(succeeded("plan", *wide))
-    assert "53% of the time of all processes is computing; with --layout zigzag 100%" in lines
-    assert "ms waiting 0 0" in lines  # and no rounding as a time
-    assert "zigzag" not in succeeded("plan", "--q-len", "4096", "--ranks", "4", "--pattern", "full").out
-    text = " ".join(succeeded("plan", "--help").out.split())
-    for name in ("flops", "bandwidth", "latency", "overhead"):
-        of_option = text.partition(f"--{name} ")[2]
-        assert float(of_option.partition("[default: ")[2].partition("]")[0]) == getattr(distributed.Machine(), name)
+def test_a_forecast_names_a_layout_that_waits_less():
+    wide = ("plan", "--q-len", "1000000", "--ranks", "8", "--overhead", "0", "--pattern")
+    causal, full = (" ".join(succeeded(*wide, pattern).out.split()) for pattern in ("causal", "full"))
+    assert "53% of the time of all processes is computing; with --layout zigzag 100%" in causal
+    assert "zigzag" not in full
 
 
 # --- lesson
@@ -237,9 +197,9 @@ def test_a_table_of_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch
 # --- any terminal
 
 
-@pytest.mark.parametrize(("encoding", "width"), [("ascii", 80), ("cp1252", 40)])
-def test_every_command_prints_in_every_encoding_and_width(run_folder, tmp_path, monkeypatch, encoding, width):
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder, tmp_path, monkeypatch):
+    encoding = "ascii"
+    monkeypatch.setenv("COLUMNS", "40")
     (tmp_path / "pairs.tsv").write_text("a street\teine Straße\n", encoding="utf-8")
     commands = (
         ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
@@ -263,7 +223,7 @@ def test_every_command_prints_in_every_encoding_and_width(run_folder, tmp_path, 
 
 def test_a_drawing_fits_the_width_and_plain_characters_stand_for_the_same_pairs(monkeypatch):
     for pattern in ("causal & (sliding_window(16) | global_tokens(0))", "per_head(causal, full)"):
-        for width, length in ((30, 200), (40, 8), (80, 40), (200, 200)):
+        for width, length in ((30, 200), (40, 8)):
             monkeypatch.setenv("COLUMNS", str(width))
             drawn = succeeded("show", pattern, "--length", length, "--layers", "3").out
             assert max(map(len, drawn.splitlines())) <= width
@@ -277,34 +237,6 @@ def test_a_drawing_fits_the_width_and_plain_characters_stand_for_the_same_pairs(
     rows = [line.split()[1] for line in lines if line.strip()[:1].isdigit() and set(line.split()[-1]) <= set("#+.")]
     for number, row in enumerate(rows):  # all, some or none of them are allowed
         assert row == "#" * number + "+" + "." * (len(rows) - number - 1)
-
-
-def test_every_head_is_drawn():
-    drawn = succeeded("show", "per_head(causal, full, causal, prefix(1))", "--length", "4").out
-    assert [line for line in drawn.splitlines() if line.startswith("head")] == [
-        "heads 0, 2: causal, 10 of 16 pairs", "head 1: full, 16 of 16 pairs", "head 3: prefix(1), 4 of 16 pairs"
-    ]  # fmt: skip
-    assert drawn.count("■") == 10 + 16 + 4
-
-
-def test_what_an_encoding_lacks_is_remarked_once(monkeypatch):
-    remarks = []
-    monkeypatch.setattr(sys, "stdout", Stream(encoding="ascii"))
-    monkeypatch.setattr(console, "note", remarks.append)
-    monkeypatch.setattr(console, "_REMARKED", set())
-    for text in ("plain", "Gefühl", "Straße"):
-        console.remark_escapes(text)
-    assert len(remarks) == 1
-    assert "standard output is written in ascii" in remarks[0]
-
-
-def test_a_real_environment_without_unicode():
-    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "NO_COLOR": "1", "TERM": "dumb"}
-    program = "import sys; from regard_lab.cli import main; main()"
-    for words, code in ((["show", "causal"], 0), (["show", "cäusal"], 2)):
-        command = [sys.executable, "-c", program, *words]
-        answer = subprocess.run(command, env=os.environ | plain, capture_output=True, check=False)
-        assert (answer.returncode, b"Traceback" in answer.stderr) == (code, False)
 
 
 # --- text that would command the terminal
@@ -395,9 +327,8 @@ def test_every_command_names_what_it_was_given_with_escapes(tmp_path):
         assert re.search(r"\\x1b", answer.err), command
 
 
-@pytest.mark.parametrize("option", [f"--{HOSTILE}", "--steps"])
-def test_messages_about_options_are_shown_with_escapes(option):
-    answer = regard("demo", option, HOSTILE, terminal=True)
+def test_messages_about_options_are_shown_with_escapes():
+    answer = regard("demo", f"--{HOSTILE}", HOSTILE, terminal=True)
     assert answer.returncode == 2
     assert_harmless(answer.out, answer.err)
 
@@ -410,7 +341,7 @@ def test_walkthroughs_and_lessons_of_hostile_text_are_harmless(tmp_path, monkeyp
         assert_harmless(answer.out, answer.err, *(path.read_text() for path in tmp_path.glob("*.html")))
     for form in ([], ["--json"]):
         text = f"one [red]{HOSTILE}[/red] :smile: two"
-        answer = regard("lesson", "windows", "--text", text, *form, terminal=True)
+        answer = regard("lesson", "causal", "--text", text, *form, terminal=True)
         assert (answer.returncode, "[red]" in answer.out, ":smile:" in answer.out) == (0, True, True)
         assert_harmless(answer.out, answer.err)
 

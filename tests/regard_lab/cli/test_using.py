@@ -46,11 +46,6 @@ def test_sentences_json_and_beams_give_the_same_texts(run_folder):
     succeeded("translate", run_folder, "--beam", "3", "--normalisation", "average", stdin=b"a street\n")
 
 
-def test_translate_draws_its_attention(run_folder, tmp_path):
-    succeeded("translate", run_folder, "the animal <b>sleeps</b>", "--picture", tmp_path / "look.png")
-    assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_evaluate_scores_a_file(run_folder, tmp_path):
     (tmp_path / "test.tsv").write_text("a street\teine Straße\nthe animal\tdas Tier\n")
     record = json.loads(succeeded("evaluate", run_folder, tmp_path / "test.tsv", "--json").out)

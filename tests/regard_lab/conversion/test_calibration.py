@@ -37,16 +37,6 @@ def test_the_moments_are_those_of_the_whole_model(tmp_path, family):
             torch.testing.assert_close(moments(number), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 
 
-def test_two_calls_count_as_one_text(tmp_path):
-    new_folder(tmp_path, "llama")
-    source = ModelFolder(tmp_path / "in")
-    with (
-        moments_of_folder(source, lambda model: model(IDS)) as whole,
-        moments_of_folder(source, lambda model: [model(IDS[:1]), model(IDS[1:])]) as parts,
-    ):
-        torch.testing.assert_close(parts(1), whole(1), rtol=1e-5, atol=1e-6)
-
-
 def test_only_the_layer_that_runs_has_weights(tmp_path):
     new_folder(tmp_path, "llama")
     found = []

@@ -116,13 +116,6 @@ def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(gener
     assert read == [[[BEGIN] + [PAD] * len(ids), [BEGIN, *ids]]]
 
 
-def test_how_a_text_ended_is_stated(generator):
-    found = [row[0] for row in generator.generate(PROMPTS, max_tokens=30, sampling=DRAWN)]
-    assert {one.ended for one in found} <= {"end", "length"}
-    assert all(len(one.ids) == 30 for one in found if one.ended == "length")
-    assert all(len(one.ids) <= 30 and END not in one.ids for one in found)
-
-
 def test_a_saved_generator_writes_the_same(generator, tmp_path):
     generator.model.save(tmp_path / "run", {TOKENISER_FILE: generator.tokeniser.to_json()})
     loaded = Generator.load(tmp_path / "run")
@@ -148,15 +141,6 @@ def test_more_than_the_model_has_places_for_is_refused_before_any_work():
     with pytest.raises(ArgumentError, match=f"at most {11 - read}"):  # the longest prompt counts
         generator.generate(["the", prompt], max_tokens=12 - read)
     assert generator.generate([prompt], max_tokens=11 - read)  # the last id needs no place: nothing follows it
-
-
-def test_calls_that_cannot_be_are_refused(generator):
-    with pytest.raises(ArgumentError, match="prompts is "):
-        generator.generate("the animal")
-    with pytest.raises(ArgumentError, match="stops are"):
-        generator.generate(PROMPTS, stop=[""])
-    with pytest.raises(ArgumentError, match="limit is 0 ids"):
-        generator.generate(PROMPTS, max_tokens=0)
 
 
 LETTERS = st.text(st.sampled_from("abé🦊 "), max_size=12)
@@ -201,20 +185,3 @@ def test_half_a_character_waits_for_its_other_half_and_is_marked_if_it_never_com
     assert [stream.feed(bytes([byte])) for byte in "🦊".encode()] == ["", "", "", "🦊"]
     assert stream.feed(b"\xf0\x9f") == ""
     assert stream.close() == "\ufffd"
-
-
-def test_what_may_be_a_stop_is_held_until_it_is_none():
-    stream = TextStream(["###"])
-    assert [stream.feed(part) for part in (b"a#", b"#", b"b")] == ["a", "", "##b"]
-    assert not stream.stopped
-
-
-def test_the_space_before_the_first_word_of_a_text_goes():
-    stream = TextStream(begins=True)
-    assert [stream.feed(b" a"), stream.feed(b" b")] == ["a", " b"]
-
-
-@pytest.mark.parametrize("stops", ["end", [""], ["a", 3]])
-def test_stops_that_cannot_be_are_refused(stops):
-    with pytest.raises(ArgumentError, match="stops"):
-        TextStream(stops)

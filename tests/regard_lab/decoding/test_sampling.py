@@ -23,15 +23,6 @@ def test_ids_are_drawn_as_often_as_they_are_likely():
     assert (drawn[likely == 0] == 0).all()
 
 
-def test_numbers_are_uniform_and_differ_by_seed_row_and_place():
-    numbers = torch.stack([uniform(seed, torch.arange(1009), place) for seed in (0, 1) for place in range(5)])
-    assert len(numbers.unique()) == numbers.numel()
-    assert numbers.min() >= 0
-    assert numbers.max() < 1
-    assert abs(numbers.mean().item() - 0.5) < 4 * (1 / 12 / numbers.numel()) ** 0.5
-    assert (torch.corrcoef(numbers) - torch.eye(10)).abs().max() < 5 / 1009**0.5
-
-
 def test_the_first_numbers_of_many_seeds_are_uniform_and_none_is_nearly_nought_or_one():
     """By Kolmogorov and Smirnov: P(distance > d) <= 2 exp(-2 n d²), Massart 1990.
 
@@ -72,14 +63,6 @@ def test_no_bits_of_one_place_are_bits_of_another():
     assert len(high.unique()) > 0.999 * high.numel()
 
 
-def test_a_row_draws_the_same_whatever_stands_beside_it():
-    scores, rows = torch.randn(7, 29), torch.tensor([4, 0, 9, 2, 30, 1, 5])
-    together = Sampling(seed=8).choose(scores, rows, 2)
-    for at in range(7):
-        alone = Sampling(seed=8).choose(scores[at : at + 1], rows[at : at + 1], 2)
-        assert alone.item() == together[at]
-
-
 def test_what_has_no_probability_is_never_drawn_even_at_the_edges(monkeypatch):
     scores = torch.tensor([[-torch.inf, 1.0, -torch.inf, 1.0, -torch.inf]])
     for number in (0.0, 0.5, 1 - 2**-52):
@@ -87,12 +70,6 @@ def test_what_has_no_probability_is_never_drawn_even_at_the_edges(monkeypatch):
             "regard_lab.decoding.sampling.uniform", lambda *_, n=number: torch.tensor([n], dtype=torch.float64)
         )
         assert Sampling().choose(scores, torch.tensor([0]), 0).item() in (1, 3)
-
-
-def test_draws_touch_no_generator_of_torch():
-    before = torch.get_rng_state()
-    Sampling(seed=1).choose(torch.randn(3, 5, generator=torch.Generator()), torch.arange(3), 0)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_temperature_near_nought_draws_the_likeliest_id():
@@ -221,13 +198,6 @@ def test_of_equal_scores_a_greedy_search_takes_the_first():
     scores[0, [300, 301, 2110]] = 1.0
     scores[1, 2110] = 1.0
     assert likeliest(scores, 1)[1].tolist() == [[300], [2110]]
-
-
-def test_neighbours_in_one_block_and_behind_the_last_one_are_found():
-    scores = torch.full((1, 2111), -1.0)
-    best = [2110, 5, 6, 7, 2109]  # 2111 = 16 blocks of 128, and 63 more
-    scores[0, best] = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0])
-    assert likeliest(scores, 5)[1].tolist() == [best]
 
 
 @pytest.mark.parametrize(("rows", "vocab"), [(0, 5), (3, 5), (1, 40_009), (11, 40_009)])

@@ -127,27 +127,6 @@ def test_a_beam_of_one_is_greedy_search():
             assert row[0].log_probability == pytest.approx(one.log_probability, abs=1e-4)
 
 
-def test_greedy_takes_the_likeliest_each_time_and_writes_no_special_id():
-    model = TableModel(3)
-    found = greedy_search(model, torch.tensor([[5]]), 6)[0]
-    before, last = BEGIN, BEGIN
-    for identifier in (*found.ids, *([END] if found.finished else [])):
-        scores = model.scores[5, before, last].clone()
-        scores[[PAD, 1, BEGIN]] = -math.inf
-        assert identifier == int(scores.argmax())
-        before, last = last, identifier
-
-
-@pytest.mark.parametrize("beam", [1, 2, 5])
-def test_what_stands_beside_a_sentence_changes_nothing(beam):
-    model = TableModel(1, end_bonus=0.5)
-    rows = torch.tensor([[4, PAD, PAD, PAD], [5, 6, 6, 7], [6, 6, PAD, PAD]])
-    together = beam_search(model, rows, beam)
-    for row in range(3):
-        alone = beam_search(model, rows[row : row + 1], beam)[0]
-        assert [found.ids for found in alone] == [found.ids for found in together[row]]
-
-
 def test_several_hypotheses_come_the_best_first_and_distinct():
     found = beam_search(TableModel(2, end_bonus=1.0), torch.tensor([[4]]), 5, count=5, max_length=8)[0]
     scores = [one.score for one in found]

@@ -12,6 +12,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 AXE = Path(__file__).parents[3] / "regard_lab/seeing/explorer/source/node_modules/axe-core/axe.min.js"
 
+needs_axe = pytest.mark.skipif(not AXE.exists(), reason="`make explorer` or `make pages` installs axe-core")
+
 
 @contextmanager
 def chromium():
@@ -29,9 +31,7 @@ def chromium():
 
 
 def assert_accessible(opened, name, part="document"):
-    """axe-core has nothing to say about a part of the page; the test is skipped where it is not installed."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed; `make explorer` or `make pages` installs it")
+    """axe-core has nothing to say about a part of the page; a test that asks it is marked `needs_axe`."""
     if not opened.page.evaluate("'axe' in window"):
         opened.page.add_script_tag(path=str(AXE))
     violations = opened.page.evaluate(f"axe.run({part}).then(({{violations}}) => violations)")

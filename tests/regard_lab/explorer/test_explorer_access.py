@@ -6,7 +6,7 @@ from regard.patterns import Causal
 from regard_lab.seeing.explorer import explore_pattern, explore_text, explore_weights
 from regard_lab.seeing.explorer.server import ExplorerServer
 
-from .browsing import Opened, assert_accessible
+from .browsing import Opened, assert_accessible, needs_axe
 from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights
 
 
@@ -79,14 +79,6 @@ def test_every_new_view_is_reached_and_used_by_keyboard(browser, translated, vie
         assert not opened.complaints
 
 
-def test_the_address_keeps_what_is_shown(browser, translated):
-    with Opened(browser, f"{translated}#view=links&kind=1&layer=2&head=1&row=3&theme=dark") as opened:
-        page = opened.page
-        assert page.locator("h2").inner_text() == "Links"
-        assert page.get_by_role("combobox", name="Layer", exact=True).input_value() == "2"
-        assert translation().texts["source"][3] in page.locator(".readout").inner_text()
-
-
 def test_an_address_that_does_not_fit_shows_what_exists(browser, translated):
     with Opened(
         browser, f"{translated}#view=nothing&kind=9&layer=-4&head=x&row=1e9&palette=__proto__&share=NaN"
@@ -104,6 +96,7 @@ def assert_every_view_is_accessible(opened):
         assert_accessible(opened, view)
 
 
+@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_has_no_complaint(browser, translated, scheme):
     with Opened(browser, translated, color_scheme=scheme, bypass_csp=True) as opened:
@@ -111,6 +104,7 @@ def test_axe_has_no_complaint(browser, translated, scheme):
         assert_every_view_is_accessible(opened)
 
 
+@needs_axe
 def test_axe_has_no_complaint_about_any_step(browser, translated):
     with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
         page = opened.page
@@ -121,8 +115,10 @@ def test_axe_has_no_complaint_about_any_step(browser, translated):
             page.locator(".step").press("ArrowRight")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["text", "weights", "pattern", "live"])
+@needs_axe
+@pytest.mark.parametrize(
+    ("kind", "scheme"), [("text", "light"), ("weights", "dark"), ("pattern", "light"), ("live", "dark")]
+)
 def test_axe_has_no_complaint_about_other_pages(browser, page_of, kind, scheme):
     if kind == "live":
         asks = {"change": lambda body: {}}
@@ -141,9 +137,3 @@ def test_axe_has_no_complaint_about_other_pages(browser, page_of, kind, scheme):
     }
     with Opened(browser, page_of(made[kind]()), color_scheme=scheme, bypass_csp=True) as opened:
         assert_every_view_is_accessible(opened)
-
-
-def test_reduced_motion_and_forced_colours_change_nothing_that_is_needed(browser, translated):
-    with Opened(browser, translated, reduced_motion="reduce", forced_colors="active") as opened:
-        assert opened.page.locator(".scored").count() > 10
-        assert not opened.complaints

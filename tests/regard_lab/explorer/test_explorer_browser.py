@@ -3,12 +3,13 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
-from matplotlib import colormaps
 
 from regard.errors import MissingPackageError
-from regard_lab.seeing.explorer import explore_translation, show, to_page
+from regard_lab.seeing.canvas import colours
+from regard_lab.seeing.explorer import explore_translation, show
 from regard_lab.seeing.explorer.page import _read
 from regard_lab.seeing.explorer.server import ExplorerServer
 
@@ -54,8 +55,8 @@ def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_cho
         assert float(first.replace("−", "-")) == pytest.approx(one.source_scores[0], abs=0.0051)
 
 
-@pytest.mark.parametrize("width", [360, 1920])
-def test_every_view_fits_the_screen_without_a_request_or_a_complaint(browser, translated, width):
+def test_every_view_fits_the_screen_without_a_request_or_a_complaint(browser, translated):
+    width = 360
     with Opened(browser, translated, width=width) as opened:
         for view in VIEWS:
             opened.view(view)
@@ -75,51 +76,14 @@ def pixels(page, row, column):
     return tuple(page.evaluate(script, [row, column]))
 
 
-@pytest.mark.parametrize("palette", ["cividis", "viridis"])
-def test_pixels_are_those_of_the_python_table(browser, page_of, palette):
+def test_pixels_are_those_of_the_python_table(browser, page_of):
     given = weights(1, 1, 12, seed=3)
     given[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
-    expected = colormaps[palette](given[0, 0].numpy(), bytes=True)
-    with Opened(browser, f"{page_of(show(given))}#view=map&palette={palette}") as opened:
+    expected = colours()(given[0, 0].numpy(), bytes=True)
+    with Opened(browser, f"{page_of(show(given))}#view=map") as opened:
         opened.page.wait_for_timeout(200)
-        wrong = {
-            (row, column): (shown, tuple(map(int, expected[row, column])))
-            for row in range(12)
-            for column in range(12)
-            if (shown := pixels(opened.page, row, column)) != tuple(map(int, expected[row, column]))
-        }
-        assert not wrong
-
-
-def test_unequal_depths_and_lengths_are_all_reached(browser, translated):
-    """An encoder of three layers beside a decoder of one."""
-    with Opened(browser, f"{translated}#view=map") as opened:
-        page = opened.page
-        for number, one in enumerate(translation().attentions):
-            page.get_by_role("combobox", name="Attention", exact=True).select_option(str(number))
-            page.wait_for_timeout(100)
-            options = page.get_by_role("combobox", name="Layer", exact=True).locator("option")
-            assert options.count() == one.weights.shape[0]
-            for layer in range(one.weights.shape[0]):
-                page.get_by_role("combobox", name="Layer", exact=True).select_option(str(layer))
-                page.get_by_role("combobox", name="Head", exact=True).select_option("1")
-                page.wait_for_timeout(100)
-                row = int(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('row')"))
-                expected = float(one.weights[layer, 1, row, 0])
-                said = page.locator("[data-readout]").inner_text()
-                if one.unwritten and expected == 0 and row < 0:
-                    continue
-                assert f"weight {expected:.4f}" in said
-
-
-def test_links_say_how_much_weight_they_hide(browser, page_of):
-    given = torch.tensor([[0.5, 0.25, 0.15, 0.1], [0.1, 0.2, 0.3, 0.4], [1.0, 0, 0, 0], [0.25] * 4])
-    address = page_of(show(given, list("abcd")))
-    with Opened(browser, f"{address}#view=links&row=0&share=0.6") as opened:
-        assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 25 % of this row, 20 % of all")
-        opened.page.get_by_label("Weight shown").fill("100")
-        opened.page.wait_for_timeout(100)
-        assert opened.page.locator("[data-hidden]").inner_text().startswith("hidden: 0 % of this row, 0 % of all")
+        shown = np.array([[pixels(opened.page, row, column) for column in range(12)] for row in range(12)], dtype=int)
+        assert np.abs(shown - expected.astype(int)).max() <= 1  # rounding between two colours
 
 
 def test_heads_are_sorted_by_their_measures(browser, page_of):
@@ -163,18 +127,6 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_o
         assert not opened.complaints
 
 
-def test_weights_of_a_large_page_are_within_the_stated_error(browser, large):
-    path, given = large
-    with Opened(browser, f"{path.as_uri()}#view=map&layer=5&head=7&row=300") as opened:
-        opened.page.wait_for_timeout(500)
-        assert "rounded" in opened.page.locator(".badge").first.inner_text()
-        cells = opened.page.locator("tbody tr").all_inner_texts()
-        for rank, cell in enumerate(cells):
-            _, place, word, weight = cell.split()
-            assert word == f"word{place}"
-            assert float(weight) == pytest.approx(float(given[5, 7, 300, int(place)]), abs=0.004), rank
-
-
 def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browser):
     other = explore_translation(translator(), TOKENISER, OTHER, TOKENISER.encode(TARGET))
     with (
@@ -196,8 +148,8 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
         assert not opened.complaints
 
 
-@pytest.mark.parametrize(("width", "heads", "across"), [(360, 7, 4), (800, 12, 6)])
-def test_a_layer_of_heads_begins_at_the_left(browser, page_of, width, heads, across):
+def test_a_layer_of_heads_begins_at_the_left(browser, page_of):
+    width, heads, across = 360, 7, 4
     with Opened(browser, f"{page_of(show(weights(2, heads, 6)))}#view=heads&scale=largest", width=width) as opened:
         page = opened.page
         page.wait_for_function("() => document.querySelector('canvas.heads').grid")
@@ -212,9 +164,7 @@ def test_a_layer_of_heads_begins_at_the_left(browser, page_of, width, heads, acr
         assert chosen == ["1", "0"]
 
 
-@pytest.mark.parametrize(
-    ("view", "count", "width"), [("map", 24, 360), ("map", 20, 1920), ("compare", 24, 800), ("compare", 600, 360)]
-)
+@pytest.mark.parametrize(("view", "count", "width"), [("map", 24, 360), ("compare", 600, 360)])
 def test_maps_and_their_words_are_not_wider_than_the_page(browser, page_of, view, count, width):
     address = page_of(show(weights(1, 2, count), [f"word number {at}" for at in range(count)]))
     with Opened(browser, f"{address}#view={view}", width=width) as opened:
@@ -228,19 +178,6 @@ def test_maps_and_their_words_are_not_wider_than_the_page(browser, page_of, view
         )
         assert found[0] <= found[1]
         assert found[2] + 28 <= found[0]  # the last word, or the bars of distances
-
-
-def test_a_notebook_shows_the_page_in_a_frame_without_rights(browser, folder):
-    html = to_page(translation())._repr_html_()
-    assert 'sandbox="allow-scripts allow-downloads"' in html
-    path = folder / "notebook.html"
-    path.write_text(f'<!doctype html><title>n</title><div data-ready="yes">{html}</div>', encoding="utf-8")
-    with Opened(browser, path.as_uri()) as opened:
-        frame = opened.page.frame_locator("iframe")
-        assert frame.locator(".panel").count() == 2 or frame.locator(".panel").first.wait_for() is None
-        frame.get_by_role("button", name="Heat map").click()
-        frame.locator("canvas.heatmap").wait_for()
-        assert not opened.complaints
 
 
 # What a notebook's front end does with a widget: a model with values, and a call of render.

@@ -8,13 +8,7 @@ import torch
 
 from regard.patterns import Causal
 from regard_lab.seeing import Relevance
-from regard_lab.seeing.explorer import (
-    Attention,
-    Exploration,
-    compared,
-    explore_weights,
-    to_page,
-)
+from regard_lab.seeing.explorer import Attention, Exploration, compared, explore_weights, to_page
 from regard_lab.seeing.explorer.patterns import map_pattern
 from regard_lab.seeing.explorer.records import ShownStep, ShownWalk, StepAxis
 from regard_lab.seeing.explorer.server import ExplorerServer
@@ -115,15 +109,12 @@ def allowed(browser, tmp_path_factory):
         return names
 
 
-def test_a_thousand_hostile_words_are_shown_as_text_in_a_file(browser, tmp_path, allowed):
-    words = hostile_words(1000)
-    for number, part in enumerate((words[:500], words[500:])):
-        path = tmp_path / f"hostile{number}.html"
-        exploration = explore_weights(weights(1, 2, 500), part, title=part[0])
-        to_page(exploration).save(path)
-        with Opened(browser, path.as_uri()) as opened:
-            assert_harmless(opened, allowed)
-            assert opened.requests == [path.as_uri()]
+def test_hundreds_of_hostile_words_are_shown_as_text_in_a_file(browser, tmp_path, allowed):
+    path, words = tmp_path / "hostile.html", hostile_words(400)
+    to_page(explore_weights(weights(1, 2, 400), words, title=words[0])).save(path)
+    with Opened(browser, path.as_uri()) as opened:
+        assert_harmless(opened, allowed)
+        assert opened.requests == [path.as_uri()]
 
 
 def test_hostile_text_is_harmless_in_every_place(browser, page_of, allowed):
@@ -159,19 +150,6 @@ def test_hostile_text_is_harmless_in_a_live_page(browser, allowed):
         assert typed == ["<img src=x onerror=window.ran=1> </script>", SOURCE]
         assert_harmless(opened, allowed)
         assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}
-
-
-def test_a_mistake_of_the_model_is_shown_in_the_page(browser):
-    def read(text):
-        raise IndexError("<b>index</b>")
-
-    with (
-        ExplorerServer(hostile_exploration(list("abcdefgh")), read, text="a", label="Text").start() as server,
-        Opened(browser, server.url) as opened,
-    ):
-        opened.page.get_by_role("button", name="Read", exact=True).click()
-        opened.page.locator("[role=alert]").filter(has_text="cannot read").wait_for()
-        assert "<b>index</b>" in opened.page.locator("[role=alert]").inner_text()
 
 
 def test_hostile_words_do_not_leave_their_element_in_the_file():

@@ -7,12 +7,10 @@ from regard.errors import ArgumentError
 from regard.patterns import Causal, CausalWindow, Explicit, GlobalTokens, PerHead, SameDocument, SlidingWindow, parse
 from regard_lab.models import RecurrentTranslator
 from regard_lab.seeing import show
-from regard_lab.seeing.explorer import explore_pattern, explore_text, to_page
-from regard_lab.seeing.explorer.page import to_answer, unpacked
 from regard_lab.seeing.explorer.patterns import LENGTHS, map_pattern, patterns_used
 
 from .browsing import Opened
-from .making import SOURCE, TARGET, TOKENISER, language_model, plain_translation, translator
+from .making import SOURCE, TARGET, TOKENISER, translator
 
 TEXTS = (
     "causal",
@@ -91,26 +89,6 @@ def test_the_layers_of_each_model_are_named():
     assert torch.equal(local.panels[0].states == 2, SlidingWindow(4).dense(len(target), len(source), q_start=0))
 
 
-def test_explorations_of_models_have_the_patterns_of_what_they_read():
-    found = plain_translation()
-    assert [one.q_len for one in found.patterns] == [
-        len(TOKENISER.encode(SOURCE)) + 1,
-        *2 * [len(TOKENISER.encode(TARGET)) + 1],
-    ]
-    (text,) = explore_text(language_model(), TOKENISER, SOURCE).patterns
-    assert text.rows == ("<begin>",) + tuple(TOKENISER.pieces(TOKENISER.encode(SOURCE)))
-
-
-def test_the_page_contains_the_pairs():
-    pattern = Causal() & CausalWindow(3) | GlobalTokens([0])
-    answer = to_answer(explore_pattern(pattern, list("abcdef")))
-    (one,) = answer["header"]["patterns"]
-    panel = one["panels"][0]
-    states = torch.frombuffer(bytearray(unpacked(answer["arrays"], panel["place"])), dtype=torch.uint8)
-    assert torch.equal(states.view(panel["shape"]) == 2, pattern.dense(6, 6))
-    assert one["rows"] == list("abcdef")
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -157,9 +135,3 @@ def test_the_page_says_what_python_counts(browser, page_of):
         assert len(set(colours.values())) == 2
         assert shown == [colours[bool(allowed)] for allowed in dense.flatten()]
         assert not [one for one in opened.complaints if "getImageData" not in one]  # which only the test calls
-
-
-def test_a_pattern_of_many_positions_is_a_small_page():
-    found = explore_pattern(Causal() & CausalWindow(2000), length=100_000)
-    assert max(found.patterns[0].panels[0].states.shape) <= 256
-    assert len(to_page(found).html) < 200_000

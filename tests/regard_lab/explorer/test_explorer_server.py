@@ -87,14 +87,6 @@ def test_the_page_is_served_at_its_address_alone(server):
     assert ask(server, "HEAD")[2] == b""
 
 
-def test_another_sentence_is_read(server):
-    status, _, body = post(server, {"text": "The street."})
-    answer = json.loads(body)
-    assert status == 200
-    assert answer["header"]["title"] == translation().title
-    assert answer["header"]["live"]["text"] == "The street."
-
-
 def test_a_sentence_that_cannot_be_read_is_explained(server):
     for text, sentence in (("refused", "refused"), ("broken", "an index")):
         status, _, body = post(server, {"text": text})
@@ -270,7 +262,7 @@ def assert_survives_fuzzing(server, count):
 
 
 def test_fuzzed_requests_are_refused_or_explained(server):
-    assert_survives_fuzzing(server, 1_000)
+    assert_survives_fuzzing(server, 300)
 
 
 @pytest.mark.slow
@@ -278,7 +270,7 @@ def test_fifty_thousand_fuzzed_requests_are_refused_or_explained(server):
     assert_survives_fuzzing(server, 50_000)
 
 
-@pytest.fixture(scope="module", params=["translator", "language model", "mistral", "bert", "t5"])
+@pytest.fixture(scope="module", params=["translator", "language model", "bert", "t5"])
 def asked(request, tmp_path_factory):
     """A server of a run, or a folder of Hugging Face, that answers everything that a page may ask for."""
     run = tmp_path_factory.mktemp("runs") / "run"
@@ -290,7 +282,6 @@ def asked(request, tmp_path_factory):
         from . import pretrained
 
         model, tokenizer = {
-            "mistral": lambda: (pretrained.mistral(), pretrained.BYTES),
             "bert": lambda: (pretrained.bert("BertForMaskedLM"), pretrained.PIECES),
             "t5": lambda: (pretrained.t5(), pretrained.PAIRS),
         }[request.param]()
@@ -381,15 +372,3 @@ def test_questions_of_any_shape_are_answered_or_explained(asked):
 @pytest.mark.slow
 def test_two_thousand_questions_of_any_shape_are_answered_or_explained(asked):
     assert_answers_or_explains(asked, 2_000)
-
-
-def test_a_port_that_is_taken_is_explained(server):
-    with pytest.raises(
-        ArgumentError, match=f"port {server.server_port} .*; give another port, or 0 for one that is free"
-    ):
-        ExplorerServer(translation(), port=server.server_port)
-
-
-def test_a_page_without_a_form_reads_nothing():
-    with ExplorerServer(translation()).start() as running:
-        assert post(running, {"text": "a"})[0] == 404

@@ -7,30 +7,18 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
-from matplotlib import colormaps
 from PIL import Image
 
 import regard as rg
-import regard_lab.seeing.explorer.figures as figures
 from regard.errors import ArgumentError, RegardError, ShapeError
-from regard_lab.models import RecurrentTranslator, TextEncoder
 from regard_lab.seeing import draw_attention, look, look_text, relevance, show
-from regard_lab.seeing.canvas import COLOURS
-from regard_lab.seeing.explorer import explore_maps, explore_text, explore_translation, explore_weights, stream_head
+from regard_lab.seeing.canvas import colours
+from regard_lab.seeing.explorer import explore_maps, explore_text, explore_weights, stream_head
 from regard_lab.seeing.explorer.figures import to_exploration
 from regard_lab.seeing.explorer.page import Packed, header_of
 from regard_lab.text import BEGIN, END, PAD
 
-from .making import (
-    SOURCE,
-    TARGET,
-    TOKENISER,
-    language_model,
-    plain_translation,
-    translation,
-    translator,
-    weights,
-)
+from .making import SOURCE, TARGET, TOKENISER, language_model, plain_translation, translation, translator, weights
 
 
 def test_a_translation_has_every_kind_of_attention_with_its_own_depth():
@@ -79,16 +67,6 @@ def test_other_words_are_compared_with_the_most_probable_alternatives():
     assert one.log_odds == pytest.approx(float(total[ids[0]] - total[expected].logsumexp(0)), abs=1e-4)
 
 
-def test_a_recurrent_translator_has_alignments_and_no_rollout():
-    torch.manual_seed(0)
-    model = RecurrentTranslator(
-        RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=16, attention="bahdanau")
-    )
-    found = explore_translation(model.eval(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
-    assert [one.name for one in found.attentions] == ["Cross-attention"]
-    assert [one.lens for one in found.explained[3]] == ["erase", "gradients", "attention"]
-
-
 def test_a_language_model_explains_each_word_but_the_first():
     found = explore_text(language_model(), TOKENISER, SOURCE)
     words = found.texts["text"]
@@ -96,14 +74,6 @@ def test_a_language_model_explains_each_word_but_the_first():
     assert [words[place] for place in found.explained] == list(words[2:])
     assert {lenses[0].word for lenses in found.explained.values()} == set(words[2:])
     assert found.attentions[0].unwritten
-
-
-def test_an_encoder_has_weights_and_nothing_to_explain():
-    torch.manual_seed(0)
-    model = TextEncoder(TextEncoder.Config(vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=2)).eval()
-    found = explore_text(model, TOKENISER, SOURCE)
-    assert not found.explained
-    assert not found.attentions[0].unwritten
 
 
 def test_recorded_maps_are_shown_between_words():
@@ -114,8 +84,8 @@ def test_recorded_maps_are_shown_between_words():
     assert torch.equal(explore_maps(text).attentions[0].weights, text.weights)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_arrays_of_every_dtype_are_shown(dtype):
+def test_arrays_of_another_dtype_are_shown_in_float32():
+    dtype = torch.bfloat16
     given = weights(2, 3, 5).to(dtype)
     assert torch.equal(explore_weights(given, list("abcde")).attentions[0].weights, given.float())
 
@@ -168,12 +138,7 @@ def test_the_details_of_each_layer_are_shown_and_a_batch_is_refused_with_the_way
         show([rg.attention_detail(q, q, q)])
 
 
-def test_maps_that_have_words_take_no_others():
-    with pytest.raises(ArgumentError, match="has its own words"):
-        show(look_text(language_model(), TOKENISER, SOURCE), ["a"])
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_rows_that_sum_to_less_than_one_are_labelled(dtype):
     """A sink takes some weight; a query without keys has none. Rounding is no reason for a label."""
     normal = torch.rand(2, 3, 40, 200).softmax(-1)
@@ -182,23 +147,6 @@ def test_rows_that_sum_to_less_than_one_are_labelled(dtype):
     normal[:, :, 8] *= 0.625
     said = header_of(explore_weights(normal.to(dtype)), Packed())["attentions"][0]["sums"]
     assert said.startswith("Rows sum to 0.00 to 1.00, not all to 1: a sink")
-
-
-def test_numpy_arrays_are_not_changed():
-    given = np.full((2, 2), 0.5, dtype=np.float32)
-    show(given)
-    assert (given == 0.5).all()
-
-
-def test_a_chosen_word_is_compared_with_the_alternatives_if_no_words_are_given():
-    ids = TOKENISER.encode(TARGET)
-    plain = plain_translation()
-    chosen = explore_translation(translator(), TOKENISER, SOURCE, ids, of="es")
-    assert chosen.texts["target"][chosen.chosen] == "es"
-    assert chosen.explained[chosen.chosen][0].others == plain.explained[chosen.chosen][0].others
-    found = relevance(translator(), TOKENISER, SOURCE, ids, of="es")
-    assert found.others == plain.explained[chosen.chosen][0].others
-    assert found.source_scores == pytest.approx(plain.explained[chosen.chosen][0].source_scores, abs=1e-4)
 
 
 def opened(file):
@@ -227,17 +175,9 @@ def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path):
     given[0, 0, 0] = torch.eye(count)[0]  # both ends of the scale
     draw_attention(given, tmp_path / "one.svg", head=0)
     shown = cells(in_svg(tmp_path / "one.svg")[0], count, count)
-    expected = colormaps[COLOURS](given[0, 0].numpy(), bytes=True)
+    expected = colours()(given[0, 0].numpy(), bytes=True)
     assert "scale(1 -1)" in (tmp_path / "one.svg").read_text("utf-8")  # matplotlib stores pictures upside down
     assert (shown[::-1] == expected).all()
-
-
-def test_the_colours_of_a_png_are_those_of_the_table(tmp_path):
-    given = weights(1, 1, 9, seed=3)
-    draw_attention(given, tmp_path / "one.png", head=0)
-    shown = {tuple(one) for one in opened(tmp_path / "one.png").reshape(-1, 4)}
-    expected = colormaps[COLOURS](given[0, 0].numpy(), bytes=True).reshape(-1, 4)
-    assert {tuple(one) for one in expected} <= shown
 
 
 def test_the_same_picture_has_the_same_bytes(tmp_path):
@@ -247,30 +187,14 @@ def test_the_same_picture_has_the_same_bytes(tmp_path):
     assert not re.search(r'(?:href|src)="(?!data:|#)', (tmp_path / "one.svg").read_text("utf-8"))
 
 
-def test_sixty_words_are_large_enough_to_read(tmp_path):
-    draw_attention(weights(1, 1, 60, causal=True), tmp_path / "sixty.svg", [f"word{at}" for at in range(60)])
-    heights = re.findall(r'<image[^>]* height="([\d.]+)"', (tmp_path / "sixty.svg").read_text("utf-8"))
-    assert max(map(float, heights)) >= 60 * 11.8  # points of a row, for letters of 6.5
-
-
 def test_what_show_takes_is_drawn(tmp_path):
     for number, one in enumerate(
         (
-            translation(), look(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET)),
-            look_text(language_model(), TOKENISER, SOURCE), weights(2, 3, 4, 6).bfloat16(), weights(1, 3, 4)[0].numpy(),
+            look_text(language_model(), TOKENISER, SOURCE), weights(1, 3, 4)[0].numpy(),
         )
     ):  # fmt: skip
         draw_attention(one, tmp_path / f"{number}.png")
         assert opened(tmp_path / f"{number}.png").shape[1] > 300
-
-
-def test_a_picture_says_what_its_rows_sum_to(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(figures.Page, "draw", lambda page, figure, title: said.append(page.note.splitlines()[0]))
-    draw_attention(weights(1, 2, 3), tmp_path / "one.png")
-    draw_attention(weights(1, 2, 3) / 2, tmp_path / "half.png")
-    assert said[0] == "The weights of each row sum to 1 after a softmax."
-    assert said[1].startswith("Rows sum to 0.50 to 0.50, not all to 1: a sink or keys that are not shown")
 
 
 @pytest.mark.parametrize("mechanism", ["linear", "performer(64, seed=0)"])

@@ -8,33 +8,22 @@ import torch
 
 from regard.errors import ArgumentError
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
-from regard_lab.seeing import look_text, visible
-from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation, show
+from regard_lab.seeing import look_text
+from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
 from regard_lab.seeing.explorer import sources as sources_module
 from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
-from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
+from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
-from regard_lab.seeing.explorer.sources import MOST_REREAD, heads_apart
+from regard_lab.seeing.explorer.sources import heads_apart
 from regard_lab.seeing.lenses.contrast import baseline
-from regard_lab.seeing.lenses.erasing import Changed, text_with_word, text_without_each, with_word, without_each
+from regard_lab.seeing.lenses.erasing import text_with_word, text_without_each, with_word, without_each
 from regard_lab.seeing.maps import look_rows
 from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
-from regard_lab.walkthrough import shown_walk, walk_whole
+from regard_lab.walkthrough import shown_walk
 
 from .browsing import Opened
-from .making import (
-    OTHER,
-    SOURCE,
-    TARGET,
-    TOKENISER,
-    instead,
-    language_model,
-    plain_translation,
-    translation,
-    translator,
-    walked,
-)
+from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator, walked
 
 IDS = TOKENISER.encode(TARGET)
 
@@ -58,16 +47,6 @@ def test_the_numbers_of_every_step_are_those_of_torch():
             torch.testing.assert_close(stored.double(), step.value.double().flatten(), rtol=1e-6, atol=1e-6)
         else:
             assert record["words"] == list(step.value)
-
-
-def test_a_step_with_too_many_numbers_has_those_of_the_followed_word(monkeypatch):
-    monkeypatch.setattr("regard_lab.seeing.explorer.records.MOST_NUMBERS", 10)
-    walk = walked()
-    answer = walk_to_answer(shown_walk(walk))
-    record = next(one for one in answer["walk"]["steps"] if one["title"] == "Distribution")
-    assert record["only"] == 0
-    stored = torch.frombuffer(bytearray(unpacked(answer["arrays"], record["place"])), dtype=torch.float32)
-    assert stored.tolist() == pytest.approx(walk["probabilities"][walk.word].tolist(), abs=1e-6)
 
 
 def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translated):
@@ -99,30 +78,6 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         page.wait_for_timeout(200)
         assert walk.steps[at].section not in page.locator("[role=status]").first.inner_text()
         assert not opened.complaints
-
-
-def test_a_local_page_computes_the_steps_when_they_are_looked_at(browser):
-    asked = []
-
-    def walk(body):
-        asked.append(body["text"])
-        return walk_to_answer(shown_walk(walked()))
-
-    with (
-        served(replace(translation(), walk=None), {"walk": walk}) as server,
-        Opened(browser, server.url) as opened,
-    ):
-        assert asked == []
-        opened.view("Walk-through")
-        opened.page.wait_for_selector(".step .numbers, .step .words")
-        assert asked == [SOURCE]
-        assert not opened.complaints
-
-
-def test_a_missing_walkthrough_has_a_reason(browser, page_of):
-    given = replace(translation(), walk=ShownWalk((), note="This model has no steps."))
-    with Opened(browser, f"{page_of(given)}#view=walk") as opened:
-        assert "This model has no steps." in opened.page.locator("main").inner_text()
 
 
 # changed words
@@ -186,24 +141,6 @@ def test_translations_of_a_changed_source_are_those_of_the_translator():
 def test_a_change_that_is_impossible_is_refused_with_a_sentence(place, word, says):
     with pytest.raises(ArgumentError, match=says):
         with_word(translator(), TOKENISER, SOURCE, IDS, place, word)
-
-
-def test_an_exported_page_contains_the_erasure_of_each_word(browser, translated):
-    found = translation().changes
-    words = translation().texts["source"]
-    with Opened(browser, f"{translated}#view=change") as opened:
-        page = opened.page
-        assert "stands alone" in page.locator("main").inner_text()
-        assert page.locator(".swap").count() == 0
-        for place in (1, 5):
-            page.get_by_role("group", name="Words of the source").get_by_text(words[place], exact=True).click()
-            row = translation().chosen
-            expected = instead(found[place].probabilities[row], found[None].probabilities[row])
-            assert expected in page.locator("[data-change]").inner_text()
-            shown = page.locator(".sentence").nth(1).inner_text().split()
-            assert shown == " ".join(map(visible, found[place].translation)).split()
-        assert opened.requests == [translated + "#view=change"] or len(opened.requests) == 1
-        assert not opened.complaints
 
 
 def test_a_live_page_replaces_a_word_and_explains_what_it_refuses(browser):
@@ -292,15 +229,6 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
         assert not opened.complaints
 
 
-def test_heads_of_equal_models_are_not_apart():
-    found = plain_translation()
-    same = compared(found, found, "the same")
-    for one in same.attentions:
-        assert float(one.measured["apart"].abs().max()) < 1e-6
-    other = plain_translation(seed=3)
-    assert float(compared(found, other, "").attentions[0].measured["apart"].min()) > 1e-4
-
-
 def test_texts_without_a_common_word_are_compared_without_an_error(browser, page_of):
     one = explore_text(language_model(), TOKENISER, SOURCE)
     other = replace(one, texts={"text": tuple(f"{word}!" for word in one.texts["text"])})
@@ -332,9 +260,7 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
         assert "link" in opened.page.locator("main").inner_text()
 
 
-@pytest.mark.parametrize(
-    ("kind", "positions"), [(LanguageModel, "rotary"), (TextEncoder, "alibi"), (LanguageModel, "sinusoidal")]
-)
+@pytest.mark.parametrize(("kind", "positions"), [(LanguageModel, "rotary"), (TextEncoder, "alibi")])
 def test_sampled_rows_are_those_of_the_whole(kind, positions):
     torch.manual_seed(0)
     settings = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 4, "kv_heads": 2, "layers": 2}
@@ -364,33 +290,6 @@ def test_a_long_text_says_that_its_rows_are_sampled(browser, page_of, monkeypatc
         opened.view("Heat map")
         assert opened.page.locator("canvas.heatmap").count() == 1
         assert not opened.complaints
-
-
-def test_a_page_of_arrays_has_no_view_of_a_model_and_explains_sums_and_labels(browser, page_of):
-    with Opened(browser, page_of(show(torch.full((2, 8, 3, 3), 1 / 6)))) as opened:
-        assert opened.page.locator("nav button").all_inner_texts() == [
-            "Reader",
-            "Heads",
-            "Heat map",
-            "Links",
-            "Compare",
-        ]
-        for view in ("Reader", "Heat map", "Heads"):
-            opened.view(view)
-            hints = " ".join(opened.page.locator("p.hint").all_inner_texts())
-            assert "Rows sum to 0.50 to 0.50, not all to 1" in hints, view
-            assert "The weights of each row sum to 1." not in hints
-        counted = "layer.head, both counted from 0, so 1.7 is head 7 of layer 1."
-        assert counted in opened.page.locator("main").inner_text()
-        opened.page.get_by_label("Sort by").select_option("entropy")
-        assert "so 1.7 is head 7 of layer 1; then the entropy." in opened.page.locator("main").inner_text()
-
-
-def test_a_change_is_json():
-    changed = Changed("", (0.5,), ((("a", 0.5),),), ("a",))
-    answer = to_answer(replace(translation(), changes={None: changed, 0: changed}, second=None))
-    assert answer["header"]["changes"]["erased"][0]["word"] == ""
-    assert walk_whole("a b", layers=1).steps
 
 
 READ = [BEGIN, *TOKENISER.encode(SOURCE)]
@@ -430,43 +329,6 @@ def test_probabilities_with_another_word_are_those_of_the_changed_text():
         assert found.probabilities[:place] == plain.probabilities[:place]
         assert found.probabilities[place:-1] == pytest.approx(moved, rel=1e-4)
         assert found.word == word
-
-
-@pytest.mark.parametrize(
-    ("place", "word", "says"),
-    [(0, "", "word 0 does not exist; the text has the words 1 to"), (99, "", "does not exist"), ("1", "", "place"),
-     (1, "two words", "not one word"), (1, 3, "word")],
-)  # fmt: skip
-def test_a_change_of_a_text_that_is_impossible_is_refused_with_a_sentence(place, word, says):
-    with pytest.raises(ArgumentError, match=says):
-        text_with_word(language_model(), TOKENISER, SOURCE, place, word)
-
-
-def test_a_longer_text_says_that_it_is_not_read_again():
-    found = explore_text(language_model(), TOKENISER, "tired " * MOST_REREAD)
-    assert found.changes is None
-    assert f"more than {MOST_REREAD} words" in found.notes[0]
-
-
-def test_the_page_shows_how_each_next_word_moves(browser, page_of):
-    found = explore_text(language_model(), TOKENISER, SOURCE)
-    address = page_of(compared(found, found, "the same"))
-    words, changes = found.texts["text"], found.changes
-    with Opened(browser, f"{address}#view=change") as opened:
-        page = opened.page
-        page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
-        page.get_by_role("combobox", name="Next word").select_option(str(words.index("street") - 1))
-        place, row = words.index("animal"), words.index("street") - 1
-        now, before = (changes[at].probabilities[row] for at in (place, None))
-        told = f"Without “animal”, the probability of “street” is {instead(now, before)}"
-        assert page.locator("[data-change]").inner_text().startswith(told)
-        shown = page.locator("[data-moves] small").all_inner_texts()
-        apart = [b - a for a, b in zip(changes[None].probabilities, changes[place].probabilities, strict=True)]
-        assert [float(text.replace("−", "-")) for text in shown] == pytest.approx(apart, abs=5.1e-4)
-        assert "(what follows)" in page.locator("[data-moves]").inner_text()
-        opened.view("Compare")
-        assert page.locator("[data-written]").count() == 0
-        assert not opened.complaints
 
 
 def test_a_live_page_replaces_a_word_of_a_text(browser):

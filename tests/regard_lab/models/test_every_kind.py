@@ -48,7 +48,7 @@ def test_a_model_called_with_a_mask_says_that_padding_needs_none(name):
     kind = kinds()[name]
     model, ids = kind(kind.Config(**SMALL[name])), torch.tensor([[5, 6, 0]])
     for mask in ("attention_mask", "src_key_padding_mask"):
-        with pytest.raises(KeywordError, match=f"{kind.__name__} has no argument '{mask}'; .*PAD"):
+        with pytest.raises(KeywordError, match=f"has no argument '{mask}'; .*PAD"):
             model(ids, **{mask: torch.ones(1, 3)})
 
 
@@ -80,22 +80,14 @@ def layers_of(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("size", [10**18, 10**30])
-def test_sizes_that_nobody_means_are_refused(model, size):
-    began = time.process_time()
+def test_sizes_that_nobody_means_are_refused_and_so_are_those_that_no_memory_holds(model):
+    size, began = 10**30, time.process_time()
     hidden = "hidden" if model is RecurrentTranslator else "hidden_dim"
     for name in ("vocab_size", "dim", layers_of(model), hidden):
         with pytest.raises(ArgumentError, match="a model has at most"):
             model.Config(**{**needed(model), name: size})
-    assert time.process_time() - began < GUARD
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_parameters_that_no_memory_holds_are_refused_with_their_bytes(model):
-    config = model.Config(**{**needed(model), "dim": 2**28, layers_of(model): 10_000})
-    began = time.process_time()
     with pytest.raises(ArgumentError, match=r"at least [\d,]+ bytes"):
-        model(config)
+        model(model.Config(**{**needed(model), "dim": 2**28, layers_of(model): 10_000}))
     assert time.process_time() - began < GUARD
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,8 +11,7 @@ from language_models import KINDS, SIZES, language_model, lossless_caches
 import regard as rg
 from regard.core.tensors import Stored
 from regard.layers import multi_head
-from regard_lab.models import LanguageConfig, LanguageModel, State, Writer
-from regard_lab.models.language import LanguageState
+from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text.batches import pad
 
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -25,12 +22,6 @@ ROWS = [[5, 6, 7], [8], [9, 3, 4, 2], [11, 12, 13], [14]]
 def whole(model: LanguageModel, rows: list[list[int]]) -> torch.Tensor:
     """Scores (rows, vocab_size) of what follows each text, alone."""
     return torch.stack([model(torch.tensor([row]))[0, -1] for row in rows])
-
-
-def test_a_language_model_is_a_writer():
-    model: Writer[LanguageState] = language_model("llama")
-    state: State = model.start(torch.tensor([[5]]))
-    assert state.length == 1
 
 
 @EVERY
@@ -78,15 +69,6 @@ def test_a_cropped_state_goes_on_from_where_it_was(kind):
     torch.testing.assert_close(model.extend(torch.tensor(anew), state)[:, -1], whole(model, anew), **EXACT)
 
 
-def test_next_scores_are_those_of_the_prompt_and_nothing_later():
-    model = language_model("llama")
-    state = model.start(torch.tensor([[5, 6]]))
-    state.crop(2)
-    assert state.next_scores is not None
-    state.crop(1)
-    assert state.next_scores is None
-
-
 @torch.no_grad()
 def test_a_refused_call_changes_nothing():
     model = language_model("rotated features")  # unequal prompts go on in groups
@@ -114,20 +96,6 @@ def test_a_layer_that_refuses_takes_back_what_the_layers_before_it_kept():
     assert [cache.length for cache in state.groups[0].caches.each] == [2, 2]
     assert state.next_scores is not None
     torch.testing.assert_close(model.step(torch.tensor([8]), state), whole(model, [[5, 6, 8]]), rtol=0, atol=1e-5)
-
-
-def test_what_cannot_be_started_is_said():
-    model = language_model("llama")
-    with pytest.raises(rg.ArgumentError, match="prompt 1 of 2 has no ids"):
-        model.start(torch.tensor([[5], [0]]))
-    with pytest.raises(rg.ArgumentError, match="prompt 0 of 2 has no ids"):
-        model.start(torch.zeros(2, 0, dtype=torch.int64))
-    with pytest.raises(rg.ArgumentError, match="give cache='static' or cache='ring'"):
-        model.start(torch.tensor([[5]]), capacity=5)
-    with pytest.raises(rg.ArgumentError, match="give capacity=, or a pattern with a window"):
-        model.start(torch.tensor([[5]]), cache="ring")
-    with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
-        model.start(torch.tensor([[5]]), cache="state")
 
 
 @torch.no_grad()
@@ -186,22 +154,3 @@ def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatc
     assert found[0] == found[1]
     assert len(found[0][0]) == 1
     assert set(found[0][1]) == ({64} if kind == "window" else set())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["window", "linear"])
-@torch.no_grad()
-def test_20_000_tokens_take_constant_memory_and_constant_time_each(kind):
-    model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
-    state = model.start(torch.tensor([[5]]))
-    assert state.next_scores is not None
-    ids, sizes, times = state.next_scores.argmax(-1), set(), []
-    while state.length < 20_000:
-        began = time.process_time()
-        for _ in range(500):
-            ids = model.step(ids, state).argmax(-1)
-        times.append(time.process_time() - began)
-        sizes.add(state.nbytes)
-    assert len(sizes) == 1
-    early, late = sorted(times[1:9])[4], sorted(times[-8:])[4]
-    assert late < 1.25 * early, f"500 tokens took {early:.2f} s at the beginning and {late:.2f} s at the end"

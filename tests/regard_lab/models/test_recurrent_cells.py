@@ -170,13 +170,6 @@ def test_a_reordered_state_holds_the_chosen_rows(kind):
     assert cell.begin(found.recurrent).fed.shape == (3, OUT)
 
 
-def test_an_input_of_another_size_is_refused_with_the_size_to_give():
-    attention = MemoryAttention(Additive(H, M, hidden=2))
-    cell = BahdanauCell(nn.GRUCell(X, H), attention)
-    with pytest.raises(ShapeError, match=f"{X + M} numbers, and GRUCell.* takes {X}; make it with input_size={X + M}"):
-        cell(torch.zeros(2, X), cell.begin(torch.zeros(2, H)), attention.remember(torch.zeros(2, 4, M)))
-
-
 class Minimal(nn.Module):
     """A cell of a user's own: s' = tanh(x W + s U)."""
 
@@ -188,14 +181,6 @@ class Minimal(nn.Module):
 
     def forward(self, x, state):
         return torch.tanh(self.read(x) + self.keep(state))
-
-
-class WithOutput(Minimal):
-    """It returns its output beside its state, as some libraries do."""
-
-    def forward(self, x, state):
-        state = super().forward(x, state)
-        return state, state
 
 
 def attended():
@@ -238,16 +223,6 @@ def test_a_cell_that_cannot_run_step_by_step_is_refused_by_a_sentence(cell, word
             make()
 
 
-def test_a_cell_that_returns_more_than_its_state_is_refused_at_the_first_step():
-    cell = BahdanauCell(WithOutput().double(), attended())
-    xs, states = given()
-    start = cell.begin(first_state("tanh")[0])
-    with pytest.raises(
-        ArgumentError, match=r"WithOutput was given a state of shape \(1, 7\) and returned \(1, 7\) and"
-    ):
-        cell(xs[:, 0], start, cell.attention.remember(states))
-
-
 @pytest.mark.parametrize(
     ("kind", "state", "error", "words"),
     [
@@ -265,22 +240,6 @@ def test_a_state_that_the_cell_does_not_have_is_refused(kind, state, error, word
     for cell in cells:
         with pytest.raises(error, match=words):
             cell.begin(state)
-
-
-def test_tensors_in_place_of_a_state_or_a_memory_are_refused():
-    cell, (xs, states) = BahdanauCell(new_cell("gru", X + M), attended()), given()
-    start, memory = torch.zeros(1, H).double(), cell.attention.remember(states)
-    for call in (cell, LuongCell(new_cell("gru", X), attended(), memory_dim=M, output_dim=OUT)):
-        with pytest.raises(ArgumentError, match="needs the CellState that `begin`"):
-            call(xs[:, 0], start, memory)
-        with pytest.raises(ArgumentError, match="needs what `remember` returns"):
-            call(xs[:, 0], call.begin(start), states)
-    with pytest.raises(ArgumentError, match=r"needs a score of regard\.mechanisms"):
-        MemoryAttention("dot")
-    with pytest.raises(ArgumentError, match="needs a MemoryAttention"):
-        BahdanauCell(new_cell("gru", X + M), nn.MultiheadAttention(4, 2))
-    with pytest.raises(ShapeError, match=r"states have shape \(13, 3\)"):
-        cell.attention.remember(states[0])
 
 
 @pytest.mark.parametrize("make", [
@@ -356,11 +315,3 @@ def test_a_recording_hears_how_it_attends_to_its_past(network):
     assert [detail.weights.shape[-1] for detail in recording["attention"]] == [0, 1, 2, 3, 4]
     for detail in recording["attention"][1:]:
         torch.testing.assert_close(detail.weights.sum(-1), torch.ones(1, 1, 1).double())
-
-
-def test_vectors_of_another_size_are_refused_and_a_text_without_words_is_none(network):
-    with pytest.raises(ShapeError, match=r"\(2, 3, 4\); give \(batch, length, 5\)"):
-        network(torch.zeros(2, 3, 4))
-    outputs, tapes = network(torch.zeros(2, 0, 5).double())
-    assert outputs.shape == (2, 0, 7)
-    assert tapes.length == 0

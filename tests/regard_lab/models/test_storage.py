@@ -156,13 +156,6 @@ def test_a_config_that_json_cannot_hold_leaves_the_old_model(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "missing/x", "."])
-def test_a_folder_that_is_none_of_ours_is_refused(tmp_path, monkeypatch, path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError):
-        load_model(path)
-
-
 def test_a_write_that_fails_at_any_byte_leaves_the_old_model(tmp_path):
     """The system itself refuses to let files grow over each limit in turn."""
     save(tmp_path / "m", 1.0)
@@ -181,16 +174,6 @@ def test_a_write_that_fails_at_any_byte_leaves_the_old_model(tmp_path):
         assert value_of(tmp_path / "m") == 1.0
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
     assert refused >= 20
-
-
-def test_a_full_disk_is_told_with_the_bytes_needed(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(CheckpointError, match="these tensors need 36 bytes"):
-        save(tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_is_read_as_its_best_model_and_without_one_as_its_last(tmp_path):

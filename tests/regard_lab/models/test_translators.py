@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from translators import RECURRENTS, TRANSFORMERS, shared_translator, texts, translator
 
-from regard.errors import ArgumentError, CheckpointError, ShapeError
+from regard.errors import ArgumentError, ShapeError
 from regard_lab.decoding import beam_search, greedy_search
-from regard_lab.models import load_translation_model, save_model
 from regard_lab.text import BEGIN, PAD
 from regard_lab.text.batches import pad
 
@@ -73,18 +72,6 @@ def test_every_parameter_learns(changes):
             assert parameter.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize("changes", [*TRANSFORMERS[::4], *RECURRENTS[::4]], ids=str)
-def test_a_saved_model_is_the_same(tmp_path, changes):
-    model = translator(**changes).float()
-    model.save(tmp_path / "model")
-    loaded = load_translation_model(tmp_path / "model")
-    source, target = torch.tensor([[5, 6, 3]]), torch.tensor([[BEGIN, 7]])
-    assert type(loaded) is type(model)
-    assert loaded.config == model.config
-    assert torch.equal(loaded(source, target), model(source, target))
-    assert all(parameter.requires_grad for parameter in loaded.parameters())
-
-
 @pytest.mark.parametrize("changes", RECURRENTS, ids=str)
 @torch.no_grad()
 def test_searches_write_what_the_model_scores(changes):
@@ -98,15 +85,6 @@ def test_searches_write_what_the_model_scores(changes):
         scores = model(source[row : row + 1], torch.tensor([[BEGIN, *greedy[row].ids[:-1]]]))[0]
         scores[:, :3] = -torch.inf
         assert tuple(scores.argmax(-1).tolist()) == greedy[row].ids
-
-
-def test_a_model_of_no_translator_is_refused_with_those_there_are(tmp_path):
-    save_model(tmp_path / "model", {}, {}, "poet")
-    with pytest.raises(CheckpointError, match=r"'poet', which does not translate; .*recurrent-translator$"):
-        load_translation_model(tmp_path / "model")
-    save_model(tmp_path / "writer", {}, {}, "language-model")
-    with pytest.raises(CheckpointError, match=r"does not translate; .*; it is read by regard generate$"):
-        load_translation_model(tmp_path / "writer")
 
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)

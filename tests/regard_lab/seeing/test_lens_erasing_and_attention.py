@@ -3,17 +3,7 @@
 import numpy
 import pytest
 import torch
-from small_models import (
-    CONTRASTS,
-    MODELS,
-    SENTENCES,
-    TOKENISER,
-    language_model,
-    odds_by_hand,
-    recurrent,
-    small_model,
-    without_words,
-)
+from small_models import CONTRASTS, MODELS, SENTENCES, TOKENISER, odds_by_hand, recurrent, small_model, without_words
 
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.seeing import look, relevance
@@ -95,16 +85,6 @@ def test_rollout_is_the_product_of_the_layers():
     assert "weak" in record.note
 
 
-def test_rollout_of_a_language_model_sums_to_one():
-    model, ids = language_model(), target_ids(SENTENCES[0])
-    place = CONTRASTS[0].place
-    record = relevance(model, TOKENISER, None, ids, SENTENCES[0].pronoun, ["wir"], "rollout", place=place)
-    assert sum(record.written_scores) == pytest.approx(1.0, abs=1e-5)
-    looked = relevance(model, TOKENISER, None, ids, SENTENCES[0].pronoun, ["wir"], "attention", place=place)
-    assert sum(looked.written_scores) == pytest.approx(1.0, abs=1e-5)
-    assert looked.source_scores == ()
-
-
 def test_a_lens_refuses_a_model_that_has_nothing_to_show():
     with pytest.raises(UnsupportedError, match="attention='none'"):
         explain(recurrent(attention="none"), TOKENISER, CONTRASTS[:1], "attention")
@@ -139,13 +119,6 @@ def test_a_question_that_cannot_be_answered_is_refused_with_a_sentence(changed, 
     asked = {"source": "The animal slept.", "target_ids": IDS, "of": "es", "instead_of": ("er", "sie"), "place": 5}
     with pytest.raises(ArgumentError, match=words):
         relevance(small_model(), TOKENISER, **{**asked, **changed})
-
-
-def test_a_language_model_has_no_source_and_no_reason_for_its_first_word():
-    with pytest.raises(ArgumentError, match="source=None"):
-        relevance(language_model(), TOKENISER, "The animal", IDS, "es", ["er"], place=5)
-    with pytest.raises(ArgumentError, match="first word"):
-        relevance(language_model(), TOKENISER, None, IDS, "Das", ["Die"])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

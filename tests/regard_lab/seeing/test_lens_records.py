@@ -9,8 +9,7 @@ from regard.errors import ArgumentError
 from regard_lab.seeing import Relevance, draw_relevance
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.lenses import explain
-from regard_lab.seeing.lenses import record as record_file
-from regard_lab.seeing.lenses.record import draw_words, signed_colour
+from regard_lab.seeing.lenses.record import draw_words
 
 
 def relevance(**changed):
@@ -77,29 +76,3 @@ def test_words_and_their_scores_are_drawn_without_overlap(tmp_path, lens):
     for word, score in zip(record.source_words, record.source_scores, strict=True):
         assert word in texts
         assert f"{score:+.2f}" in texts
-
-
-def test_the_explained_word_is_the_last_and_has_no_score(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        record_file, "draw_word", lambda figure, word, *place: drawn.append((word.label, word.relevance))
-    )
-    with new_figure() as figure:
-        draw_words(figure, relevance())
-    assert drawn[-1] == ("es", None)
-    assert drawn[:2] == [("animal", 4.0), ("street", -2.0)]
-
-
-def test_colours_tell_the_sign():
-    red, _, blue = signed_colour(2.0, 2.0)
-    assert blue > red
-    red, _, blue = signed_colour(-2.0, 2.0)
-    assert red > blue
-    assert min(signed_colour(0.0, 2.0)) > 0.9
-    assert signed_colour(0.0, 0.0) == signed_colour(0.0, 1.0)
-
-
-def test_a_text_too_long_for_a_picture_is_refused(tmp_path):
-    words = ("a",) * 121
-    with pytest.raises(ArgumentError, match="at most 120"):
-        draw_relevance(relevance(source_words=words, source_scores=(0.0,) * 121), tmp_path / "long.png")

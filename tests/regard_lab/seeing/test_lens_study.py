@@ -79,15 +79,6 @@ def test_a_swap_changes_one_text_and_keeps_the_question(known):
         assert (version.of, version.instead_of, version.word) == (base.of, base.instead_of, base.word)
 
 
-def test_an_adjective_of_the_other_noun_moves_the_referent():
-    moved = [(one, new) for one in TEST_SENTENCES if (new := swap_adjective(one)) is not None]
-    assert len(moved) > len(TEST_SENTENCES) / 2
-    for before, after in moved:
-        assert (after.referent, after.other) == (before.other, before.referent)
-        assert len(set(before.source.split()) ^ set(after.source.split())) == 2
-        assert before.pronoun != after.pronoun
-
-
 def test_routes_are_mean_probabilities_after_each_swap(translator, known):
     measured = measure_routes(translator, known)
     for kind, first in ((measured.last, False), (measured.first, True)):
@@ -100,14 +91,6 @@ def test_routes_are_mean_probabilities_after_each_swap(translator, known):
     assert sum(measured.counts) == len(known)
     with pytest.raises(DataError, match="none is translated as by the grammar"):
         measure_routes(translator, [replace(one, as_grammar=False) for one in known])
-
-
-def test_a_cause_is_verified_only_if_every_swap_says_so():
-    share = {"nothing": 0.9, "source": 0.9, "written": 0.9, "both": 0.1, "other": 0.9, "adjective": 0.1}
-    assert known_file._is_verified(share)
-    for name, value in (("nothing", 0.4), ("both", 0.6), ("other", 0.4), ("adjective", 0.6)):
-        assert not known_file._is_verified({**share, name: value})
-    assert not known_file._is_verified({name: value for name, value in share.items() if name != "adjective"})
 
 
 def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(known):

@@ -8,7 +8,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers import record_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.seeing import KINDS, AttentionMaps, draw_maps, it_weights, look, look_batch, looked_at, merge, tell_look
+from regard_lab.seeing import KINDS, AttentionMaps, it_weights, look, look_batch, looked_at, merge, tell_look
 from regard_lab.seeing.maps import look_text
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 from regard_lab.text.batches import make_batch
@@ -50,14 +50,6 @@ def test_merging_sums_over_what_is_read_and_averages_over_what_reads():
             for column, (_, read) in enumerate(columns):
                 by_hand = sum(fine[..., i, j] for i in reading for j in read) / len(reading)
                 torch.testing.assert_close(found[..., row, column], by_hand)
-
-
-def test_merging_what_is_merged_changes_nothing():
-    merged = look(small_model(), TOKENISER, SOURCE, TOKENISER.encode(TARGET)).merged()
-    again = merged.merged()
-    assert (again.source_words, again.target_words) == (merged.source_words, merged.target_words)
-    for kind in KINDS:
-        assert torch.equal(getattr(again, kind), getattr(merged, kind))
 
 
 @pytest.mark.parametrize("budget", [4096, 40, 1])
@@ -202,19 +194,6 @@ def test_a_row_is_what_the_step_that_writes_the_word_looked_at(choices):
         maps.matrix("encoder")
 
 
-def test_sentences_of_a_batch_are_looked_at_as_if_alone():
-    model = recurrent(attention="bahdanau")
-    for (source, ids), maps in zip(PAIRS, look_batch(model, TOKENISER, PAIRS), strict=True):
-        torch.testing.assert_close(maps.cross, look(model, TOKENISER, source, ids).cross, rtol=1e-4, atol=1e-6)
-
-
-def test_the_cross_attention_alone_is_drawn(tmp_path):
-    maps = look(recurrent(attention="luong-general"), TOKENISER, *PAIRS[0]).merged()
-    assert maps.cross.sum(-1).allclose(torch.ones(()))
-    draw_maps(maps, tmp_path / "look.png", title="a recurrent translator")
-    assert (tmp_path / "look.png").stat().st_size > 10_000
-
-
 def test_what_is_not_there_is_refused_in_words():
     with pytest.raises(UnsupportedError, match="attention='none'"):
         look(recurrent(attention="none"), TOKENISER, *PAIRS[0])
@@ -250,19 +229,6 @@ def test_the_maps_are_the_weights_of_the_model(kind):
     assert bool(ahead) == (kind == "encoder")
 
 
-def test_the_model_keeps_its_mode_and_another_model_or_tokeniser_is_refused():
-    model = model_of("causal").train()
-    model.norm.eval()
-    look_text(model, FEW_PIECES, CAT)
-    assert model.training
-    assert not model.norm.training
-    with pytest.raises(ArgumentError, match="`look` takes a translator"):
-        look_text(torch.nn.Linear(2, 2), FEW_PIECES, CAT)
-    other = Tokeniser.train([CAT], vocab_size=262)
-    with pytest.raises(ArgumentError, match=r"has 2[678]. ids and the tokeniser 262"):
-        look_text(model_of("causal"), other, CAT)
-
-
 def by_hand():
     words = ("the", "animal", "it", "the", "<end>")
     rows = torch.full((1, 2, 5, 5), 0.2)
@@ -275,26 +241,6 @@ def test_words_are_ranked_by_weight_and_equal_ones_stay_in_order():
     assert [word for word, _ in ranked] == ["it", "animal", "<end>", "the", "the"]
     assert [round(weight, 3) for _, weight in ranked] == [0.5, 0.2, 0.2, 0.05, 0.05]
     assert ranked == looked_at(by_hand(), "IT", head=1) == looked_at(by_hand(), 2, head=1)
-
-
-def test_the_told_sentence_leaves_the_word_itself_out_and_names_the_truth():
-    told = tell_look(by_hand(), "it", head=1, referent="animal", count=2)
-    assert told == "*it* looked most at animal (0.20), <end> (0.20); true referent: animal"
-    assert "referent" not in tell_look(by_hand(), "it")
-    maps = by_hand()
-    maps.encoder[0, 0, 2, 1] = 0.0
-    assert tell_look(maps, "it", referent="animal").endswith("; true referent: animal")  # one head sees it
-    maps.encoder[0, 1, 2, 1] = 0.0
-    assert tell_look(maps, "it", head=1, referent="animal").endswith(
-        "; true referent: animal, unseen by every head of this layer"
-    )
-
-
-def test_the_decoder_is_told_by_what_it_writes_and_had_read():
-    maps = random_maps(["a", "<end>"], ["x", "y", "<end>"])
-    assert "\x1b" not in tell_look(random_maps(["a\x1b[2J", "<end>"], ["x", "<end>"]), 1)
-    assert tell_look(maps, "x", kind="decoder", count=1) == "*x* looked most at <begin> (1.00)"
-    assert [word for word, weight in looked_at(maps, 0, kind="decoder") if weight] == ["<begin>"]
 
 
 def test_an_unknown_word_is_refused_with_those_there_are():

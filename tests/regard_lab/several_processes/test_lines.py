@@ -30,7 +30,7 @@ def marked(some, first):
 EXPECTED = "".join(f"{at}: {one}\n" for at, one in enumerate(LINES))
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4, 9])
+@pytest.mark.parametrize("processes", [1, 2, 9])
 def test_lines_are_written_in_order_by_any_number_of_processes(processes, tmp_path):
     out = tmp_path / "out.txt"
     order = [*range(1, processes), 0]  # in whatever order they finish
@@ -40,7 +40,7 @@ def test_lines_are_written_in_order_by_any_number_of_processes(processes, tmp_pa
     assert not (tmp_path / "out.txt.parts").exists()
 
 
-@pytest.mark.parametrize("killed_at", range(6))
+@pytest.mark.parametrize("killed_at", [0, 1, 4])
 def test_after_a_kill_only_what_is_missing_is_computed(killed_at, tmp_path):
     out, computed = tmp_path / "out.txt", []
 

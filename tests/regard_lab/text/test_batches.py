@@ -62,13 +62,6 @@ def test_epochs_and_seeds_differ():
     assert first != epoch_of_batches(MIXED, 300, 1, 1, epoch=0)
 
 
-def test_a_sentence_meets_others_in_another_epoch():
-    neighbours = [
-        next(set(batch) for [batch] in epoch_of_batches(MIXED, 300, 0, 1, epoch) if 7 in batch) for epoch in range(2)
-    ]
-    assert neighbours[0] != neighbours[1]
-
-
 def test_batches_do_not_come_in_the_order_of_length():
     longest = [max(MIXED[i] for i in batch) for [batch] in epoch_of_batches(MIXED, 300, 0, 1)]
     assert longest != sorted(longest)
@@ -86,12 +79,6 @@ def test_ranks_of_a_step_have_neighbouring_lengths():
     for step in epoch_of_batches(MIXED * 4, 500, 0, 4):
         longest = [max((MIXED * 4)[i] for i in batch) for batch in step]
         assert max(longest) <= 1.5 * min(longest) + 4
-
-
-def test_epoch_of_counts_steps():
-    batches = TokenBatches(MIXED, 300, 0)
-    last = batches.steps_per_epoch - 1
-    assert [batches.epoch_of(step) for step in (0, last, last + 1, 10 * (last + 1))] == [0, 0, 1, 10]
 
 
 def test_a_sentence_longer_than_the_budget_is_refused_with_its_number():
@@ -114,11 +101,6 @@ def test_wrong_arguments_are_refused(arguments, message):
         TokenBatches(*arguments)
 
 
-def test_a_step_before_the_first_is_refused():
-    with pytest.raises(ArgumentError, match="step is -1"):
-        TokenBatches([1], 10, 0).at(-1)
-
-
 # --- padding
 
 
@@ -127,14 +109,3 @@ def test_pad_fills_on_the_side_asked_for():
     assert pad(rows).tolist() == [[5, 6, 7], [PAD] * 3, [8, PAD, PAD]]
     assert pad(rows, side="left", value=9).tolist() == [[5, 6, 7], [9, 9, 9], [9, 9, 8]]
     assert pad(rows).dtype == torch.long
-
-
-def test_pad_of_nothing_has_a_shape():
-    assert pad([]).shape == (0, 0)
-    assert pad([[], []]).shape == (2, 0)
-    assert pad([]).dtype == torch.long
-
-
-def test_pad_on_a_third_side_is_refused():
-    with pytest.raises(ArgumentError, match="side is 'middle'"):
-        pad([[1]], side="middle")

@@ -34,7 +34,6 @@ from regard_lab.text.pronouns import (
     pronoun_of,
     split_of_pair,
     swap_referent,
-    telling_drawbacks,
     write,
 )  # fmt: skip
 
@@ -52,53 +51,6 @@ def test_every_gender_holds_a_third_of_every_class():
     counts = Counter((noun.sense, noun.gender) for noun in NOUNS)
     for sense in SENSES:
         assert len({counts[sense, gender] for gender in GENDERS}) == 1, sense
-
-
-def test_only_the_weak_masculine_nouns_change_outside_the_nominative():
-    changing = {noun.german: noun.oblique for noun in NOUNS if noun.oblique != noun.german}
-    weak = ("Bär", "Löwe", "Affe", "Elefant", "Rabe")
-    assert changing == {noun: f"{noun.removesuffix('e')}en" for noun in weak}
-    assert {noun.gender for noun in NOUNS if noun.german in changing} == {"masculine"}
-
-
-def test_german_endings_that_fix_the_gender_agree_with_the_lexicon():
-    endings = {"ung": "feminine", "erei": "feminine", "maschine": "feminine", "hörnchen": "neuter", "zeug": "neuter"}
-    for ending, gender in endings.items():
-        assert {noun.gender for noun in NOUNS if noun.german.endswith(ending)} == {gender}
-
-
-def test_no_other_word_of_a_sentence_is_a_noun_of_the_lexicon():
-    frames = [words for frame in FRAMES for words in (frame.plain, frame.negated)]
-    others = [word.english for words in (DRAWBACKS, ATTRIBUTES, LINKS, TIMES) for word in words]
-    spoken = {word for words in frames + others for word in words.split()}
-    assert spoken.isdisjoint(NOUN_BY_ENGLISH)
-
-
-def test_drawbacks_have_unique_words_and_at_least_five_for_every_class():
-    for words in ({drawback.english for drawback in DRAWBACKS}, {drawback.german for drawback in DRAWBACKS}):
-        assert len(words) == len(DRAWBACKS)
-    counts = Counter(drawback.sense for drawback in DRAWBACKS)
-    assert min(counts[sense] for sense in SENSES) >= 5
-    assert {drawback.english for drawback in DRAWBACKS}.isdisjoint(attribute.english for attribute in ATTRIBUTES)
-
-
-def test_both_nouns_of_every_frame_can_be_meant_in_at_least_two_ways():
-    for frame in FRAMES:
-        for first, second in frame.class_pairs:
-            assert first != second
-            assert min(len(telling_drawbacks(*pair)) for pair in ((first, second), (second, first))) >= 2, frame.name
-
-
-def test_telling_drawbacks_can_be_said_of_the_referent_alone():
-    for referent in SENSES:
-        for other in SENSES:
-            for drawback in telling_drawbacks(referent, other):
-                assert drawback.sense == referent
-                assert other not in drawback.also
-
-
-def test_there_are_at_least_ten_frames_with_unique_names():
-    assert len({frame.name for frame in FRAMES}) == len(FRAMES) >= 10
 
 
 # German agreement, sentence by sentence: every frame with nouns of every gender, read and corrected by hand
@@ -150,16 +102,6 @@ def test_the_goldens_show_every_frame_with_objects_and_subjects_of_every_gender(
     every = {(frame.name, gender) for frame in FRAMES for gender in GENDERS}
     assert {(derivation.frame.name, derivation.object.gender) for derivation in shown} == every
     assert {(derivation.frame.name, derivation.subject.gender) for derivation in shown} == every
-
-
-def test_the_goldens_show_an_attribute_in_every_case_and_gender():
-    shown = [derive(choices) for choices, *_ in GOLDENS]
-    nominative = {("nominative", d.subject.gender) for d in shown if d.subject_attribute and not d.subject_has_no}
-    after_no = {("no", d.subject.gender) for d in shown if d.subject_attribute and d.subject_has_no}
-    oblique = {(d.frame.case, d.object.gender) for d in shown if d.object_attribute}
-    cases = ("nominative", "no", "accusative", "dative")
-    missing = {(case, gender) for case in cases for gender in GENDERS} - nominative - after_no - oblique
-    assert not missing
 
 
 # Splits: a pair of nouns lives in one of them, positions point at the right words, and nothing cheap predicts
@@ -248,22 +190,6 @@ def test_it_both_nouns_and_the_pronoun_occur_once_each():
         assert german["es"] + german["er"] + german["sie"] == german[sentence.pronoun] == 1, sentence.target
 
 
-def test_a_span_of_time_goes_with_negated_clauses_only():
-    spans = [sentence for sentence in EVERYTHING if sentence.derivation.time and sentence.derivation.time.is_span]
-    assert spans
-    assert all({"nicht", "kein", "keine"} & set(map(bare, sentence.target.split())) for sentence in spans)
-
-
-def test_degrees_fit_the_drawback_and_the_link():
-    conceded = [sentence.source for sentence in EVERYTHING if "although" in sentence.source.lower()]
-    assert conceded
-    assert not [source for source in conceded if " too " in source]
-    for sentence in EVERYTHING:
-        derivation = sentence.derivation
-        allowed = ("", "too", "very") if derivation.drawback.gradable else ("", "still")
-        assert derivation.degree in allowed, sentence.source
-
-
 def test_contrast_pairs_differ_in_one_word_and_the_pronoun_changes():
     assert len({sentence.source for pair in CONTRAST for sentence in pair}) == 2 * len(CONTRAST)
     for first, second in CONTRAST:
@@ -324,19 +250,6 @@ def share_guessed_by(clue: Callable[[PronounSentence], Hashable]) -> float:
 def test_no_cheap_clue_predicts_the_pronoun(clue):
     assert share_guessed_by(clue) < 0.65
     assert share_guessed_by(lambda s: s.derivation.referent.gender) == 1.0
-
-
-def test_sentences_stay_short():
-    lengths = [len(sentence.source.split()) for sentence in TRAIN]
-    assert 11 <= sum(lengths) / len(lengths) <= 14
-    assert max(lengths) <= 21
-
-
-def test_every_noun_is_met_often_enough_to_be_learned():
-    met = Counter(noun for sentence in TRAIN for noun in (sentence.referent, sentence.other))
-    mean = 2 * len(TRAIN) / len(NOUNS)
-    assert min(met.values()) > mean / 2
-    assert max(met.values()) < mean * 2
 
 
 def test_the_training_split_is_the_same_on_every_machine():
@@ -403,11 +316,6 @@ def test_a_swapped_article_sentence_is_right_german():
             "wide": f"Das Tier überquerte den {noun.oblique} nicht, weil er zu breit war.",
         }
         assert swapped.target == expected[sentence.derivation.drawback.english]
-
-
-def test_swapping_is_a_function_of_sentence_and_seed():
-    assert swap_referent(TEST[0], seed=3) == swap_referent(TEST[0], seed=3)
-    assert len({swap_referent(TEST[0], seed).referent for seed in range(20)}) > 3
 
 
 # Measures: what counts as the right pronoun in a translator's output, whole or damaged

@@ -2,7 +2,6 @@
 
 import pytest
 
-from regard.errors import ArgumentError, RegardError
 from regard_lab.text import Tokeniser, translation_data
 from regard_lab.text.pronouns import make_twins, split_of_pair
 from regard_lab.text.translation_data import load_translation_data
@@ -80,16 +79,3 @@ def test_a_group_that_is_larger_than_a_batch_is_taken_apart():
     assert task.left_out == 0
     rows = sum(len(task.batch(step).source) for step in range(task.batches.steps_per_epoch))
     assert rows == len(pairs)
-
-
-def test_twins_of_a_users_file_are_refused(tmp_path):
-    (tmp_path / "pairs.tsv").write_text("a\tb\n" * 3)
-    with pytest.raises(ArgumentError, match="embedded corpus"):
-        load_translation_data([str(tmp_path / "pairs.tsv")], twins=True)
-
-
-def test_counts_that_do_not_add_up_are_refused():
-    tokeniser = Tokeniser.train([SENTENCES[0].source, SENTENCES[0].target], 300)
-    pairs = load_translation_data(["pronouns"], twins=True).train[:3]
-    with pytest.raises(RegardError, match="together counts 2 pairs, and there are 3"):
-        TranslationTask(pairs, [], tokeniser, together=(2,))

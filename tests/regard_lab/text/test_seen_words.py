@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import CheckpointError
 from regard_lab.text import SeenWords, Tokeniser
-from regard_lab.text.seen_words import remark_on_scripts, split_unspaced
+from regard_lab.text.seen_words import remark_on_scripts
 from regard_lab.training.recipes import LanguageModelTraining, TranslationTraining
 
 SEEN = SeenWords.of(["The animal didn't cross the street.", "It was well-known in Köln; room 12 was empty!"])
@@ -66,15 +66,6 @@ def test_a_damaged_list_is_refused_by_a_sentence():
             SeenWords.from_json(text)
 
 
-def test_mistakes_are_sentences():
-    with pytest.raises(ArgumentError, match="lines is one string"):
-        SeenWords.of("a b")
-    with pytest.raises(ArgumentError, match="a line is 3"):
-        SeenWords.of([3])
-    with pytest.raises(ArgumentError, match="text is None"):
-        SEEN.unknown(None)
-
-
 CHINESE, THAI, KOREAN = "这只动物没有过马路，因为它太累了。", "สัตว์ไม่ได้ข้ามถนน", "동물은 길을 건너지 않았다."
 ENGLISH = "The animal didn't cross the street."
 
@@ -94,14 +85,6 @@ def test_text_without_spaces_is_noticed(text):
 )  # fmt: skip
 def test_other_text_is_not_remarked_on(lines, kind):
     assert remark_on_scripts(lines, kind) is None
-
-
-def test_letters_keep_their_marks_and_other_words_stay_whole():
-    parts = list(split_unspaced(f"{THAI}cats"))
-    assert "".join(parts) == f"{THAI}cats"
-    assert parts[-1] == "cats"
-    assert parts[0] == "สั"
-    assert list(split_unspaced("didn't")) == ["didn't"]
 
 
 def test_an_unknown_word_of_chinese_is_a_letter_and_not_a_sentence():

@@ -1,12 +1,8 @@
-"""Kill a trainer again and again with SIGKILL; print what became of its runs. Run by test_kill.py.
+"""Kill a trainer again and again with SIGKILL, and tell what became of its runs.
 
-    kill_trainers.py FOLDER KILLS SEED
-
-torch is imported once; each trainer is a fork of this process, so that kills fall into training and not into
-imports. One JSON object on standard output: kills, runs, identical, unreadable, kills_while_saving.
+Each trainer is a fork of this process, so that kills fall into training and not into imports.
 """
 
-import json
 import os
 import random
 import shutil
@@ -46,7 +42,8 @@ def is_readable(run: Path) -> bool:
     return True
 
 
-def main(folder: Path, kills: int, seed: int) -> None:
+def kill_trainers(folder: Path, kills: int, seed: int) -> dict[str, int]:
+    """How many kills and runs there were, and how many runs ended in other bits or could not be read."""
     torch.set_num_threads(1)
     draw, found = random.Random(seed), {"kills": 0, "runs": 0, "identical": 0, "unreadable": 0, "kills_while_saving": 0}
     train_toy(folder / "warm")  # every import that training makes happens here, once
@@ -63,7 +60,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
             _, status = os.waitpid(process, 0)
             if os.WIFEXITED(status):  # it was done before the kill
                 if os.WEXITSTATUS(status) != 0:
-                    raise SystemExit("a trainer that was not killed failed")
+                    raise RuntimeError("a trainer that was not killed failed")
                 break
             found["kills"] += 1
             found["kills_while_saving"] += any(run.glob(".*.writing-*"))
@@ -71,8 +68,4 @@ def main(folder: Path, kills: int, seed: int) -> None:
         found["runs"] += 1
         same_log = log_without_times(run) == log_without_times(folder / "whole")
         found["identical"] += seals(run) == seals(folder / "whole") and same_log
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    return found

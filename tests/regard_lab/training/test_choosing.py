@@ -19,7 +19,6 @@ from regard_lab.training.recipes.choosing import (
     Amount,
     TrainingBudget,
     choose,
-    fitting_heads,
     fitting_size,
     fitting_vocabulary,
 )
@@ -48,15 +47,6 @@ def test_what_is_given_wins(recipe):
     for name, value in chosen_by(recipe, {"minutes": 10.0}).settings.items():
         if value is not None:
             assert name not in chosen_by(recipe, {"minutes": 10.0, name: value}).settings
-
-
-def test_the_same_counts_give_the_same_settings_and_the_sentence_names_them():
-    choices = [chosen_by(TranslationTraining, {"minutes": 10.0}) for _ in range(2)]
-    assert choices[0] == choices[1]
-    found, said = choices[0].settings, choices[0].reason
-    assert said.startswith("chosen for 18,000 pairs (1,400,000 characters) and 10 minutes: size small (dim 128")
-    assert f"rate {found['learning_rate']:g}" in said
-    assert f"vocabulary up to {found['vocab_size']:,}" in said
 
 
 def test_sizes_and_vocabularies_grow_with_the_data_and_sizes_with_the_budget():
@@ -104,16 +94,6 @@ def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
     assert chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings["dropout"] == 0.3
 
 
-def test_a_given_dim_gets_a_row_and_heads_that_fit_it():
-    for dim in range(2, 600):
-        heads = fitting_heads(dim, 8)
-        assert dim % heads == 0
-        assert heads == 1 or dim // heads % 2 == 0
-    assert "cooldown" not in choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"schedule": "cosine"}).settings
-    assert choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"dim": 96}).settings["learning_rate"] == 4e-3  # that of tiny, 64
-    assert choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"dim": 18}).settings["heads"] == 3
-
-
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "text.txt"
@@ -147,18 +127,6 @@ def test_a_batch_holds_four_of_the_longest_rows():
     ):
         assert chosen_by(recipe, {name: 3_000}).settings["batch_tokens"] == 12_000
         assert chosen_by(recipe, {name: 16}).settings["batch_tokens"] == 1_000
-
-
-def test_a_config_of_its_own_is_trained_as_it_stands(text):
-    config = LanguageModelTraining.Config(data=(str(text),), dim=16, heads=2, layers=1)
-    said = []
-    assert LanguageModelTraining(config, said.append).prepare().config == config
-    assert not [line for line in said if line.startswith("chosen")]
-
-
-def test_a_size_that_does_not_exist_is_refused_before_the_data_are_read(tmp_path):
-    with pytest.raises(ArgumentError, match=r"size is 'smal'; .*small"):
-        TranslationTraining.of(tmp_path / "run", {"data": ("nowhere.tsv",)}, size="smal")
 
 
 def test_an_encoder_that_comes_from_a_run_keeps_its_sizes_and_gets_a_low_rate():

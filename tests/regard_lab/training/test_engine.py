@@ -11,7 +11,7 @@ import torch
 from toy_training import CONFIG, ToyTask, make_model
 
 from regard.errors import DataError
-from regard_lab.training.config import TrainingConfig, learning_rate_at
+from regard_lab.training.config import TrainingConfig
 from regard_lab.training.engine import Engine, Workers
 
 
@@ -119,12 +119,6 @@ def test_the_gradient_is_clipped_to_the_limit():
     clipped = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
     assert sums.gradient_norm > 0.02
     assert float(clipped) == pytest.approx(0.01, rel=1e-3)
-
-
-def test_a_step_takes_the_learning_rate_of_its_number():
-    engine = engine_of(make_model(), ToyTask())
-    assert engine.step(4).learning_rate == learning_rate_at(CONFIG, 5)
-    assert {group["lr"] for group in engine.optimiser.param_groups} == {learning_rate_at(CONFIG, 5)}
 
 
 def test_a_loss_that_is_not_finite_changes_neither_weights_nor_optimiser():

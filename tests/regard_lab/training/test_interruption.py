@@ -13,8 +13,7 @@ from regard_lab.training.checkpoint import folder_lock
 from regard_lab.training.loop import Interruption
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
 def test_the_first_signal_asks_and_the_second_raises(first, second):
     with Interruption() as interruption:
         assert not interruption.requested
@@ -78,10 +77,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path, monkeypatch, call):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, call, full)
-    with (
-        pytest.raises(CheckpointError, match="lock cannot be written: No space left on device"),
-        folder_lock(tmp_path),
-    ):
+    with pytest.raises(CheckpointError, match="lock cannot be written: No space left on device"), folder_lock(tmp_path):
         pytest.fail("the lock was not written")
 
 

@@ -26,17 +26,6 @@ def model(dropout=0.0):
     return LanguageModel(LanguageConfig(vocab_size=TOKENISER.vocab_size, dim=16, heads=2, layers=1, dropout=dropout))
 
 
-def test_gradient_checkpointing_changes_no_bit_of_what_is_learned(tmp_path):
-    config = TrainingConfig(steps=3, warmup_steps=1)
-    for checkpointing in (True, False):
-        torch.manual_seed(5)
-        sizes = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 2, "layers": 2}
-        drops = {"dropout": 0.1, "attention_dropout": 0.1}
-        reader = LanguageModel(LanguageConfig(**sizes, **drops, gradient_checkpointing=checkpointing))
-        train(reader, task(), config, tmp_path / str(checkpointing), cpu=True)
-    assert seals(tmp_path / "True") == seals(tmp_path / "False")
-
-
 def rows(batch):
     return [tuple(i for i in row if i != PAD) for row in batch.next.tolist()]
 
@@ -95,26 +84,6 @@ def test_an_indifferent_model_needs_the_bits_that_arithmetic_says():
 def test_validation_holds_every_held_out_id_once():
     found = [i for batch in task().validation_batches() for row in rows(batch) for i in row]
     assert found == [*TOKENISER.encode(HELD_OUT[0]), END]
-
-
-def test_the_gradient_does_not_depend_on_how_a_step_is_cut(tmp_path):
-    """Two micro-batches of unequal numbers of ids against the same blocks at once."""
-
-    class Together(LanguageTask):
-        def batch(self, index):
-            rows = self.batches.at(2 * index) + self.batches.at(2 * index + 1)
-            return self._train.batch(rows)
-
-    def weights(kind, accumulate, folder):
-        one = model()
-        data = kind(DOCUMENTS, HELD_OUT, TOKENISER, block=11, batch_tokens=47, seed=3)
-        assert len({sum(map(len, rows(data.batch(index)))) for index in range(2)}) == 2 or kind is Together
-        train(one, data, TrainingConfig(steps=1, accumulate=accumulate, warmup_steps=0), folder, cpu=True)
-        return one.state_dict()
-
-    apart, together = weights(LanguageTask, 2, tmp_path / "apart"), weights(Together, 1, tmp_path / "together")
-    for name, tensor in apart.items():
-        torch.testing.assert_close(tensor, together[name], rtol=1e-4, atol=2e-6)
 
 
 def test_a_crash_in_the_middle_of_an_epoch_changes_no_bit(tmp_path):

@@ -11,7 +11,7 @@ from regard.errors import ArgumentError
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 from regard_lab.text.batches import pad
-from regard_lab.training.recipes.masked_words import MASK, MaskedWordTask, _samples, hide_words
+from regard_lab.training.recipes.masked_words import MASK, MaskedWordTask, hide_words
 
 TEXTS = [f"the bird number {n} sang {'long ' * (n % 5)}in the street" for n in range(23)]
 TOKENISER = Tokeniser.train(TEXTS, 300)
@@ -114,17 +114,3 @@ def test_the_fingerprint_tells_other_texts_and_orders_apart():
     assert all(other.fingerprint() != kept for other in others)
     with pytest.raises(ArgumentError, match="nothing to learn from"):
         MaskedWordTask([""], [], TOKENISER)
-
-
-def test_a_sample_shows_the_ids_that_the_model_reads_without_padding_and_the_words_asked_for(tmp_path):
-    few = task()
-    lines = _samples(TOKENISER, few)(encoder(), tmp_path)
-    batch = few.validation_batches()[0]
-    assert (batch.ids == PAD).any()
-    asked = iter(batch.words.tolist())
-    for row, places, shown in zip(batch.ids, batch.places, range(0, len(lines), 4), strict=False):
-        text = [i for i in row.tolist() if i != PAD]
-        words = [next(asked) for _ in range(int(places.sum()))]
-        assert lines[shown] == f"text   {' '.join(TOKENISER.pieces(text))}"
-        assert lines[shown + 1] == f"asked  {' '.join(TOKENISER.pieces(words))}"
-        assert len(lines[shown + 2].split(" ")) >= len(words)

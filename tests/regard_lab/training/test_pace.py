@@ -1,19 +1,14 @@
 """A training without a number of steps: planned from the time used, or ended by patience and a cooldown after it."""
 
 import dataclasses
-from itertools import pairwise
 
 import pytest
 from toy_training import CONFIG, CrashError, at_step, crash, log_without_times, seals, train_toy
 
 import regard_lab.training.record as clock_module
 from regard.errors import ArgumentError
-from regard.storage.files import replace_file
-from regard.storage.sealed_json import read_sealed, render_sealed
-from regard_lab.models.storage import read_checkpoints
-from regard_lab.training import StepDone, TrainingConfig, Validated, learning_rate_at, read_log
-from regard_lab.training.checkpoint import LATER, read_training
-from regard_lab.training.config import step_when_time_ends
+from regard_lab.training import StepDone, TrainingConfig, Validated, read_log
+from regard_lab.training.checkpoint import read_training
 
 TIMED = dataclasses.replace(
     CONFIG, steps=None, minutes=10.0, schedule="constant", cooldown=0.5, validate_every=None, save_every=None,
@@ -66,13 +61,6 @@ def test_the_cooldown_is_reached_on_a_machine_that_becomes_slower(tmp_path, monk
     assert found[max(found)] < 0.25 * CONFIG.learning_rate
 
 
-def test_the_rate_follows_from_the_plan_that_the_log_has(tmp_path, monkeypatch):
-    train_toy(tmp_path, TIMED, progress=Machine(monkeypatch, step=3.0))
-    lines = [line for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "training"]
-    for before, line in pairwise(lines):
-        assert line["learning_rate"] == learning_rate_at(TIMED, line["step"], before["last_step"])
-
-
 def test_a_crash_changes_no_bit_where_each_step_takes_as_long_as_before(tmp_path, monkeypatch):
     """The plan is in the checkpoint. The lost steps are done again within the same time, here on a clock of our own."""
     machine = Machine(monkeypatch, step=20.0)
@@ -113,17 +101,3 @@ def test_settings_that_never_end_are_refused():
         TrainingConfig(steps=None)
     with pytest.raises(ArgumentError, match="the cosine falls to the last step, which patience does not name"):
         TrainingConfig(steps=None, patience=3, schedule="cosine")
-
-
-def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
-    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6))
-    path = tmp_path / read_checkpoints(tmp_path).last / "training.json"
-    content = read_sealed(path)
-    content["state"] = {name: value for name, value in content["state"].items() if name not in LATER}
-    replace_file(path, render_sealed(content))
-    assert train_toy(tmp_path, resume=True).steps == 12
-
-
-def test_a_plan_made_after_the_time_is_over_ends_now():
-    assert step_when_time_ends(7, 61.0, 60.0) == 7
-    assert step_when_time_ends(1, 0.0, 60.0) > 10**9

@@ -7,9 +7,9 @@ import pytest
 import torch
 from toy_training import CONFIG, ToyTask, at_step, log_without_times, make_model, seals, train_toy
 
-from regard.errors import ArgumentError, RegardError
+from regard.errors import RegardError
 from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints
-from regard_lab.training import Saved, Started, StepDone, StepSkipped, Validated
+from regard_lab.training import Saved, Started, StepDone, StepSkipped
 from regard_lab.training import record as clock_module
 from regard_lab.training.checkpoint import read_training
 from regard_lab.training.engine import Engine, Workers
@@ -64,13 +64,6 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run_with_what_was_saved_
     assert all(tensor.isfinite().all() for tensor in load_model(tmp_path).state.values())
 
 
-def test_patience_without_validation_batches_is_refused(tmp_path):
-    task = ToyTask()
-    task.validation_batches = list
-    with pytest.raises(ArgumentError, match="no validation batches"):
-        train_toy(tmp_path, dataclasses.replace(CONFIG, patience=3), task)
-
-
 def test_without_validation_batches_the_last_model_is_the_one_to_load(tmp_path):
     task = ToyTask()
     task.validation_batches = list
@@ -93,12 +86,6 @@ def test_minutes_are_a_cap_that_counts_earlier_sessions(tmp_path, monkeypatch):
     now = 5_000_000.0  # the days between two sessions count for nothing
     second = train_toy(tmp_path, dataclasses.replace(long, minutes=1.5), resume=True, progress=ten_seconds_a_step)
     assert (second.stopped, second.steps, second.wall_seconds) == ("minutes", 9, 90.0)
-
-
-def test_a_run_that_ends_was_validated_at_its_last_step(tmp_path):
-    events = []
-    train_toy(tmp_path, dataclasses.replace(CONFIG, steps=5), progress=events.append)
-    assert [event.step for event in events if isinstance(event, Validated)] == [4, 5]
 
 
 def test_an_interrupted_run_saves_at_once_and_does_not_validate(tmp_path):

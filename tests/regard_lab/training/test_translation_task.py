@@ -11,7 +11,7 @@ from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard_lab.text.batches import encode_pairs
 from regard_lab.training import TrainingConfig, Validated, train
-from regard_lab.training.recipes.translation import TranslationTask, TranslationTraining, translation_samples
+from regard_lab.training.recipes.translation import TranslationTask, TranslationTraining
 
 PAIRS = [Pair(f"sentence number {n} {'long ' * (n % 5)}", f"Satz Nummer {n} {'lang ' * (n % 4)}") for n in range(40)]
 TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)
@@ -148,11 +148,6 @@ def test_a_batch_that_cannot_hold_every_pair_is_refused_with_the_number_it_needs
         TranslationTask([Pair("word " * 60, "Wort " * 60)], [], enough.tokeniser, batch_tokens=16)
 
 
-def test_a_run_that_was_begun_with_small_batches_goes_on(tmp_path):
-    given = {**written(tmp_path, [*PAIRS, Pair("word " * 60, "Wort " * 60)]), "batch_tokens": 20}
-    assert TranslationTraining.of(tmp_path / "run", given).prepare(begun=tmp_path / "run").task.left_out > 0
-
-
 def test_the_fingerprint_tells_other_data_and_other_orders_apart():
     kept = task().fingerprint()
     assert kept == task().fingerprint()
@@ -164,13 +159,3 @@ def test_the_fingerprint_tells_other_data_and_other_orders_apart():
         TranslationTask(PAIRS, PAIRS[:6], TOKENISER, batch_tokens=120, seed=3),
     ]
     assert all(other.fingerprint() != kept for other in others)
-
-
-def test_samples_are_the_first_few_sentences_that_are_not_long(tmp_path):
-    pairs = [Pair("a" * length, "b") for length in (121, 120, 119, 500, 1, 2, 3)]
-    model = TranslationTransformer(
-        TranslationTransformer.Config(vocab_size=TOKENISER.vocab_size, dim=8, heads=2)
-    ).eval()
-    told = translation_samples(TOKENISER, pairs)(model, tmp_path / "picture.png")
-    sources = [line.split()[1] for line in told if line.startswith("source ")]
-    assert [len(source) for source in sources] == [120, 119, 1, 2]

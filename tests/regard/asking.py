@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
+from fuzz.judging import EACH, SMALL, takes_softmax
 
 from regard.backends import BACKENDS
 from regard.core.backend import Offer
 from regard.core.call import make_problem
 from regard.core.plan import AttentionDetail, make_plan
-from regard.core.problem import Problem
 from regard.core.result import checked_wants
-from regard.testing import make_qkv
+
+HERE = takes_softmax(EACH)
+PLAIN = takes_softmax(("causal",))  # they compute patterns with nothing to skip
+LEARNING = takes_softmax(EACH, learns=True)  # they have gradients
 
 
-def limit_of(backend: str, problem: Problem) -> str | None:
-    """The reason with which a backend must refuse a problem by its declared limits, or None if it must compute it."""
-    reasons = (limit(problem.projected) for limit in BACKENDS[backend].limits)
-    return next((reason for reason in reasons if reason is not None), None)
-
-
-def _computing(learns: bool = False, device: str = "cpu", patterns: tuple[str, ...] = ("causal",)) -> list[str]:
-    """The backends that compute a small call of softmax with one of these patterns, by their declared limits."""
-    calls = [make_problem(*make_qkv(requires_grad=learns), pattern=one) for one in patterns]
-    problems = [replace(call, device=device) for call in calls]
-    return [name for name in BACKENDS if any(limit_of(name, one) is None for one in problems)]
-
-
-EACH = ("causal", "strided(2)", "causal_window(3)")  # for each backend of softmax one that it computes
-HERE = _computing(patterns=EACH)
-PLAIN = _computing()  # they compute patterns with nothing to skip
-LEARNING = _computing(learns=True, patterns=EACH)  # they have gradients
-ON_CUDA = _computing(device="cuda", patterns=EACH)
+def cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut everything into small blocks, so that small calls reach the code that otherwise only large calls reach."""
+    for module, name, size in SMALL:
+        monkeypatch.setattr(module, name, size)
 
 
 def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> AttentionDetail:
@@ -48,7 +37,7 @@ def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any)
 
 
 def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> bool:
-    """Whether this backend offers to compute a call. The grid checks that it offers what it should."""
+    """Whether this backend offers to compute a call. The fuzzer checks that it offers what it should."""
     options.pop("dropout_seed", None)
     return isinstance(
         BACKENDS[backend].assess(make_problem(q, k, v, want=checked_wants(want), **options).projected), Offer
