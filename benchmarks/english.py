@@ -27,6 +27,7 @@ from regard_lab.seeing.relations import Link, Looks, from_neighbours, join, look
 from regard_lab.seeing.transformers import english_model, explore_pretrained
 from regard_lab.teaching.report import REPORTS, read_report, write_report
 from regard_lab.text.pronouns import SENSES, make_split
+from regard_lab.text.pronouns.splits import Split
 
 # nouns that do it, places that it is done to; of the sentences that choose, and of those that score
 CHOOSING, SCORED = "choosing", "scored"
@@ -280,7 +281,7 @@ def transfer_figures(reader: Reader) -> dict[str, Any]:
     """
     recipe, records = TransferRecipe(), []
     for seed in SEEDS:
-        sizes = {"train": recipe.sentences, "valid": recipe.valid, "test": recipe.test}
+        sizes: dict[Split, int] = {"train": recipe.sentences, "valid": recipe.valid, "test": recipe.test}
         splits = {part: labelled(make_split(part, size, seed)) for part, size in sizes.items()}
         vectors = {part: features(reader, [pair.source for pair in some[: max(LABELS) if part == "train" else None]])
                    for part, some in splits.items()}  # fmt: skip

@@ -23,7 +23,7 @@ def english_folder() -> Path:
         MissingPackageError: the package is not installed.
     """
     spec = find_spec(PACKAGE.replace("-", "_"))  # does not import it
-    for place in (spec and spec.submodule_search_locations) or ():
+    for place in (spec.submodule_search_locations if spec else None) or ():
         if (folder := Path(place) / "model").is_dir():
             return folder
     raise MissingPackageError(
