@@ -49,11 +49,13 @@ def lesson(
         key: value for key, value in {"TEXT": text, "SEED": seed, "RUN": run and str(run)}.items() if value is not None
     }
     console = None if as_json else out_console(width=100)
-    shown = []
+    shown: list[Shown] = []
+    waiting: list[tuple[Cell, list[Shown]]] = []  # a text that is refused is refused before anything is printed
     for cell, things in page.run(changed, lenient=bool(changed)):
         shown += things
-        if console is not None:
-            _print_cell(cell, things, console)
+        waiting.append((cell, things))
+        while shown and waiting and console is not None:
+            _print_cell(*waiting.pop(0), console)
     if png is not None:
         _draw(shown, png)
     if as_json:

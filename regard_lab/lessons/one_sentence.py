@@ -47,9 +47,9 @@ with figure(
     panels[0].set_yticks(range(6), words, fontsize=9.5)
     panels[1].add_patch(Rectangle((-0.5, 0.5), 24, 1, fill=False, edgecolor=QUERY, linewidth=2))
     left, middle, right = below.subplots(1, 3, width_ratios=[1, 1, 1.15])
-    left.barh(range(6), scores, color=[KEY] * 6)
+    left.barh(range(6), scores.tolist(), color=[KEY] * 6)
     left.set_title("scores of “is”: q · k", fontsize=10, color=KEY, fontweight="bold")
-    middle.barh(range(6), weights, color=[colours()(0.25 + 0.75 * float(weight) / 0.5) for weight in weights])
+    middle.barh(range(6), weights.tolist(), color=[colours()(0.25 + 0.75 * float(weight) / 0.5) for weight in weights])
     middle.set_title("weights: softmax, sum 1", fontsize=10, color="#0b2a5b", fontweight="bold")
     for axes, numbers in ((left, scores), (middle, weights)):
         for row, number in enumerate(numbers.tolist()):

@@ -16,6 +16,7 @@ from regard_lab.teaching.estimates import Verdict
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LONG = 14  # rows from which a page folds a table
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
 
 
@@ -54,8 +55,11 @@ class Table:
 
     def _repr_markdown_(self) -> str:
         rows = [self.columns, ("---",) * len(self.columns), *self.rows]
-        lines = (f"| {' | '.join(cell if row is rows[1] else escaped(cell) for cell in row)} |" for row in rows)
-        return "\n".join([f"**{escaped(self.title)}**", "", *lines])
+        lines = [f"| {' | '.join(cell if row is rows[1] else escaped(cell) for cell in row)} |" for row in rows]
+        if len(self.rows) <= LONG:
+            return "\n".join([f"**{escaped(self.title)}**", "", *lines])
+        title = f"{escaped(self.title)} ({len(self.rows)} rows)"
+        return "\n".join([f"<details markdown><summary>{title}</summary>", "", *lines, "", "</details>"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +181,6 @@ def escaped(text: str) -> str:
     >>> escaped("a|b <script> [x](y) $5")
     'a\\|b &lt;script> \\[x](y) \\$5'
     """
-    for letter in "\\`|[_$*":
+    for letter in "\\`|[_$":
         text = text.replace(letter, f"\\{letter}")
     return text.replace("&", "&amp;").replace("<", "&lt;")

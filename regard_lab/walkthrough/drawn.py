@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,148 +21,126 @@ from regard_lab.walkthrough.steps import RANDOM_NOTE, FileWeights
 DRAWS = ("normal", "uniform")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """The sizes of the layer and how its weights are drawn.
-
-    Args:
-        dim, heads, kv_heads: of the layer.
-        query_dim, key_dim, value_dim: sizes of the queries, keys and values of a head; None for dim / heads, and for
-            key_dim that of the queries.
-        score, positions, causal: as for `walk`.
-        draw: "normal" (such that queries and keys have about unit variance) or "uniform" (from 0 to 1).
-        seed: of the table of vectors; the draws of the other weights follow it.
-        weights_seed: of the other weights, if they have their own seed.
+def new_layer(
+    dim: int,
+    heads: int,
+    *,
+    kv_heads: int | None,
+    query_dim: int | None,
+    key_dim: int | None,
+    value_dim: int | None,
+    score: str,
+    positions: str,
+    causal: bool,
+) -> MultiHeadAttention:
+    """The layer, with weights that are not drawn yet; options as for `walk`.
 
     Raises:
-        ArgumentError: sizes below 1, or that do not divide.
-    """
-
-    dim: int
-    heads: int
-    kv_heads: int | None
-    query_dim: int | None
-    key_dim: int | None
-    value_dim: int | None
-    score: str
-    positions: str
-    causal: bool
-    draw: str
-    seed: int
-    weights_seed: int | None
-
-    def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("query_dim", "key_dim", "value_dim")}
-        for name, size in sizes.items():
-            if size is not None:
-                whole(name, size, 1)
-        divides = (self.query_dim or self.key_dim) is not None and self.value_dim is not None
-        if min(self.dim, self.heads) < 1 or (self.dim % self.heads and not divides):
-            raise ArgumentError(
-                f"dim {self.dim} is not divisible by {count_of(self.heads, 'heads')}; choose "
-                f"another dim or another number of heads"
-            )
-        if self.positions == "sinusoidal" and self.dim % 2:
-            raise ArgumentError(f"sinusoidal positions need an even dim, and dim is {self.dim}")
-
-    def layer(self) -> MultiHeadAttention:
-        """The layer, with weights that are not drawn yet.
-
-        Raises:
-            ArgumentError: sizes that do not fit.
-        """
-        heads = self.heads
-        size = self.query_dim if self.query_dim is not None else self.key_dim
-        size = self.dim // heads if size is None else size
-        key_dim = size if self.key_dim is None else self.key_dim
-        score = new_score(self.score, size, key_dim)
-        if self.positions == "rotary" and key_dim != size:
-            raise ArgumentError(
-                f"rotary positions rotate queries and keys of one size, and query_dim is {size}, key_dim {key_dim}"
-            )
-        return MultiHeadAttention(
-            self.dim,
-            heads,
-            kv_heads=self.kv_heads,
-            head_dim=size,
-            value_dim=self.dim // heads if self.value_dim is None else self.value_dim,
-            pattern="causal" if self.causal else None,
-            mechanism=Softmax(score),
-            positions=Rotary() if self.positions == "rotary" else None,
-            projection_bias=False,
+        ArgumentError: sizes of heads below 1, or sizes that do not divide or fit.
+    """  # fmt: skip
+    for name, given in (("query_dim", query_dim), ("key_dim", key_dim), ("value_dim", value_dim)):
+        if given is not None:
+            whole(name, given, 1)
+    divides = (query_dim or key_dim) is not None and value_dim is not None
+    if dim % heads and not divides:
+        raise ArgumentError(
+            f"dim {dim} is not divisible by {count_of(heads, 'heads')}; choose another dim or another number of heads"
         )
+    if positions == "sinusoidal" and dim % 2:
+        raise ArgumentError(f"sinusoidal positions need an even dim, and dim is {dim}")
+    size = query_dim or key_dim or dim // heads
+    scores = new_score(score, size, key_dim or size)
+    if positions == "rotary" and (key_dim or size) != size:
+        raise ArgumentError(
+            f"rotary positions rotate queries and keys of one size, and query_dim is {size}, key_dim {key_dim}"
+        )
+    return MultiHeadAttention(
+        dim, heads, kv_heads=kv_heads, head_dim=size, value_dim=value_dim or dim // heads,
+        pattern="causal" if causal else None, mechanism=Softmax(scores),
+        positions=Rotary() if positions == "rotary" else None, projection_bias=False,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A layer and a table of vectors (words, dim) in float64, and where each of their weights comes from."""
+    """A layer and a table of vectors (words, dim) in float64; the seeds of both, and the names of given weights."""
 
     layer: MultiHeadAttention
     table: torch.Tensor
-    sizes: Sizes
+    seed: int
+    weights_seed: int | None
     given: frozenset[str]
 
     def origin(self, name: str) -> str:
         """Where the weights of a name come from, in a few words."""
         if name in self.given:
             return "given"
-        seed = self.sizes.weights_seed
-        return f"drawn with seed {self.sizes.seed if seed is None or name == 'table' else seed}"
+        own = self.weights_seed is not None and name != "table"
+        return f"drawn with seed {self.weights_seed if own else self.seed}"
 
     def notes(self) -> tuple[str, ...]:
-        """Which weights are random, and what is computed from them; nothing if all were given."""
+        """Which weights are random, and which results depend on them; nothing if all were given.
+
+        Scores need all weights but W_v and W_o, and context vectors all but W_o.
+        """
         random = [name for name in _places(self.layer, self.table) if name not in self.given]
         if not random or not self.given:
             return (RANDOM_NOTE,) if random else ()
-        return (
-            f"{_and(random)} {'is' if len(random) == 1 else 'are'} not given but random. {_random_results(random)}",
-        )
+        if not {*random} <= {"W_v", "W_o"}:
+            results = (
+                "Scores and weights depend on random numbers, so it means nothing which word gets most weight; watch "
+                "how the numbers are calculated."
+            )
+        elif "W_v" in random:
+            results = (
+                "Scores and weights are computed from given numbers only; the context vectors and the output depend on "
+                "random ones."
+            )
+        else:
+            results = (
+                "Scores, weights and context vectors are computed from given numbers only; the output depends on "
+                "random ones."
+            )
+        *before, last = random
+        names = f"{', '.join(before)} and {last} are" if before else f"{last} is"
+        return (f"{names} not given but random. {results}",)
 
 
-def _random_results(random: Sequence[str]) -> str:
-    """Which results depend on random weights: scores need all weights but W_v and W_o, context vectors no W_o."""
-    if not {*random} <= {"W_v", "W_o"}:
-        return (
-            "Scores and weights depend on random numbers, so it means nothing which word gets most weight; watch how "
-            "the numbers are calculated."
-        )
-    results = "context vectors and the output depend" if "W_v" in random else "output depends"
-    kept = "Scores and weights" if "W_v" in random else "Scores, weights and context vectors"
-    return f"{kept} are computed from given numbers only; the {results} on random ones."
-
-
-def _and(names: Sequence[str]) -> str:
-    """
-    >>> _and(["W_v", "W_o"]), _and(["W_o"])
-    ('W_v and W_o', 'W_o')
-    """
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
-
-
-def draw(vocabulary: Sequence[str], sizes: Sizes, given: Mapping[str, torch.Tensor] | None) -> Drawn:
-    """Draw a layer and a table of vectors, and replace the weights that are given.
+def draw(
+    vocabulary: Sequence[str],
+    dim: int,
+    new: Callable[[], MultiHeadAttention],
+    law: str,
+    seed: int,
+    weights_seed: int | None,
+    given: Mapping[str, torch.Tensor] | None,
+) -> Drawn:
+    """Draw a table of vectors and the weights of a new layer, and replace those that are given.
 
     Numbers are drawn in float32, in the order table, W_q, W_k, W_v, W_o, those of the score; the state of torch's
-    generator is left unchanged.
+    generator is left unchanged. By the law "normal", queries and keys have about unit variance; by "uniform", weights
+    are from 0 to 1.
 
     Raises:
         ArgumentError: sizes that do not fit, or given weights with an unknown name or another shape.
-    """
+    """  # fmt: skip
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(sizes.seed)
-        table = torch.randn(len(vocabulary), sizes.dim)
-        layer = sizes.layer()
-        if sizes.weights_seed is not None:
-            torch.manual_seed(sizes.weights_seed)
-        for projection in layer.children():
-            if isinstance(projection, nn.Linear):
-                _fill(projection.weight, sizes.draw, sizes.dim)
-        for learned in layer.mechanism.learned.values():
-            _fill(learned, sizes.draw, learned.shape[-1])
+        torch.manual_seed(seed)
+        table = torch.randn(len(vocabulary), dim)
+        layer = new()
+        if weights_seed is not None:
+            torch.manual_seed(weights_seed)
+        weights = [(part.weight, dim) for part in layer.children() if isinstance(part, nn.Linear)]
+        weights += [(learned, learned.shape[-1]) for learned in layer.mechanism.learned.values()]
+        for weight, inputs in weights:
+            if law == "uniform":
+                nn.init.uniform_(weight)
+            else:
+                nn.init.normal_(weight, std=inputs**-0.5)
     layer, table = layer.double().eval().requires_grad_(False), table.double()
     if given is not None:
         _replace(_places(layer, table), given, vocabulary)
-    return Drawn(layer, table, sizes, frozenset(given or ()))
+    return Drawn(layer, table, seed, weights_seed, frozenset(given or ()))
 
 
 def read_weights(path: str | Path) -> FileWeights:
@@ -185,13 +163,6 @@ def read_weights(path: str | Path) -> FileWeights:
     except (SafetensorError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{path} cannot be read as safetensors: {reason}") from error
-
-
-def _fill(weight: torch.Tensor, law: str, inputs: int) -> None:
-    if law == "uniform":
-        nn.init.uniform_(weight)
-    else:
-        nn.init.normal_(weight, std=inputs**-0.5)
 
 
 def _places(layer: MultiHeadAttention, table: torch.Tensor) -> dict[str, torch.Tensor]:

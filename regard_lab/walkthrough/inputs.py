@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from regard.bias import ALiBi
 from regard.layers import MultiHeadAttention
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
@@ -51,42 +52,36 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
             )  # fmt: skip
 
 
-def embed_words(
-    walker: Walker, names: tuple[str, str, str], words: Axis, positions: str, writing: Writing = ROWS
-) -> str:
-    """Add the steps from ids to vectors, with sinusoidal positions if requested; return the name of the vectors."""
-    ids, embeddings, x = names
-    dim = walker.values["table"].shape[1]
-    size, of = numbered("numbers", dim), "" if x == "x" else " of the context"
-    waves = positions == "sinusoidal"
+def embed_words(walker: Walker, prefix: str, words: Axis, positions: str, writing: Writing = ROWS) -> str:
+    """Add the steps from `{prefix}ids` to vectors, with sinusoidal positions if requested; return their name."""
+    dim, waves = walker.values["table"].shape[1], positions == "sinusoidal"
+    axes, of, x = (
+        writing.axes(words, numbered("numbers", dim)),
+        " of the context" if prefix else "",
+        "c" if prefix else "x",
+    )
+    embeddings = f"{prefix}embeddings" if waves else x
     walker.step(
-        f"{embeddings if waves else x} = {writing.turned(f'F.embedding({ids}, table)', whole=False)}",
+        f"{embeddings} = {writing.turned(f'F.embedding({prefix}ids, table)', whole=False)}",
         f"Embeddings{of}", "Each id selects its row of the table: the vector of the word.",
-        f"{'e' if waves else x}_i = E_{{id_i}}", axes=writing.axes(words, size),
+        f"{'e' if waves else x}_i = E_{{id_i}}", axes=axes,
     )  # fmt: skip
-    if waves:
-        _add_waves(walker, embeddings, x, words, of, writing)
-    return x
-
-
-def _add_waves(walker: Walker, embeddings: str, x: str, words: Axis, of: str, writing: Writing) -> None:
-    """Add the steps for sinusoidal positions."""
-    dim, name = walker.values["table"].shape[1], "positions" if x == "x" else "context_positions"
-    angles, axes = f"{name}_angles", writing.axes(words, numbered("numbers", dim))
+    if not waves:
+        return x
     speeds = f"10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})"
-    walker.step(
-        f"{angles} = {writing.angles(len(words), speeds)}",
+    angles = walker.step(
+        f"{prefix}positions_angles = {writing.angles(len(words), speeds)}",
         f"Angles{of}", "The position times frequencies from 1 down to about 1 / 10000.", "θ_{ic} = i · 10000^{-2c/d}",
         axes=writing.axes(words, numbered("numbers", dim // 2)),
     )  # fmt: skip
     walker.step(
-        f"{name} = {writing.waves(angles)}", f"Positions{of}",
+        f"{prefix}positions = {writing.waves(angles)}", f"Positions{of}",
         "A sine and a cosine for each angle: fast and slow waves that encode the position of a word.",
         "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=axes,
     )  # fmt: skip
-    walker.step(
-        f"{x} = {embeddings} + {name}", f"Embeddings with positions{of}", "The sum encodes the word and its position.",
-        f"{x}_i = e_i + p_i", axes=axes,
+    return walker.step(
+        f"{x} = {embeddings} + {prefix}positions", f"Embeddings with positions{of}",
+        "The sum encodes the word and its position.", f"{x}_i = e_i + p_i", axes=axes,
     )  # fmt: skip
 
 
@@ -163,57 +158,43 @@ def embed_run(
     )  # fmt: skip
 
 
-def through_stack(walker: Walker, model: Stack, words: Axis, h: str, layer: int) -> tuple[str, Block]:
-    """Add the steps up to a layer of a language model or text encoder; return the name of its input and the layer."""
-    axes = words, numbered("numbers", model.config.dim)
-    h = _before(walker, h, layer, "blocks", "layer(h)", axes)
-    x = _normed(walker, h, f"model.blocks[{layer}].attention_norm", axes)
-    block = model.blocks[layer]
-    assert isinstance(block, Block)
-    return x, block
+def enter_layer(
+    walker: Walker, model: Stack | TranslationTransformer, words: Axis, seen: Axis | None, h: str, layer: int
+) -> tuple[str, MultiHeadAttention, ALiBi | None]:
+    """Add the steps up to an attention layer of a model, that of a text or of a translator's source.
 
+    With a context that is `seen`, up to the cross-attention of a translator; the output of its encoder becomes `c`.
 
-def through_encoder(
-    walker: Walker, model: TranslationTransformer, words: Axis, h: str, layer: int
-) -> tuple[str, MultiHeadAttention]:
-    """The same for the encoder of a translator."""
-    axes, own = (words, numbered("numbers", model.config.dim)), model.encoder[layer]
-    assert isinstance(own, EncoderLayer)
-    h = _before(walker, h, layer, "encoder", "layer(h, None)", axes)
-    norm = f"model.encoder[{layer}].around_attention.norm"
-    return _normed(walker, h, norm, axes) if own.around_attention.norm_first else h, own.attention
-
-
-def through_decoder(
-    walker: Walker, model: TranslationTransformer, words: Axis, seen: Axis, h: str, layer: int
-) -> tuple[str, MultiHeadAttention]:
-    """The same for the cross-attention of a translator's decoder; the output of the encoder becomes `c`."""
-    size, own = numbered("numbers", model.config.dim), model.decoder[layer]
-    axes, name = (words, size), f"model.decoder[{layer}]"
-    assert isinstance(own, DecoderLayer)
-    says = "The encoder reads the context; its output gives the keys and values."
-    walker.step("c = model.encode(context_ids[None])[0][0]", "The encoder's vectors", says, axes=(seen, size))
-    start = 0 if own.cross_attention.pattern.compares_positions else None
-    call = f"layer(h, c[None], live=None, context_live=None, context_q_start={start})"
-    h = _before(walker, h, layer, "decoder", call, axes)
-    walker.step(
-        f"looked = {name}.around_self_attention({h}[None], {name}.self_attention)[0]", "After self-attention",
-        "The target words first attend to each other.", axes=axes,
-    )  # fmt: skip
-    if not own.around_cross_attention.norm_first:
-        return "looked", own.cross_attention
-    return _normed(walker, "looked", f"{name}.around_cross_attention.norm", axes), own.cross_attention
-
-
-def _before(walker: Walker, h: str, layer: int, stack: str, call: str, axes: tuple[Axis, Axis]) -> str:
-    """Add the step that applies the earlier layers."""
-    if layer == 0:
-        return h
-    says = f"The output of layer{'s 0 to' if layer > 1 else ''} {layer - 1}."
-    line = f"deeper = reduce(lambda h, layer: {call}, model.{stack}[:{layer}], {h}[None])[0]"
-    return walker.step(line, "After the earlier layers", says, axes=axes)
-
-
-def _normed(walker: Walker, h: str, norm: str, axes: tuple[Axis, Axis]) -> str:
-    says = "The norm scales every vector to about the same length; the result is the input of attention."
-    return walker.step(f"x = {norm}({h})", "Normalised", says, f"x_i = norm({h[0]}_i)", axes=axes)
+    Returns:
+        The name of the layer's input, the layer, and its bias by distance.
+    """
+    size, bias, first = numbered("numbers", model.config.dim), None, True
+    axes = words, size
+    if isinstance(model, Stack):
+        stack, call, norm, own = "blocks", "layer(h)", "attention_norm", model.blocks[layer]
+        assert isinstance(own, Block)
+        attention, bias = own.attention, own.bias
+    elif seen is None:
+        stack, call, norm, own = "encoder", "layer(h, None)", "around_attention.norm", model.encoder[layer]
+        assert isinstance(own, EncoderLayer)
+        attention, first = own.attention, own.around_attention.norm_first
+    else:
+        stack, norm, own = "decoder", "around_cross_attention.norm", model.decoder[layer]
+        assert isinstance(own, DecoderLayer)
+        attention, first = own.cross_attention, own.around_cross_attention.norm_first
+        start = 0 if attention.pattern.compares_positions else None
+        call = f"layer(h, c[None], live=None, context_live=None, context_q_start={start})"
+        says = "The encoder reads the context; its output gives the keys and values."
+        walker.step("c = model.encode(context_ids[None])[0][0]", "The encoder's vectors", says, axes=(seen, size))
+    name = f"model.{stack}[{layer}]"
+    if layer > 0:
+        says = f"The output of layer{'s 0 to' if layer > 1 else ''} {layer - 1}."
+        line = f"deeper = reduce(lambda h, layer: {call}, model.{stack}[:{layer}], {h}[None])[0]"
+        h = walker.step(line, "After the earlier layers", says, axes=axes)
+    if seen is not None:
+        line = f"looked = {name}.around_self_attention({h}[None], {name}.self_attention)[0]"
+        h = walker.step(line, "After self-attention", "The target words first attend to each other.", axes=axes)
+    if first:
+        says = "The norm scales every vector to about the same length; the result is the input of attention."
+        h = walker.step(f"x = {name}.{norm}({h})", "Normalised", says, f"x_i = norm({h[0]}_i)", axes=axes)
+    return h, attention, bias

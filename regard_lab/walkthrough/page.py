@@ -14,7 +14,7 @@ from importlib.resources import files
 
 import torch
 
-from regard.arguments import count_of, of_kind
+from regard.arguments import count_of
 from regard_lab.seeing.terminal import visible, visible_text
 from regard_lab.walkthrough.steps import Axis, Step, Walk, opening_code
 from regard_lab.walkthrough.tables import (
@@ -25,10 +25,12 @@ from regard_lab.walkthrough.tables import (
     WEIGHTS,
     Gap,
     NumberTable,
+    check_walk,
     elsewhere,
     formula_mathml,
     kept,
     largest,
+    sections,
     shade,
     shown,
     signed_colours,
@@ -38,11 +40,8 @@ from regard_lab.walkthrough.tables import (
 )
 
 ROW, FITTING = 10, 12  # a single row of more than FITTING columns is divided into tables of ROW columns
-NUMBERS, BRIEF, HEADS = (
-    64,
-    20,
-    16,
-)  # the most columns of numbers (in a brief page) and the most heads; words are never omitted
+NUMBERS, BRIEF = 64, 20  # the most columns of numbers, and in a brief page; words are never omitted
+HEADS = 16  # the most heads
 
 
 def to_html(walk: Walk) -> str:
@@ -53,17 +52,19 @@ def to_html(walk: Walk) -> str:
     >>> "&lt;script&gt;" in page, "<script" in page
     (True, False)
     """
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    check_walk(walk)
     style = files("regard_lab.walkthrough").joinpath("page.css").read_text(encoding="utf-8") + _palette()
-    rules = f"default-src 'none'; style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'"
-    title = f"{_heading(walk)}: {_text(' '.join(walk.words))}"
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    rules = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    heading = "A Transformer, step by step" if walk.brief else "Attention, step by step"
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{rules}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>",
+            f"<title>{heading}: {_text(' '.join(walk.words))}</title>\n<style>{style}</style>\n</head>\n<body>",
             '<a class="skip" href="#steps">To the steps</a>',
+            f"<header>\n<h1>{heading}</h1>",
             *_opening(walk),
             '<main id="steps">',
             *_sections(walk),
@@ -75,7 +76,6 @@ def to_html(walk: Walk) -> str:
 
 
 def _opening(walk: Walk) -> Iterator[str]:
-    yield f"<header>\n<h1>{_heading(walk)}</h1>"
     yield _word_list("The words", Axis("words", walk.words, walk.word))
     if walk.context:
         yield "<p>They attend to:</p>"
@@ -96,39 +96,26 @@ def _opening(walk: Walk) -> Iterator[str]:
         said = _text(one.described)
         yield f'<tr><th scope="row"><code>{_text(one.name)}</code></th><td>{what}</td><td>{said}</td></tr>'
     yield "</table>"
-    if walk.call is not None:
-        code = "\n".join(escape("\n".join(lines)) for lines in opening_code(walk.call))
+    if walk.call:
+        code = escape("\n".join(opening_code(walk.call)))
         yield f"<p>To run the lines below in Python, run these two first:</p>\n<pre><code>{code}</code></pre>"
     yield "</details>\n</header>\n<nav aria-label='Parts'><ol>"
-    sections = dict.fromkeys(step.section for step in walk.steps)
-    yield from (f'<li><a href="#part-{at}">{_text(name)}</a></li>' for at, name in enumerate(sections, start=1))
+    yield from (f'<li><a href="#part-{at}">{_text(title)}</a></li>' for at, title, _ in sections(walk))
     yield "</ol></nav>"
 
 
 def _sections(walk: Walk) -> Iterator[str]:
-    section = number = 0
-    current: str | None = None
-    for step in walk.steps:
-        if step.section != current:
-            if current is not None:
-                yield "</details></section>" if walk.brief else "</section>"
-            section, number, current = section + 1, 0, step.section
-            heading = f'<h2 id="part-{section}">{section}. {_text(current)}</h2>'
-            if walk.brief:
-                heading = f'<details class="part"{_opened(walk, current)}>\n<summary>{heading}</summary>'
-            yield f'<section aria-labelledby="part-{section}">\n{heading}'
-        number += 1
-        yield from _step(step, f"{section}.{number}", walk)
-    yield "</details></section>" if walk.brief else "</section>"
-
-
-def _heading(walk: Walk) -> str:
-    return "A Transformer, step by step" if walk.brief else "Attention, step by step"
-
-
-def _opened(walk: Walk, section: str) -> str:
-    """The last part, with the output, is open at first; the layers are folded."""
-    return " open" if section == walk.steps[-1].section else ""
+    """The parts; those of a whole model are folded at first, but for the last, with the output."""
+    parts = list(sections(walk))
+    for number, title, steps in parts:
+        heading = f'<h2 id="part-{number}">{number}. {_text(title)}</h2>'
+        if walk.brief:
+            opened = " open" if number == len(parts) else ""
+            heading = f'<details class="part"{opened}>\n<summary>{heading}</summary>'
+        yield f'<section aria-labelledby="part-{number}">\n{heading}'
+        for place, step in steps:
+            yield from _step(step, place, walk)
+        yield "</details></section>" if walk.brief else "</section>"
 
 
 def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
@@ -142,10 +129,11 @@ def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
         yield f"<p>{_text(step.says)}</p>"
     if step.formula:
         yield formula_mathml(step.formula)
-    yield f'<pre><code>{_code(step.line)}</code></pre>\n<p class="faint">{step.shape}{of}</p>\n</div>\n<div>'
+    code = re.sub(r"([(\[])", r"\1<wbr>", escape(step.line))  # may be wrapped after opening brackets
+    yield f'<pre><code>{code}</code></pre>\n<p class="faint">{step.shape}{of}</p>\n</div>\n<div>'
     if isinstance(step.value, torch.Tensor):
         deepest = largest(step)
-        all_tables = list(tables(step, brief))
+        all_tables = tables(step, brief)
         for table in all_tables[:HEADS]:
             yield from _table(table, step, deepest, walk)
         if (more := len(all_tables) - HEADS) > 0:
@@ -154,11 +142,6 @@ def _step(step: Step, number: str, walk: Walk) -> Iterator[str]:
     else:
         yield _word_list(step.title, step.axes[0])
     yield "</div>\n</article>"
-
-
-def _code(line: str) -> str:
-    """A line of code that may be wrapped after opening brackets."""
-    return re.sub(r"([(\[])", r"\1<wbr>", escape(line))
 
 
 def _table(table: NumberTable, step: Step, deepest: float, walk: Walk) -> Iterator[str]:
@@ -172,36 +155,33 @@ def _table(table: NumberTable, step: Step, deepest: float, walk: Walk) -> Iterat
         some = columns[start : start + at_once]
         yield f"<table><caption>{_text(table.title)}</caption>" if table.title else "<table>"
         corner = "<td></td>" if labelled else ""
-        yield f"<thead><tr>{corner}{''.join(_heads(table.columns, some))}</tr></thead>\n<tbody>"
+        heads = "".join(_head(table.columns, at, "col") for at in some)
+        yield f"<thead><tr>{corner}{heads}</tr></thead>\n<tbody>"
         for place, values in enumerate(table.values.tolist()):
             head = _head(table.rows, place, "row") if labelled else ""
-            cells = (_gap() if isinstance(at, Gap) else _cell(values[at], deepest, step, walk.decimals) for at in some)
+            cells = (
+                '<td class="gap">…</td>' if isinstance(at, Gap) else _cell(values[at], deepest, step, walk.decimals)
+                for at in some
+            )  # fmt: skip
             yield f"<tr>{head}{''.join(cells)}</tr>"
         yield "</tbody>\n</table>"
     yield "</div>"
 
 
-def _heads(axis: Axis, columns: list[int | Gap]) -> Iterator[str]:
-    for at in columns:
-        yield f'<th scope="col">{at.count} more</th>' if isinstance(at, Gap) else _head(axis, at, "col")
-
-
-def _head(axis: Axis, place: int, scope: str) -> str:
+def _head(axis: Axis, place: int | Gap, scope: str) -> str:
+    if isinstance(place, Gap):
+        return f'<th scope="{scope}">{place.count} more</th>'
     chosen = ' class="chosen"' if place == axis.chosen else ""
     label = _word(axis.labels[place])
-    if axis.unit != "words":
-        return f'<th scope="{scope}"{chosen}>{label}</th>'
-    return f'<th scope="{scope}"{chosen}>{place + 1} <bdi title="{label}">{label}</bdi></th>'
+    if axis.unit == "words":
+        label = f'{place + 1} <bdi title="{label}">{label}</bdi>'
+    return f'<th scope="{scope}"{chosen}>{label}</th>'
 
 
 def _cell(value: float, deepest: float, step: Step, decimals: int) -> str:
     colour = shade(value, deepest, step.scale)
     name = "" if colour is None else f' class="{colour[0]}{colour[1] if colour[0] != "h" else ""}"'
     return f"<td{name}>{shown(value, decimals)}</td>"
-
-
-def _gap() -> str:
-    return '<td class="gap">…</td>'
 
 
 def _legend(step: Step, deepest: float) -> Iterator[str]:
@@ -229,28 +209,22 @@ def _closing(walk: Walk) -> Iterator[str]:
 
 
 def _palette() -> str:
-    """The style sheet of the cell colours, one class for each shade."""
-    rules, dark = [], []
-    for level in range(len(WEIGHTS)):
-        for place, colours in ((rules, weight_colours(level)), (dark, weight_colours(level, dark=True))):
-            place.append(".w{}{{background:#{};color:#{}}}".format(level, *colours))
-    for letter in "pn":
-        for level in range(1, LEVELS + 1):
-            colour, share = signed_colours(letter, level)
-            rules.append(f".{letter}{level}{{background:#{colour}{round(255 * share):02x}}}")
-    weights = ",".join(f"#{colour}" for colour in WEIGHTS)
-    (blue, share), (orange, _) = signed_colours("n", LEVELS), signed_colours("p", LEVELS)
-    ends = [f"#{colour}{round(255 * share):02x}" for colour in (blue, orange)]
-    rules.append(f".weights{{background:linear-gradient(90deg,{weights})}}")
-    dark.append(f".weights{{background:linear-gradient(90deg,{','.join(f'#{colour}' for colour in DARK_WEIGHTS)})}}")
-    rules.append(
-        f".signed{{background:linear-gradient(90deg,{ends[0]},#{NEGATIVE}00 50%,#{POSITIVE}00 50%,{ends[1]})}}"
+    """The style sheet of the cell colours, one class for each shade; those of the weights for both papers."""
+    light, dark = (
+        [
+            *(".w{}{{background:#{};color:#{}}}".format(at, *weight_colours(at, dark)) for at in range(len(scale))),
+            f".weights{{background:linear-gradient(90deg,{','.join(f'#{colour}' for colour in scale)})}}",
+        ]
+        for dark, scale in ((False, WEIGHTS), (True, DARK_WEIGHTS))
     )
-    return "\n".join([*rules, "@media (prefers-color-scheme: dark) {", *dark, "}"])
-
-
-def _digest(style: str) -> str:
-    return f"sha256-{b64encode(sha256(style.encode()).digest()).decode()}"
+    signed = {
+        f"{letter}{level}": f"#{colour}{round(255 * share):02x}"
+        for letter in "pn" for level in range(1, LEVELS + 1) for colour, share in [signed_colours(letter, level)]
+    }  # fmt: skip
+    light += [f".{name}{{background:{colour}}}" for name, colour in signed.items()]
+    ends = f"{signed[f'n{LEVELS}']},#{NEGATIVE}00 50%,#{POSITIVE}00 50%,{signed[f'p{LEVELS}']}"
+    light.append(f".signed{{background:linear-gradient(90deg,{ends})}}")
+    return "\n".join([*light, "@media (prefers-color-scheme: dark) {", *dark, "}"])
 
 
 def _text(text: str) -> str:

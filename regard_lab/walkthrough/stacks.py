@@ -6,18 +6,20 @@ decoder's self-attention, `Q_c0` in its cross-attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import nn
 
 from regard.arguments import count_of
+from regard.bias import ALiBi
 from regard.layers import FeedForward, MultiHeadAttention
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
 from regard_lab.models.language import Stack
-from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
+from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer, Residual
 from regard_lab.walkthrough.heads import Naming, every_head
 from regard_lab.walkthrough.inputs import embed_run
 from regard_lab.walkthrough.layer import Scene, give_layer, give_slopes
@@ -26,21 +28,13 @@ from regard_lab.walkthrough.steps import Axis, Walker, numbered
 
 @dataclass
 class Stage:
-    """A stack of layers that is walked through.
-
-    Args:
-        walker: runs the lines.
-        words: the words whose vectors go through the stack; the chosen one is followed.
-        scope: "" for a model with one stack, "e" for the encoder, "d" for the decoder.
-        origin: where weights come from, in a few words.
-        explained: explanations that were given already; each is given once.
-    """
+    """A stack of layers that is walked through."""
 
     walker: Walker
-    words: Axis
-    scope: str
-    origin: str
-    explained: set[str] = field(default_factory=set)
+    words: Axis  # whose vectors go through the stack; the chosen one is followed
+    scope: str  # "" for a model with one stack, "e" for the encoder, "d" for the decoder
+    origin: str  # of the weights, in a few words
+    explained: set[str] = field(default_factory=set)  # explanations that were given already; each is given once
 
     @property
     def word(self) -> int:
@@ -106,32 +100,50 @@ def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
     return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, f"{name[0]}_i + {part[0]}_i", axes=axes)
 
 
-def around(
-    stage: Stage, h: str, norm: nn.Module, names: tuple[str, str], part: Callable[[str], str], what: str, first: bool
+@dataclass(frozen=True)
+class Part:
+    """A part of a layer with its norm and residual."""
+
+    what: str
+    norm: nn.Module
+    first: bool  # the norm comes before the part; else it comes after the residual
+    inner: str  # the name of the normed vectors that the part reads
+    after: str  # the name of the result
+    run: Callable[[str], str]  # adds the steps of the part for vectors of a name, and returns the name of its output
+
+
+def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str:
+    """Add the parts of a layer, and check the result, whose name is returned, against a call of the layer on `h`."""
+    before = h
+    for part in parts:
+        if part.first:
+            h = added(stage, h, part.run(normed(stage, part.norm, h, part.inner)), part.after, part.what)
+        else:
+            h = normed(stage, part.norm, added(stage, h, part.run(h), f"sum_{part.after}", part.what), part.after)
+    stage.walker.check(call.format(f"{before}[None]"), h)
+    return h
+
+
+def attend(
+    stage: Stage,
+    layer: MultiHeadAttention,
+    tag: str,
+    kind: str,
+    x: str,
+    *,
+    seen: Axis | None = None,
+    bias: ALiBi | None = None,
 ) -> str:
-    """Add a part with its norm and residual; return the name of the result.
+    """Add the steps of attention in all heads, which reads `x`, or the vectors `c` of the words that are seen.
 
-    Args:
-        stage: the stack.
-        h: the name of the vectors that come in.
-        norm: before the part if `first`, else after the residual.
-        names: of the normed vectors that the part reads, and of the result.
-        part: adds the steps of the part for vectors of a name, and returns the name of its output.
-        what: the part in words.
-        first: whether the norm comes first.
-    """
-    inner, after = names
-    if first:
-        return added(stage, h, part(normed(stage, norm, h, inner)), after, what)
-    return normed(stage, norm, added(stage, h, part(h), f"sum_{after}", what), after)
-
-
-def attend(stage: Stage, scene: Scene, tag: str, kind: str) -> str:
-    """Add the steps of attention in all heads; return the name of the output.
+    Returns:
+        The name of the output.
 
     Raises:
         UnsupportedError: a mechanism that a walkthrough cannot show.
-    """
+    """  # fmt: skip
+    c, read = (x, stage.words) if seen is None else ("c", seen)
+    scene = Scene(layer, stage.words, read, x, c, stage.word, 0, lambda name: stage.origin, bias)
     give_layer(stage.walker, scene, tag)
     return every_head(stage.walker, scene, Naming(kind, tag, stage.scope, stage.once))
 
@@ -142,7 +154,7 @@ ACTIVATED = {
 }  # fmt: skip
 
 
-def feed(stage: Stage, layer: FeedForward, x: str, tag: str) -> str:
+def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
     """Add the steps of a feed-forward network; return the name of its output."""
     walker, lines = stage.walker, {}
     for name, projection in (("in", layer.widen), ("gate", layer.gate), ("out", layer.narrow)):
@@ -158,24 +170,14 @@ def feed(stage: Stage, layer: FeedForward, x: str, tag: str) -> str:
         line = f"{activated.format(lines['gate'])} * ({lines['in']})"
         formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
     else:
-        line, formula = (
-            activated.format(lines["in"]),
-            f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")"),
-        )
+        line = activated.format(lines["in"])
+        formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
     says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
     walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=(stage.words, wide))
     formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
     says = stage.once("A second matrix maps the hidden layer back to the size of the word's vector.")
     axes = stage.words, numbered("numbers", layer.dim)
     return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
-
-
-def scene_of(
-    stage: Stage, attention: MultiHeadAttention, x: str, read: tuple[str, Axis] | None = None, bias: object = None
-) -> Scene:
-    """The scene of an attention layer in a stack: it reads `x`, or the vectors and words of `read`."""
-    c, words = (x, stage.words) if read is None else read
-    return Scene(attention, stage.words, words, x, c, stage.word, 0, lambda name: stage.origin, bias)  # ty: ignore
 
 
 LIKELIEST = 5  # words of a distribution that are listed
@@ -236,18 +238,18 @@ def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
         assert isinstance(block, Block)
         walker.section = f"Layer {number} of {count_of(len(model.blocks), 'layers')}"
 
-        def look(x: str, block: Block = block, tag: str = f"_{number}") -> str:
-            return attend(stage, scene_of(stage, block.attention, x, bias=block.bias), tag, kind)
-
-        def think(x: str, block: Block = block, tag: str = f"_{number}") -> str:
-            return feed(stage, block.feed_forward, x, tag)
-
-        before = h
-        h = around(stage, h, block.attention_norm, (f"x_{number}", f"h{number}a"), look, "attention", first=True)
-        h = around(
-            stage, h, block.feed_forward_norm, (f"y_{number}", f"h{number + 1}"), think, "feed-forward", first=True
-        )
-        walker.check(f"model.blocks[{number}]({before}[None])[0]", h)
+        tag = f"_{number}"
+        parts = (
+            Part(
+                "attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
+                partial(attend, stage, block.attention, tag, kind, bias=block.bias),
+            ),
+            Part(
+                "feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",
+                partial(feed, stage, block.feed_forward, tag),
+            ),
+        )  # fmt: skip
+        h = through_layer(stage, h, parts, f"model.blocks[{number}]({{}})[0]")
     return h
 
 
@@ -260,11 +262,16 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     for number, layer in enumerate(model.encoder):
         assert isinstance(layer, EncoderLayer)
         walker.section = f"Encoder, layer {number} of {count_of(len(model.encoder), 'layers')}"
-        h = _encode(encoder, layer, h, number)
+        parts = (
+            _part("attention", layer.around_attention, f"x_e{number}", f"h{number}a",
+                  partial(attend, encoder, layer.attention, f"_e{number}", "Self-attention")),
+            _part("feed-forward", layer.around_feed_forward, f"y_e{number}", f"h{number + 1}",
+                  partial(feed, encoder, layer.feed_forward, f"_e{number}")),
+        )  # fmt: skip
+        h = through_layer(encoder, h, parts, f"model.encoder[{number}]({{}}, None)[0]")
     walker.section = "The encoder's output"
     says = "What the decoder looks at: one vector for each word of the context, computed once."
-    if not isinstance(model.encoder_norm, torch.nn.Identity):
-        h = normed(encoder, model.encoder_norm, h, "normed")
+    h = normed(encoder, model.encoder_norm, h, "normed")
     walker.step(f"c = {h}", "The encoder's output", says, axes=(seen, numbered("numbers", model.config.dim)))
     walker.check("model.encode(context_ids[None])[0][0]", "c")
     start = 0 if model.cross_pattern.compares_positions else None
@@ -272,7 +279,16 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
     for number, layer in enumerate(model.decoder):
         assert isinstance(layer, DecoderLayer)
         walker.section = f"Decoder, layer {number} of {count_of(len(model.decoder), 'layers')}"
-        g = _decode(decoder, layer, g, number, seen, start)
+        parts = (
+            _part("self-attention", layer.around_self_attention, f"x_d{number}", f"g{number}a",
+                  partial(attend, decoder, layer.self_attention, f"_d{number}", "Masked self-attention")),
+            _part("cross-attention", layer.around_cross_attention, f"x_c{number}", f"g{number}c",
+                  partial(attend, decoder, layer.cross_attention, f"_c{number}", "Cross-attention", seen=seen)),
+            _part("feed-forward", layer.around_feed_forward, f"y_d{number}", f"g{number + 1}",
+                  partial(feed, decoder, layer.feed_forward, f"_d{number}")),
+        )  # fmt: skip
+        call = f"model.decoder[{number}]({{}}, c[None], live=None, context_live=None, context_q_start={start})[0]"
+        g = through_layer(decoder, g, parts, call)
     walker.section = "The output"
     final = normed(decoder, model.decoder_norm, g, "final")
     if final != "final":
@@ -280,41 +296,8 @@ def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen:
         walker.step(f"final = {final}", "The decoder's output", "The vectors of the last layer are scored.", axes=axes)
 
 
-def _encode(stage: Stage, layer: EncoderLayer, h: str, number: int) -> str:
-    tag, first = f"_e{number}", layer.around_attention.norm_first
-    before = h
-    h = around(
-        stage, h, layer.around_attention.norm, (f"x{tag}", f"h{number}a"),
-        lambda x: attend(stage, scene_of(stage, layer.attention, x), tag, "Self-attention"), "attention", first,
-    )  # fmt: skip
-    h = around(
-        stage, h, layer.around_feed_forward.norm, (f"y{tag}", f"h{number + 1}"),
-        lambda x: feed(stage, layer.feed_forward, x, tag), "feed-forward", first,
-    )  # fmt: skip
-    stage.walker.check(f"model.encoder[{number}]({before}[None], None)[0]", h)
-    return h
-
-
-def _decode(stage: Stage, layer: DecoderLayer, g: str, number: int, seen: Axis, start: int | None) -> str:
-    own, cross, first = f"_d{number}", f"_c{number}", layer.around_self_attention.norm_first
-    before = g
-    g = around(
-        stage, g, layer.around_self_attention.norm, (f"x{own}", f"g{number}a"),
-        lambda x: attend(stage, scene_of(stage, layer.self_attention, x), own, "Masked self-attention"),
-        "self-attention", first,
-    )  # fmt: skip
-    g = around(
-        stage, g, layer.around_cross_attention.norm, (f"x{cross}", f"g{number}c"),
-        lambda x: attend(stage, scene_of(stage, layer.cross_attention, x, ("c", seen)), cross, "Cross-attention"),
-        "cross-attention", first,
-    )  # fmt: skip
-    g = around(
-        stage, g, layer.around_feed_forward.norm, (f"y{own}", f"g{number + 1}"),
-        lambda x: feed(stage, layer.feed_forward, x, own), "feed-forward", first,
-    )  # fmt: skip
-    call = f"model.decoder[{number}]({before}[None], c[None], live=None, context_live=None, context_q_start={start})"
-    stage.walker.check(f"{call}[0]", g)
-    return g
+def _part(what: str, around: Residual, inner: str, after: str, run: Callable[[str], str]) -> Part:
+    return Part(what, around.norm, around.norm_first, inner, after, run)
 
 
 def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Axis, spell: str) -> None:
@@ -339,27 +322,25 @@ def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Ax
         walker.check("model(ids[None])[0]", "scores")
         _distribute(walker, stage.words, vocabulary, spell, "the word at this place", stage.origin)
     elif isinstance(head, ClassesHead):
-        _classify(stage, head, final, model.config.dim)
+        _classify(stage, head, final, dim)
 
 
-def _classify(stage: Stage, head: ClassesHead, final: str, dim: int) -> None:
+def _classify(stage: Stage, head: ClassesHead, final: str, size: Axis) -> None:
     """Add the head that sorts a text into classes."""
-    walker, size = stage.walker, numbered("numbers", dim)
-    pooled = f"{final}[0]" if head.pooling == "first" else f"{final}.mean(0)"
-    says = "The vector of the text: " + ("that of its first word." if head.pooling == "first" else "the mean.")
-    walker.step(f"pooled = {pooled}", "Pooling", says, axes=(size,))
+    walker, first = stage.walker, head.pooling == "first"
+    says = "The vector of the text: " + ("that of its first word." if first else "the mean.")
+    walker.step(f"pooled = {final}{'[0]' if first else '.mean(0)'}", "Pooling", says, axes=(size,))
     for name, part in (("dense", head.dense), ("classes", head.to_classes)):
         stage.give(f"W_{name}", part.weight, "matrix of the head")
         stage.give(f"b_{name}", part.bias, "bias of the head")
-    says = "A matrix and tanh."
-    walker.step("dense = torch.tanh(W_dense @ pooled + b_dense)", "The head", says, "u = tanh(W p + b)", axes=(size,))
-    classes = numbered("classes", head.to_classes.out_features)
-    walker.step(
-        "scores = W_classes @ dense + b_classes", "Scores of the classes", "One score for each class.", axes=(classes,)
-    )
+    line = "dense = torch.tanh(W_dense @ pooled + b_dense)"
+    walker.step(line, "The head", "A matrix and tanh.", "u = tanh(W p + b)", axes=(size,))
+    classes = (numbered("classes", head.to_classes.out_features),)
+    line = "scores = W_classes @ dense + b_classes"
+    walker.step(line, "Scores of the classes", "One score for each class.", axes=classes)
     walker.check("model(ids[None])[0]", "scores")
     says = "The softmax turns the scores into probabilities."
-    walker.step("probabilities = scores.softmax(-1)", "Distribution", says, axes=(classes,), scale="weights")
+    walker.step("probabilities = scores.softmax(-1)", "Distribution", says, axes=classes, scale="weights")
 
 
 def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str, origin: str) -> None:

@@ -1,4 +1,4 @@
-"""What a walkthrough is made of: its words, its steps, the call that made it, and the walker that runs its lines.
+"""What a walkthrough is made of: its words, its steps, the call that makes it, and the walker that runs its lines.
 
 The lines that are shown are executed, so that the numbers shown are the numbers computed.
 """
@@ -6,8 +6,9 @@ The lines that are shown are executed, so that the numbers shown are the numbers
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from inspect import Parameter, signature
@@ -18,7 +19,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import a_string, count_of, shown, whole
+from regard.arguments import a_string, count_of, one_of, whole
 from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
@@ -47,8 +48,7 @@ def split_words(text: str, kept: str = "all") -> list[str]:
     >>> split_words("It didn't cost 3€...")
     ['It', "didn't", 'cost', '3', '€', '...']
     """
-    if a_string("words", kept) not in UNITS:
-        raise ArgumentError(f"words {shown(kept)} do not exist; there are {', '.join(UNITS)}")
+    one_of("words", kept, UNITS)
     kinds: list[str] = []
     for place, letter in enumerate(a_string("text", text)):
         kinds.append(_kind(letter, text[place + 1 : place + 2], kinds))
@@ -111,15 +111,6 @@ def _kind(letter: str, after: str, kinds: list[str]) -> str:
     return "punctuation" if category[0] == "P" else "symbol"
 
 
-@dataclass(frozen=True, eq=False)
-class Opening:
-    """The call that made a walkthrough: the name of the function, its text, and the options that are not defaults."""
-
-    function: str
-    given: tuple[Any, ...]
-    options: dict[str, Any]
-
-
 class FileWeights(dict[str, torch.Tensor]):
     """Tensors by name that were read from a file, with its path, so that a walkthrough can say how to read them."""
 
@@ -128,90 +119,68 @@ class FileWeights(dict[str, torch.Tensor]):
         self.path = path
 
 
-def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Opening:
-    """The call of a function with these values of its parameters.
+def changed(function: Callable[..., Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a function that do not have their defaults, among these values of its parameters.
 
-    >>> call_of(sorted, {"iterable": "ba", "key": None, "reverse": True}).options
+    >>> changed(sorted, {"iterable": "ba", "key": None, "reverse": True})
     {'reverse': True}
     """
-    given, options = [], {}
-    for name, parameter in signature(function).parameters.items():
-        if parameter.kind is not Parameter.KEYWORD_ONLY:
-            given.append(asked[name])
-        elif not _same(asked[name], parameter.default):
-            options[name] = asked[name]
-    return Opening(getattr(function, "__name__", ""), tuple(given), options)
+    options = [one for one in signature(function).parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
+    return {one.name: asked[one.name] for one in options if repr(asked[one.name]) != repr(one.default)}
 
 
-def _same(value: Any, default: Any) -> bool:
-    """Whether an option has its default; a tensor is compared by identity, since == would compare its numbers."""
-    return value is default or (not isinstance(value, torch.Tensor) and value == default)
+def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> str:
+    """The call of a function with these values of its parameters, in Python.
 
+    Weights are read from their file; those that came from no file have to be saved to one first.
 
-def opening_code(call: Opening, room: int = 88, measure: Callable[[str], int] = len) -> list[list[str]]:
-    """The two statements, each as lines of at most `room` characters; `measure` gives the width of a text.
-
-    >>> for lines in opening_code(Opening("walk", ("Life is short",), {"causal": True})): print(lines)
-    ['from regard_lab.walkthrough import walk']
-    ['globals().update(walk("Life is short", causal=True).names())']
+    >>> call_of(sorted, {"iterable": "ba", "key": None, "reverse": True})
+    "sorted('ba', reverse=True)"
     """
-    names = f"import {call.function}{', read_weights' if 'weights' in call.options else ''}"
-    arguments = [list(_literal(value, room, measure)) for value in call.given]
-    arguments += [[f"{name}=", *_literal(value, room, measure)] for name, value in call.options.items()]
-    pieces = ["globals().update(", f"{call.function}("]
-    for place, argument in enumerate(arguments):
-        pieces += [*argument[:-1], argument[-1] + (", " if place < len(arguments) - 1 else "")]
-    statements = ["from regard_lab.walkthrough", f" {names}"], [*pieces, ")", ".names())"]
-    return [_filled(pieces, room, measure) for pieces in statements]
+    parameters = signature(function).parameters.values()
+    arguments = [_literal(asked[one.name]) for one in parameters if one.kind is not Parameter.KEYWORD_ONLY]
+    arguments += [f"{name}={_literal(value)}" for name, value in changed(function, asked).items()]
+    return f"{getattr(function, '__name__', '')}({', '.join(arguments)})"
 
 
-def _literal(value: Any, room: int, measure: Callable[[str], int]) -> Iterator[str]:
-    """A value in pieces between which a line may end: a list in its items, a long string as adjacent literals.
-
-    Weights are the call that reads them; those that came from no file have to be saved to one first.
-    """
+def _literal(value: Any) -> str:
     if isinstance(value, Mapping):
-        *before, last = _literal(value.path if isinstance(value, FileWeights) else "FILE", room, measure)
-        yield from ("read_weights(", *before, f"{last})")
-    elif isinstance(value, str | Path):
-        text = str(value)
-        while measure(quoted(text)) > room - 2:
-            end = 1
-            while measure(quoted(text[: end + 1])) <= room - 2:
-                end += 1
-            yield quoted(text[:end])
-            text = text[end:]
-        yield quoted(text)
-    elif isinstance(value, list | tuple):
-        yield "["
-        for item in value:
-            *before, last = _literal(item, room, measure)
-            yield from (*before, f"{last}, ")
-        yield "]"
-    else:
-        yield repr(value)
+        return f"read_weights({str(getattr(value, 'path', 'FILE'))!r})"
+    return repr(str(value) if isinstance(value, Path) else value)
 
 
-def quoted(text: str) -> str:
-    """A string as Python writes it, in double quotes where that needs no more escapes.
+def opening_code(call: str) -> tuple[str, str]:
+    """The two statements that define what the lines of a walkthrough use.
 
-    >>> print(quoted("it's"), quoted('"it"'), quoted("a\\n"))
-    "it's" '"it"' "a\\n"
+    >>> print("\\n".join(opening_code("walk('Life is short', causal=True)")))
+    from regard_lab.walkthrough import walk
+    globals().update(walk('Life is short', causal=True).names())
     """
-    written = repr(text)
-    return written if '"' in written else f'"{written[1:-1]}"'
+    names = call.partition("(")[0] + (", read_weights" if "weights=read_weights(" in call else "")
+    return f"from regard_lab.walkthrough import {names}", f"globals().update({call}.names())"
 
 
-def _filled(pieces: Sequence[str], room: int, measure: Callable[[str], int]) -> list[str]:
-    """As many pieces in each line as fit; a line that is not inside brackets ends in a backslash."""
-    lines = [""]
-    for piece in pieces:
-        if lines[-1] and measure(lines[-1] + piece.rstrip()) > room:
-            lines[-1] = lines[-1].rstrip() + (" \\" if piece.startswith(" import") else "")
-            lines.append("")
-            piece = piece.lstrip()
-        lines[-1] += piece
-    return lines
+def wrapped_code(code: str, room: int, measure: Callable[[str], int] = len) -> list[str]:
+    """A statement in lines of at most `room` characters, cut after spaces where there are some.
+
+    Each but the last ends in a backslash, which continues a statement and a string. `measure` gives the width of a
+    text.
+
+    >>> print("\\n".join(wrapped_code("from regard_lab.walkthrough import walk", 36)))
+    from regard_lab.walkthrough import \\
+    walk
+    """
+    lines, line = [], ""
+    for letter in UNITS_OF_CODE.findall(code):
+        if measure(line + letter) >= room:
+            end = line.rfind(" ") + 1 or len(line)
+            lines.append(line[:end] + "\\")
+            line = line[end:]
+        line += letter
+    return [*lines, line]
+
+
+UNITS_OF_CODE = re.compile(r"\\(?:x..|u.{4}|U.{8}|.)|.")  # of Python code; an escape is never cut
 
 
 Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
@@ -303,7 +272,7 @@ class Walk:
         decimals: of the numbers in text and page; JSON contains all digits.
         brief: text and page show the numbers of the followed word only; JSON contains all.
         notes: what a reader should know before the first step.
-        call: how the walkthrough was made.
+        call: the call of this package that makes it, in Python.
     """
 
     words: tuple[str, ...]
@@ -316,7 +285,7 @@ class Walk:
     decimals: int = 3
     brief: bool = False
     notes: tuple[str, ...] = ()
-    call: Opening | None = field(default=None, repr=False)
+    call: str = field(default="", repr=False)
 
     @property
     def chosen(self) -> str:
@@ -430,22 +399,10 @@ class Walker:
             )
         self.checks.append(Check(expression, name, difference))
 
-    def walk(
-        self,
-        words: Axis,
-        context: Axis | None,
-        settings: dict[str, Any],
-        *,
-        call: Opening,
-        notes: tuple[str, ...] = (),
-        decimals: int = 3,
-        brief: bool = False,
-    ) -> Walk:
-        """The recorded walkthrough."""
+    def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any], **how: Any) -> Walk:
+        """The recorded walkthrough; `how` are the other fields of a `Walk`."""
         assert words.chosen is not None
         read = () if context is None else context.labels
+        notes = (*how.pop("notes", ()), COUNTING)
         records = tuple(self.given), tuple(self.steps), tuple(self.checks)
-        return Walk(
-            words.labels, read, words.chosen, settings, *records,
-            decimals=decimals, brief=brief, notes=(*notes, COUNTING), call=call,
-        )  # fmt: skip
+        return Walk(words.labels, read, words.chosen, settings, *records, notes=notes, **how)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
 from regard_lab.walkthrough.steps import Axis, Given, Scale, Step, Walk
 
 SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
-FENCES = "()[]|"
 OPERATORS = {"Σ": "∑", "-": "−"}
 FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}  # names of several letters; "ij" is i and j
 
@@ -40,59 +39,44 @@ def formula_text(formula: str) -> str:
 def formula_mathml(formula: str) -> str:
     """The formula as a MathML element, which browsers and screen readers understand without a script.
 
-    Raises:
-        ValueError: a group is not closed.
-
     >>> formula_mathml("q_i")
     '<math display="block"><msub><mi>q</mi><mi>i</mi></msub></math>'
     """
-    return f'<math display="block">{"".join(_Reader(SIGNS.findall(formula)).items())}</math>'
+    return f'<math display="block">{"".join(_elements(iter(SIGNS.findall(formula))))}</math>'
 
 
-class _Reader:
-    """Parses signs from left to right; `_`, `^` and `/` include the element before them."""
+def _elements(signs: Iterator[str]) -> list[str]:
+    """The elements up to the end of the group; `_`, `^` and `/` include the element before them."""
+    elements: list[str] = []
+    for sign in signs:
+        if sign == "}":
+            break
+        if sign in ("_", "^"):
+            elements.append(_scripted(elements.pop(), sign, _element(next(signs), signs)))
+        elif sign == "/":
+            elements.append(f"<mfrac>{elements.pop()}{_element(next(signs), signs)}</mfrac>")
+        else:
+            elements.append(_element(sign, signs))
+    return elements
 
-    def __init__(self, signs: list[str]) -> None:
-        self.signs, self.place = signs, 0
 
-    def items(self, within: bool = False) -> list[str]:
-        elements: list[str] = []
-        while self.place < len(self.signs):
-            sign = self.signs[self.place]
-            if sign == "}" and within:
-                self.place += 1
-                return elements
-            if sign in ("_", "^"):
-                self.place += 1
-                elements.append(_scripted(elements.pop(), sign, self._atom()))
-            elif sign == "/":
-                self.place += 1
-                elements.append(f"<mfrac>{elements.pop()}{self._atom()}</mfrac>")
-            else:
-                elements.append(self._atom())
-        if within:
-            raise ValueError(f"a group of {' '.join(self.signs)} is not closed")
-        return elements
-
-    def _atom(self) -> str:
-        """The next sign or group as one element."""
-        sign = self.signs[self.place]
-        self.place += 1
-        if sign == "{":
-            inside = self.items(within=True)
-            alone = len(inside) == 1 and inside[0].count("<mi>") <= 1
-            return inside[0] if alone else f"<mrow>{''.join(inside)}</mrow>"
-        if sign == "√":
-            return f"<msqrt>{self._atom()}</msqrt>"
-        if sign.startswith('"'):
-            return f"<mtext>{escape(sign[1:-1])}</mtext>"
-        if sign.isdecimal():
-            return f"<mn>{sign}</mn>"
-        if sign in FENCES:
-            return f'<mo stretchy="false">{sign}</mo>'
-        if (sign.isalpha() and sign != "Σ") or sign == "∞":
-            return "".join(f"<mi>{name}</mi>" for name in ([sign] if sign in FUNCTIONS else sign))
-        return f"<mo>{escape(OPERATORS.get(sign, sign))}</mo>"
+def _element(sign: str, signs: Iterator[str]) -> str:
+    """A sign, or the group or root that begins with it, as one element."""
+    if sign == "{":
+        inside = _elements(signs)
+        alone = len(inside) == 1 and inside[0].count("<mi>") <= 1
+        return inside[0] if alone else f"<mrow>{''.join(inside)}</mrow>"
+    if sign == "√":
+        return f"<msqrt>{_element(next(signs), signs)}</msqrt>"
+    if sign.startswith('"'):
+        return f"<mtext>{escape(sign[1:-1])}</mtext>"
+    if sign.isdecimal():
+        return f"<mn>{sign}</mn>"
+    if sign in "()[]|":
+        return f'<mo stretchy="false">{sign}</mo>'
+    if (sign.isalpha() and sign != "Σ") or sign == "∞":
+        return "".join(f"<mi>{name}</mi>" for name in ([sign] if sign in FUNCTIONS else sign))
+    return f"<mo>{escape(OPERATORS.get(sign, sign))}</mo>"
 
 
 def _scripted(base: str, sign: str, script: str) -> str:
@@ -103,20 +87,25 @@ def _scripted(base: str, sign: str, script: str) -> str:
     return f"<{name}>{base}{script}</{name}>"
 
 
+def mixed(colour: str, paper: str, share: float) -> str:
+    """A colour with the given opacity over a background colour.
+
+    >>> mixed("000000", "ffffff", 0.5)
+    '808080'
+    """
+    pairs = zip(bytes.fromhex(colour), bytes.fromhex(paper), strict=True)
+    return "".join(f"{round(share * over + (1 - share) * under):02x}" for over, under in pairs)
+
+
 def _levels(stops: tuple[str, ...], count: int = 52) -> tuple[str, ...]:
     """Colours between the stops of a scale."""
-    parts = [bytes.fromhex(stop.removeprefix("#")) for stop in stops]
-    colours = []
-    for level in range(count):
-        below, share = divmod(level / (count - 1) * (len(parts) - 1), 1)
-        low, high = parts[int(below)], parts[min(int(below) + 1, len(parts) - 1)]
-        colours.append(
-            "".join(f"{round(one + share * (other - one)):02x}" for one, other in zip(low, high, strict=True))
-        )
-    return tuple(colours)
+    colours = [stop.removeprefix("#") for stop in stops]
+    places = [divmod(level / (count - 1) * (len(stops) - 1), 1) for level in range(count)]
+    return tuple(mixed(colours[min(int(at) + 1, len(stops) - 1)], colours[int(at)], share) for at, share in places)
 
 
 WEIGHTS, DARK_WEIGHTS = _levels(SCALE), _levels(DARK_SCALE)
+LIGHT_INK, DARK_INK = 36, 31  # the levels from which the other ink is easier to read, by WCAG's relative luminance
 NEGATIVE, POSITIVE = "2166ac", "e08214"  # blue and orange
 LEVELS = 12  # of signed numbers on each side of 0
 DEEPEST = 0.6  # opacity of the colour of the largest signed number
@@ -142,29 +131,15 @@ def shade(value: float, largest: float, scale: Scale) -> Shade | None:
 
 
 def weight_colours(level: int, dark: bool = False) -> tuple[str, str]:
-    """Background and text colour of a weight: the ink that is easier to read on it, by WCAG's relative luminance."""
-    colour = (DARK_WEIGHTS if dark else WEIGHTS)[level]
-    parts = [part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in bytes.fromhex(colour)]
-    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
-    return colour, WHITE if luminance < 0.179 else BLACK
+    """Background and text colour of a weight."""
+    if dark:
+        return DARK_WEIGHTS[level], BLACK if level >= DARK_INK else WHITE
+    return WEIGHTS[level], WHITE if level >= LIGHT_INK else BLACK
 
 
 def signed_colours(letter: str, level: int) -> tuple[str, float]:
     """The colour of a signed number and its opacity over the background."""
     return (POSITIVE if letter == "p" else NEGATIVE), DEEPEST * level / LEVELS
-
-
-def mixed(colour: str, paper: str, share: float) -> str:
-    """A colour with the given opacity over a background colour.
-
-    >>> mixed("000000", "ffffff", 0.5)
-    '808080'
-    """
-    pairs = zip(bytes.fromhex(colour), bytes.fromhex(paper), strict=True)
-    return "".join(f"{round(share * over + (1 - share) * under):02x}" for over, under in pairs)
-
-
-HIDDEN = "−∞"
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,37 +159,45 @@ class Gap:
     count: int
 
 
-def tables(step: Step, brief: bool = False) -> Iterator[NumberTable]:
+def sections(walk: Walk) -> Iterator[tuple[int, str, list[tuple[str, Step]]]]:
+    """The sections of a walkthrough: the number, the title, and the steps with numbers such as "2.1"."""
+    for number, (title, steps) in enumerate(groupby(walk.steps, key=lambda step: step.section), start=1):
+        yield number, title, [(f"{number}.{place}", step) for place, step in enumerate(steps, start=1)]
+
+
+def tables(step: Step, brief: bool = False) -> list[NumberTable]:
     """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
     assert isinstance(step.value, torch.Tensor)
-    axes, values = _followed(step) if brief else (step.axes, step.value)
+    axes, values = step.axes, step.value
+    if brief and (place := _followed(step)) is not None:
+        axes, values = (*axes[:place], *axes[place + 1 :]), values.select(place, axes[place].chosen or 0)
     *heads, rows, columns = axes if len(axes) > 1 else (Axis("", ("",)), *axes)
     values = values.int() if values.dtype == torch.bool else values
     values = values.reshape(-1, len(rows), len(columns))
     titles = heads[0].labels if heads else ("",)
-    for title, matrix in zip(titles, values, strict=True):
-        yield NumberTable(title, rows, columns, matrix)
+    return [NumberTable(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
+
+
+def _followed(step: Step) -> int | None:
+    """The axis of the followed word in a step of several axes: that of the queries, or of the keys if it has no other.
+
+    None if the step shows all words.
+    """
+    if len(step.axes) == 1:
+        return None
+    return next((place for place, axis in enumerate(step.axes) if axis.chosen is not None), None)
 
 
 def whose(step: Step) -> str | None:
     """The word whose numbers a brief table shows; None if it shows those of all words."""
-    labels = (axis.labels[axis.chosen] for axis in step.axes if axis.chosen is not None)
-    return next(labels, None) if len(step.axes) > 1 else None
+    place = _followed(step)
+    return None if place is None else step.axes[place].labels[step.axes[place].chosen or 0]
 
 
 def elsewhere(walk: Walk) -> str:
     """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
     others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
     return f" (in the encoder, of {', '.join(f'“{word}”' for word in others)})" if others else ""
-
-
-def _followed(step: Step) -> tuple[tuple[Axis, ...], torch.Tensor]:
-    """The axes and numbers of a step for the followed word: that of the queries, or of the keys if it has no other."""
-    assert isinstance(step.value, torch.Tensor)
-    for place, axis in enumerate(step.axes):
-        if axis.chosen is not None and len(step.axes) > 1:
-            return (*step.axes[:place], *step.axes[place + 1 :]), step.value.select(place, axis.chosen)
-    return step.axes, step.value
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:
@@ -251,13 +234,17 @@ def shown(value: float, decimals: int = 3) -> str:
     >>> [shown(x) for x in (0.12345, -1.5, -0.0001, 3, 123456.0, float("-inf"))]
     ['0.123', '−1.500', '0.000', '3', '1.23e+05', '−∞']
     """
-    if value == -torch.inf:
-        return HIDDEN
-    text = (
-        str(int(value)) if isinstance(value, int) else f"{value:.{decimals}f}" if abs(value) < 1000 else f"{value:.3g}"
-    )
-    text = text.removeprefix("-") if not text.strip("-0.") else text  # no minus zero
-    return text.replace("-", "−") if "e-" not in text else text
+    if value == -math.inf:
+        return "−∞"
+    if isinstance(value, int):
+        return str(value).replace("-", "−")
+    text = f"{value:z.{decimals}f}" if abs(value) < 1000 else f"{value:.3g}"
+    return text.replace("-", "−")
+
+
+def check_walk(walk: Walk) -> None:
+    """Raise an ArgumentError if something is no walkthrough."""
+    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
 
 
 def shown_walk(walk: Walk) -> ShownWalk:
@@ -267,7 +254,7 @@ def shown_walk(walk: Walk) -> ShownWalk:
     >>> shown_walk(walk("Life is short")).steps[3].line
     'x = F.embedding(ids, table)'
     """
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    check_walk(walk)
     steps = tuple(
         ShownStep(
             step.section, step.title, step.says, formula_mathml(step.formula) if step.formula else "", step.line,
@@ -290,16 +277,16 @@ def to_json(walk: Walk) -> str:
     >>> record["word"], record["steps"][3]["line"], record["steps"][3]["shape"]
     ({'number': 2, 'text': 'is'}, 'x = F.embedding(ids, table)', [3, 8])
     """
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    check_walk(walk)
     record = {
         "words": walk.words,
         "context": walk.context or None,
         "word": {"number": walk.word + 1, "text": walk.chosen},
         "settings": walk.settings,
         "notes": walk.notes,
-        "given": [_given(one, MOST_WEIGHTS if walk.brief else None) for one in walk.given],
+        "given": [_given(one, walk.brief) for one in walk.given],
         "steps": [_step(step) for step in walk.steps],
-        "checks": [{"line": one.line, "name": one.name, "difference": one.difference} for one in walk.checks],
+        "checks": [vars(check) for check in walk.checks],
     }
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a character, escaped as JSON does
@@ -307,10 +294,7 @@ def to_json(walk: Walk) -> str:
 
 def _step(step: Step) -> dict[str, Any]:
     return {
-        "section": step.section,
-        "name": step.name,
-        "title": step.title,
-        "says": step.says,
+        **{name: getattr(step, name) for name in ("section", "name", "title", "says")},
         "formula": formula_text(step.formula),
         "line": step.line,
         "shape": [len(axis) for axis in step.axes],
@@ -319,11 +303,11 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _given(one: Given, most: int | None) -> dict[str, Any]:
-    """A given variable as JSON; objects as their `repr`, and null for weights of more than `most` numbers."""
+def _given(one: Given, brief: bool) -> dict[str, Any]:
+    """A given variable as JSON; objects as their `repr`, and null for many weights of a whole model."""
     record, value = {"name": one.name, "says": one.described}, one.value
     if isinstance(value, torch.Tensor):
-        left_out = most is not None and value.numel() > most
+        left_out = brief and value.numel() > MOST_WEIGHTS
         return {**record, "shape": list(value.shape), "value": None if left_out else _finite(value.tolist())}
     return {**record, "value": value if isinstance(value, str | list) else repr(value)}
 

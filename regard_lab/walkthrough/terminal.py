@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.arguments import count_of, of_kind, whole
+from regard.arguments import count_of, whole
 from regard.packages import needed
 from regard_lab.seeing.terminal import visible, visible_text
 from regard_lab.text.terminal import printable
-from regard_lab.walkthrough.steps import Axis, Scale, Step, Walk, opening_code
+from regard_lab.walkthrough.steps import Axis, Scale, Step, Walk, opening_code, wrapped_code
 from regard_lab.walkthrough.tables import (
     DARK,
     WHITE,
     Gap,
     NumberTable,
+    check_walk,
     elsewhere,
     formula_text,
     kept,
     largest,
     mixed,
+    sections,
     shade,
     shown,
     signed_colours,
@@ -68,19 +70,21 @@ def to_rich(walk: Walk, width: int = 100) -> Text:
 
 def lines(walk: Walk, width: int) -> Iterator[Line]:
     """Every line of a walkthrough as spans; tables omit rows and columns that do not fit, with their number."""
-    of_kind("walk", walk, Walk, "a Walk, as walk and walk_run return it")
+    check_walk(walk)
     width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
-    section = number = 0
-    current = ""
-    for step in walk.steps:
-        if step.section != current:
-            section, number, current = section + 1, 0, step.section
-            title = fitted(f"{section}  {visible(current)}", width - 4)
-            yield from ([], [(f"{title} {'─' * (width - places(title) - 1)}", "bold cyan")])
-        number += 1
-        yield from ([], *_step(step, f"{section}.{number}", width, walk))
-    yield from _closing(walk, width)
+    for number, title, steps in sections(walk):
+        yield from ([], _ruled(fitted(f"{number}  {visible(title)}", width - 4), width))
+        for place, step in steps:
+            yield from ([], *_step(step, place, width, walk))
+    yield from ([], _ruled("Checks", width))
+    for one in walk.checks:
+        said = f"{one.line} equals {one.name}; the largest difference is {one.difference:.1e}"
+        yield from _wrapped(said, width, "")
+
+
+def _ruled(title: str, width: int) -> Line:
+    return [(f"{title} {'─' * (width - places(title) - 1)}", "bold cyan")]
 
 
 def _opening(walk: Walk, width: int) -> Iterator[Line]:
@@ -107,17 +111,11 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
         head = f"{one.name:<8}{sizes:<11} "
         for place, line in enumerate(_wrapped(visible_text(one.described), width - len(head), "dim")):
             yield [(head if not place else " " * len(head), "dim"), *line]
-    yield from _pasted(walk, width)
-
-
-def _pasted(walk: Walk, width: int) -> Iterator[Line]:
-    """The statements that define what the lines of the steps use."""
-    if walk.call is None:
-        return
-    yield []
-    yield from _wrapped("To run the lines below in Python, run these two first:", width, "dim")
-    for statement in opening_code(walk.call, width - 4, places):
-        yield from ([(f"{'... ' if place else '>>> '}{part}", "green")] for place, part in enumerate(statement))
+    if walk.call:
+        yield []
+        yield from _wrapped("To run the lines below in Python, run these two first:", width, "dim")
+        for statement in opening_code(walk.call):
+            yield from _code(wrapped_code(statement, width - 4, places))
 
 
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
@@ -133,18 +131,22 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
         yield [(INDENT, ""), *line]
     if step.formula:
         yield [(f"{INDENT}{formula_text(step.formula)}", "italic")]
-    for place, part in enumerate(textwrap.wrap(step.line, room - 4, break_on_hyphens=False)):
-        yield [(f"{INDENT}{'>>> ' if not place else '... '}{part}", "green")]
+    yield from _code(textwrap.wrap(step.line, room - 4, break_on_hyphens=False), INDENT)
     if not isinstance(step.value, torch.Tensor):
         for line in _wrapped("  ".join(map(visible, step.value)), room, ""):
             yield [(INDENT, ""), *line]
         return
     deepest = largest(step)
-    shown_heads = list(tables(step, walk.brief))
+    shown_heads = tables(step, walk.brief)
     for table in shown_heads[:HEADS]:
         yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room, walk.decimals))
     if (more := len(shown_heads) - HEADS) > 0:
         yield [(f"{INDENT}… {count_of(more, 'more heads')}", "dim")]
+
+
+def _code(parts: Sequence[str], indent: str = "") -> Iterator[Line]:
+    for place, part in enumerate(parts):
+        yield [(f"{indent}{'... ' if place else '>>> '}{part}", "green")]
 
 
 def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
@@ -161,13 +163,20 @@ def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimal
     columns = _columns(table.columns, cell + 1, width - margin)
     if table.title:
         yield [(table.title, "bold")]
-    yield [(" " * margin, ""), *_header(table.columns, columns, cell)]
+    yield [(" " * margin, ""), *(_label(table.columns, column, cell) for column in columns)]
     for row in kept(table.rows, ROWS):
         if isinstance(row, Gap):
             yield [(f"{'':{margin}} … {count_of(row.count, f'more {table.rows.unit}')}", "dim")]
             continue
         style = "bold" if row == table.rows.chosen else ""
-        yield [(padded(names[row], margin), style), *_cells(values[row], columns, cell, decimals, deepest, scale)]
+        line = [(padded(names[row], margin), style)]
+        for column in columns:
+            if isinstance(column, Gap):
+                line.append((f"{'…':^{len(_gap(column))}}", "dim"))
+            else:
+                value = values[row][column]
+                line += [(" ", ""), (f"{shown(value, decimals):>{cell}}", _style(value, deepest, scale))]
+        yield line
 
 
 def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
@@ -178,24 +187,11 @@ def _columns(axis: Axis, cell: int, width: int) -> list[int | Gap]:
     return kept(axis, room)
 
 
-def _header(axis: Axis, columns: Sequence[int | Gap], cell: int) -> Iterator[Span]:
-    for column in columns:
-        if isinstance(column, Gap):
-            yield _gap(column), "dim"
-        else:
-            label = fitted(visible(axis.labels[column]), cell)
-            yield " " * (cell + 1 - places(label)) + label, "bold" if column == axis.chosen else "dim"
-
-
-def _cells(
-    row: Sequence[float], columns: Sequence[int | Gap], cell: int, decimals: int, deepest: float, scale: Scale
-) -> Iterator[Span]:
-    for column in columns:
-        if isinstance(column, Gap):
-            yield f"{'…':^{len(_gap(column))}}", "dim"
-        else:
-            yield " ", ""
-            yield f"{shown(row[column], decimals):>{cell}}", _style(row[column], deepest, scale)
+def _label(axis: Axis, column: int | Gap, cell: int) -> Span:
+    if isinstance(column, Gap):
+        return _gap(column), "dim"
+    label = fitted(visible(axis.labels[column]), cell)
+    return " " * (cell + 1 - places(label)) + label, "bold" if column == axis.chosen else "dim"
 
 
 def _style(value: float, deepest: float, scale: Scale) -> str:
@@ -211,14 +207,6 @@ def _style(value: float, deepest: float, scale: Scale) -> str:
         colour, share = signed_colours(letter, level)
         paper, ink = mixed(colour, DARK, share), WHITE
     return f"#{ink} on #{paper}"
-
-
-def _closing(walk: Walk, width: int) -> Iterator[Line]:
-    title = "Checks"
-    yield from ([], [(f"{title} {'─' * (width - len(title) - 1)}", "bold cyan")])
-    for one in walk.checks:
-        said = f"{one.line} equals {one.name}; the largest difference is {one.difference:.1e}"
-        yield from _wrapped(said, width, "")
 
 
 def _gap(gap: Gap) -> str:

@@ -6,34 +6,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import torch
 
-from regard.arguments import a_list, a_string, whole, yes_or_no
+from regard.arguments import a_list, a_string, one_of, whole, yes_or_no
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.decoding.loading import check_together, load_with_tokeniser
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.models.language import Stack
 from regard_lab.models.translation_transformer import KIND as TRANSLATOR
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
 from regard_lab.text.vocabularies import SPECIALS
-from regard_lab.walkthrough.drawn import DRAWS, Drawn, Sizes
+from regard_lab.walkthrough.drawn import DRAWS, new_layer
 from regard_lab.walkthrough.drawn import draw as draw_layer
 from regard_lab.walkthrough.heads import walk_layer
 from regard_lab.walkthrough.inputs import (
     Text,
     embed_run,
     embed_words,
+    enter_layer,
     number_words,
     read_pieces,
     split_texts,
-    through_decoder,
-    through_encoder,
-    through_stack,
 )
 from regard_lab.walkthrough.layer import SCORES, Scene, Writing
 from regard_lab.walkthrough.stacks import LEARNED, through_model
@@ -43,11 +41,14 @@ from regard_lab.walkthrough.steps import (
     Walk,
     Walker,
     call_of,
+    changed,
     check_words,
     find_word,
     split_words,
 )
 
+# The options that are settings of a walkthrough only where they do not have their defaults.
+LATER = ("query_dim", "key_dim", "value_dim", "weights_seed", "words", "draw", "columns")
 POSITIONS = ("none", "sinusoidal", "rotary")
 
 # "Life is short, eat dessert first", as articles about self-attention from scratch compute it: six words without the
@@ -124,47 +125,43 @@ def walk(
     >>> round(steps["alpha"].sum().item(), 6)
     1.0
     """
-    call = call_of(walk, locals())
+    yes_or_no("causal", causal), yes_or_no("columns", columns)
+    heads, head, dim, seed = whole("heads", heads, 1), whole("head", head), whole("dim", dim, 1), whole("seed", seed)
+    weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
+    call, more = call_of(walk, locals()), changed(walk, locals())
     cut, text = cut_text("text", text, words)
     read, context = (None, None) if context is None else cut_text("context", context, words)
-    yes_or_no("causal", causal), yes_or_no("columns", columns)
-    heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
-    if not 0 <= whole("decimals", decimals) <= 8:
-        raise ArgumentError(f"decimals is {decimals}; numbers are shown with 0 to 8")
-    weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
-    _check_choices(score, positions, draw, causal, crosses=read is not None)
+    whole("decimals", decimals, 0, 8)
+    one_of("score", score, SCORES), one_of("positions", positions, POSITIONS), one_of("draw", draw, DRAWS)
+    if read is not None and (causal or positions == "rotary"):
+        what = "causal attention" if causal else "rotary positions"
+        raise ArgumentError(
+            f"{what} compares positions, and positions of two texts have no common origin; leave out this option or "
+            f"the context"
+        )
     if not 0 <= head < heads:
         raise ArgumentError(f"head {head} does not exist; there are heads 0 to {heads - 1}")
-    sizes = Sizes(
-        dim=dim, heads=heads, kv_heads=kv_heads, query_dim=query_dim, key_dim=key_dim, value_dim=value_dim,
-        score=score, positions=positions, causal=causal, draw=draw, seed=seed, weights_seed=weights_seed,
+    new = partial(
+        new_layer, dim, heads, kv_heads=kv_heads, query_dim=query_dim, key_dim=key_dim, value_dim=value_dim,
+        score=score, positions=positions, causal=causal,
     )  # fmt: skip
-    drawn = draw_layer(sorted({*cut, *(read or ())}), sizes, weights)
+    drawn = draw_layer(sorted({*cut, *(read or ())}), dim, new, draw, seed, weights_seed, weights)
     place = find_word(word, cut)
 
     walker, writing = Walker(), Writing(columns)
     readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, readers, seen, words)
     number_words(walker, every, drawn, readers, seen)
-    x = c = embed_words(walker, ("ids", "embeddings", "x"), readers, positions, writing)
+    x = c = embed_words(walker, "", readers, positions, writing)
     if seen is not None:
-        c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions, writing)
+        c = embed_words(walker, "context_", seen, positions, writing)
     scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin, writing=writing)
     walk_layer(walker, scene)
-    settings, notes = _settings(drawn, head, words, columns), drawn.notes()
-    return walker.walk(readers, seen, settings, call=call, notes=notes, decimals=decimals)
-
-
-def _settings(drawn: Drawn, head: int, words: str, columns: bool) -> dict[str, Any]:
-    """The options of a walkthrough by name; those that were added later only where they differ from the default."""
-    layer, sizes = drawn.layer, drawn.sizes
-    settings: dict[str, Any] = {"heads": layer.heads, "kv_heads": layer.kv_heads, "head": head, "dim": sizes.dim}
-    settings |= {"score": sizes.score, "positions": sizes.positions, "causal": sizes.causal, "seed": sizes.seed}
-    more: dict[str, Any] = {"query_dim": sizes.query_dim, "key_dim": sizes.key_dim, "value_dim": sizes.value_dim}
-    more |= {"weights_seed": sizes.weights_seed, "words": None if words == "all" else words}
-    more |= {"draw": None if sizes.draw == "normal" else sizes.draw, "columns": columns or None}
-    more["given"] = ", ".join(sorted(drawn.given)) or None
-    return settings | {name: value for name, value in more.items() if value is not None}
+    settings = {"heads": heads, "kv_heads": drawn.layer.kv_heads, "head": head, "dim": dim, "score": score}
+    settings |= {"positions": positions, "causal": causal, "seed": seed}
+    settings |= {name: more[name] for name in LATER if name in more}
+    settings |= {"given": ", ".join(sorted(drawn.given))} if drawn.given else {}
+    return walker.walk(readers, seen, settings, call=call, notes=drawn.notes(), decimals=decimals)
 
 
 def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
@@ -177,24 +174,7 @@ def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
     return words, given
 
 
-def _check_choices(score: str, positions: str, draw: str, causal: bool, crosses: bool) -> None:
-    for what, chosen, there in (("score", score, SCORES), ("positions", positions, POSITIONS), ("draw", draw, DRAWS)):
-        if chosen not in there:
-            raise ArgumentError(f"{what} {chosen!r} does not exist; there are {', '.join(there)}")
-    if crosses and (causal or positions == "rotary"):
-        what = "causal attention" if causal else "rotary positions"
-        raise ArgumentError(
-            f"{what} compares positions, and positions of two texts have no common origin; leave out this option or "
-            f"the context"
-        )
-
-
 Model = LanguageModel | TextEncoder | TranslationTransformer
-
-
-def learned(name: str) -> str:
-    """Where the weights of a trained model come from."""
-    return LEARNED
 
 
 def walk_run(
@@ -231,26 +211,22 @@ def walk_run(
     translates, crosses = isinstance(model, TranslationTransformer), context is not None
     if crosses and not translates:
         raise ArgumentError(f"{run} is a {kind}, which reads a single text; leave the context out")
-    _check_number("layer", layer, _depth(model, crosses))
-    _check_number("head", head, model.config.heads)
+    side = "" if not translates else "decoder_" if crosses else "encoder_"
+    counts = {"layer": getattr(model.config, f"{side}layers"), "head": model.config.heads}
+    for what, number in (("layer", layer), ("head", head)):
+        if not 0 <= whole(what, number) < counts[what]:
+            raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 0 to {counts[what] - 1}")
 
     opens, closes = crosses or not translates, not crosses and not isinstance(model, LanguageModel)
     readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes, target=crosses), None
     assert readers.chosen is not None
     place = readers.chosen
     h = embed_run(walker, model, readers, written=crosses)
-    if isinstance(model, Stack):
-        x, block = through_stack(walker, model, readers, h, layer)
-        attention = block.attention
-        scene = Scene(attention, readers, readers, x, x, place, head, learned, block.bias)
-    elif context is None:
-        x, attention = through_encoder(walker, model, readers, h, layer)
-        scene = Scene(attention, readers, readers, x, x, place, head, learned)
-    else:
+    if context is not None:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
-        x, attention = through_decoder(walker, model, readers, seen, h, layer)
-        scene = Scene(attention, readers, seen, x, "c", place, head, learned)
-    walk_layer(walker, scene)
+    x, attention, bias = enter_layer(walker, model, readers, seen, h, layer)
+    c = x if seen is None else "c"
+    walk_layer(walker, Scene(attention, readers, seen or readers, x, c, place, head, lambda name: LEARNED, bias))
     settings = {"run": str(run), "model": kind, "layer": layer, "head": head, "heads": attention.heads}
     settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}
     return walker.walk(readers, seen, settings, call=call)
@@ -271,17 +247,6 @@ def _open_run(run: str | Path) -> tuple[Walker, Model, str]:
     return walker, model, saved.kind
 
 
-def _depth(model: Model, crosses: bool) -> int:
-    if isinstance(model, TranslationTransformer):
-        return model.config.decoder_layers if crosses else model.config.encoder_layers
-    return model.config.layers
-
-
-def _check_number(what: str, number: int, count: int) -> None:
-    if not 0 <= whole(what, number) < count:
-        raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 0 to {count - 1}")
-
-
 def example(name: str) -> dict[str, Any]:
     """The options with which `walk` gives the numbers of a worked example.
 
@@ -299,9 +264,7 @@ def example(name: str) -> dict[str, Any]:
     >>> steps["ids"].tolist(), [round(weight, 3) for weight in steps["alpha"].tolist()]
     ([0, 4, 5, 2, 1, 3], [0.291, 0.011, 0.098, 0.062, 0.492, 0.046])
     """
-    if a_string("example", name) not in _EXAMPLES:
-        raise ArgumentError(f"example {name[:40]!r} does not exist; there is {', '.join(_EXAMPLES)}")
-    return dict(_EXAMPLES[name])
+    return dict(_EXAMPLES[one_of("example", name, _EXAMPLES)])
 
 
 MODELS = ("decoder", "encoder", "encoder-decoder")
@@ -352,9 +315,7 @@ def walk_whole(
     (torch.Size([4, 7]), 1.0)
     """
     call = call_of(walk_whole, locals())
-    kind = a_string("model", model if model is not None else ("decoder" if context is None else "encoder-decoder"))
-    if kind not in MODELS:
-        raise ArgumentError(f"model {kind[:40]!r} does not exist; there are {', '.join(MODELS)}")
+    kind = ("decoder" if context is None else "encoder-decoder") if model is None else one_of("model", model, MODELS)
     if (context is not None) != (kind == "encoder-decoder"):
         raise ArgumentError(
             f"an encoder-decoder reads a context and writes the text, and others have none: model {kind}"
@@ -421,13 +382,14 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     if context is not None:
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True, follows=True)
     through_model(walker, model, readers, seen, "tokeniser.pieces({})", LEARNED)
-    return walker.walk(readers, seen, {"run": str(run), "model": kind, **_sizes(model)}, call=call, brief=True)
+    layers = ("encoder_layers", "decoder_layers") if translates else ("layers",)
+    sizes = {name: getattr(model.config, name) for name in (*layers, "heads", "dim")}
+    return walker.walk(readers, seen, {"run": str(run), "model": kind, **sizes}, call=call, brief=True)
 
 
 def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Model:
     """A model of the original form, in float64: layer norms, relu, biases; its weights are drawn from the seed."""
-    if chosen["positions"] not in WHOLE_POSITIONS:
-        raise ArgumentError(f"positions {chosen['positions']!r} do not exist; there are {', '.join(WHOLE_POSITIONS)}")
+    one_of("positions", chosen["positions"], WHOLE_POSITIONS)
     shared: dict[str, Any] = {"vocab_size": vocab_size, "heads": chosen["heads"], "dim": chosen["dim"], "dropout": 0.0}
     shared |= {"positions": chosen["positions"], "activation": "relu"}
     form: dict[str, Any] = {"layers": chosen["layers"], "kv_heads": chosen["kv_heads"], "norm": "layer", "biases": True}
@@ -456,12 +418,3 @@ def _number(walker: Walker, prefix: str, cut: list[str], word: int | str | None,
     title = "Ids of the context" if prefix else "Ids"
     walker.step(f"{prefix}ids = torch.tensor({line})", title, says, axes=(axis,), scale="none")
     return axis
-
-
-def _sizes(model: Model) -> dict[str, Any]:
-    config = model.config
-    if isinstance(config, TranslationConfig):
-        layers: dict[str, Any] = {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
-    else:
-        layers = {"layers": config.layers}
-    return {**layers, "heads": config.heads, "dim": config.dim}

@@ -122,7 +122,7 @@ lesson causal --list -> leave it out for lesson 'causal'
 lesson --png a.png -> --png needs the name of a lesson
 lesson scale --run {missing} -> lesson scale has no run
 lesson causal --text '' -> 0 words
-lesson causal --seed 99999999999999999999 -> --seed is a number of 67 bits
+lesson causal --seed 99999999999999999999 -> at most 4294967295
 walkthrough -> give a TEXT or an --example
 walkthrough a b --word 9 -> put a text of several words in quotes, as in regard walkthrough "a b
 @walk --word 9 -> the text has words 1 to 2

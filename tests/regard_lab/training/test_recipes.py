@@ -1,4 +1,4 @@
-"""Recipes from Python: settings of a new run, of one that goes on, and of a run that an older version began."""
+"""Recipes from Python: settings of a new run and of one that goes on."""
 
 import re
 import shutil

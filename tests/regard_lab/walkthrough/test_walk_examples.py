@@ -17,25 +17,19 @@ CONTEXT = [-1.5993, 0.0156, 1.2670, 0.0032, -0.6460, -1.1407]
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_life_is_short_gives_the_numbers_of_the_articles(columns):
+def test_life_is_short_gives_the_numbers_of_the_articles_and_of_their_code(columns):
     found = walk(**example("life-is-short"), columns=columns)
     assert found.words == ("Life", "is", "short", "eat", "dessert", "first")
     assert found.chosen == "is"
     assert found["ids"].tolist() == IDS
     assert found["omega"].tolist() == pytest.approx(SCORES, abs=1e-4)
     assert found["alpha"].tolist() == pytest.approx(WEIGHTS, abs=1e-4)
-    assert found["z"].shape == (28,)
     assert found["z"].tolist()[:6] == pytest.approx(CONTEXT, abs=1e-4)
-
-
-def test_life_is_short_is_what_the_articles_code_computes():
     torch.manual_seed(123)
     x = torch.nn.Embedding(6, 16)(torch.tensor(IDS)).detach()
     torch.manual_seed(123)
     query, key, value = torch.rand(24, 16), torch.rand(24, 16), torch.rand(28, 16)
     omega = (key @ x.T).T @ (query @ x[1])
-    found = walk(**example("life-is-short"))
-    torch.testing.assert_close(found["omega"].float(), omega, rtol=0, atol=1e-4)
     z = torch.softmax(omega / 24**0.5, dim=0) @ (value @ x.T).T
     torch.testing.assert_close(found["z"].float(), z, rtol=0, atol=1e-4)
 
@@ -49,30 +43,6 @@ def test_words_without_punctuation():
         walk(SENTENCE, words="some")
     with pytest.raises(ArgumentError, match="the text is a list of words"):
         walk(["a", "b"], words="letters")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"query_dim": 4, "key_dim": 5}, "query_dim 4 and key_dim 5 differ, and a dot product needs"),
-        ({"query_dim": 5, "key_dim": 4, "score": "dot"}, "choose the score general, concat or additive"),
-        ({"query_dim": 6, "key_dim": 4, "score": "general", "positions": "rotary"}, "vectors|queries and keys of one"),
-        ({"value_dim": 0}, "value_dim"),
-        ({"query_dim": 0}, "head_dim 0|query_dim"),
-        ({"draw": "binomial"}, "there are normal, uniform"),
-        ({"decimals": 9}, "0 to 8"),
-        ({"weights": {"W_x": torch.zeros(1)}}, "there are no weights W_x; this layer has table, W_q, W_k, W_v, W_o"),
-        ({"weights": {"U_a": torch.zeros(1)}, "score": "general"}, "this layer has .*W_o, W_a"),
-        ({"weights": {"W_q": torch.zeros(4, 8)}}, r"W_q has shape \(4, 8\); .* needs \(2, 4, 8\), which is \(heads"),
-        ({"weights": {"table": torch.zeros(3, 8)}}, r"needs \(7, 8\), which is \(words, dim\), for the vocabulary ,"),
-        ({"weights": {"W_o": torch.full((8, 8), torch.inf)}}, "not finite"),
-        ({"weights": {"W_o": torch.zeros(8, 8).long()}}, "floating-point"),
-        ({"weights": [1]}, "tensors by name"),
-    ],
-)
-def test_what_does_not_fit_is_refused(options, said):
-    with pytest.raises(ArgumentError, match=said):
-        walk(SENTENCE, **options)
 
 
 def test_given_weights_are_used_and_the_others_are_drawn():
