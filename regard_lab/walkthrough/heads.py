@@ -87,7 +87,7 @@ def look_around(walker: Walker, scene: Scene) -> None:
 
 def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
     """Add the steps of the chosen word, from its scores to its context vector."""
-    word, lines, writing = scene.chosen, scene.lines, scene.writing
+    word, lines, writing, axes = scene.chosen, scene.lines, scene.writing, (scene.read,)
     walker.section = f"One word: “{word}”"
     place: dict[str, str | int] = {"k": writing.by_row(k), "k_t": writing.by_column(k)}
     place |= {"q_i": writing.one(q, scene.word)}
@@ -100,11 +100,9 @@ def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
             f"Learned matrices combine the query of “{word}” with each key; tanh limits the result to −1 to 1.",
             lines.hidden_formula, axes=writing.axes(scene.read, size),
         )  # fmt: skip
-    walker.step(
-        f"omega = {lines.one.format(**place)}", "Scores, not yet normalised", f"{lines.says}", lines.formula,
-        axes=(scene.read,),
-    )  # fmt: skip
-    rows = Rows("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", (scene.read,))
+    line = f"omega = {lines.one.format(**place)}"
+    walker.step(line, "Scores, not yet normalised", lines.says, lines.formula, axes=axes)
+    rows = Rows("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", axes)
     _weigh(
         walker, scene, rows,
         weights=lambda alpha: (
@@ -195,11 +193,7 @@ def _most(scene: Scene, alpha: torch.Tensor) -> str:
 def saturated(walker: Walker, scene: Scene, weights: torch.Tensor, compared: tuple[str, str]) -> str:
     """Why one word gets nearly all the weight in some rows (rows, words), in spite of scaling; "" if none does.
 
-    Args:
-        walker: has the queries and keys.
-        scene: the layer.
-        weights: the weights of one word or of all.
-        compared: the names of the queries and keys whose products are the scores.
+    Scores are products of the queries and keys whose names are `compared`.
     """
     many = len(weights) > 1
     high = (weights > NEARLY_ALL).any(-1) & (weights.shape[-1] > 1)

@@ -302,23 +302,19 @@ def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
     layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
-    for what, projection, heads in (
-        ("queries", layer.to_q, layer.heads),
-        ("keys", layer.to_k, layer.kv_heads),
-        ("values", layer.to_v, layer.kv_heads),
+    for what, projection, heads, size in (
+        ("queries", layer.to_q, layer.heads, "heads × query size"),
+        ("keys", layer.to_k, layer.kv_heads, "key/value heads × key size"),
+        ("values", layer.to_v, layer.kv_heads, "key/value heads × value size"),
+        ("output", layer.to_output, 0, "vector size × numbers of all heads"),
     ):
-        one = "query" if what == "queries" else what.removesuffix("s")
-        size = f"{'heads' if what == 'queries' else 'key/value heads'} × {one} size"
-        for sign, tensor, axes in (("W", projection.weight, f"{size} × vector size"), ("b", projection.bias, size)):
+        for sign, tensor in (("W", projection.weight), ("b", projection.bias)):
             if tensor is not None:
-                name = f"{sign}_{what[0]}"
-                split = tensor.unflatten(0, (heads, -1))
+                name, axes = f"{sign}_{what[0]}", f"{size} × vector size" if sign == "W" else size
+                if not heads:
+                    axes = size if sign == "W" else ""
+                split = tensor.unflatten(0, (heads, -1)) if heads else tensor
                 walker.give(f"{name}{tag}", split, f"of the {what}, {scene.origin(name)}", axes)
-    for name, tensor, axes in (
-        ("W_o", layer.to_output.weight, "vector size × numbers of all heads"), ("b_o", layer.to_output.bias, "")
-    ):  # fmt: skip
-        if tensor is not None:
-            walker.give(f"{name}{tag}", tensor, f"of the output, {scene.origin(name)}", axes)
     for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
         learned = layer.mechanism.learned[name]
         shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned

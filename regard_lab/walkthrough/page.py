@@ -209,24 +209,22 @@ def _closing(walk: Walk) -> Iterator[str]:
 
 
 def _palette() -> str:
-    """The style sheet of the cell colours, one class for each shade."""
-    rules, dark = [], []
-    for level in range(len(WEIGHTS)):
-        for place, colours in ((rules, weight_colours(level)), (dark, weight_colours(level, dark=True))):
-            place.append(".w{}{{background:#{};color:#{}}}".format(level, *colours))
-    for letter in "pn":
-        for level in range(1, LEVELS + 1):
-            colour, share = signed_colours(letter, level)
-            rules.append(f".{letter}{level}{{background:#{colour}{round(255 * share):02x}}}")
-    weights = ",".join(f"#{colour}" for colour in WEIGHTS)
-    (blue, share), (orange, _) = signed_colours("n", LEVELS), signed_colours("p", LEVELS)
-    ends = [f"#{colour}{round(255 * share):02x}" for colour in (blue, orange)]
-    rules.append(f".weights{{background:linear-gradient(90deg,{weights})}}")
-    dark.append(f".weights{{background:linear-gradient(90deg,{','.join(f'#{colour}' for colour in DARK_WEIGHTS)})}}")
-    rules.append(
-        f".signed{{background:linear-gradient(90deg,{ends[0]},#{NEGATIVE}00 50%,#{POSITIVE}00 50%,{ends[1]})}}"
+    """The style sheet of the cell colours, one class for each shade; those of the weights for both papers."""
+    light, dark = (
+        [
+            *(".w{}{{background:#{};color:#{}}}".format(at, *weight_colours(at, dark)) for at in range(len(scale))),
+            f".weights{{background:linear-gradient(90deg,{','.join(f'#{colour}' for colour in scale)})}}",
+        ]
+        for dark, scale in ((False, WEIGHTS), (True, DARK_WEIGHTS))
     )
-    return "\n".join([*rules, "@media (prefers-color-scheme: dark) {", *dark, "}"])
+    signed = {
+        f"{letter}{level}": f"#{colour}{round(255 * share):02x}"
+        for letter in "pn" for level in range(1, LEVELS + 1) for colour, share in [signed_colours(letter, level)]
+    }  # fmt: skip
+    light += [f".{name}{{background:{colour}}}" for name, colour in signed.items()]
+    ends = f"{signed[f'n{LEVELS}']},#{NEGATIVE}00 50%,#{POSITIVE}00 50%,{signed[f'p{LEVELS}']}"
+    light.append(f".signed{{background:linear-gradient(90deg,{ends})}}")
+    return "\n".join([*light, "@media (prefers-color-scheme: dark) {", *dark, "}"])
 
 
 def _text(text: str) -> str:

@@ -28,21 +28,13 @@ from regard_lab.walkthrough.steps import Axis, Walker, numbered
 
 @dataclass
 class Stage:
-    """A stack of layers that is walked through.
-
-    Args:
-        walker: runs the lines.
-        words: the words whose vectors go through the stack; the chosen one is followed.
-        scope: "" for a model with one stack, "e" for the encoder, "d" for the decoder.
-        origin: where weights come from, in a few words.
-        explained: explanations that were given already; each is given once.
-    """
+    """A stack of layers that is walked through."""
 
     walker: Walker
-    words: Axis
-    scope: str
-    origin: str
-    explained: set[str] = field(default_factory=set)
+    words: Axis  # whose vectors go through the stack; the chosen one is followed
+    scope: str  # "" for a model with one stack, "e" for the encoder, "d" for the decoder
+    origin: str  # of the weights, in a few words
+    explained: set[str] = field(default_factory=set)  # explanations that were given already; each is given once
 
     @property
     def word(self) -> int:
@@ -110,21 +102,14 @@ def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a layer with its norm and residual.
-
-    Args:
-        what: the part in words.
-        norm, first: the norm, and whether it comes before the part; else it comes after the residual.
-        inner, after: names of the normed vectors that the part reads, and of the result.
-        run: adds the steps of the part for vectors of a name, and returns the name of its output.
-    """
+    """A part of a layer with its norm and residual."""
 
     what: str
     norm: nn.Module
-    first: bool
-    inner: str
-    after: str
-    run: Callable[[str], str]
+    first: bool  # the norm comes before the part; else it comes after the residual
+    inner: str  # the name of the normed vectors that the part reads
+    after: str  # the name of the result
+    run: Callable[[str], str]  # adds the steps of the part for vectors of a name, and returns the name of its output
 
 
 def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str:

@@ -399,22 +399,10 @@ class Walker:
             )
         self.checks.append(Check(expression, name, difference))
 
-    def walk(
-        self,
-        words: Axis,
-        context: Axis | None,
-        settings: dict[str, Any],
-        *,
-        call: str,
-        notes: tuple[str, ...] = (),
-        decimals: int = 3,
-        brief: bool = False,
-    ) -> Walk:
-        """The recorded walkthrough."""
+    def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any], **how: Any) -> Walk:
+        """The recorded walkthrough; `how` are the other fields of a `Walk`."""
         assert words.chosen is not None
         read = () if context is None else context.labels
+        notes = (*how.pop("notes", ()), COUNTING)
         records = tuple(self.given), tuple(self.steps), tuple(self.checks)
-        return Walk(
-            words.labels, read, words.chosen, settings, *records,
-            decimals=decimals, brief=brief, notes=(*notes, COUNTING), call=call,
-        )  # fmt: skip
+        return Walk(words.labels, read, words.chosen, settings, *records, notes=notes, **how)

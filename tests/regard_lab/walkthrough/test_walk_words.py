@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
 from regard.errors import ArgumentError
-from regard_lab.walkthrough import (
-    LIMIT,
-    split_words,
-    to_html,
-    to_text,
-    walk,
-    walk_whole,
-)
+from regard_lab.walkthrough import LIMIT, split_words, to_html, to_text, walk, walk_whole
 from regard_lab.walkthrough.steps import find_word, opening_code, wrapped_code
-from regard_lab.walkthrough.terminal import places
+from regard_lab.walkthrough.terminal import places as cells
 
 
 @pytest.mark.parametrize(
@@ -70,11 +63,10 @@ def flat(text):
 
 @pytest.mark.parametrize("found", [walk(SENTENCE), walk_whole(SENTENCE, layers=1)], ids=["layer", "whole"])
 def test_random_weights_are_named_before_the_first_step(found):
+    parts = (f"{RANDOM}all weights are random numbers", "Words are counted from 1", "words = split_words(")
     for text in (to_text(found), to_html(found)):
-        assert flat(text).index(f"{RANDOM}all weights are random numbers") < flat(text).index(
-            "Words are counted from 1"
-        )
-        assert flat(text).index("Words are counted from 1") < flat(text).index("words = split_words(")
+        places = [flat(text).index(part) for part in parts]
+        assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +75,7 @@ def test_random_weights_are_named_before_the_first_step(found):
         (("table",), "table is not given but random. Scores and weights depend on random numbers"),
         (("W_k", "W_o"), "W_k and W_o are not given but random. Scores and weights depend on random numbers"),
         (("W_v", "W_o"), "computed from given numbers only; the context vectors and the output depend on random ones"),
-        (
-            ("W_v",),
-            "Scores and weights are computed from given numbers only; the context vectors and the output depend",
-        ),
+        (("W_v",), "Scores and weights are computed from given numbers only; the context vectors and the output"),
         (("W_o",), "Scores, weights and context vectors are computed from given numbers only; the output depends on"),
     ],
 )
@@ -131,7 +120,7 @@ def test_a_text_of_any_characters_can_be_pasted(room):
     text = "Donaudampfschifffahrtsgesellschaft " * 3 + "猫" * 30 + ' it\'s "short" \\ \n'
     for written in (text, HOSTILE):
         found = walk(written)
-        assert pasted(found, room, places)["words"] == list(found.words)
+        assert pasted(found, room, cells)["words"] == list(found.words)
 
 
 def test_a_whole_model_can_be_pasted():
