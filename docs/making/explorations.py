@@ -1,7 +1,7 @@
-"""The examples of the explorer on the site: their data is committed, and the site's hook makes pages of it.
+"""What the first page and the guides show of a trained model: the thing to try, and examples of the explorer.
 
-So the pages always have the script of today. The data comes from a trained translator, from the weights of rxnmapper,
-and from a text; tests have neither, and open what is stored.
+The data of both comes from a trained translator, from the weights of rxnmapper, and from a text. Tests have neither
+model, so the data is committed, and tests open what is stored. The pages have the script of today.
 """
 
 from __future__ import annotations
@@ -9,49 +9,66 @@ from __future__ import annotations
 import json
 import re
 import sys
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from docs.making.figures import DOCS
 from regard.patterns import Causal
 from regard_lab.cli.view import open_run
-from regard_lab.seeing.explorer import Exploration, Page, page_of, stream_head, to_answer, to_long_answer
+from regard_lab.decoding import Translator
+from regard_lab.seeing import relevance
+from regard_lab.seeing.explorer import Page, page_of, stream_head, to_answer, to_long_answer
 
-RECORDS = DOCS / "assets" / "explorations"
-SENTENCE = "The animal didn't cross the street because it was too tired."
+DOCS = Path(__file__).parents[1]
+CHOICES, RECORDS = DOCS / "assets" / "start.json", DOCS / "assets" / "explorations"
+NOUNS, ENDINGS = ("animal", "dog", "cat"), ("too tired", "congested")
+SENTENCE = "The {} didn't cross the street because it was {}."
+PRONOUNS = ("es", "er", "sie")
 REACTION = "CC(=O)Cl.NCc1ccccc1>>c1ccccc1CNC(C)=O"  # the product written backwards
-TEXT = "conventions.md"
-# The name of each example: the view that it opens with, the height of its frame, and what it is.
-EXAMPLES = {
-    "pronoun": ("#view=reader", 720, "The explorer on the sentence above: choose a German word, a lens, or a view"),
-    "reaction": ("#view=map&layer=10&head=5&row=20", 900, "All heads of the model of reactions on one reaction"),
-    "document": ("", 860, "One head over a whole page of this documentation"),
-}
+EXAMPLES = ("pronoun", "reaction", "document")
 
 
-def keep_explorations(run: Path) -> None:
-    """Store the data of every example; that of the reaction only if rxnmapper is installed."""
+def keep_examples(run: Path) -> None:
+    """Store the data of the thing to try and of every example; that of the reaction only if rxnmapper is installed."""
+    keep_choices(run)
     RECORDS.mkdir(exist_ok=True)
-    _keep("pronoun", to_answer(_pronoun(run)))
+    _keep("pronoun", to_answer(open_run(run).read(SENTENCE.format(NOUNS[0], ENDINGS[0]), None)))
     if find_spec("rxnmapper") is not None:
-        _keep("reaction", to_answer(_reaction(), exact=False))  # a fifth of the size
+        _keep("reaction", _reaction())
     _keep("document", _document())
 
 
-def _keep(name: str, answer: dict[str, Any]) -> None:
-    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+def keep_choices(run: Path) -> None:
+    """Store every version of the sentence, translated, with what its pronoun depends on."""
+    translator = Translator.load(run)
+    cases = [_case(translator, noun, ending) for noun in NOUNS for ending in ENDINGS]
+    CHOICES.write_text(json.dumps({"cases": cases}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _keep(name: str, found: dict[str, Any]) -> None:
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     (RECORDS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _pronoun(run: Path) -> Exploration:
-    """What `regard view` shows of the sentence; without its walk-through, which is larger than all the rest."""
-    return open_run(run).read(SENTENCE, None)
+def _case(translator: Translator, noun: str, ending: str) -> dict[str, Any]:
+    """One version of the sentence: its translation, the pronoun, and the score of each source word by erasure."""
+    source = SENTENCE.format(noun, ending)
+    (translation,) = translator.translate([source])
+    (pronoun,) = re.findall(r"weil (er|sie|es)\b", translation.text)
+    others = [other for other in PRONOUNS if other != pronoun]
+    scored = relevance(translator.model, translator.tokeniser, source, translation.ids, pronoun, others)
+    pairs = zip(scored.source_words, scored.source_scores, strict=True)
+    words = [[word, round(score, 2)] for word, score in pairs if word != "<end>"]
+    return {
+        "noun": noun, "ending": ending, "source": source, "words": words, "translation": translation.text,
+        "pronoun": pronoun,
+    }  # fmt: skip
 
 
-def _reaction() -> Exploration:
+def _reaction() -> dict[str, Any]:
     """All weights of RXNMapper on one reaction."""
     sys.path.insert(0, str(DOCS.parent / "tests" / "regard" / "integrations"))
     import atom_maps as maps
@@ -63,44 +80,53 @@ def _reaction() -> Exploration:
     model = attach(maps.load())
     with torch.no_grad(), observe(model, "weights") as observed:
         model(tokens.ids)
-    return explore_observed(observed, tokens.words, title=f"RXNMapper reads {REACTION}")
+    explored = explore_observed(observed, tokens.words, title=f"RXNMapper reads {REACTION}")
+    return to_answer(explored, exact=False)  # a fifth of the size
 
 
 def _document() -> dict[str, Any]:
-    """A head that was made by hand, over a long text: a word looks at its earlier occurrences, the nearest most.
-
-    The query and key of a word are a random vector of the word, and rotations that make near keys larger.
-    """
-    words = re.findall(r"\w+|[^\w\s]", (DOCS / TEXT).read_text(encoding="utf-8"))
+    """A head that was made by hand, over a long text: a word looks at its earlier occurrences, the nearest most."""
+    words = re.findall(r"\w+|[^\w\s]", (DOCS / "conventions.md").read_text(encoding="utf-8"))
     known = {word: number for number, word in enumerate(dict.fromkeys(map(str.lower, words)))}
     vectors = torch.randn(len(known), 64, generator=torch.Generator().manual_seed(0))
     own = vectors[[known[word.lower()] for word in words]]
     own = 5.5 * own / own.norm(dim=1, keepdim=True)
+    # Rotations of the position are added to the random vector of the word: they make the scores of near keys larger.
     angles = torch.arange(len(words))[:, None] / torch.tensor([300.0, 3000.0])
-    near = 1.5 * torch.cat([angles.cos(), angles.sin()], 1)
-    both = torch.cat([own, near], 1)
+    both = torch.cat([own, 1.5 * angles.cos(), 1.5 * angles.sin()], 1)
     head = stream_head(both, both, words, pattern=Causal(), scale=0.5, links=8)
     title = f"A head made by hand, over {len(words):,} words: each looks at its earlier occurrences"
     return to_long_answer(head, title=title)
 
 
 def example_page(name: str) -> Page:
-    """The page of an example, with the script of today."""
+    """The page of an example."""
     return page_of(json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def frame(name: str, up: str = "") -> str:
-    """The HTML that shows an example in a page of the site; `up` leads to the first page's folder."""
-    view, height, title = EXAMPLES[name]
-    address = f"{up}explorations/{name}.html{view}"
-    return (
-        f'<iframe class="explorer" src="{address}" title="{title}" loading="lazy" height="{height}"></iframe>\n'
-        f'<p class="explorer-note">{title}. <a href="{address}">Open it alone</a>.</p>'
-    )
-
-
-PARTS = {
-    "explore-pronoun": lambda: frame("pronoun"),
-    "explore-reaction": lambda: frame("reaction", "../"),
-    "explore-document": lambda: frame("document", "../"),
-}
+def thing_to_try() -> str:
+    """Buttons for both words, and each choice's translation under its source words, shaded by their scores."""
+    lines = ['<div class="try">']
+    for group, title, choices in (("noun", "Who", NOUNS), ("ending", "Why", ENDINGS)):
+        lines.append(f"<fieldset><legend>{title}</legend>")
+        lines += [
+            f'<input type="radio" name="{group}" id="{group}-{at}"{" checked" if at == 0 else ""}>'
+            f'<label for="{group}-{at}">{choice}</label>'
+            for at, choice in enumerate(choices)
+        ]
+        lines.append("</fieldset>")
+    for one in json.loads(CHOICES.read_text(encoding="utf-8"))["cases"]:
+        largest = max(score for _, score in one["words"])
+        shaded = " ".join(
+            f'<span style="--share: {max(0, score) / largest:.2f}" title="{score:+.2f}">{escape(word)}</span>'
+            for word, score in one["words"]
+        )
+        pronoun = f" {one['pronoun']} "
+        german = escape(one["translation"]).replace(pronoun, f" <strong>{pronoun.strip()}</strong> ")
+        lines += [
+            f'<div class="case noun-{NOUNS.index(one["noun"])} ending-{ENDINGS.index(one["ending"])}">',
+            f'<p class="source">{shaded}</p>',
+            f'<p class="target">{german}</p>',
+            "</div>",
+        ]
+    return "\n".join([*lines, "</div>"])

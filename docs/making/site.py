@@ -1,120 +1,100 @@
-"""A hook of MkDocs that adds pages from outside docs/: the reports of benchmarks/results, DESIGN and CONTRIBUTING.
+"""A hook of MkDocs: pages from outside docs/ (lessons, reports, DESIGN and CONTRIBUTING), and figures drawn at once.
 
-Links in the sources work in the repository; the hook rewrites them for the site.
+Links in the sources work in the repository; the hook rewrites them for the site. Every lesson is run.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from docs.making.explorations import EXAMPLES, example_page
-from docs.making.lessons import INDEX, lesson_files
-from docs.making.mathml import with_mathml
-from docs.making.tables import with_kinds_of_cells
-from regard_lab.lessons import CHAPTERS, find_lesson
+from docs.making.reference import ROOMS
+from docs.making.rendering import with_kinds_of_cells, with_mathml
+from docs.making.speed import figures
+from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 
 ROOT = Path(__file__).parents[2]
 DOCS, RESULTS = PurePosixPath("docs"), PurePosixPath("benchmarks/results")
 ROOT_PAGES = {"DESIGN.md": "design.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
-REFERENCE = "reference/index.md"
+CARDS = "<!-- lessons -->"
+HOW_TO_RUN = """
+## Run it
+
+```sh
+regard lesson {name}                                                  # this page in the terminal
+jupytext --to notebook regard_lab/lessons/{name}.py --output {name}.ipynb   # as a notebook, in a clone
+```
+"""
 
 
 def on_config(config: Any) -> Any:
-    """Add to the navigation: the pages of lessons and reference below their first page, and new reports."""
-    text = repr(config.nav)
-    for section in config.nav:
-        for title, first in section.items():
-            if first == INDEX:
-                section[title] = [first, *chapters(), {"Articles, section by section": "articles.md"}]
-            elif first == REFERENCE:
-                section[title] = [first, *linked(first, source(first))]
-            elif title == "Results":
-                first += [report for report in reports() if repr(*report.values()) not in text]
-    return config
-
-
-def chapters() -> list[dict[str, list[dict[str, str]]]]:
-    """The pages of each chapter of the lessons."""
-    return [
+    """Add to the navigation: the pages of lessons and reference below their first page."""
+    chapters = [
         {chapter: [{find_lesson(name).title: f"lessons/{name}.md"} for name in names]}
         for chapter, names in CHAPTERS.items()
     ]
-
-
-def reports() -> list[dict[str, str]]:
-    """Every report by its heading."""
-    paths = sorted((ROOT / RESULTS).rglob("*.md"))
-    return [
-        {path.read_text(encoding="utf-8").split("\n")[0].strip("# "): in_site(in_repository(path))} for path in paths
-    ]
-
-
-def linked(name: str, text: str) -> list[dict[str, str]]:
-    """Pages of the same folder to which the bold links and the tables of a text lead, with the words of the link."""
-    links = re.findall(r"^(?:\| |\*\*)\[`?([^]`]+)`?\]\(([\w.-]+\.md)\)", text, re.MULTILINE)
-    return [{words: (PurePosixPath(name).parent / target).as_posix()} for words, target in links]
-
-
-def source(name: str) -> str:
-    """The Markdown of a page of docs/."""
-    return (ROOT / DOCS / name).read_text(encoding="utf-8")
+    for section in config.nav:
+        for title, first in section.items():
+            if title == "Lessons":
+                section[title] = [first, *chapters, {"Articles, section by section": "articles.md"}]
+            elif title == "API reference":
+                section[title] = [first, *({name: f"reference/{name}.md"} for name in ROOMS)]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add files from outside docs/."""
+    """Add files from outside docs/, and files that are made here."""
     from mkdocs.structure.files import File  # ty: ignore[import-not-found]
 
     paths = [*(ROOT / name for name in ROOT_PAGES), *sorted((ROOT / RESULTS).rglob("*"))]
     for path in paths:
         if path.suffix in (".md", ".png"):
             files.append(File.generated(config, in_site(in_repository(path)), abs_src_path=str(path)))
-    for name, content in lesson_files().items():
+    examples = {f"explorations/{name}.html": example_page(name).html for name in EXAMPLES}
+    for name, content in {**lesson_files(), **figures(), **examples}.items():
         files.append(File.generated(config, name, content=content))
-    for name in EXAMPLES:
-        files.append(File.generated(config, f"explorations/{name}.html", content=example_page(name).html))
+    return files
+
+
+@cache
+def lesson_files() -> dict[str, str]:
+    """The page of every lesson and its figures, by their names in the site."""
+    files = {}
+    for name in LESSONS:
+        text, pictures = find_lesson(name).markdown()
+        files[f"lessons/{name}.md"] = text + HOW_TO_RUN.format(name=name)
+        files |= {f"lessons/{file}": picture._repr_svg_() for file, picture in pictures.items()}
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite links that leave docs/ to the pages of the site."""
+    """Rewrite links that leave docs/ to the pages of the site, and write the cards of the lessons."""
     path = page.file.abs_src_path
-    return without_escapes(led(markdown, in_repository(Path(path)))) if path else markdown
+    text = without_escapes(led(markdown, in_repository(Path(path)))) if path else markdown
+    return text.replace(CARDS, cards()) if CARDS in text else text
+
+
+def cards() -> str:
+    """A card for each lesson, with its figure and its question."""
+    parts = []
+    for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):
+        parts.append(f'\n## {number}. {chapter}\n\n<div class="cards" markdown>\n')
+        for name, page in zip(names, map(find_lesson, names), strict=True):
+            link = f"[![]({name}-1.svg)]({name}.md)\n\n**[{page.title}]({name}.md)**"
+            parts.append(f'<div class="card" markdown>\n\n{link}\n\n{page.question}\n\n</div>\n')
+        parts.append("</div>")
+    return "\n".join(parts)
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Convert formulas to MathML, and mark the cells of tables by what they hold."""
     return with_kinds_of_cells(with_mathml(html))
-
-
-def on_post_build(config: Any) -> None:
-    """Fail if a built page would load anything from another host."""
-    site = Path(config.site_dir)
-    faults = [
-        f"{path.relative_to(site)} loads {address}"
-        for path in sorted(site.rglob("*"))
-        if path.suffix in (".html", ".css")
-        for address in loaded_from_outside(path.read_text(encoding="utf-8"))
-    ]
-    if faults:
-        raise SystemExit("\n".join(faults))
-
-
-def loaded_from_outside(text: str) -> list[str]:
-    """Addresses on other hosts that a page or style sheet loads by itself; ordinary links are not included.
-
-    >>> loaded_from_outside('<a href="https://a.org"> <script src="https://b.org/x.js"> <img src="c.png">')
-    ['https://b.org/x.js']
-    >>> loaded_from_outside('<link rel="stylesheet" href="//d.org/x.css"> @import url(https://e.org/y.css);')
-    ['//d.org/x.css', 'https://e.org/y.css']
-    """
-    loaded = [match[1] for match in re.finditer(r"""\bsrc(?:set)?=["']?((?:https?:)?//[^"'\s>]+)""", text)]
-    loaded += [match[1] for match in re.finditer(r"""<link\b[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)""", text)]
-    return loaded + [match[1] for match in re.finditer(r"""url\(["']?((?:https?:)?//[^"')]+)""", text)]
 
 
 def led(markdown: str, source: str) -> str:

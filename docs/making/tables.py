@@ -1,27 +1,18 @@
-"""Marks the cells of tables, so that the style sheet keeps numbers on one line and gives sentences room."""
+"""Markdown tables."""
 
 from __future__ import annotations
 
-import html
-import re
-
-CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
-TAG = re.compile(r"<[^>]+>")
-NUMBER = re.compile(r"[-+−±≤<>]?\s*[\d.][\d,.]*(e[-+]?\d+)?\s*(x|×|%|s|ms|µs|KiB|MiB|GiB)?(\s\([^)]*\d[^)]*\))?")
-LONG = 40  # characters from which a cell is a sentence
+from collections.abc import Iterable, Sequence
 
 
-def with_kinds_of_cells(page: str) -> str:
-    """The HTML of a page with the class "number" or "long" on cells of tables that are one or the other.
+def table(columns: str, rows: Iterable[Sequence[object]], left: int = 99) -> str:
+    """A table; `columns` are separated by bars, and those from number `left` on are aligned on the right.
 
-    >>> with_kinds_of_cells("<td>0.125</td><td>word</td>" + f"<td>{'long ' * 9}</td>")[:56]
-    '<td class="number">0.125</td><td>word</td><td class="lon'
+    >>> print(table("word | letters", [("cat", 3)], left=1))
+    | word | letters |
+    |---|---:|
+    | cat | 3 |
     """
-    return CELL.sub(_marked, page)
-
-
-def _marked(cell: re.Match[str]) -> str:
-    text = html.unescape(TAG.sub("", cell[1])).strip()
-    if NUMBER.fullmatch(text):
-        return f'<td class="number">{cell[1]}</td>'
-    return f'<td class="long">{cell[1]}</td>' if len(text) >= LONG else cell[0]
+    count = len(columns.split(" | "))
+    lines = [f"| {columns} |", f"|{'---|' * min(left, count)}{'---:|' * (count - left)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])

@@ -109,7 +109,8 @@ class RandomFeature(Kernelised, also=("rfa",)):
 
     The gated form forgets. Each key j comes with a number g_j in (0, 1), so that older keys weigh less:
 
-        S_t = g_t S_(t-1) + (1 - g_t) φ(k_t) v_tᵀ,  z_t = g_t z_(t-1) + (1 - g_t) φ(k_t),  output φ(q_t) S_t / φ(q_t)z_t
+        S_t = g_t S_{t-1} + (1 - g_t) φ(k_t) v_tᵀ,  z_t = g_t z_{t-1} + (1 - g_t) φ(k_t)
+        output_t = φ(q_t) S_t / φ(q_t) z_t
 
     The g_j are handed to each call, `parameters={"gate": ...}`, float (batch or 1, kv_heads, k_len); the paper has
     sigmoid(w·x_j + b) of each token. Keys that are masked for a query forget nothing. Where a gate of 0 or 1 would

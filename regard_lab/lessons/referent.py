@@ -120,7 +120,25 @@ print(HONESTY)
 print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
-# To look at your own translator:
+# **A model of real English**, which was never trained to translate, can be asked too: the small BERT all-MiniLM-L6-v2. The
+# balance of *it* is its weight on one noun minus that on the other. It should move to the animal for “tired” and to the
+# street for “wide”. One head was chosen on sentences with other nouns.
+
+# %% tags=["folded"]
+english = read_report("english").figures["it"]
+table(
+    "Head {}.{} of the English model".format(*english["chosen"]), ("quantity", "head", "before training", "fixed offset"),
+    [
+        (f"pairs of nouns whose balance moves to the right one, of {english['pairs']}", f"{english['moved']:.2f}",
+         f"{english['moved_untrained']:.2f}", "0.00"),
+        ("how far it moves", f"{english['movement']:.4f}", f"{english['movement_untrained']:.4f}", "0.0000"),
+        (f"the right noun gets more than the other, of {english['sentences']:,} sentences",
+         f"{english['referent_first']:.3f}", f"{english['untrained']:.3f}", f"{english['offset']:.3f}"),
+    ],
+)  # fmt: skip
+
+# %% [markdown]
+# [Heads and relations](relations.md) has more of this model. To look at your own translator:
 #
 # ```python
 # from regard_lab.decoding import Translator
@@ -165,3 +183,9 @@ holds(
     "The translation uses the right referent more often than these weights show it.",
     swapped["right"].above(agreement), f"right pronoun {swapped['right']}, *it* looks most at its referent {agreement}",
 )  # fmt: skip
+holds(
+    "In a model of English the balance of *it* moves to the right noun in at least 95 % of the pairs of nouns.",
+    english["moved"] >= 0.95 and english["movement"] > 100 * abs(english["movement_untrained"]),
+    f"{english['moved']:.0%} of {english['pairs']}, by {english['movement']:.3f}, before training by "
+    f"{english['movement_untrained']:.4f}",
+)

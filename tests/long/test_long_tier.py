@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.making import reliability
+from docs.making import studies
 from tests.long import commands, pytests, runs
 from tests.long.__main__ import main
 from tests.long.hostile import judge
@@ -64,7 +64,7 @@ def test_every_slow_test_is_in_a_run():
 
 def test_the_page_shows_the_file():
     page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
-    for part in reliability.PARTS.values():
+    for part in (studies.reliability, studies.reliability_summary):
         assert part() in page, "make figures"
     assert page.count("\n| ") == 1 + len(RUNS)
 

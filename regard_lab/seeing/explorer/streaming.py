@@ -79,7 +79,7 @@ def stream_head(
 ) -> LongHead:
     """Compute the statistics, links and map of one head, without its n × n weights.
 
-        w = softmax(q k^T · scale) over the keys that the pattern allows
+        w = softmax(q kᵀ · scale) over the keys that the pattern allows
 
     Args:
         q, k: (n, head_dim), the queries and keys of one head after rotation, if it has any.

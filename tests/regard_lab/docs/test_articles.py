@@ -6,10 +6,9 @@ import re
 import shlex
 
 import pytest
-from test_code_blocks import regard
+from page_code import mentioned
+from test_code_blocks import DOCS, regard
 
-from docs.making.blocks import mentioned
-from docs.making.figures import DOCS
 from regard_lab.lessons import LESSONS
 
 TEXT = (DOCS / "articles.md").read_text("utf-8")

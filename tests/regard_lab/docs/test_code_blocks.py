@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 import typer.main
+from page_code import blocks, mentioned
 
-from docs.making.blocks import blocks, mentioned
 from regard.mechanisms import FeatureMap, Score
 from regard.patterns import Pattern
 from regard_lab.cli import main
 from regard_lab.cli.app import app
 
 ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
 # The reference is made of docstrings, whose examples run as doctests.
-PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - set((ROOT / "docs" / "reference").glob("*.md")))
+PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - set((ROOT / "docs" / "reference").glob("*.md")))
 WITH_CODE = [
     page for page in PAGES if any(one.language == "python" or one.commands for one in blocks(page.read_text("utf-8")))
 ]

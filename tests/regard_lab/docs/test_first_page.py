@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from docs.making import start
+from docs.making import explorations as start
 from regard_lab.decoding import Translation, Translator
 from regard_lab.models import TranslationTransformer
 from regard_lab.text import Tokeniser
@@ -39,10 +39,10 @@ def stored(tmp_path, monkeypatch):
     english = [f"The {noun} didn't cross the street because it was {end}." for noun in NOUNS for end in start.ENDINGS]
     tokeniser = Tokeniser.train([*english, *map(german, english), *["weil es war, weil er war, weil sie war"] * 9], 500)
     model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
-    monkeypatch.setattr(start, "RECORD", tmp_path / "start.json")
+    monkeypatch.setattr(start, "CHOICES", tmp_path / "start.json")
     monkeypatch.setattr(start.Translator, "load", lambda run: Told(model, tokeniser))
-    start.keep_start(Path("run"))
-    return json.loads(start.RECORD.read_text("utf-8"))["cases"]
+    start.keep_choices(Path("run"))
+    return json.loads(start.CHOICES.read_text("utf-8"))["cases"]
 
 
 def test_every_choice_is_stored_with_the_relevance_of_each_word(stored):

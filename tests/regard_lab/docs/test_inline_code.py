@@ -6,10 +6,10 @@ import ast
 
 import pytest
 import torch
+from page_code import expressions
 from test_code_blocks import PAGES, name
 
 import regard as rg
-from docs.making.blocks import expressions
 from regard import bias, mechanisms, patterns
 
 PUBLIC = {one: getattr(room, one) for room in (patterns, mechanisms, bias) for one in room.__all__}

@@ -10,11 +10,17 @@ from importlib import import_module
 
 import pytest
 
-from docs.making.mathml import with_mathml
+from docs.making.explorations import ENDINGS, NOUNS
 from docs.making.reference import ROOMS, documented
-from docs.making.site import loaded_from_outside
-from docs.making.start import ENDINGS, NOUNS
+from docs.making.rendering import with_mathml
 from regard_lab.lessons import CHAPTERS, LESSONS
+
+
+def loaded_from_outside(text):
+    """Addresses on other hosts that a page or style sheet loads by itself; ordinary links are not included."""
+    loaded = [match[1] for match in re.finditer(r"""\bsrc(?:set)?=["']?((?:https?:)?//[^"'\s>]+)""", text)]
+    loaded += [match[1] for match in re.finditer(r"""<link\b[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)""", text)]
+    return loaded + [match[1] for match in re.finditer(r"""url\(["']?((?:https?:)?//[^"')]+)""", text)]
 
 
 def test_no_page_loads_anything_from_another_host(site):

@@ -18,9 +18,11 @@ def test_transfer(monkeypatch):
     for one in changed_report(monkeypatch, "transfer")["records"]:
         one["transfer"] = one["scratch"] + (0.1 if one["labels"] == 100 else 0.0)
         one["commonest"] = 0.4
+    for one in changed_report(monkeypatch, "english")["transfer"]["records"]:
+        one["english"] = 0.99
     assert starting(
-        failing("transfer", anew), "The classifier takes over", "With 300 labels", "It makes less than half",
-        "With 100 labels", "All are far better",
+        failing("transfer", anew), "The classifier takes over", "With 300 labels the encoder",
+        "It makes less than half", "With 100 labels", "All are far better", "With 300 labels our encoder, which",
     )  # fmt: skip
 
 

@@ -39,7 +39,8 @@ def test_referent(monkeypatch):
     figures |= {"right": 1.0, "followed": 1.0, "kept": 1.0, "agreement": 0.99}
     figures["cross"]["share"] = 0.9
     figures["varied"][0]["written"] = figures["varied"][0]["asked"]
-    assert starting(failing("referent"), "The translation uses the right")
+    changed_report(monkeypatch, "english")["it"]["moved"] = 0.9
+    assert starting(failing("referent"), "The translation uses the right", "In a model of English the balance")
 
 
 def test_the_links_are_those_of_the_grammar():

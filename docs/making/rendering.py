@@ -1,0 +1,70 @@
+r"""What the site changes in the HTML of a page: formulas become MathML, and cells of tables get classes.
+
+Browsers and screen readers read MathML without a script. Pages write LaTeX, `$q \cdot k$` in a line and `$$...$$` on
+lines of its own, which GitHub shows too. The Markdown extension arithmatex finds the formulas; latex2mathml converts
+them. By the classes of cells the style sheet gives sentences room and keeps numbers on one line.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+LEFT = re.compile(r"\\[A-Za-z]+|<m[ion]>&<")  # a command or a column mark that was not converted
+NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # as an operator, the name of a function would have space around it
+COLOURED = re.compile(r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsup>)<mi>([kv])</mi>")  # k: a number
+TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
+
+CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
+NUMBER = re.compile(r"[-+−±≤<>]?\s*[\d.][\d,.]*(e[-+]?\d+)?\s*(x|×|%|s|ms|µs|KiB|MiB|GiB)?(\s\([^)]*\d[^)]*\))?")
+LONG = 40  # characters from which a cell is a sentence
+
+
+def with_mathml(page: str) -> str:
+    r"""Replace every formula in the HTML of a page by MathML.
+
+    Raises:
+        ValueError: a formula has a command that latex2mathml does not know.
+
+    >>> '<msub><mi class="q">q</mi><mi>i</mi></msub>' in with_mathml(r'<span class="arithmatex">\(q_i\)</span>')
+    True
+    >>> bars = with_mathml(r'<span class="arithmatex">\(\lvert i - j \rvert\)</span>')
+    >>> [f'form="{side}">&#x0007C;' in bars for side in ("prefix", "postfix")]
+    [True, True]
+    """
+    return FORMULA.sub(_to_mathml, page)
+
+
+def _to_mathml(found: re.Match[str]) -> str:
+    from latex2mathml.converter import convert  # ty: ignore[unresolved-import]
+
+    latex, alone = html.unescape(found[3]).strip(), found[2] == "["
+    paired = latex.replace(r"\lvert", r"\left|").replace(r"\rvert", r"\right|")  # else the two bars differ in height
+    element = convert(paired, display="block" if alone else "inline")
+    if left := LEFT.search(element):
+        raise ValueError(f"the formula {latex!r} has {left[0]}, which latex2mathml does not convert")
+    element = COLOURED.sub(_coloured, element)
+    element = NAME.sub(r"<mi>\1</mi>", element).replace(TRANSPOSED, '<mi mathvariant="normal">T</mi>')
+    return f'<div class="formula">{element}</div>' if alone else element
+
+
+def _coloured(name: re.Match[str]) -> str:
+    """A query, a key or a value in the colour that it has in every figure."""
+    letter = name[1] or name[2] or name[3]
+    return f'<mi class="{letter.lower()}">{letter}</mi>'
+
+
+def with_kinds_of_cells(page: str) -> str:
+    """The HTML of a page with the class "number" or "long" on cells of tables that are one or the other.
+
+    >>> with_kinds_of_cells("<td>0.125</td><td>word</td>" + f"<td>{'long ' * 9}</td>")[:56]
+    '<td class="number">0.125</td><td>word</td><td class="lon'
+    """
+    return CELL.sub(_marked, page)
+
+
+def _marked(cell: re.Match[str]) -> str:
+    text = html.unescape(re.sub(r"<[^>]+>", "", cell[1])).strip()
+    kind = "number" if NUMBER.fullmatch(text) else "long" if len(text) >= LONG else ""
+    return f'<td class="{kind}">{cell[1]}</td>' if kind else cell[0]

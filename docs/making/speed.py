@@ -1,0 +1,270 @@
+"""The pages "Which attention?" and "Other libraries", from committed reports; and the figures of the site."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import torch
+
+from docs.making.tables import table
+from regard.mechanisms import Softmax
+from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
+from regard.patterns.text import as_pattern
+from regard_lab.bench import Results
+from regard_lab.bench.complexity import ROWS, CostTable, read_row
+from regard_lab.bench.complexity.report import EFFORTS
+from regard_lab.seeing.canvas import INK, LINES, UNSEEN
+from regard_lab.teaching.board import Picture, collecting, figure
+from regard_lab.teaching.figures import draw_cells, draw_line, logarithmic
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+BENCHES = {"attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms"}
+EVEN = 0.97  # from here to its inverse, two times are called equal
+AT = 16_384  # the length that the table of choices shows
+PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0);
+    random_blocks(1, block=3); strided(4); fixed(4, summary=1); prefix(3); key_span(2, 9); causal & same_block(4)"""
+UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
+
+
+class Duel(NamedTuple):
+    """One contest with one library: how many times faster regard was, in CPU time on 1 thread."""
+
+    faster: float
+    peer: str
+    case: str
+    label: str
+    report: str
+
+
+class Choice(NamedTuple):
+    """A row of the table of choices."""
+
+    means: str  # what the reader needs
+    code: str  # the pattern or mechanism to use
+    row: str  # its name in the table of costs
+    loses: str  # the measured loss of quality
+    label: str | None = None  # in the figure; None omits it there
+
+
+def contests() -> list[tuple[str, str, dict[str, Any]]]:
+    """Every contest with the names of its report and its case."""
+    return [
+        (report, name, contest)
+        for report in BENCHES
+        for name, case in Results.load(RESULTS / report).cases.items()
+        for contest in case["contests"]
+    ]
+
+
+@cache
+def duels() -> list[Duel]:
+    """Every pair that was timed, from the slowest result of regard to the fastest."""
+    found = [
+        Duel(other["cpu"]["median"] / ours["cpu"]["median"], peer, name, contest["label"], report)
+        for report, name, contest in contests()
+        if "cpu" in (ours := contest["contenders"][contest["ours"]])
+        for peer, other in contest["contenders"].items()
+        if not peer.startswith("regard") and "cpu" in other
+    ]
+    return sorted(found, key=lambda duel: duel.faster)
+
+
+def by_peer() -> dict[str, list[Duel]]:
+    """The duels of each library."""
+    return {
+        peer: [duel for duel in duels() if duel.peer == peer] for peer in dict.fromkeys(one.peer for one in duels())
+    }
+
+
+def peer_table() -> str:
+    """One row for each library: how often regard was faster, and by how much."""
+    rows = []
+    for peer, own in by_peer().items():
+        slower, faster = sum(one.faster < EVEN for one in own), sum(one.faster > 1 / EVEN for one in own)
+        ends = (f"{one.faster:.2f}× ({one.case}, {one.label})" for one in (own[0], own[-1]))
+        rows.append((peer, faster, len(own) - slower - faster, slower, *ends))
+    return table("measured beside | faster | equal | slower | least | most", rows)
+
+
+def losses() -> str:
+    """Every contest in which another library was faster."""
+    rows = [
+        (one.peer, f"{1 / one.faster:.2f}×", f"{one.case}: {one.label}",
+         f"[{BENCHES[one.report]}](../benchmarks/results/{one.report}/bench.md)")
+        for one in duels()
+        if one.faster < EVEN
+    ]  # fmt: skip
+    return table("faster than regard | by | at | report", rows)
+
+
+def missed_promises() -> str:
+    """Promises that were made before the measurement and not kept: the measured figure with the promised one."""
+    return "\n".join(
+        f"- {name}, {contest['label']}: {promise['text'].removesuffix(': missed')}"
+        for _, name, contest in contests()
+        for promise in contest["promises"]
+        if promise["kept"] is False
+    )
+
+
+def cheaper_from(row: str) -> str:
+    """The length from which a row is cheaper than exact attention, as its report says."""
+    found = CostTable.load(RESULTS / "complexity_cpu")
+    exact = found.rows.get(ROWS[row].exact)
+    return read_row(ROWS[row], found.rows[row], exact, EFFORTS[found.quick].trusted).crossover
+
+
+def times_faster(row: str) -> dict[int, float]:
+    """How many times faster than exact attention a row is, by length."""
+    rows = CostTable.load(RESULTS / "complexity_cpu").rows
+    exact, own = ({at["length"]: at["median"] for at in rows[name]["times"]} for name in (ROWS[row].exact, row))
+    return {length: exact[length] / own[length] for length in own if length in exact}
+
+
+def learned(study: str, contender: str, number: str) -> float:
+    """The mean over seeds of a number of one contender, in the studies of published behaviour."""
+    records = json.loads((RESULTS / "behaviour_cpu" / "behaviour.json").read_text(encoding="utf-8"))["records"]
+    return mean(record[number] for record in records[study][contender].values())
+
+
+def choices() -> list[Choice]:
+    """The rows of the table, with the results of the studies."""
+    short, enough = (learned("duplication", f"window {size}", "accuracy") for size in (12, 13))
+    grid, text = ({name: learned("grid-and-text", f"{name}, {kind}", "loss") for name in ("strided", "fixed", "window")}
+                  for kind in ("grid", "text"))  # fmt: skip
+    once, often = (learned("hashing", "chunk 4, 64 buckets", f"rounds_{count}") for count in (1, 8))
+    exact, linear = (learned("recall", name, "accuracy_16") for name in ("softmax, dim 32", "linear, dim 64"))
+    return [
+        Choice(
+            "near positions", "`SlidingWindow(256)`", "window",
+            f"everything beyond the reach of the stacked layers: when a model copies from 24 positions back, "
+            f"{short:.2f} are right with a reach of 22, and {enough:.2f} with a reach of 24", "window",
+        ),
+        Choice(
+            "a few positions that look at all and are visible to all",
+            "`GlobalTokens(range(64))`; add near keys with `\\| SlidingWindow(256)`, at their own cost", "global",
+            UNTRIED,
+        ),
+        Choice(
+            "near, global and random positions (BigBird)",
+            "`SlidingWindow(192) \\| GlobalTokens(range(128)) \\| RandomBlocks(3, block=64)`", "big-bird", UNTRIED,
+            "BigBird",
+        ),
+        Choice(
+            "every `s`-th position: rows of a grid, a period", "`Causal() & Strided(s)`", "strided",
+            f"loss on a grid {grid['strided']:.2f} nats, window {grid['window']:.2f}; on text {text['strided']:.2f}, "
+            f"window {text['window']:.2f}", "strided, causal",
+        ),
+        Choice(
+            "the last positions of earlier blocks", "`Causal() & Fixed(s, summary=8)`", "fixed",
+            f"loss on text {text['fixed']:.2f} nats, window {text['window']:.2f}; on a grid {grid['fixed']:.2f}, "
+            f"window {grid['window']:.2f}",
+        ),
+        Choice(
+            "similar keys at any distance", "`LSH(chunk=64, buckets=…, rounds=2)`", "reformer",
+            f"a model trained with exact attention copies {once:.2f} of the positions right with 1 round, {often:.2f} "
+            f"with 8",
+            "Reformer",
+        ),
+        Choice(
+            "all positions of a text of known length, not causal", "`Linformer(length, rank=64)`", "linformer",
+            UNTRIED,
+        ),
+        Choice(
+            "a state of constant size, causal", "`LinearTransformer()`", "linear-causal",
+            f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}", "linear, causal",
+        ),
+        Choice(
+            "a state of constant size that estimates softmax, causal", "`Performer(features=128)`", "performer",
+            UNTRIED, "Performer, causal",
+        ),
+    ]  # fmt: skip
+
+
+def decision_table() -> str:
+    """One row for each choice: the need, the code, its cost and its loss of quality."""
+    rows = []
+    for one in choices():
+        start = cheaper_from(one.row).removeprefix("cheaper from ").removesuffix(" on")  # the column says it
+        rows.append((one.means, one.code, start, f"{times_faster(one.row)[AT]:.1f}×", one.loses))
+    return table(f"you need | use | cheaper than exact from length | times as fast at {AT:,} | loss of quality", rows)
+
+
+def mechanism_table() -> str:
+    """What each mechanism may be combined with, as its class declares it."""
+    kinds: list[Any] = sorted(Mechanism.registry.of_package("regard").values(), key=lambda kind: kind is not Softmax)
+    rows = []
+    for kind in kinds:
+        patterns = "every pattern" if kind.patterns is None else ", ".join(one.__name__ for one in kind.patterns)
+        options = ", ".join(one for one in OPTIONS if one in kind.options) or "none"
+        missing = [one for one in STATISTICS if one not in kind.statistics]
+        listed = ", ".join(one for one in STATISTICS if one in kind.statistics) or "none"
+        statistics = {(): "all", ("sink",): "all but sink"}.get(tuple(missing), listed)
+        rows.append((f"`{kind.__name__}`", patterns, options, statistics, "yes" if kind.has_state else "no"))
+    return table("mechanism | patterns | options | statistics | state", rows)
+
+
+def figures() -> dict[str, str]:
+    """Figures as SVG, by their names in the site."""
+    with collecting(lenient=False) as shown:
+        _draw_curves()
+        _draw_duels()
+        _draw_patterns()
+    drawn = zip(("cheaper", "duels", "patterns"), shown, strict=True)
+    return {f"figures/{name}.svg": one._repr_svg_() for name, one in drawn if isinstance(one, Picture)}
+
+
+def _draw_curves() -> None:
+    """Draw how many times faster than exact attention each choice is, against the length; both axes logarithmic."""
+    with figure("Times as fast as exact attention", 8, 4.6, "") as drawn:
+        axes = drawn.subplots()
+        lines = {one.label: times_faster(one.row) for one in choices() if one.label}
+        for number, (label, points) in enumerate(lines.items()):
+            draw_line(axes, list(points), list(points.values()), number, label)
+        lengths = list(max(lines.values(), key=len))
+        axes.axhline(1, color=INK, linewidth=1)
+        axes.annotate("exact attention", (lengths[-1], 0.93), ha="right", va="top", color=INK, fontsize=9)
+        axes.set(yscale="log", xlabel="positions", ylabel="times as fast")
+        logarithmic(axes, lengths)  # the x axis
+        axes.set_yticks([0.1, 0.3, 1, 3, 10, 30], ["0.1×", "0.3×", "1×", "3×", "10×", "30×"])
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+
+def _draw_duels() -> None:
+    """Draw a row for each library and a dot for each contest; to the right of 1 regard was faster."""
+    peers = by_peer()
+    with figure("Speed of regard relative to each library", 8, 0.42 * len(peers) + 1.4, "") as drawn:
+        axes = drawn.subplots()
+        for place, results in enumerate(reversed(peers.values())):
+            for slower, mark, colour in ((False, "o", LINES[0]), (True, "D", LINES[1])):
+                times = [one.faster for one in results if (one.faster < 1) is slower]
+                axes.plot(times, [place] * len(times), mark, color=colour, alpha=0.7, markeredgewidth=0)
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.set(xscale="log", xlabel="times as fast as the library (CPU time, 1 thread); diamonds: slower")
+        ticks = [0.3, 0.5, 1, 2, 5, 10, 20, 50, 100]
+        axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(peers)), list(reversed(peers)))
+
+
+def _draw_patterns() -> None:
+    """Draw each pattern over 12 positions: a row for each query, a column for each key."""
+    positions = torch.arange(12)
+    with figure("Which query (row) may look at which key (column)", 8, 6.6, "") as drawn:
+        for axes, text in zip(drawn.subplots(3, 4).flat, PATTERNS.split(";"), strict=True):
+            allowed = as_pattern(text.strip()).allows(positions[:, None], positions)
+            draw_cells(axes, allowed.expand(12, 12).long(), (UNSEEN, LINES[0]), "equal")
+            axes.set_title(text.strip(), fontsize=9, color=INK)
+
+
+PARTS = {
+    "decision-table": decision_table,
+    "mechanism-table": mechanism_table,
+    "peer-table": peer_table,
+    "losses": losses,
+    "missed-promises": missed_promises,
+}

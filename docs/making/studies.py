@@ -1,0 +1,267 @@
+"""Pages and parts of pages that show committed reports: written again from the numbers that are stored with them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from docs.making.speed import RESULTS
+from docs.making.tables import table
+from regard.arguments import count_of
+from regard_lab.bench import Results
+from regard_lab.bench import report as bench_report
+from regard_lab.bench.complexity import CostTable
+from regard_lab.bench.complexity import report as complexity_report
+from regard_lab.seeing.lens_study import LensReport
+from regard_lab.seeing.lens_study.study import lens_table, routes_table
+from regard_lab.training.comparison import report as comparison_report
+from regard_lab.training.comparison.measures import Measures
+
+BENCHES, COMPARISONS = ("attention_cpu", "attention_cuda", "mechanisms_cpu"), ("pronouns", "heads", "one_or_eight")
+COUNTED_APART = ("law ", "regard ", "as ")  # counts by law, by command and by machine: many, and in the file
+MOST_COUNTS = 3
+
+
+def stored(name: str) -> Any:
+    """The numbers of a report."""
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def report_pages() -> dict[str, str]:
+    """The text of every report whose numbers are stored, by its path from docs/."""
+    pages = {f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name)) for name in BENCHES}
+    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(
+        CostTable.load(RESULTS / "complexity_cpu")
+    )
+    pages["lenses_cpu/lenses.md"] = "\n".join(_lenses().markdown()) + "\n"
+    pages |= {f"compare_cpu/{name}/compare.md": _comparison(name) for name in COMPARISONS}
+    return {f"../benchmarks/results/{name}": text for name, text in pages.items()}
+
+
+def _comparison(name: str) -> str:
+    """The report of one comparison, without peak memory: the first model's had all that the process loaded once."""
+    found = stored(f"compare_cpu/{name}/compare.json")
+    rows = [Measures.from_dict(row) for row in found["rows"]]
+    return comparison_report.render_markdown(
+        [replace(row, spent=replace(row.spent, peak_bytes=None)) for row in rows], found["asked"]
+    )
+
+
+def _lenses() -> LensReport:
+    return LensReport.load(RESULTS / "lenses_cpu")
+
+
+def lenses() -> str:
+    """Every lens without its time, which belongs to one machine, and what the columns mean."""
+    rows = {name: {**row, "milliseconds": 0.0} for name, row in _lenses().rows.items()}
+    lines = [line.rsplit("|", 2)[0] + "|" for line in lens_table(rows)]
+    return "\n".join(lines) + f"\n\n{_lenses().legend.partition(' ms: ')[0]}"
+
+
+def lens_verdict() -> str:
+    """The default lens beside raw attention, in sentences."""
+    shares = {name: f"{row['order']:.1%} and {row['cause']:.1%}" for name, row in _lenses().rows.items()}
+    return (
+        "Two shares of the verified sentences are measured: the referent has a larger relevance than the other noun, "
+        "and the word with the largest relevance belongs to the cause (it is the referent or the adjective). Erasure "
+        f"reaches {shares['erase']}; integrated gradients {shares['gradients']}; raw cross-attention while the pronoun "
+        f"is written, in its best head, {shares['cross_head']}; raw attention of *it*, in its best encoder head, "
+        f"{shares['it']}; random relevance {shares['random']}. As a reference, swapping a noun, with the German so far "
+        f"unchanged, reaches {_lenses().rows['swap']['order']:.1%} for the first share."
+    )
+
+
+def families() -> str:
+    """A row for each family: what its attention is, whether it works, and how far numbers differ."""
+    rows = []
+    for row in stored("pretrained_families_cpu/families.json")["families"]:
+        if "reason" in row:
+            why = row["reason"].partition("regard would never be ")[2].partition(": ")[2].partition(";")[0]
+            found = (why, "", "")
+        else:
+            same = "" if not (ways := row["tokens"]) else "the same tokens" if all(ways.values()) else "other tokens"
+            found = (f"{max(row['logits'].values()):.0e}", f"{row['gradients']:.0e}", same)
+        rows.append((row["name"], row["attention"], row["status"], *found))
+    return table("family | attention | status | logits | gradients | generation", rows)
+
+
+def families_compared() -> str:
+    """What was compared, in sentences."""
+    found = stored("pretrained_families_cpu/families.json")
+    working = [row for row in found["families"] if "reason" not in row]
+    paddings = max((row["logits"] for row in working), key=len)
+    return (
+        "Compared are tiny random models of {count} families, with weights so large that attention is not uniform, in "
+        "{sizes[rows]} batch rows of {sizes[length]} ids, of which half are padded ({padded}). The table shows the "
+        "largest difference from eager attention at any position that is not padding. Tolerances: "
+        "{tolerances[logits]:.0e} for logits, and {tolerances[gradients]:.0e} for gradients, relative to the norm of a "
+        "parameter's gradient. Generated tokens are compared with: {ways}. In all models every attention module called "
+        "regard. As a control, the padding is ignored on purpose: the smallest difference then is {dropped:.1f}. "
+        "torch {versions[torch]}, transformers {versions[transformers]}."
+    ).format(
+        **found,
+        count=len(found["families"]),
+        padded=", ".join(name for name in paddings if name != "none"),
+        ways=", ".join(sorted({way for row in working for way in row["tokens"]})),
+        dropped=min(far for row in working for far in row.get("control", {}).values()),
+    )
+
+
+def architectures() -> str:
+    """A row for each architecture that could be built: what happened, and why."""
+    rows = [
+        (row["type"], row["class"], row["status"],
+         _cause(row["reason"]) if "reason" in row else "; ".join(row.get("outside", ())))
+        for row in stored("pretrained_families_cpu/architectures.json")["architectures"]
+        if row["status"] != "not built"
+    ]  # fmt: skip
+    return table("architecture | built as | result | what stays outside, or why", rows)
+
+
+def _cause(reason: str) -> str:
+    """Why a model is refused, without its name and the way out."""
+    for before in ("regard would never be called: ", "has no attention layer that regard could compute"):
+        if before in reason:
+            start = "" if before.endswith(": ") else "no attention layer"
+            return start + reason.partition(before)[2].rpartition("; ")[0]
+    return reason.partition("; nothing was changed")[0]
+
+
+def architectures_compared() -> str:
+    """How many architectures were compared, with what result."""
+    found = stored("pretrained_families_cpu/architectures.json")
+    rows = found["architectures"]
+    counts = Counter(row["status"] for row in rows)
+    return (
+        f"transformers {found['versions']['transformers']} lists {len(rows)} architectures. {counts['not built']} "
+        f"could not be built small, since their configs do not fit together or a package is missing. Of the others "
+        f"{counts['equal']} give the numbers of their eager attention, and {counts['equal, parts outside']} more do so "
+        f"with parts that stay outside; {counts['refused']} are refused; {counts['not compared']} are attached and "
+        f"were not compared, because no generic inputs fit them. The largest difference is "
+        f"{max(row.get('far', 0.0) for row in rows):.0e} of the norm of an output; at most 1e-4 counts as equal. Each "
+        f"model got four rows of fourteen ids, one of them padded and one with another last word, or images or sounds. "
+        f"torch {found['versions']['torch']}."
+    )
+
+
+def _atoms() -> dict[str, Any]:
+    return stored("atom_maps_cpu/atom_maps.json")
+
+
+def atoms() -> str:
+    """A row for each reaction."""
+    rows = [(row["name"], f"``{row['smiles']}``", f"{row['right']} of {row['atoms']}") for row in _atoms()["reactions"]]
+    return table("reaction | written as | product atoms that find their own", rows)
+
+
+def atom_verdict() -> str:
+    """The shares, in a paragraph."""
+    found = _atoms()
+    return (
+        "Layer {layer}, head {head}, counted from 0: {head_share:.1%} of {total} product atoms of {count} reactions "
+        "give their largest weight to the atom that they came from; with the weights of both directions added, "
+        "{both_ways:.1%}. The 96 heads of the model reach {mean_share:.1%} on average, and the best of them on these "
+        "reactions, layer {best[0]}, head {best[1]}, {best_share:.1%}. Assigning the i-th product atom to the i-th "
+        "reactant atom is right for {by_place:.1%}. Weights through regard differ from those of eager attention by at "
+        "most {difference:.0e}."
+    ).format(**found, total=sum(row["atoms"] for row in found["reactions"]), count=len(found["reactions"]))
+
+
+def atom_windows() -> str:
+    """A row for each window: the share of right atoms with it in the layers before the head, or in its own."""
+    found = _atoms()["replaced"]
+    rows = [("none", *[f"{found['own']:.1%}"] * 3)]
+    rows += [(row["window"], *(f"{row[at]:.1%}" for at in ("before", "own_layer", "all"))) for row in found["windows"]]
+    return table("window | in the earlier layers | in the head's own layer | in all layers", rows)
+
+
+def atom_erased() -> str:
+    """The shares without heads or layers, in a paragraph."""
+    found = _atoms()["replaced"]
+    heads, layers = found["without_head"], found["without_layer"]
+    kept = ", ".join(f"{count_of(row['heads'], 'heads')} {row['share']:.1%}" for row in found["heads_kept"])
+    return (
+        f"If the same head is removed from all of the layers 0 to {_atoms()['layer'] - 1}, {min(heads[:8]):.1%} (head "
+        f"{heads.index(min(heads[:8]))}) to {max(heads):.1%} of the atoms are right; if all heads of one of these "
+        f"layers are removed, {min(layers):.1%} (layer {layers.index(min(layers))}) to {max(layers):.1%}. With fewer "
+        f"heads left in each of these layers: {kept}."
+    )
+
+
+def forecast_million() -> str:
+    """The plan of a million positions."""
+    rows = [
+        (*_call(row), f"{row['gpus']:,}", f"{row['received'] / 2**20:,.0f}", f"{row['memory'] / 2**20:,.0f}",
+         *(_milliseconds(row[part]) for part in ("compute", "seconds", "waiting")), f"{row['efficiency']:.0%}")
+        for row in stored("forecasts_cpu/forecasts.json")["million"]
+    ]  # fmt: skip
+    columns = "MiB received | MiB of memory | ms computing | ms in all | ms waiting | computing"
+    return table(f"pattern | layout, form | GPUs | {columns}", rows, left=2)
+
+
+def forecast_compared() -> str:
+    """The forecast of each call from constants measured right before it, and what the call took."""
+    rows = []
+    for row in stored("forecasts_cpu/forecasts.json")["compared"]:
+        computing, forecast, measured, least, most = (
+            _milliseconds(row[part]) for part in ("computing", "forecast", "measured", "least", "most")
+        )
+        times = (computing, forecast, f"{measured} ({least} to {most})", f"{row['measured'] / row['forecast']:.2f}")
+        rows.append((*_call(row), row["processes"], f"{row['positions']:,}", *times))
+    columns = "positions of each | ms computing | ms forecast | ms measured | measured / forecast"
+    return table(f"pattern | layout, form | processes | {columns}", rows, left=2)
+
+
+def _call(row: dict[str, Any]) -> tuple[str, str]:
+    """The pattern, of which BigBird's is too long for a cell, and the layout with the form."""
+    pattern = "BigBird" if "random_blocks" in row["pattern"] else f"`{row['pattern']}`"
+    return pattern, f"{row['layout']}, {row['form']}"
+
+
+def _milliseconds(seconds: float) -> str:
+    """Milliseconds with three digits; a difference that is a rounding error is 0."""
+    number = 1e3 * seconds
+    return "0" if number < 1e-6 else f"{number:,.0f}" if number >= 100 else f"{number:#.3g}"
+
+
+def reliability() -> str:
+    """A row for each run: what it shows, what was counted, and when."""
+    rows = []
+    for name, record in stored("reliability.json")["runs"].items():
+        counts = sorted(record["counts"].items(), key=lambda one: -one[1])
+        words = [f"{count:,} {what}" for what, count in counts if not what.startswith(COUNTED_APART)][:MOST_COUNTS]
+        few = f" of {record['asked']:,}" if record["cases"] < record["asked"] else ""
+        unit = record["unit"].replace("parts", "part") if record["cases"] == 1 else record["unit"]
+        cases = f"{record['cases']:,}{few} {unit}"
+        rows.append((name, record["claim"], cases, ", ".join(words), len(record["wrong"]), record["last"]))
+    return table("run | what it shows | cases | counted | wrong | date", rows)
+
+
+def reliability_summary() -> str:
+    """How much was run."""
+    runs = stored("reliability.json")["runs"]
+    minutes = sum(record["cpu_seconds"] for record in runs.values()) / 60
+    return f"The {len(runs)} runs took {minutes:.0f} minutes of CPU time in all."
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "lens-summary": lambda: "\n\n".join(_lenses().summary()),
+    "lens-routes": lambda: "\n".join(routes_table(_lenses().routes)),
+    "lens-table": lenses,
+    "lens-verdict": lens_verdict,
+    "families-table": families,
+    "families-compared": families_compared,
+    "architectures-table": architectures,
+    "architectures-compared": architectures_compared,
+    "atom-table": atoms,
+    "atom-verdict": atom_verdict,
+    "atom-windows": atom_windows,
+    "atom-erased": atom_erased,
+    "forecast-million": forecast_million,
+    "forecast-compared": forecast_compared,
+    "reliability-runs": reliability,
+    "reliability-summary": reliability_summary,
+}
