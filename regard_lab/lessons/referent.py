@@ -120,14 +120,15 @@ print(HONESTY)
 print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
-# **A model of real English**, which was never trained to translate, can be asked too: the small BERT all-MiniLM-L6-v2. The
-# balance of *it* is its weight on one noun minus that on the other. It should move to the animal for “tired” and to the
-# street for “wide”. One head was chosen on sentences with other nouns.
+# **A model of real English**, which was never trained to translate, can be asked too: the small BERT all-MiniLM-L6-v2.
+# The balance of *it* is its weight on one noun minus that on the other. It should move to the animal for “tired” and to
+# the street for “wide”. One head was chosen on sentences with other nouns.
 
 # %% tags=["folded"]
 english = read_report("english").figures["it"]
 table(
-    "Head {}.{} of the English model".format(*english["chosen"]), ("quantity", "head", "before training", "fixed offset"),
+    "Head {}.{} of the English model".format(*english["chosen"]),
+    ("quantity", "head", "before training", "fixed offset"),
     [
         (f"pairs of nouns whose balance moves to the right one, of {english['pairs']}", f"{english['moved']:.2f}",
          f"{english['moved_untrained']:.2f}", "0.00"),
