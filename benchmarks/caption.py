@@ -3,7 +3,7 @@
 python benchmarks/caption.py [--run runs/caption] [--steps 3000]
 
 About four minutes of CPU time. A stopped training continues when the command is repeated. It writes the figures to
-`regard_lab/lessons/reports/caption.json` and the weights, in float16, beside them. A second denoiser is trained in
+`regard_lab/teaching/reports/caption.json` and the weights, in float16, beside them. A second denoiser is trained in
 the same way without cross-attention, for comparison.
 """
 
@@ -17,26 +17,27 @@ from typing import Any
 import torch
 
 from regard.storage.tensors import save_tensors
-from regard_lab.lessons.captions import (
-    PARTS,
-    Caption,
-    Denoiser,
-    changed,
-    draw_batch,
-    held_out_scenes,
-    noisy,
-    sample,
-    shown,
-    trained_scenes,
-    word_numbers,
-)
-from regard_lab.lessons.report import REPORTS, write_report
+from regard_lab.teaching.captions import SCENES, Caption, Denoiser, drawn, sample, shown, word_numbers
+from regard_lab.teaching.report import REPORTS, write_report
 from regard_lab.training import TrainingConfig, train
 
 BATCH = 32
 SILENT = 0.1  # share of pictures whose caption is withheld in training
 PICTURES = 2  # of each held-out caption
-COLUMNS = ("all", "relation", "colours", "shapes")
+PARTS = ("colour", "shape", "relation")
+HELD_OUT, TRAINED = ([scene for scene in SCENES if scene.held_out is held_out] for held_out in (True, False))
+
+
+def draw_batch(captions: list[Caption], generator: torch.Generator) -> torch.Tensor:
+    """A picture for each caption with random moves, (captions, 3, 12, 12)."""
+    moves = torch.randint(2, (len(captions), 4), generator=generator).tolist()
+    return torch.stack([drawn(caption.scene, move) for caption, move in zip(captions, moves, strict=True)])
+
+
+def noisy(pictures: torch.Tensor, noise: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """`cos(angle) · picture + sin(angle) · noise`, with angles (batch,)."""
+    angle = angle[:, None, None, None]
+    return angle.cos() * pictures + angle.sin() * noise
 
 
 class Drawing:
@@ -44,10 +45,9 @@ class Drawing:
 
     def batch(self, index: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(index)
-        scenes = trained_scenes()
-        chosen = torch.randint(len(scenes), (BATCH,), generator=generator).tolist()
+        chosen = torch.randint(len(TRAINED), (BATCH,), generator=generator).tolist()
         turned = torch.rand(BATCH, generator=generator).tolist()
-        captions = [scenes[n] if turn < 0.5 else scenes[n].reversed for n, turn in zip(chosen, turned, strict=True)]
+        captions = [TRAINED[n] if turn < 0.5 else TRAINED[n].reversed for n, turn in zip(chosen, turned, strict=True)]
         pictures = draw_batch(captions, generator)
         words, counts = word_numbers(captions)
         spoken = torch.rand(BATCH, generator=generator) >= SILENT
@@ -90,7 +90,7 @@ def shares(model: Denoiser, captions: list[Caption], wanted: list[Caption], spea
     noise = torch.randn(len(captions), 3, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     pictures = sample(model.double(), noise, words, counts * speak)[-1]
     model.float()
-    pairs = [(scene, caption.scene) for (scene, _), caption in zip(shown(pictures), wanted, strict=True)]
+    pairs = [(scene, caption.scene) for scene, caption in zip(shown(pictures), wanted, strict=True)]
     right = {
         "all": [a == b for a, b in pairs],
         "relation": [a.relation == b.relation for a, b in pairs],
@@ -113,15 +113,15 @@ def main() -> None:
     seal = save_tensors(REPORTS / "caption.safetensors", halves, {"lesson": "caption"})
     model.load_state_dict({name: weight.float() for name, weight in halves.items()})  # measure what is stored
     without, without_seconds = trained(False, asked.steps * 2 // 5, asked.run / "reads_not")
-    held_out = [one for scene in held_out_scenes() for one in (scene, scene.reversed)] * PICTURES
-    seen = [one for scene in trained_scenes()[::3] for one in (scene, scene.reversed)]
-    edited = {part: [changed(caption, part)[0] for caption in held_out] for part in PARTS}
+    held_out = [one for scene in HELD_OUT for one in (scene, scene.reversed)] * PICTURES
+    seen = [one for scene in TRAINED[::3] for one in (scene, scene.reversed)]
+    edited = {part: [caption.changed(part)[0] for caption in held_out] for part in PARTS}
     others = held_out[25:] + held_out[:25]  # of another scene, half of them with the other relation
     figures = {
         "steps": asked.steps, "batch": BATCH, "parameters": size, "weights": seal,
         "cpu_seconds": round(seconds),
         "without_steps": asked.steps * 2 // 5, "without_cpu_seconds": round(without_seconds),
-        "trained_scenes": len(trained_scenes()), "held_out_scenes": len(held_out_scenes()), "pictures": len(held_out),
+        "trained_scenes": len(TRAINED), "held_out_scenes": len(HELD_OUT), "pictures": len(held_out),
         "seen_pictures": len(seen),
         "shares": {
             "held out": shares(model, held_out, held_out),

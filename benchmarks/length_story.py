@@ -28,10 +28,10 @@ import torch.nn.functional as F
 from benchmarks.report import RESULTS, heading, options
 from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import greedy_search
-from regard_lab.lessons.report import write_report
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
+from regard_lab.teaching.report import write_report
 from regard_lab.text import BEGIN, END, PAD
 from regard_lab.text.batches import pad
 

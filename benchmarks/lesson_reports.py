@@ -1,8 +1,9 @@
 """Copies the figures that lessons read from benchmarks/results into the package, which benchmarks are not part of.
 
-python benchmarks/lesson_reports.py [NAME ...]
+python benchmarks/lesson_reports.py [NAME ...] [--run RUN]
 
-Run it after a benchmark. The date of a copy is the day on which its results were committed, or today.
+Run it after a benchmark. With the run of `regard demo` it also measures what the lessons heads and referent
+show. The date of a copy is the day on which its results were committed, or today.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 from regard.arguments import count_of
 from regard_lab.bench.complexity.report import EFFORTS, read_row
 from regard_lab.bench.complexity.rows import ROWS
-from regard_lab.lessons.report import Report, store_report
+from regard_lab.teaching.looking import measure_heads, measure_referent
+from regard_lab.teaching.report import Report, store_report, write_report
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -43,6 +45,20 @@ def of_complexity() -> Report:
             "cheaper_from": reading.crossover,
         }
     return _report(measured, day, rows)
+
+
+def of_recurrent() -> Report:
+    """Seconds and operations of a recurrent network and of causal attention, one core, 64 numbers per word."""
+    measured, day = _read("complexity_cpu/complexity.json")
+    figures = {
+        name: [
+            {key: time[key] for key in ("length", "operations", "median")}
+            for time in measured["cases"][name]["times"]
+            if time["length"] in (256, 1024, 4096)
+        ]
+        for name in ("gru", "causal")
+    }
+    return _report(measured, day, figures)
 
 
 def of_one_head() -> Report:
@@ -89,6 +105,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "transfer": of_transfer,
     "complexity": of_complexity,
     "one_head": of_one_head,
+    "recurrent": of_recurrent,
 }
 
 
@@ -124,7 +141,12 @@ def _compare(asked: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", default=list(REPORTS))
-    for name in parser.parse_args().names:
+    parser.add_argument("--run", help="the folder of the demo's training run")
+    asked = parser.parse_args()
+    for name, measure in (("heads", measure_heads), ("referent", measure_referent)) if asked.run else ():
+        command = "regard demo; python benchmarks/lesson_reports.py --run runs/demo"
+        print(write_report(name, command, measure(asked.run)))
+    for name in asked.names:
         if name not in REPORTS:
             parser.error(f"there is no {name!r}; there are {', '.join(REPORTS)}")
         print(store_report(name, REPORTS[name]()))

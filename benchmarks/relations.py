@@ -22,9 +22,9 @@ from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
 from benchmarks.report import RESULTS, options
 from regard_lab.bench.report import markdown_table
-from regard_lab.lessons.report import REPORTS, write_report
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
+from regard_lab.teaching.report import REPORTS, write_report
 from regard_lab.text import Tokeniser
 from regard_lab.training import TrainingConfig, TrainingResult, train
 from regard_lab.training.recipes import LanguageTask, MaskedWordTask

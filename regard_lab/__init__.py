@@ -3,7 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-_ROOMS = ("text", "models", "decoding", "training", "conversion", "seeing", "lessons", "bench", "cli")
+_ROOMS = (
+    "text", "models", "decoding", "training", "conversion", "seeing", "teaching", "lessons", "walkthrough",
+    "bench", "cli",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -22,19 +22,23 @@ Graph = dict[str, set[str]]
 
 
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
-BUDGETS = {  # on their way to 28,000, 34,500, 7,000 and 48,000
-    "regard": 30_300,
-    "regard_lab": 39_500,  # without bench
-    "benchmarks": 7_600,  # with regard_lab.bench
-    "tests": 60_100,
+BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
+    "regard": 29_700,
+    "regard_lab": 37_900,  # without bench
+    "benchmarks": 7_850,  # with regard_lab.bench
+    "tests": 50_000,
 }
 LONGEST_FILE = 600
 
 
+PAGES = ROOT / "regard_lab" / "lessons"  # scripts in cells, which nothing imports
+
+
 @cache
 def modules(package: str) -> dict[str, Path]:
-    """The file of each module, by its dotted name."""
-    paths = [path.relative_to(ROOT) for path in sorted((ROOT / package).rglob("*.py"))]
+    """The file of each module, by its dotted name; pages are none."""
+    files = [path for path in sorted((ROOT / package).rglob("*.py")) if path.parent != PAGES or path.stem == "__init__"]
+    paths = [path.relative_to(ROOT) for path in files]
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path for path in paths}
 
 

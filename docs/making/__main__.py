@@ -1,7 +1,7 @@
 """Write generated pages, figures and help that are stale: `python -m docs.making [RUN] [--check]`.
 
-A picture is redrawn if its numbers changed or if it was deleted. With the folder of a training run, the lessons about
-a trained model are computed from it first. With --check nothing is written.
+A picture is redrawn if its numbers changed or if it was deleted. With the folder of a training run, what the first page
+and the explorer show of it is computed first. With --check nothing is written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from docs.making.command_help import is_help_fresh, write_help
 from docs.making.explorations import keep_explorations
 from docs.making.figures import DOCS
-from docs.making.lessons import keep_trained
 from docs.making.pages import is_fresh, made_figures, made_pages, write_page
 from docs.making.start import keep_start
 
@@ -22,7 +21,6 @@ def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     for run in arguments:
         if run != "--check":
-            keep_trained(Path(run))
             keep_start(Path(run))
             keep_explorations(Path(run))
     stale = []

@@ -10,10 +10,10 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
-from docs.making.freshness import close, same_labels
+from docs.making.freshness import close
 
 DOCS = Path(__file__).parents[1]
-KEY, TIMES = "regard:numbers", "regard:times"
+KEY = "regard:numbers"
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,11 @@ class Figure:
         name: its file in docs/.
         numbers: the numbers it draws, as JSON values, without those that depend on the machine.
         draw: writes the figure to a path.
-        times: the tables of its page that depend on the machine. The page shows those of the drawn file, so that
-            picture and table are one measurement.
     """
 
     name: str
     numbers: Any
     draw: Callable[[Path], object]
-    times: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -40,11 +37,7 @@ class Figure:
 
     def is_fresh(self) -> bool:
         """Whether the file shows the current numbers."""
-        return (
-            self.path.exists()
-            and close(written(self.path, KEY), rounded(self.numbers))
-            and same_labels(written(self.path, TIMES) or (), self.times)
-        )
+        return self.path.exists() and close(written(self.path), rounded(self.numbers))
 
     def write(self) -> None:
         """Draw the figure and store its numbers in the file."""
@@ -52,8 +45,6 @@ class Figure:
         self.draw(self.path)
         note = PngImagePlugin.PngInfo()
         note.add_text(KEY, json.dumps(rounded(self.numbers), sort_keys=True), zip=True)
-        if self.times:
-            note.add_text(TIMES, json.dumps(self.times, ensure_ascii=True), zip=True)
         with Image.open(self.path) as picture:
             picture.load()
             small = picture.convert("RGB").quantize(256)  # a third of the size, without a visible difference
@@ -75,10 +66,10 @@ def rounded(numbers: Any) -> Any:
     return numbers
 
 
-def written(path: Path, key: str = KEY) -> Any:
-    """The numbers or the times stored in an image file; None if there are none."""
+def written(path: Path) -> Any:
+    """The numbers stored in an image file; None if there are none."""
     with Image.open(path) as picture:
         try:
-            return json.loads(picture.info.get(key, "null"))
+            return json.loads(picture.info.get(KEY, "null"))
         except json.JSONDecodeError:  # written by an earlier version
             return None

@@ -1,12 +1,11 @@
-r"""The formulas of docstrings and lessons as LaTeX.
+r"""The formulas of docstrings as LaTeX.
 
 A docstring writes its formula as an indented line of plain text, so that `help()` shows it. The site shows the LaTeX
-given here. A formula of a lesson stands below the lesson's question.
+given here.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
 
 # The indented text of a docstring, and its LaTeX. Several formulas become several lines.
@@ -116,45 +115,6 @@ PLAIN = (
     "output  L max|v|",
 )
 
-LESSONS: dict[str, tuple[str, ...]] = {
-    "recurrent": (r"h_t = f(h_{t-1}, x_t) \qquad \text{against} \qquad z_i = \sum_j α_{i j} \, v_j",),
-    "fixed_vector": (r"s_t = f(s_{t-1}, y_{t-1}, c) \qquad c = h_n \text{ for every } t",),
-    "alignment": (
-        r"\text{Bahdanau: } c_t = \sum_j \operatorname{softmax}_j(v^\top \tanh(W s_{t-1} + U h_j)) \, h_j",
-        r"\text{Luong: } c_t = \sum_j \operatorname{softmax}_j(s_t^\top W h_j) \, h_j",
-    ),
-    "scale": (r"\operatorname{Var}(q \cdot k) = d \qquad \operatorname{Var}(q \cdot k / \sqrt{d}) = 1",),
-    "positions": (
-        r"\text{PE}_{2 c}(\text{pos}) = \sin(\text{pos} / 10000^{2 c / d}),"
-        r" \qquad \text{PE}_{2 c + 1}(\text{pos}) = \cos(\text{pos} / 10000^{2 c / d})",
-    ),
-    "causal": (r"α_{i j} = \frac{\exp(s_{i j})}{\sum_{l \le i} \exp(s_{i l})} \text{ for } j \le i, \text{ else } 0",),
-    "cross": (r"z = \operatorname{softmax}\left(\frac{(x W_q)(c W_k)^\top}{\sqrt{d}}\right) c W_v",),
-    "one_head": (
-        r"\operatorname{concat}(z^1, \ldots, z^H) \, W_o"
-        r" \qquad z^h = \operatorname{softmax}\left(\frac{q^h {k^h}^\top}{\sqrt{d}}\right) v^h",
-    ),
-    "encoder": (r"y = x + \operatorname{attention}(\operatorname{norm}(x)),"
-                r" \qquad x' = y + \operatorname{feed\,forward}(\operatorname{norm}(y))",),
-    "decoder": (r"p(y_1, \ldots, y_n) = \prod_t p(y_t \mid y_1, \ldots, y_{t-1})",),
-    "translation": (r"p(y \mid x) = \prod_t p(y_t \mid y_1, \ldots, y_{t-1}, \, \operatorname{encoder}(x))",),
-    "generation": (r"K_t = [K_{t-1};\, k_t] \qquad V_t = [V_{t-1};\, v_t]",),
-    "grouped": (r"\text{query head } h \text{ reads key/value head } \lfloor h \cdot \frac{G}{H} \rfloor",),
-    "windows": (r"\lvert i - j \rvert \le \frac{w}{2} \qquad \text{reach of } L \text{ layers: } L \cdot \frac{w}{2}",),
-    "sparse": (r"\operatorname{softmax}_{j \in S_i}(q_i \cdot k_j) \qquad \sum_i \lvert S_i \rvert \ll n^2",),
-    "linear": (
-        r"z_i = \frac{φ(q_i) \sum_j φ(k_j) \, v_j^\top}{φ(q_i) \sum_j φ(k_j)}"
-        r" \qquad \text{instead of} \qquad z_i = \frac{\sum_j \exp(q_i \cdot k_j) \, v_j}{\sum_j \exp(q_i \cdot k_j)}",
-    ),
-    "approximations": (r"\exp(q \cdot k) \approx φ(q) \cdot φ(k)",),
-    "complexity": (
-        r"\text{attention: } O(n^2 d) \qquad \text{recurrent: } O(n d^2) \qquad \text{convolution: } O(k n d^2)",
-    ),
-    "answer_head": (r"\text{origin}(i) = \operatorname{argmax}_j \, α_{i j}",),
-    "caption": (r"x' = x + \operatorname{softmax}\left(\frac{q_{\text{picture}} k_{\text{words}}^\top}{\sqrt{d}}\right)"
-                r" v_{\text{words}}",),
-}  # fmt: skip
-
 
 def as_latex(paragraph: str) -> str | None:
     """The display formulas for an indented paragraph of a docstring; None if it is not a formula.
@@ -173,52 +133,3 @@ def as_latex(paragraph: str) -> str | None:
 def displayed(formulas: tuple[str, ...]) -> str:
     """Formulas as blocks of Markdown."""
     return "".join(f"\n$$\n{formula}\n$$\n" for formula in formulas)
-
-
-# Formulas within the sentences of lessons, as Markdown escapes them, and their LaTeX.
-INLINE: dict[str, str] = {
-    r"s\_t = f(s\_{t-1}, \[y\_{t-1}; c\_t])": r"s_t = f(s_{t-1}, [y_{t-1};\, c_t])",
-    r"h\_t = f(h\_{t-1}, y\_{t-1})": r"h_t = f(h_{t-1}, y_{t-1})",
-    r"s\_{t-1}": r"s_{t-1}",
-    r"v · tanh(W s + U h\_j)": r"v^\top \tanh(W s + U h_j)",
-    r"hᵀ W h\_j": r"s^\top W h_j",
-    r"pos / 10000^(2c / dim)": r"\text{pos} / 10000^{2 c / \text{dim}}",
-    r"PE(pos + k) = M\_k PE(pos)": r"\text{PE}(\text{pos} + k) = M_k \, \text{PE}(\text{pos})",
-    r"10000^(62/64) · 2π": r"10000^{62/64} \cdot 2π",
-    r"10000^(2/48)": r"10000^{2/48}",
-    r"10000 · 2π": r"10000 \cdot 2π",
-    r"(Q' K'ᵀ) V = Q' (K'ᵀ V)": r"(Q' K'^\top) V = Q' (K'^\top V)",
-    r"softmax(Q Kᵀ) V": r"\operatorname{softmax}(Q K^\top) V",
-    r"K'ᵀ V": r"K'^\top V",
-    r"Q' = φ(Q)": r"Q' = φ(Q)",
-    r"K' = φ(K)": r"K' = φ(K)",
-    r"φ(q) · φ(k)": r"φ(q) \cdot φ(k)",
-    r"φ(x) = elu(x) + 1": r"φ(x) = \operatorname{elu}(x) + 1",
-    r"4 n² d": r"4 n^2 d",
-    r"4 n d²": r"4 n d^2",
-    r"exp(q · k)": r"\exp(q \cdot k)",
-    r"2 · layers · kv\_heads · head\_dim": r"2 \cdot \text{layers} \cdot \text{kv heads} \cdot \text{head dim}",
-    r"2 · n · √n": r"2 n \sqrt{n}",
-    r"n · √n": r"n \sqrt{n}",
-    r"n·sqrt(n)": r"n \sqrt{n}",
-    r"n·log n": r"n \log n",
-    r"n · (w + 1)": r"n \cdot (w + 1)",
-    r"n · w": r"n \cdot w",
-    r"s = √n": r"s = \sqrt{n}",
-    r"n²": r"n^2",
-}
-FOUND = re.compile("|".join(rf"(?<!\w){re.escape(text)}(?!\w)" for text in sorted(INLINE, key=len, reverse=True)))
-
-
-def with_inline(page: str) -> str:
-    r"""A page with LaTeX for the known formulas in its sentences; code, tables, headings and pictures stay.
-
-    >>> with_inline("It costs n² pairs.\n\n| n² |\n\n```python\nn²\n```")
-    'It costs $n^2$ pairs.\n\n| n² |\n\n```python\nn²\n```'
-    """
-    lines, fence = [], False
-    for line in page.split("\n"):
-        fence ^= line.startswith("```")
-        plain = fence or line.startswith(("```", "#", "|", "!", "$$"))
-        lines.append(line if plain else FOUND.sub(lambda match: f"${INLINE[match[0]]}$", line))
-    return "\n".join(lines)

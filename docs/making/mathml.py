@@ -13,6 +13,9 @@ FOUND = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>',
 LEFT = re.compile(r"\\[A-Za-z]+|<m[ion]>&<")  # a command or a column mark that was not converted
 
 NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>")  # as an operator, the name of a function would have space around it
+COLOURED = re.compile(
+    r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsup>)<mi>([kv])</mi>"
+)  # k alone is a number
 TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
 
 
@@ -22,7 +25,7 @@ def with_mathml(page: str) -> str:
     Raises:
         ValueError: a formula has a command that latex2mathml does not know.
 
-    >>> "<msub><mi>q</mi><mi>i</mi></msub>" in with_mathml(r'<span class="arithmatex">\(q_i\)</span>')
+    >>> '<msub><mi class="q">q</mi><mi>i</mi></msub>' in with_mathml(r'<span class="arithmatex">\(q_i\)</span>')
     True
     """
     return FOUND.sub(lambda found: to_mathml(html.unescape(found[3]).strip(), found[2] == "["), page)
@@ -38,11 +41,22 @@ def to_mathml(latex: str, display: bool = False) -> str:
     Traceback (most recent call last):
     ...
     ValueError: the formula '\\frobnicate{q}' has \frobnicate, which latex2mathml does not convert
+    >>> bars = to_mathml(r"\lvert i - j \rvert")
+    >>> [f'form="{side}">&#x0007C;' in bars for side in ("prefix", "postfix")]
+    [True, True]
     """
     from latex2mathml.converter import convert  # ty: ignore[unresolved-import]
 
-    element = convert(latex, display="block" if display else "inline")
+    paired = latex.replace(r"\lvert", r"\left|").replace(r"\rvert", r"\right|")  # else the two bars differ in height
+    element = convert(paired, display="block" if display else "inline")
     if left := LEFT.search(element):
         raise ValueError(f"the formula {latex!r} has {left[0]}, which latex2mathml does not convert")
+    element = COLOURED.sub(_coloured, element)
     element = NAME.sub(r"<mi>\1</mi>", element).replace(TRANSPOSED, '<mi mathvariant="normal">T</mi>')
     return f'<div class="formula">{element}</div>' if display else element
+
+
+def _coloured(name: re.Match[str]) -> str:
+    """A query, a key or a value in the colour that it has in every figure."""
+    letter = name[1] or name[2] or name[3]
+    return f'<mi class="{letter.lower()}">{letter}</mi>'

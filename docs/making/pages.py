@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs.making import (
-    articles,
     choosing,
     comparing,
     explorations,
@@ -17,24 +16,22 @@ from docs.making import (
     pretrained,
     reliability,
     start,
-    walking,
 )  # fmt: skip
 from docs.making.figures import DOCS, Figure
-from docs.making.freshness import alike, settled, timed
-from docs.making.lessons import lesson_figures, lesson_pages
+from docs.making.freshness import alike, settled
 from docs.making.reference import reference_pages
 from docs.making.reports import report_pages
 
 PARTS: dict[str, Callable[[], str]] = {
-    **articles.PARTS, **choosing.PARTS, **comparing.PARTS, **explorations.PARTS, **forecasting.PARTS, **keeping.PARTS,
-    **lensing.PARTS, **pretrained.PARTS, **reliability.PARTS, **start.PARTS, **walking.PARTS
+    **choosing.PARTS, **comparing.PARTS, **explorations.PARTS, **forecasting.PARTS, **keeping.PARTS,
+    **lensing.PARTS, **pretrained.PARTS, **reliability.PARTS, **start.PARTS
 }  # fmt: skip
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 
 
 def made_pages() -> dict[str, str]:
     """The current text of every generated page, by its name in docs/."""
-    whole = {**reference_pages(), **lesson_pages(), **report_pages(), **walking.walking_pages()}
+    whole = {**reference_pages(), **report_pages()}
     written = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
     partly = {name: filled(text) for name, text in written.items() if name not in whole and MARKED.search(text)}
     return {**whole, **partly}
@@ -47,14 +44,14 @@ def filled(text: str) -> str:
 
 def made_figures() -> list[Figure]:
     """Every figure that is drawn from numbers."""
-    return [*choosing.figures(), *comparing.figures(), *lesson_figures()]
+    return [*choosing.figures(), *comparing.figures()]
 
 
 def is_fresh(name: str, text: str) -> bool:
-    """Whether the file has the given text, with the times of the pictures that are there."""
+    """Whether the file has the given text."""
     path = DOCS / name
     old = path.read_text(encoding="utf-8") if path.exists() else None
-    return old is not None and alike(old, text) and timed(old) == timed(text)
+    return old is not None and alike(old, text)
 
 
 def write_page(path: Path, text: str) -> None:

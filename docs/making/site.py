@@ -11,15 +11,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from docs.making.explorations import EXAMPLES, example_page
+from docs.making.lessons import INDEX, lesson_files
 from docs.making.mathml import with_mathml
 from docs.making.tables import with_kinds_of_cells
+from regard_lab.lessons import CHAPTERS, find_lesson
 
 ROOT = Path(__file__).parents[2]
 DOCS, RESULTS = PurePosixPath("docs"), PurePosixPath("benchmarks/results")
 ROOT_PAGES = {"DESIGN.md": "design.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
-LESSONS, REFERENCE = "lessons/index.md", "reference/index.md"
+REFERENCE = "reference/index.md"
 
 
 def on_config(config: Any) -> Any:
@@ -27,8 +29,8 @@ def on_config(config: Any) -> Any:
     text = repr(config.nav)
     for section in config.nav:
         for title, first in section.items():
-            if first == LESSONS:
-                section[title] = [first, *chapters(first), {"Articles, section by section": "articles.md"}]
+            if first == INDEX:
+                section[title] = [first, *chapters(), {"Articles, section by section": "articles.md"}]
             elif first == REFERENCE:
                 section[title] = [first, *linked(first, source(first))]
             elif title == "Results":
@@ -36,10 +38,12 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def chapters(name: str) -> list[dict[str, list[dict[str, str]]]]:
+def chapters() -> list[dict[str, list[dict[str, str]]]]:
     """The pages of each chapter of the lessons."""
-    _, *parts = re.split(r"^## \d+\. (.+)$", source(name), flags=re.MULTILINE)
-    return [{title: linked(name, text)} for title, text in zip(parts[::2], parts[1::2], strict=True)]
+    return [
+        {chapter: [{find_lesson(name).title: f"lessons/{name}.md"} for name in names]}
+        for chapter, names in CHAPTERS.items()
+    ]
 
 
 def reports() -> list[dict[str, str]]:
@@ -69,6 +73,8 @@ def on_files(files: Any, config: Any) -> Any:
     for path in paths:
         if path.suffix in (".md", ".png"):
             files.append(File.generated(config, in_site(in_repository(path)), abs_src_path=str(path)))
+    for name, content in lesson_files().items():
+        files.append(File.generated(config, name, content=content))
     for name in EXAMPLES:
         files.append(File.generated(config, f"explorations/{name}.html", content=example_page(name).html))
     return files
@@ -76,7 +82,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrite links that leave docs/ to the pages of the site."""
-    return without_escapes(led(markdown, in_repository(Path(page.file.abs_src_path))))
+    path = page.file.abs_src_path
+    return without_escapes(led(markdown, in_repository(Path(path)))) if path else markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -208,7 +208,7 @@ def _state(result: Findings) -> str:
     tried, refused = len(result.errors.keys() | result.wrong.keys()), len(result.refused)
     words = f"{right} of {tried} problems right, {len(result.gradients)} with gradients, {refused} refused"
     largest = max(result.errors.values(), default=0.0)
-    return f"{'WRONG' if result.status == 'wrong' else 'ok'}: {words}, largest error {largest:.2g}"
+    return f"{'WRONG' if result.status == 'wrong' else 'ok'}: {words}, largest error {largest:.0%} of the bound"
 
 
 def _by_reason(refused: dict[str, str]) -> list[tuple[str, str]]:

@@ -1,19 +1,20 @@
-"""`regard lesson`: a claim of the articles, put to the test."""
+"""`regard lesson`: a page that teaches, run and printed."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from regard.errors import ArgumentError
 from regard_lab.cli.console import check_picture_name, note, out, out_console, out_json, writable
 from regard_lab.cli.options import Json
-from regard_lab.lessons import LESSONS, Claim, Settings, Table, Taught, find_lesson
-from regard_lab.lessons.taught import WALKTHROUGH
+from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
+from regard_lab.teaching.board import VERDICTS, Claim, Picture, Shown, Table
+from regard_lab.teaching.page import Cell, Page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,100 +23,143 @@ if TYPE_CHECKING:
 def lesson(
     name: Annotated[str | None, Argument(metavar="NAME", help="The lesson; without it, all are listed.")] = None,
     run: Annotated[
-        Path | None, Option(metavar="RUN", help="The run of a trained translator, for lessons that need one.")
+        Path | None, Option(metavar="RUN", help="The run of a trained translator, for lessons that can read one.")
     ] = None,
     text: Annotated[str | None, Option(help="Use this text instead of the lesson's own sentence.")] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of all random numbers.")] = Settings.seed,
-    png: Annotated[Path | None, Option(metavar="FILE.png", help="Also draw the figure into this file.")] = None,
+    seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Seed of all random numbers.")] = None,
+    png: Annotated[Path | None, Option(metavar="FILE.png", help="Also draw the first figure into this file.")] = None,
     list_all: Annotated[bool, Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Teach one lesson, or list them."""
+    """Run one lesson and print it, or list them."""
     if list_all and name is not None:
         raise ArgumentError(f"--list prints all lessons; leave it out for lesson {name!r}")
+    given = {"--png": png, "--run": run, "--text": text, "--seed": seed}
     if name is None:
-        given = {"--png": png, "--run": run, "--text": text}
         if asked := [option for option, value in given.items() if value is not None]:
             raise ArgumentError(
                 f"{', '.join(asked)} needs the name of a lesson; give one, or leave the option out to list the lessons"
             )
         _list_lessons(as_json)
         return
-    wanted = find_lesson(name)
+    page = find_lesson(name)
     if png is not None:
         check_picture_name(png)
-    taught = wanted.teach(Settings(text=text, run=run, seed=seed))
+    changed = {
+        key: value for key, value in {"TEXT": text, "SEED": seed, "RUN": run and str(run)}.items() if value is not None
+    }
+    console = None if as_json else out_console(width=100)
+    shown: list[Shown] = []
+    waiting: list[tuple[Cell, list[Shown]]] = []  # a text that is refused is refused before anything is printed
+    for cell, things in page.run(changed, lenient=bool(changed)):
+        shown += things
+        waiting.append((cell, things))
+        while shown and waiting and console is not None:
+            _print_cell(*waiting.pop(0), console)
     if png is not None:
-        taught.draw(png)
+        _draw(shown, png)
     if as_json:
-        out_json(json.dumps(taught.to_dict() | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
-    else:
-        _show(taught, out_console(width=100))
+        out_json(json.dumps(_record(page, shown) | ({} if png is None else {"png": str(png)}), ensure_ascii=False))
     if png is not None:
         note(f"drawn in {png}")
 
 
 def _list_lessons(as_json: bool) -> None:
+    pages = {name: find_lesson(name) for name in LESSONS}
     if as_json:
-        out_json(json.dumps({name: lesson.question for name, lesson in LESSONS.items()}, ensure_ascii=False))
+        out_json(json.dumps({name: page.question for name, page in pages.items()}, ensure_ascii=False))
         return
     longest = max(map(len, LESSONS))
-    out(f'{WALKTHROUGH:<{longest}}  How does attention treat one sentence? (use: regard walkthrough "your sentence")')
-    for name, lesson in LESSONS.items():
-        out(f"{name:<{longest}}  {lesson.question}{' (needs --run RUN)' if 'run' in lesson.takes else ''}")
+    for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):
+        out(f"{number}. {chapter}")
+        for name in names:
+            out(f"   {name:<{longest}}  {pages[name].question}")
 
 
-def _show(taught: Taught, console: Console) -> None:
-    lesson = taught.lesson
-    console.print(writable(lesson.title), style="bold")
-    console.print(writable(lesson.question), style="italic")
-    for paragraph in taught.paragraphs:
+def _record(page: Page, shown: list[Shown]) -> dict[str, Any]:
+    """What a lesson showed, as JSON values."""
+    return {
+        "lesson": page.name,
+        "title": page.title,
+        "question": page.question,
+        "tables": [vars(thing) for thing in shown if isinstance(thing, Table)],
+        "claims": [
+            {"sentence": thing.sentence, "verdict": VERDICTS[thing.holds], "figures": thing.figures}
+            for thing in shown
+            if isinstance(thing, Claim)
+        ],
+    }
+
+
+def _draw(shown: list[Shown], path: Path) -> None:
+    from regard_lab.seeing.canvas import checked_path, save
+
+    path = checked_path(path)
+    save(next(thing for thing in shown if isinstance(thing, Picture)).figure, path)
+
+
+def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
+    """Print Markdown as text, code that is not folded, and what the cell shows."""
+    from rich.markdown import Markdown
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    if cell.markdown:
+        console.print(Markdown(writable_lines(in_words(cell.text))))
+    elif not cell.tags:
+        console.print(
+            Syntax(writable_lines(cell.text), "python", theme="ansi_light", background_color="default", word_wrap=True)
+        )
+    for thing in things:
+        if isinstance(thing, Claim):
+            colour = {True: "green", False: "red", None: "yellow"}[thing.holds]
+            words = Text(VERDICTS[thing.holds], colour)
+            words.append(writable(f"  {thing.sentence} ({thing.figures})"), "default")
+            console.print(words)
+        elif isinstance(thing, Table):
+            _print_table(thing, console)
+        else:
+            console.print(writable_lines(str(thing)).rstrip("\n"), highlight=False, style="dim")
+    if things or not cell.markdown:
         console.print()
-        console.print(writable(paragraph))
-    for table in taught.tables:
-        console.print()
-        _show_table(table, console)
-    console.print("\nClaims checked", style="bold")
-    _show_claims(taught.claims, console)
-    console.print("\nTry it", style="bold")
-    for line in taught.code.splitlines():
-        console.print(f"    {writable(line)}", soft_wrap=True)
 
 
-def _show_table(table: Table, console: Console) -> None:
-    console.print(writable(table.title) + (" (measured here)" if table.measured else ""), style="bold")
-    if _drawn_whole(table, console):
-        return
-    if all(cell[:1].isdigit() for row in table.rows for cell in row[1:]):  # a matrix keeps its shape in parts
-        for room in range(len(table.columns) - 2, 0, -1):
-            parts = [_columns(table, first, room) for first in range(1, len(table.columns), room)]
-            if all(_fits(part, console) for part in parts):
-                for part in parts:
-                    _drawn_whole(part, console)
-                return
-    for row in table.rows:  # columns would cut words: a block of lines for each row
-        console.print()
-        for column, cell in zip(table.columns, row, strict=True):
-            console.print(writable(f"{column}: {cell}" if column else cell))
+SIGNS = {
+    "cdot": "·", "le": "≤", "ge": "≥", "ll": "≪", "approx": "≈", "sim": "~", "in": "∈", "circ": "∘", "odot": "⊙",
+    "sum": "Σ", "prod": "Π", "sqrt": "√", "top": "ᵀ", "quad": "  ", "qquad": "    ", "lvert": "|", "rvert": "|",
+    "lfloor": "⌊", "rfloor": "⌋", "ldots": "...", "times": "×", "mid": "|", "alpha": "α", "tilde": "~", "infty": "∞",
+}  # fmt: skip
 
 
-def _columns(table: Table, first: int, count: int) -> Table:
-    """Some columns of a table, and its first one before them."""
-    columns, *rows = ((row[0], *row[first : first + count]) for row in (table.columns, *table.rows))
-    return replace(table, columns=columns, rows=tuple(rows))
+def in_words(markdown: str) -> str:
+    r"""Markdown whose formulas a terminal can print.
+
+    >>> in_words(r"It costs $n \cdot w$, not $\frac{n^2}{2}$.")
+    'It costs `n · w`, not `n^2/2`.'
+    """
+
+    def formula(match: re.Match[str]) -> str:
+        text = re.sub(r"\\(?:text|operatorname|mathrm)\{([^{}]*)\}", r"\1", match[1] or match[2])
+        text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2", text)
+        text = re.sub(r"\\(?:left|right|displaystyle|[,;! ])", "", text)
+        text = re.sub(r"\\([a-zA-Z]+)", lambda sign: SIGNS.get(sign[1], sign[1]), text)
+        text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text)
+        return f"\n```text\n{text.strip()}\n```\n" if match[1] else f"`{text.strip()}`"
+
+    return re.sub(r"\$\$(.+?)\$\$|(?<!\\)\$([^$\n]+)\$", formula, markdown, flags=re.DOTALL)
 
 
-def _fits(table: Table, console: Console) -> bool:
-    with console.capture():
-        return _drawn_whole(table, console)
+def writable_lines(text: str) -> str:
+    return "\n".join(map(writable, text.split("\n")))
 
 
-def _drawn_whole(table: Table, console: Console) -> bool:
-    """Print a table if no word of it has to be cut, and return whether it was printed."""
+def _print_table(table: Table, console: Console) -> None:
+    """Print a table; where columns would cut words, a block of lines for each row."""
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
 
+    console.print(writable(table.title), style="bold")
     drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(table.columns):
         numeric = all(row[number][:1].isdigit() for row in table.rows)
@@ -124,19 +168,11 @@ def _drawn_whole(table: Table, console: Console) -> bool:
         drawn.add_row(*(Text(writable(cell)) for cell in row))
     with console.capture() as captured:
         console.print(drawn)
-    shown, cells = captured.get(), [*table.columns, *(cell for row in table.rows for cell in row)]
-    if not all(word in shown for cell in cells for word in writable(cell).split()):
-        return False
-    console.print(drawn)
-    return True
-
-
-def _show_claims(claims: tuple[Claim, ...], console: Console) -> None:
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
-    grid = Drawn.grid(padding=(0, 2, 0, 0))
-    for claim in claims:
-        colour = {True: "green", False: "red", None: "yellow"}[claim.holds]
-        grid.add_row(Text(claim.verdict, colour), Text(writable(f"{claim.sentence} ({claim.figures})")))
-    console.print(grid)
+    cells = [*table.columns, *(cell for row in table.rows for cell in row)]
+    if all(word in captured.get() for cell in cells for word in writable(cell).split()):
+        console.print(drawn)
+        return
+    for row in table.rows:
+        console.print()
+        for column, cell in zip(table.columns, row, strict=True):
+            console.print(writable(f"{column}: {cell}" if column else cell))

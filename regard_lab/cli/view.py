@@ -23,7 +23,6 @@ from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import load_with_tokeniser
-from regard_lab.lessons.walkthrough import shown_walk, walk_whole_run
 from regard_lab.models import LanguageModel, TextEncoder
 from regard_lab.seeing import draw_attention, draw_maps, look
 from regard_lab.seeing.explorer import Exploration, compared, explore_text, explore_translation, to_page
@@ -35,6 +34,7 @@ from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.text.seen_words import SeenWords
+from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
 Reading = Callable[[str, Exploration | None], Exploration]  # a text, and what another run makes of it

@@ -15,7 +15,8 @@ from regard.errors import ArgumentError
 from regard.storage.files import replace_file
 from regard_lab.cli.console import check_page_name, out, out_console, out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
-from regard_lab.lessons.walkthrough import (
+from regard_lab.text.terminal import has
+from regard_lab.walkthrough import (
     Walk,
     read_weights,
     to_html,
@@ -27,8 +28,7 @@ from regard_lab.lessons.walkthrough import (
     walk_whole,
     walk_whole_run,
 )
-from regard_lab.lessons.walkthrough import example as options_of_example
-from regard_lab.text.terminal import has
+from regard_lab.walkthrough import example as options_of_example
 
 # The walk for --run and --whole, and why it does not take an option of another walk.
 WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {

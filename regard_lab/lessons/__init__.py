@@ -1,27 +1,36 @@
-"""Lessons that check claims of well-known articles about attention, with regard's public functions.
+"""The lessons: pages that run, a file each, which check what well-known articles say about attention.
 
-A lesson computes one record (`Taught`), from which terminal output, JSON, a picture and a page of the docs are made.
-Everything is seeded, so that every machine prints the same results, except for times, whose tables are marked as
-measured. The walkthrough is the first lesson: `walk` computes attention for one sentence, step by step.
+A file reads as a page, runs as a script (`python regard_lab/lessons/windows.py`), opens as a notebook (jupytext), is a
+page of the site, and is printed by `regard lesson NAME`.
 """
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
-from regard_lab.lessons.taught import LESSONS, Claim, Lesson, Settings, Table, Taught, find_lesson, to_markdown
+from regard.arguments import of_kind, suggest
+from regard.errors import ArgumentError
+from regard_lab.teaching.page import Page
 
-if TYPE_CHECKING:
-    from regard_lab.lessons.walkthrough import read_weights, walk, walk_run, walk_whole, walk_whole_run
+CHAPTERS: dict[str, tuple[str, ...]] = {
+    "Why attention": ("one_sentence", "recurrent", "fixed_vector", "alignment"),
+    "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
+    "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
+    "Writing text quickly": ("generation", "grouped"),
+    "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
+    "Beyond translation": ("relations", "answer_head", "transfer", "caption", "imprecise"),
+}
+LESSONS = tuple(name for names in CHAPTERS.values() for name in names)
 
-__all__ = [
-    "LESSONS", "Claim", "Lesson", "Settings", "Table", "Taught", "find_lesson", "to_markdown",
-    "walk", "walk_run", "walk_whole", "walk_whole_run", "read_weights",
-]  # fmt: skip
 
+def find_lesson(name: str) -> Page:
+    """Read the lesson with the given name.
 
-def __getattr__(name: str) -> Any:
-    """The walkthrough imports models, which a list of the lessons does not need."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from regard_lab.lessons import walkthrough
+    Raises:
+        ArgumentError: there is no lesson of that name.
 
-    return getattr(walkthrough, name)
+    >>> find_lesson("windows").title
+    'Stacked windows'
+    """
+    of_kind("name", name, str, "the name of a lesson, such as 'causal'")
+    if name not in LESSONS:
+        raise ArgumentError(f"no lesson is called {name!r}; {suggest(name, LESSONS)}")
+    return Page.read(Path(__file__).parent / f"{name}.py")

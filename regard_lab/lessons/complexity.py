@@ -1,264 +1,195 @@
-"""Lesson: the complexity table of the articles: formulas beside what is counted here and measured in a report."""
+# %% [markdown]
+# # Cost and length
+#
+# **What does each kind of layer cost when the text gets longer?**
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+# %% tags=["folded"]
 from itertools import pairwise
-from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+import regard as rg
+from regard import patterns as p
 from regard_lab.bench.complexity.report import NEAR
 from regard_lab.bench.complexity.rows import ROWS, root, slope
-from regard_lab.lessons.figures import FAINT, INK, LINES, Axes, Figure, begin, draw_curves, label_axes, legend_below
-from regard_lab.lessons.report import read_report
-from regard_lab.lessons.stepping import count_steps
-from regard_lab.lessons.taught import Claim, Lecture, Settings, Table, Verdict, every
+from regard_lab.seeing.canvas import FAINT, INK, LINES
+from regard_lab.teaching import (
+    draw_line, every, figure, holds, label_axes, legend_below, logarithmic, operations, read_report, table, undecided,
+)  # fmt: skip
+from regard_lab.teaching.stepping import count_steps
 
-LENGTHS, SHORT = (1024, 4096, 16384), (16, 64, 256)  # words where work is counted; counting each step of a GRU is slow
-CROSSED = (256, 1024)  # words where paths are counted
-CLOSE = 0.03  # the largest difference of a counted exponent from the promised one
-PATTERNS: dict[str, Callable[[int], Pattern]] = {
-    "softmax": lambda n: Full(),
-    "causal": lambda n: Causal(),
-    "window": lambda n: SlidingWindow(256),
-    "global": lambda n: GlobalTokens(range(64)),
-    "random": lambda n: RandomBlocks(3, block=64, seed=0),
-    "strided": lambda n: Causal() & Strided(root(n)),
-    "fixed": lambda n: Causal() & Fixed(root(n), summary=8),
+PATTERNS = {
+    "softmax": lambda n: p.Full(),
+    "causal": lambda n: p.Causal(),
+    "window": lambda n: p.SlidingWindow(256),
+    "global": lambda n: p.GlobalTokens(range(64)),
+    "random": lambda n: p.RandomBlocks(3, block=64, seed=0),
+    "strided": lambda n: p.Causal() & p.Strided(root(n)),
+    "fixed": lambda n: p.Causal() & p.Fixed(root(n), summary=8),
 }
-LAYERS = ("gru", "conv-3")  # counted by torch while they run
-MECHANISMS = ("linformer", "linear", "performer", "reformer")  # counted by regard's plans
-SHOWN = ("softmax", "causal", *LAYERS, *list(PATTERNS)[2:], *MECHANISMS)
-SHORT_NAMES = {"softmax": "self-attention", "causal": "causal self-attention"}
+LAYERS, MECHANISMS = ("gru", "conv-3"), ("linformer", "linear", "performer", "reformer")
 QUADRATIC, ROOTED = ("softmax", "causal"), ("strided", "fixed")
-LINEAR = ("gru", "conv-3", "window", "global", "random", "linformer", "linear", "performer")
+LINEAR = (*LAYERS, "window", "global", "random", "linformer", "linear", "performer")
+SHOWN = (*QUADRATIC, *LINEAR[:5], *ROOTED, *MECHANISMS)
 
-CODE = """\
-import torch
-import regard as rg
-from regard import mechanisms as m
-from regard import patterns as p
 
+def counted(name, n):
+    """Allowed pairs of a pattern, floating-point operations of another layer."""
+    if name in PATTERNS:
+        return PATTERNS[name](n).count(n, n)
+    call = ROWS[name].prepare(n)
+    return operations(call.run) if name in LAYERS else int(call.operations)  # of regard's plan
+
+
+lengths = {name: (16, 64, 256) if name == "gru" else (1024, 4096, 16384) for name in SHOWN}
+work = {name: [counted(name, n) for n in lengths[name]] for name in SHOWN}
+exponents = {name: slope(lengths[name][1:], work[name][1:]) for name in SHOWN}
+promised = {name: ROWS[name].growth.exponent(lengths[name][1:]) for name in SHOWN}
+titles = {name: ROWS[name].title for name in SHOWN}
+report = read_report("complexity")
+times = {name: report.figures[name]["exponent"] for name in SHOWN}
+
+with figure(
+    "What a longer text costs", 7.6, 7.0,
+    "Above: 16 times the words have 256 times the pairs in self-attention, but only 16 times in a window. Below: what "
+    "the formula of each layer promises, what is counted, and how the measured time grows.",
+) as drawing:  # fmt: skip
+    grown, fitted = drawing.subplots(2, 1, height_ratios=(1, 1.5))
+    ends = {"softmax": "self-attention", "strided": "strided", "window": "window, global tokens"}
+    for number, (name, text) in enumerate(ends.items()):
+        draw_line(grown, lengths[name], [count / work[name][0] for count in work[name]], number, name)
+        grown.text(18500, work[name][-1] / work[name][0], text, fontsize=9, color=LINES[number], va="center")
+    label_axes(grown, "Pairs of query and key", "words n", "compared with 1,024 words")
+    grown.set_yscale("log")
+    grown.set_yticks((1, 4, 16, 64, 256), ["1", "× 4", "× 16", "× 64", "× 256"])
+    logarithmic(grown, lengths["softmax"])
+    grown.set_xlim(900, 50000)
+    order = sorted(SHOWN, key=lambda name: (promised[name], SHOWN.index(name)))
+    rows, marks = range(len(order)), (("formula", "|", INK), ("counted", "o", LINES[0]), ("CPU time", "D", LINES[1]))
+    for (text, mark, colour), values in zip(marks, (promised, exponents, times)):
+        fitted.plot([values[name] for name in order], rows, mark, color=colour, label=text, markeredgewidth=2,
+                    markersize=15 if mark == "|" else 5)  # fmt: skip
+    fitted.hlines(rows, [exponents[name] for name in order], [times[name] for name in order], FAINT, linewidth=1)
+    fitted.grid(axis="x", alpha=0.3)
+    label_axes(fitted, "Exponents: formula, counted, measured", "cost grows as", "")
+    fitted.set_yticks(rows, [titles[name] for name in order], fontsize=8.5)
+    fitted.set_xticks((1, 1.5, 2), ["n", "n·sqrt(n)", "n²"], fontsize=9)
+    legend_below(fitted, columns=3)
+
+# %% [markdown]
+# Three numbers decide what a layer costs for a text of $n$ words: how many operations it takes, how many of them must
+# wait for each other, and how many layers a word needs to depend on every other word. The Transformer paper gives
+# formulas for layers with $d$ numbers per word:
+#
+# $$
+# \text{attention: } O(n^2 d) \qquad \text{recurrent: } O(n d^2) \qquad \text{convolution: } O(k n d^2)
+# $$
+#
+# regard plans a call before it runs, and a pattern counts the pairs that it allows. So costs can be compared without
+# computing anything:
+
+# %%
 for n in (1024, 4096):
     x = torch.zeros(1, 1, n, 64)  # (batch, heads, length, head_dim)
-    full, window = rg.plan_attention(x, x, x), rg.plan_attention(x, x, x, pattern="sliding_window(256)")
-    linear = rg.plan_attention(x, x, x, mechanism=m.LinearTransformer())
-    print(n, full.cost.flops, window.cost.flops, linear.cost.flops, p.SlidingWindow(256).count(n, n))"""
+    full, linear = rg.plan_attention(x, x, x), rg.plan_attention(x, x, x, mechanism="linear")
+    print(f"{n:,} words: {full.cost.flops:,} operations in self-attention, {linear.cost.flops:,} in linear attention")
+    print(f"             {n * n:,} pairs, {p.SlidingWindow(256).count(n, n):,} of them in a window")
+
+# %% [markdown]
+# In one layer of self-attention each word depends on every word. With a window, distant words need a stack of layers.
+# In a recurrent network the first word reaches the last through one step for each word:
+
+# %% tags=["folded"]
+CROSSED = (256, 1024)
 
 
-def teach(settings: Settings) -> Lecture:
-    """Count work and paths at growing lengths, and read the measured exponents of time."""
-    report = read_report("complexity")
-    lengths = {name: SHORT if name == "gru" else LENGTHS for name in SHOWN}
-    work = {name: [counted(name, length) for length in lengths[name]] for name in SHOWN}
-    numbers = {
-        "lengths": {name: list(lengths[name]) for name in SHOWN}, "work": work,
-        "exponents": {name: round(slope(lengths[name][-2:], counts[-2:]), 3) for name, counts in work.items()},
-        "promised": {name: round(ROWS[name].growth.exponent(lengths[name][-2:]), 3) for name in SHOWN},
-        "crossed": list(CROSSED),
-        "paths": {name: [path(name, length, settings.seed) for length in CROSSED] for name in (*PATTERNS, *LAYERS)},
-        "times": {name: report.figures[name] for name in SHOWN}, "source": report.source,
-    }  # fmt: skip
-    return numbers, (
-        "Three questions decide what a layer costs for a text of n words: how many operations it takes, how many "
-        "of them must wait for each other, and how many layers information passes from one word to any other. The "
-        "table of the Transformer paper answers them by formulas for layers with d numbers per word; later papers "
-        "added rows.",
-        "Here they are counted: the allowed pairs of a pattern, the operations that torch counts while a recurrent "
-        "network or a convolution runs, and those of regard's plans for the other mechanisms. An exponent of 2 "
-        "means that 4 times as many words cost 16 times as much, 1.5 means 8 times, and 1 means 4 times.",
-        "The Sparse Transformer and the Reformer are often listed as O(n). Their papers state n·sqrt(n) and n·log n. "
-        "A window is linear in n, but long distances need a stack of layers. The convolution here is centred: each "
-        "layer carries a signal one word to either side, so n words take n - 1 layers. The causal convolutions of the "
-        "lesson recurrent look two words back in each layer, and take half as many.",
-        f"Time is not counted but measured on one processor, so it also depends on its instructions and memory. "
-        f"{report.source} Source: Vaswani et al. 2017, table 1; Child et al. 2019, section 4; Kitaev et al. 2020, "
-        f"table 1; Wang et al. 2020, table 1.",
-    )
-
-
-def counted(name: str, length: int) -> int:
-    """The work of a layer: allowed pairs of a pattern, operations otherwise."""
-    if name in PATTERNS:
-        return PATTERNS[name](length).count(length, length)
-    call = ROWS[name].prepare(length)
-    if name in MECHANISMS:
-        return int(call.operations)
-    with FlopCounterMode(display=False) as counter:
-        call.run()
-    return counter.get_total_flops()
-
-
-def path(name: str, length: int, seed: int) -> int:
+def path(name, n):
     """How many layers, or steps of a recurrent network, the last word needs to depend on every word."""
     if name == "gru":
-        return count_steps("recurrent", length, seed)["path"]
-    allowed = (SlidingWindow(2) if name == "conv-3" else PATTERNS[name](length)).dense(length, length)
-    reached = torch.zeros(length, dtype=torch.bool)
-    newly, layers = torch.arange(length) == length - 1, 0
+        return count_steps("recurrent", n, seed=0)["path"]
+    allowed = (p.SlidingWindow(2) if name == "conv-3" else PATTERNS[name](n)).dense(n, n)
+    reached, newly, layers = torch.zeros(n, dtype=torch.bool), torch.arange(n) == n - 1, 0
     while not (reached := reached | newly).all():
-        newly = allowed[newly].any(0) & ~reached
-        layers += 1
+        newly, layers = allowed[newly].any(0) & ~reached, layers + 1
     return layers
 
 
-def tables(numbers: dict[str, Any]) -> Iterator[Table]:
-    work, exponents, paths, times = (numbers[name] for name in ("work", "exponents", "paths", "times"))
-    first, last = CROSSED
-    yield Table(
-        "Formulas",
-        ("layer", "operations", "sequential steps", "longest path", "source"),
-        tuple((row.title, row.cost, row.sequential, row.path, row.source) for row in (ROWS[name] for name in SHOWN)),
-    )
-    yield Table(
-        "Counted",
-        ("layer", "counted", "n", "n words", "4 n words", "16 n words", "exponent", "promised"),
-        tuple(
-            (
-                ROWS[name].title,
-                "pairs" if name in PATTERNS else "operations",
-                f"{numbers['lengths'][name][0]:,}",
-                *(f"{one:,}" for one in work[name]),
-                f"{exponents[name]:.2f}",
-                f"{numbers['promised'][name]:.2f}",
-            )
-            for name in SHOWN
-        ),
-    )
-    yield Table(
-        "Layers, or steps, until the last word depends on every word",
-        ("layer", "formula", f"n = {first:,}", f"n = {last:,}"),
-        tuple((ROWS[name].title, ROWS[name].path, *map(str, paths[name])) for name in paths),
-    )
-    yield Table(
-        "Exponent of CPU time in the report",
-        ("layer", "time n^", "promised", "faster than self-attention from n"),
-        tuple(
-            (ROWS[name].title, _exponent(times[name]), _exponent(times[name], "promised"), _faster_from(times[name]))
-            for name in SHOWN
-        ),
-        measured=True,
-    )
+paths = {name: [path(name, n) for n in CROSSED] for name in (*PATTERNS, *LAYERS)}
+table(
+    "Formulas, and the layers or steps that are needed until the last word depends on every word",
+    ("layer", "operations", "sequential steps", "longest path", *(f"counted, n = {n:,}" for n in CROSSED), "source"),
+    [(titles[name], ROWS[name].cost, ROWS[name].sequential, ROWS[name].path, *paths.get(name, ("–", "–")),
+      ROWS[name].source) for name in SHOWN],
+)  # fmt: skip
+
+# %% [markdown]
+# The convolution is centred: each layer carries a signal one word to either side, so $n$ words take $n - 1$ layers. The
+# causal convolutions of the lesson *recurrent* look two words back in each layer and need half as many.
+#
+# With exponent 2, 4 times as many words cost 16 times as much; with 1.5, 8 times; with 1, 4 times. The Sparse
+# Transformer and the Reformer are often listed as $O(n)$. Their papers state $n \sqrt{n}$ and $n \log n$.
+
+# %% tags=["folded"]
+table(
+    "Counted",
+    ("layer", "counted", "n", "n words", "4 n words", "16 n words", "exponent", "promised"),
+    [(titles[name], "pairs" if name in PATTERNS else "operations", f"{lengths[name][0]:,}",
+      *(f"{one:,}" for one in work[name]), f"{exponents[name]:.2f}", f"{promised[name]:.2f}") for name in SHOWN],
+)  # fmt: skip
+
+# %% [markdown]
+# Time is measured, on one thread. It also depends on the instructions and the memory of the processor.
+
+# %% tags=["folded"]
+since = {name: report.figures[name]["cheaper_from"] for name in SHOWN}
+table(
+    "Exponents of CPU time, and the length from which a layer is faster than self-attention",
+    ("layer", "time n^", "promised", "faster from n"),
+    [(titles[name], f"{times[name]:.2f}", f"{report.figures[name]['promised']:.2f}",
+      since[name].removeprefix("cheaper from ").removesuffix(" on") or "–") for name in SHOWN],
+)  # fmt: skip
+print(report.source)
+
+# %% [markdown]
+# ## Claims
+
+# %% tags=["claims"]
+groups = [[times[name] for name in names] for names in (QUADRATIC, ROOTED, LINEAR)]
+gaps = [min(higher) - max(lower) for higher, lower in pairwise(groups)]
 
 
-def _exponent(times: dict[str, Any], which: str = "exponent") -> str:
-    """The fitted or the promised exponent; a dash if too few lengths were measured for a fit."""
-    return "–" if times[which] is None else f"{times[which]:.2f}"
+def near(names, exponent):
+    values = [exponents[name] for name in names]
+    return all(abs(one - exponent) < 0.03 for one in values), f"exponents {min(values):.2f} to {max(values):.2f}"
 
 
-def _faster_from(times: dict[str, Any]) -> str:
-    """The length, or the words of the report if there is none.
+holds("Twice as many words have 4 times as many pairs in self-attention, also with a causal mask.", *near(QUADRATIC, 2))
+holds("The pairs of strided and fixed attention grow as n·sqrt(n), not as n.", *near(ROOTED, 1.5))
+holds("The work of recurrent networks, convolutions, windows, global tokens, random blocks, Linformer and the linear "
+      "mechanisms grows as n.", *near(LINEAR, 1))  # fmt: skip
+short = ("softmax", "causal", "global", "strided", "fixed")
+holds(
+    "Self-attention, global tokens, strided and fixed attention connect all words in 1 or 2 layers at any length.",
+    all(paths[name] in ([1, 1], [2, 2]) for name in short), ", ".join(f"{name} {paths[name][1]}" for name in short),
+)  # fmt: skip
+holds(
+    "For windows and convolutions the number of layers grows with the length, and a recurrent network passes every "
+    "word.",
+    all(paths[name][1] >= 3.9 * paths[name][0] for name in ("window", "conv-3")) and paths["gru"] == list(CROSSED),
+    ", ".join(f"{titles[name]}: {paths[name][0]} and {paths[name][1]}" for name in ("window", "conv-3", "gru")),
+)
+undecided(  # unless all gaps are larger than what the report can tell apart
+    f"Measured times give the same order: the exponents of quadratic layers are above those of strided and fixed, and "
+    f"these above those of linear layers, by more than {NEAR}.",
+    every(*(None if abs(gap) <= NEAR else gap > 0 for gap in gaps)),
+    f"{', '.join(f'{name} {times[name]:.2f}' for name in (*QUADRATIC, *ROOTED))}, linear layers "
+    f"{min(groups[-1]):.2f} to {max(groups[-1]):.2f}",
+)
+holds(
+    "On one CPU thread a recurrent layer is slower than self-attention for short texts and faster for long ones.",
+    since["gru"].replace(",", "").isdecimal(), f"faster from n: {since['gru']}",
+)  # fmt: skip
 
-    >>> _faster_from({"cheaper_from": "cheaper from 256 on"}), _faster_from({"cheaper_from": "not up to 16,384"})
-    ('256', 'not up to 16,384')
-    """
-    return times["cheaper_from"].removeprefix("cheaper from ").removesuffix(" on")
-
-
-def _range(exponents: Sequence[float | None]) -> str:
-    known = [one for one in exponents if one is not None]
-    return f"{min(known):.2f} to {max(known):.2f}" if known else "–"
-
-
-def lies_above(higher: Sequence[float | None], lower: Sequence[float | None]) -> Verdict:
-    """Whether all exponents of one group lie above those of another; None if by no more than the report tells apart.
-
-    >>> lies_above([2.0, 1.9], [1.5]), lies_above([1.5, 1.1], [1.0]), lies_above([1.5], [1.8]), lies_above([None], [1])
-    (True, None, False, None)
-    """
-    if None in higher or None in lower:
-        return None
-    gap = min(one for one in higher if one is not None) - max(one for one in lower if one is not None)
-    return None if abs(gap) <= NEAR else gap > 0
-
-
-def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
-    exponents, paths, times = numbers["exponents"], numbers["paths"], numbers["times"]
-
-    def near(names: tuple[str, ...], promised: float) -> bool:
-        return all(abs(exponents[name] - promised) < CLOSE for name in names)
-
-    def figures(names: tuple[str, ...]) -> str:
-        return f"exponents {min(exponents[name] for name in names):.2f} to {max(exponents[name] for name in names):.2f}"
-
-    crosses = times["gru"]["cheaper_from"].replace(",", "").isdecimal()
-    groups = [tuple(times[name]["exponent"] for name in names) for names in (QUADRATIC, ROOTED, LINEAR)]
-    yield Claim(
-        "Twice as many words have 4 times as many pairs in self-attention, also with a causal mask.",
-        near(QUADRATIC, 2.0),
-        figures(QUADRATIC),
-    )
-    yield Claim(
-        "The pairs of strided and fixed attention grow as n·sqrt(n), not as n.",
-        near(ROOTED, 1.5),
-        figures(ROOTED),
-    )
-    yield Claim(
-        "The work of recurrent networks, convolutions, windows, global tokens, random blocks, Linformer and the "
-        "linear mechanisms grows as n.",
-        near(LINEAR, 1.0),
-        figures(LINEAR),
-    )
-    yield Claim(
-        "Self-attention, global tokens, strided and fixed attention connect all words in 1 or 2 layers at any length.",
-        all(
-            len(set(paths[name])) == 1 and paths[name][0] <= 2
-            for name in ("softmax", "causal", "global", "strided", "fixed")
-        ),
-        f"self-attention {paths['softmax'][-1]}, global tokens {paths['global'][-1]}, strided "
-        f"{paths['strided'][-1]}, fixed {paths['fixed'][-1]}",
-    )
-    yield Claim(
-        "For windows and convolutions the number of layers grows with the length, and a recurrent network passes "
-        "every word.",
-        all(paths[name][1] >= 3.9 * paths[name][0] for name in ("window", "conv-3")) and paths["gru"] == list(CROSSED),
-        f"window {paths['window'][0]} and {paths['window'][1]}, centred convolution {paths['conv-3'][0]} and "
-        f"{paths['conv-3'][1]}, recurrent {paths['gru'][0]} and {paths['gru'][1]}",
-    )
-    yield Claim(
-        f"Measured times give the same order: exponents of quadratic layers are above those of strided and fixed, "
-        f"and these above those of linear layers, by more than {NEAR}.",
-        every(*(lies_above(higher, lower) for higher, lower in pairwise(groups))),
-        ", ".join(f"{SHORT_NAMES.get(name, name)} {_exponent(times[name])}" for name in (*QUADRATIC, *ROOTED))
-        + f", linear ones {_range(groups[-1])}",
-    )
-    yield Claim(
-        "On one CPU thread a recurrent layer is slower than self-attention for short texts and faster for long ones.",
-        crosses,
-        f"faster from {times['gru']['cheaper_from']} words on" if crosses else times["gru"]["cheaper_from"],
-    )
-
-
-def draw(numbers: dict[str, Any], figure: Figure) -> None:
-    begin(figure, "What a longer text costs", 12.4, 5.6)
-    grown, fitted = figure.subplots(1, 2, width_ratios=(1, 1.35))
-    work = {ROWS[name].title: numbers["work"][name] for name in ("softmax", "strided", "window", "global")}
-    growth = {title: [count / counts[0] for count in counts] for title, counts in work.items()}
-    labels = "Counted: pairs of query and key", "words n", f"compared with {LENGTHS[0]:,} words"
-    draw_curves(grown, LENGTHS, growth, labels, log="xy")
-    grown.set_yticks((1, 4, 16, 64, 256), ["1", "×4", "×16", "×64", "×256"])
-    _draw_exponents(fitted, numbers)
-
-
-def _draw_exponents(axes: Axes, numbers: dict[str, Any]) -> None:
-    """For each layer the promised, the counted and the measured exponent on one line."""
-    names = sorted(SHOWN, key=lambda name: (numbers["promised"][name], SHOWN.index(name)))
-    for row, name in enumerate(names):
-        times = numbers["times"][name]["exponent"]
-        axes.plot(numbers["promised"][name], row, marker="|", markersize=17, markeredgewidth=2.2, color=INK, zorder=2)
-        axes.plot(numbers["exponents"][name], row, marker="o", markersize=7, color=LINES[0], zorder=3)
-        if times is not None:
-            axes.plot([numbers["exponents"][name], times], [row, row], color=FAINT, linewidth=1.0, zorder=1)
-            axes.plot(times, row, marker="D", markersize=5.5, color=LINES[1], zorder=4)
-    for mark, colour, label in (("|", INK, "formula"), ("o", LINES[0], "counted here"), ("D", LINES[1], "CPU time")):
-        axes.plot([], [], marker=mark, color=colour, linestyle="", label=label, markeredgewidth=1.5)
-    axes.set_yticks(range(len(names)), [ROWS[name].title for name in names], fontsize=8)
-    axes.set_xticks((1, 1.5, 2), ["n", "n·sqrt(n)", "n²"])
-    axes.set_xlim(0.75, 2.15)
-    axes.grid(axis="x", alpha=0.3)
-    label_axes(axes, "Exponents: formula, counted, measured", "cost grows as", "")
-    axes.tick_params(axis="x", labelsize=9)
-    legend_below(axes, columns=3)
+# %% [markdown]
+# Source: Vaswani et al. 2017, table 1; Child et al. 2019, section 4; Kitaev et al. 2020, table 1; Wang et al. 2020,
+# table 1.

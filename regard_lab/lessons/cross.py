@@ -1,186 +1,142 @@
-"""Lesson: cross-attention between the cells of an image (queries) and the words of a sentence (keys, values)."""
+# %% [markdown]
+# # Cross-attention
+#
+# **How does one sequence attend to another of a different length and size?**
 
-from __future__ import annotations
+# %% tags=["parameters"]
+SEED = 0
 
+# %% tags=["folded"]
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 
-from regard.arguments import count_of
-from regard.errors import UnsupportedError
-from regard.layers import MultiHeadAttention, record_attention
-from regard_lab.lessons.figures import Figure, begin, draw_cells, draw_map, scale_beside
-from regard_lab.lessons.taught import Claim, Lecture, Settings, Table
-from regard_lab.lessons.words import ROUNDING, embedded, largest, normal, rounded, seeded
-
-SENTENCE = ("a", "red", "ball", "on", "green", "grass", "under", "a", "blue", "sky")
-SHOWN = ("sky", "ball", "grass")  # what a cell of the image can show
-HEIGHT, WIDTH = 12, 16
-CHANNELS, CONTEXT_DIM, HEADS = 32, 48, 2
-THING_COLOURS = ("#56B4E9", "#D55E00", "#009E73")
-NOISE = 0.1  # standard deviation, where that of the channels is 1
-SHARPNESS = 5.0  # by how much the score of the right word exceeds that of a random word
-EXACT = 1e-12
-
-CODE = """\
-import torch
 import regard as rg
+from regard.errors import UnsupportedError
+from regard_lab.seeing.canvas import KEY, QUERY
+from regard_lab.teaching import (
+    ROUNDING, draw_cells, draw_map, embedded, figure, holds, largest, normal, scale_beside, seeded, table
+)  # fmt: skip
 
-image = torch.randn(1, 32, 12, 16)  # (batch, channels, height, width)
-words = torch.randn(1, 10, 48)  # (batch, words, context_dim)
-layer = rg.MultiHeadAttention(dim=32, heads=2, context_dim=48)
+WORDS = ("a", "red", "ball", "on", "green", "grass", "under", "a", "blue", "sky")
+THINGS = {"sky": "#56B4E9", "ball": "#D55E00", "grass": "#009E73"}  # what a cell can show, and its colour
+HEIGHT, WIDTH, CHANNELS, CONTEXT_DIM, HEADS = 12, 16, 32, 48, 2
+NOISE, SHARPNESS = 0.1, 5.0  # of the cells; how much the score of the right word exceeds that of a random one
+
+# The picture: sky above, grass below, a ball between. Each cell is the vector of its thing, and noise.
+down, right = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
+picture = torch.where(down < HEIGHT // 2, 0, 2).masked_fill((down - 6.5) ** 2 + (right - 5.5) ** 2 < 12, 1)
+vectors = normal(SEED + 1, len(THINGS), CHANNELS)
+image = (vectors[picture] + NOISE * normal(SEED + 2, HEIGHT, WIDTH, CHANNELS)).permute(2, 0, 1)[None]
 cells = image.flatten(2).mT  # (batch, height * width, channels)
-y = layer(cells, context=words)
-print(y.mT.unflatten(2, (12, 16)).shape)  # an image again"""
+words = embedded(WORDS, CONTEXT_DIM, SEED)  # (batch, words, context_dim)
 
+# A random layer, whose query projection maps the vector of each thing to a multiple of the key of its word.
+layer = seeded(SEED, rg.MultiHeadAttention, CHANNELS, HEADS, context_dim=CONTEXT_DIM, projection_bias=False)
+named = torch.tensor([WORDS.index(thing) for thing in THINGS])
+keys = layer.to_k(words)[0, named].unflatten(1, (HEADS, -1)).detach()  # (things, heads, head_dim)
+wanted = keys / keys.square().sum(-1, keepdim=True) * SHARPNESS * math.sqrt(layer.head_dim)
+layer.to_q.weight.data = (torch.linalg.pinv(vectors) @ wanted.flatten(1)).mT
 
-def teach(settings: Settings) -> Lecture:
-    """Compute cross-attention from the cells of an image, (batch, height * width, channels), to a sentence."""
-    parts, image = scene(settings.seed)
-    words = embedded(SENTENCE, CONTEXT_DIM, settings.seed)
-    layer = _taught_layer(parts, words, settings.seed)
-    cells = image.flatten(2).mT  # (1, height * width, channels)
-    with record_attention(layer) as recording:
-        output = layer(cells, context=words)
-    weights = recording[""][0].weights[0].mean(0)  # (height * width, words)
-    asked = _picture().flatten()
-    own = torch.tensor([SENTENCE.index(word) for word in SHOWN])[asked]
-    moved = torch.randperm(len(asked), generator=torch.Generator().manual_seed(settings.seed))
-    numbers = {
-        "words": list(SENTENCE), "grid": [HEIGHT, WIDTH], "channels": CHANNELS, "context_dim": CONTEXT_DIM,
-        "shapes": {
-            "queries": list(cells.shape), "context": list(words.shape), "output": list(output.shape),
-            "weights": list(recording[""][0].weights.shape),
-        },
-        "weights": rounded(weights.T.unflatten(1, (HEIGHT, WIDTH)), 3),  # (words, height, width)
-        "cells_right": int((weights.argmax(-1) == own).sum()),
-        "mean_weight": {
-            word: rounded(weights[asked == number].mean(0), 3) for number, word in enumerate(SHOWN)
-        },
-        "rows_sum_to_one": largest(weights.sum(-1) - 1) < EXACT,
-        "by_hand": largest(_by_hand(layer, cells, words) - output) < EXACT,
-        "cells_apart": largest(layer(cells[:, moved], context=words) - output[:, moved]) < EXACT,
-        "refusal": _refusal(layer, cells, words),
-    }  # fmt: skip
-    return numbers, (
-        "In cross-attention the queries come from one sequence, keys and values from another. The two sequences "
-        "may differ in length and in vector size, since the projections map both to head_dim. In text-to-image "
-        "models, for example, every cell of an image attends to the words of a prompt.",
-        f"An image of {CHANNELS} channels on a grid of {HEIGHT} by {WIDTH} is a sequence of {HEIGHT * WIDTH} queries, "
-        f"(batch, height * width, channels); the sentence has {count_of(len(SENTENCE), 'words')} of {CONTEXT_DIM} "
-        "numbers, so context_dim differs from dim.",
-        "Nothing is trained here. The query projection is computed such that a cell that shows sky has a query "
-        "similar to the key of “sky”, and so on; keys, values and the noise of the cells are random. Cell 3 and word "
-        "3 are unrelated, so “earlier” has no meaning between them, and regard refuses patterns that compare their "
-        "positions. Source: Vaswani et al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.",
-    )
+with rg.record_attention(layer) as recording:
+    output = layer(cells, context=words)
+per_head = recording[""][0].weights  # (batch, heads, height * width, words)
+weights = per_head[0].mean(0).detach()
 
-
-def _picture() -> torch.Tensor:
-    """The number of the thing that each cell shows, (height, width): sky above, grass below, a ball between."""
-    y, x = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
-    picture = torch.where(y < HEIGHT // 2, SHOWN.index("sky"), SHOWN.index("grass"))
-    return picture.masked_fill((y - 6.5) ** 2 + (x - 5.5) ** 2 < 12, SHOWN.index("ball"))
-
-
-def scene(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A vector for each thing that can be shown, (things, channels), and the image, (1, channels, height, width)."""
-    parts = normal(seed + 1, len(SHOWN), CHANNELS)
-    image = parts[_picture()] + NOISE * normal(seed + 2, HEIGHT, WIDTH, CHANNELS)
-    return parts, image.permute(2, 0, 1)[None]
-
-
-def _taught_layer(parts: torch.Tensor, words: torch.Tensor, seed: int) -> MultiHeadAttention:
-    """A random layer whose query projection maps what a cell shows to a multiple of the key of its word."""
-    layer = seeded(seed, MultiHeadAttention, CHANNELS, HEADS, context_dim=CONTEXT_DIM, projection_bias=False)
-    assert layer.to_k is not None
-    keys = layer.to_k(words)[0, [SENTENCE.index(word) for word in SHOWN]].detach()  # (things, channels)
-    lengths = keys.unflatten(1, (HEADS, -1)).norm(dim=-1, keepdim=True)
-    wanted = keys.unflatten(1, (HEADS, -1)) / lengths.square() * SHARPNESS * math.sqrt(layer.head_dim)
-    layer.to_q.weight.data = (torch.linalg.pinv(parts) @ wanted.flatten(1)).mT
-    return layer
-
-
-def _by_hand(layer: MultiHeadAttention, cells: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """The formula written out: softmax(q kᵀ / sqrt(head_dim)) v in each head, joined and projected."""
-    assert layer.to_k is not None
-    q, k, v = (
-        projected.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-        for projected in (layer.to_q(cells), layer.to_k(words), layer.to_v(words))
-    )
-    weights = (q @ k.mT / math.sqrt(layer.head_dim)).softmax(-1)  # (1, heads, height * width, words)
-    return layer.to_output((weights @ v).transpose(1, 2).flatten(2))
-
-
-def _refusal(layer: MultiHeadAttention, cells: torch.Tensor, words: torch.Tensor) -> str:
-    try:
-        layer(cells, context=words, pattern="causal")
-    except UnsupportedError as error:
-        return str(error)
-    return ""
-
-
-def tables(numbers: dict[str, Any]) -> Iterator[Table]:
-    shapes = numbers["shapes"]
-    meanings = {
-        "queries": "batch, height * width, channels", "context": "batch, words, context_dim",
-        "weights": "batch, heads, height * width, words", "output": "batch, height * width, channels",
-    }  # fmt: skip
-    yield Table(
-        "Shapes",
-        ("tensor", "axes", "here"),
-        tuple((name, axes, " × ".join(map(str, shapes[name]))) for name, axes in meanings.items()),
-    )
-    yield Table(
-        "Mean weight of each word for the cells that show a thing",
-        ("cells of", *numbers["words"]),
-        tuple((thing, *(f"{weight:.2f}" for weight in row)) for thing, row in numbers["mean_weight"].items()),
-    )
-
-
-def claims(numbers: dict[str, Any]) -> Iterator[Claim]:
-    shapes = numbers["shapes"]
-    yield Claim(
-        "The output has the image's shape, and the weights have a row for every cell and a column for every word.",
-        shapes["output"] == shapes["queries"] and shapes["weights"][2:] == [HEIGHT * WIDTH, len(SENTENCE)],
-        f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
-    )
-    yield Claim("The weights of each cell sum to 1.", numbers["rows_sum_to_one"], ROUNDING)
-    yield Claim(
-        "Every cell gives its largest weight to the word for what it shows.",
-        numbers["cells_right"] == HEIGHT * WIDTH,
-        f"{numbers['cells_right']} of {HEIGHT * WIDTH} cells",
-    )
-    yield Claim("The layer computes the formula written out in PyTorch.", numbers["by_hand"], ROUNDING)
-    yield Claim(
-        "Cells are independent: shuffling the cells shuffles the outputs.",
-        numbers["cells_apart"],
-        ROUNDING,
-    )
-    yield Claim(
-        "The pattern “causal” between an image and a sentence is refused.",
-        bool(numbers["refusal"]),
-        numbers["refusal"] or "it was not",
-    )
-
-
-def draw(numbers: dict[str, Any], figure: Figure) -> None:
-    begin(figure, "Cross-attention from the cells of an image to a sentence", 12.0, 4.4)
-    rows, columns = 2, len(SENTENCE) // 2
-    panels = figure.subplots(rows, columns + 1)
-    shown = panels[0, 0]
-    draw_cells(shown, _picture(), THING_COLOURS, "equal")
-    for thing, x, y in (("sky", 12, 2), ("ball", 5.5, 6.5), ("grass", 12, 9)):
-        shown.text(x, y, thing, ha="center", va="center", fontsize=9)
-    shown.set_title("what the cells show", fontsize=9)
+with figure(
+    "From the cells of an image to the words of a sentence", 7.9, 3.0,
+    "Each blue map shows how much weight the cells give to one word. The cells of the sky look at “sky”, those of the "
+    "ball at “ball”, those of the grass at “grass”.",
+) as drawing:  # fmt: skip
+    panels = drawing.subplots(2, 6)
+    shown, *maps = [panels[0, 0], *panels[0, 1:], *panels[1, 1:]]
+    draw_cells(shown, picture, list(THINGS.values()), "equal")
+    shown.set_title("cells: queries", fontsize=9, color=QUERY)
     panels[1, 0].set_axis_off()
-    places = [panels[row, column] for row in range(rows) for column in range(1, columns + 1)]
-    for axes, word, weights in zip(places, SENTENCE, numbers["weights"], strict=True):
-        image = draw_map(axes, torch.tensor(weights))
-        axes.set_title(f"“{word}”", fontsize=10, fontweight="bold" if word in SHOWN else "normal")
-    for axes in [shown, *places]:
+    panels[1, 0].text(0.5, 0.95, "words: keys\nand values", fontsize=9, color=KEY, ha="center", va="top")
+    for thing, x, y in (("sky", 12, 2), ("ball", 5.5, 6.5), ("grass", 11.5, 9)):
+        shown.text(x, y, thing, ha="center", va="center", fontsize=8.5)
+    for axes, word, column in zip(maps, WORDS, weights.T):
+        drawn = draw_map(axes, column.unflatten(0, (HEIGHT, WIDTH)))
+        axes.set_title(f"“{word}”", fontsize=9.5, color=KEY, fontweight="bold" if word in THINGS else "normal")
         axes.set_aspect("equal")
-    figure.supxlabel(f"each map: the weight that each of {HEIGHT} × {WIDTH} cells gives to one word", fontsize=9)
-    scale_beside(figure, image, panels, "attention weight, mean of the heads")
+        axes.spines[:].set(visible=True, color="#cccccc")
+    scale_beside(drawing, drawn, panels, "weight, mean of heads")
+
+# %% [markdown]
+# In cross-attention the queries come from one sequence $x$, the keys and values from another one, the context $c$. The
+# projections map both to the size $d$ of a head:
+#
+# $$
+# z = \operatorname{softmax}\left(\frac{(x W_q)(c W_k)^\top}{\sqrt{d}}\right) c W_v
+# $$
+#
+# So both length and vector size may differ. Use it where one thing reads another: a decoder reads the source text, an
+# image reads the words that describe it. An image is a sequence too: each cell is a vector of its channels.
+
+# %%
+layer_of_image = rg.MultiHeadAttention(dim=32, heads=2, context_dim=48)
+grid = torch.randn(1, 32, 12, 16)  # (batch, channels, height, width)
+prompt = torch.randn(1, 10, 48)  # (batch, words, context_dim)
+y = layer_of_image(grid.flatten(2).mT, context=prompt)  # (batch, height * width, channels)
+print(tuple(y.mT.unflatten(2, (12, 16)).shape))  # an image again
+
+# %% [markdown]
+# Nothing in the figure is trained. Its query projection is computed: a cell of the sky gets a query similar to the
+# key of “sky”, and likewise for ball and grass. Keys, values and the noise of the cells are random.
+
+# %% tags=["folded"]
+meanings = {
+    "queries": ("batch, height * width, channels", cells), "context": ("batch, words, context_dim", words),
+    "weights": ("batch, heads, height * width, words", per_head), "output": ("batch, height * width, channels", output),
+}  # fmt: skip
+rows = [(name, axes, " × ".join(map(str, tensor.shape))) for name, (axes, tensor) in meanings.items()]
+table("Shapes", ("tensor", "axes", "here"), rows)
+things = picture.flatten()  # what each cell shows
+rows = [
+    (thing, *(f"{weight:.2f}" for weight in weights[things == number].mean(0))) for number, thing in enumerate(THINGS)
+]
+table("Mean weight of each word for the cells that show a thing", ("cells of", *WORDS), rows)
+
+# %% [markdown]
+# Cell 3 and word 3 have nothing in common, so “earlier” has no meaning between them. regard refuses a pattern that
+# compares their positions:
+
+# %%
+refusal = ""
+try:
+    layer(cells, context=words, pattern="causal")
+except UnsupportedError as error:
+    refusal = str(error)
+print(refusal)
+
+# %% [markdown]
+# ## Claims
+
+# %% tags=["claims"]
+holds(
+    "The output has the image's shape, and the weights have a row for every cell and a column for every word.",
+    output.shape == cells.shape and per_head.shape[2:] == (HEIGHT * WIDTH, len(WORDS)),
+    f"cells of {CHANNELS} channels attend to words of {CONTEXT_DIM} numbers",
+)
+holds("The weights of each cell sum to 1.", largest(weights.sum(-1) - 1) < 1e-12, ROUNDING)
+right_cells = int((weights.argmax(-1) == named[things]).sum())
+holds(
+    "Every cell gives its largest weight to the word for what it shows.",
+    right_cells == HEIGHT * WIDTH, f"{right_cells} of {HEIGHT * WIDTH} cells",
+)  # fmt: skip
+q, k, v = (
+    one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in (layer.to_q(cells), layer.to_k(words), layer.to_v(words))
+)
+heads = (q @ k.mT / math.sqrt(layer.head_dim)).softmax(-1) @ v
+by_hand = layer.to_output(heads.transpose(1, 2).flatten(2))
+holds("The layer computes the formula written out in PyTorch.", largest(by_hand - output) < 1e-12, ROUNDING)
+order = torch.randperm(len(things), generator=torch.Generator().manual_seed(SEED))
+holds(
+    "Cells are independent: shuffling the cells shuffles the outputs.",
+    largest(layer(cells[:, order], context=words) - output[:, order]) < 1e-12, ROUNDING,
+)  # fmt: skip
+holds("The pattern “causal” between an image and a sentence is refused.", bool(refusal), refusal or "it was not")
+
+# %% [markdown]
+# Source: Vaswani et al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
-COLOURS = "cividis"
+SCALE = ("#ffffff", "#cfdff2", "#7fabdf", "#2c68b4", "#0b2a5b")  # from the background to the strongest
+DARK_SCALE = ("#14181f", "#1d3252", "#2f5c9b", "#6ba3e8", "#d3e6ff")  # the same on a dark background
+QUERY, KEY, VALUE = "#c2410c", "#0f766e", "#7e22ce"  # of q, k and v wherever they are shown
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too
 INK, FAINT, UNSEEN = "#222222", "#666666", "#e4e4e4"
@@ -61,6 +63,14 @@ def new_figure() -> Generator[Figure]:
         from matplotlib.figure import Figure
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, "font.family": FONT}):
         yield Figure(facecolor="white")
+
+
+@cache
+def colours() -> Any:
+    """The colour scale of every picture of weights, which rises from the background."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("regard", list(SCALE))
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -150,7 +160,7 @@ def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.
     values = weights if hidden is None else weights.masked_fill(hidden, torch.nan)
     axes = _axes(figure, box)
     axes.set_facecolor(UNSEEN)  # shows through where a value is NaN
-    axes.imshow(values.numpy(), cmap=COLOURS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    axes.imshow(values.numpy(), cmap=colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     rows, columns = weights.shape
     axes.set_xticks([place - 0.5 for place in range(1, columns)], minor=True)
     axes.set_yticks([place - 0.5 for place in range(1, rows)], minor=True)
@@ -195,7 +205,7 @@ def draw_scale(figure: Figure, box: Box) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=_axes(figure, box))
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=_axes(figure, box))
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, labelsize=7.5, color=FAINT, labelcolor=FAINT)
     bar.set_label("attention weight", fontsize=7.5, color=FAINT)

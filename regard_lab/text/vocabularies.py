@@ -51,7 +51,7 @@ class Vocabulary:
     """A vocabulary of byte-level byte-pair encoding: pairs of pieces to merge, in order of priority.
 
     A dropped piece has no id: where merges give it, its two parts stand instead. A typographic vocabulary was learned
-    from targets with their typography; that of an earlier version has normalised targets.
+    from targets with their typography; any other normalises targets.
     """
 
     kind: str

@@ -18,14 +18,13 @@ from regard_lab.bench import Results, Work
 from regard_lab.conversion import Change, Conversion, load_converted
 from regard_lab.decoding import Generator, Sampling, TextStream, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.lessons import find_lesson
-from regard_lab.lessons.walkthrough import walk
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.seeing import AttentionMaps, HeadChoice, approximation
 from regard_lab.text import Pair, PairFile, TokenBatches, Tokeniser
 from regard_lab.text.pronouns import make_split
 from regard_lab.training import TrainingConfig
 from regard_lab.training.comparison import Footprint, Measures, Spent
+from regard_lab.walkthrough import walk
 
 LINES = ["The animal sleeps.", "It was late.", "the animal did not cross the street", "Das Tier schläft."]
 PAIRS = [Pair(f"The animal {n}", f"Das Tier {n}") for n in range(9)]
@@ -158,13 +157,13 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "save_tensors.path": lambda: "new.safetensors", "load_tensors.path": lambda: "a.safetensors",
     "load_tensor_metadata.path": lambda: "a.safetensors", "read_log.path": lambda: "log.jsonl",
     "read_what_is_left.path": lambda: "log.jsonl", "read_run.folder": lambda: "nowhere",
-    # comparison, walkthrough, lessons, bench, testing
+    # comparison, walkthrough, bench, testing
     "spent": lambda: Spent(1, 1, 1.0, 1.0, 1), "log": list, "cache_bytes": lambda: 1 << 20,
     "measure_language_model.model": language_model, "footprint.model": language_model,
     "kept": lambda: record().to_dict(),
     "asked": lambda: {"cache_mib": 1, "length": 64}, "write_report.rows": lambda: [record()], "walk": a_walk,
     "walk_run.run": saved_translator, "walk.head": lambda: 1, "walk_run.head": lambda: 1, "width": lambda: 80,
-    "find_lesson.name": lambda: "causal", "taught": lambda: TAUGHT(), "results": lambda: Results({}, True, "x"),
+    "results": lambda: Results({}, True, "x"),
     "work": lambda: Work(8), "write_report.folder": lambda: "report", "environment": dict, "quick": lambda: True,
     "allowed": lambda: torch.ones(7, 11, dtype=torch.bool).numpy(), "scale": lambda: 0.5,
     "answer.q": lambda: make_qkv()[0].numpy(), "answer.k": lambda: make_qkv()[1].numpy(),
@@ -187,14 +186,6 @@ def HEALTH() -> Any:  # noqa: N802
     return Health({"torch": "x"}, (), {}, True)
 
 
-@functools.cache
-def TAUGHT() -> Any:  # noqa: N802
-    from regard_lab.lessons import Taught
-
-    return Taught(lesson=find_lesson("causal"), paragraphs=("a",), tables=(), claims=(), code="", numbers={},
-                  drawing=lambda figure: None)  # fmt: skip
-
-
 # What the methods of a class are asked of: an instance for each call.
 INSTANCES: dict[str, Callable[[], Any]] = {
     "PairFile": lambda: PairFile(("a.tsv",), PAIRS), "Tokeniser": tokeniser,
@@ -211,7 +202,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "Conversion": lambda: Conversion("a", "mean", 2, {}, Change(2, 1), {}),
     "Footprint": lambda: Footprint(1.0, 1.0, 1.0),
     "Measures": record, "Grid": lambda: Grid.whole(4, 4), "Results": lambda: Results({}, True, "x"),
-    "Work": lambda: Work(8), "Lesson": lambda: find_lesson("causal"), "Taught": TAUGHT,
+    "Work": lambda: Work(8),
     "Approximation": lambda: approximation(*make_qkv(), seeds=[0]), "Budget": lambda: Budget(1e-7, {"output": 1.0}),
     "Causal": patterns.Causal, "Strided": lambda: patterns.Strided(2), "Explicit": lambda: patterns.Explicit(IDS > 4),
     "Where": lambda: patterns.Where(lambda q, k: q >= k), "PerHead": lambda: patterns.PerHead([patterns.Causal()]),

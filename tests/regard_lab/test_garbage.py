@@ -23,7 +23,7 @@ from regard.storage import save_tensors
 PACKAGES = (
     "regard.patterns", "regard_lab.text", "regard_lab.models", "regard_lab.decoding",
     "regard_lab.training", "regard_lab.conversion", "regard_lab.seeing", "regard.storage",
-    "regard_lab.training.comparison", "regard_lab.lessons.walkthrough", "regard_lab.lessons", "regard_lab.bench",
+    "regard_lab.training.comparison", "regard_lab.walkthrough", "regard_lab.bench",
 )  # fmt: skip
 
 GARBAGE: dict[str, Any] = {

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import pkgutil
 import re
 
 import pytest
 import torch
+from structure import modules
 
 import regard
-import regard_lab
 from regard import bias, mechanisms, patterns, positions
 from regard.backends import BACKENDS
 from regard.layers import record_attention
@@ -30,18 +29,11 @@ LONGEST = 240
 
 def public_classes() -> dict[str, type]:
     """All classes that a package or module exports, by name."""
-    names = [
-        one.name
-        for one in (
-            one for top in (regard, regard_lab) for one in pkgutil.walk_packages(top.__path__, top.__name__ + ".")
-        )
-        if ".cli" not in one.name
-    ]
+    names = [*modules("regard"), *modules("regard_lab")]
     found = {}
-    for module in [
-        regard,
-        *map(importlib.import_module, (name for name in names if not name.endswith(("__main__", ".libregard_native")))),
-    ]:
+    for module in map(
+        importlib.import_module, (name for name in names if "__main__" not in name and ".cli" not in name)
+    ):
         for name in getattr(module, "__all__", ()):
             one = getattr(module, name)
             if inspect.isclass(one) and not issubclass(one, BaseException) and not getattr(one, "_is_protocol", False):

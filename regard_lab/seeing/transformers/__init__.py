@@ -5,6 +5,7 @@ from regard.packages import needed
 with needed("transformers", "regard_lab.seeing.transformers", "transformers"):
     import transformers  # noqa: F401
 
+from regard_lab.seeing.transformers.english import english_folder, english_model
 from regard_lab.seeing.transformers.exploring import (
     change_pretrained,
     explore_observed,
@@ -12,4 +13,11 @@ from regard_lab.seeing.transformers.exploring import (
     serve_pretrained,
 )
 
-__all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]
+__all__ = [
+    "change_pretrained",
+    "english_folder",
+    "english_model",
+    "explore_observed",
+    "explore_pretrained",
+    "serve_pretrained",
+]

@@ -20,9 +20,9 @@ import regard_lab as package
 from docs.making.command_help import is_help_fresh, loaded_commands
 from regard_lab.cli.app import Convert, TopLevel, Train, Unloaded, app, kept_help
 from regard_lab.decoding import Translator
-from regard_lab.lessons.walkthrough import walk_run
 from regard_lab.seeing import look
 from regard_lab.training import recipes
+from regard_lab.walkthrough import walk_run
 
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}

@@ -118,14 +118,11 @@ bench complexity --device cuda -> CPU time on 1 thread
 bench plain --resume --out {empty} -> {empty}
 doctor now -> now
 lesson causl -> did you mean 'causal'
-lesson walkthrough -> use: regard walkthrough "your sentence"
 lesson causal --list -> leave it out for lesson 'causal'
 lesson --png a.png -> --png needs the name of a lesson
-lesson heads -> give one with --run RUN
-lesson heads --run {missing} -> is not the folder of a training run; 'regard demo' trains one
-lesson scale --run {missing} -> needs no trained model
+lesson scale --run {missing} -> lesson scale has no run
 lesson causal --text '' -> 0 words
-lesson causal --seed 99999999999999999999 -> --seed is a number of 67 bits
+lesson causal --seed 99999999999999999999 -> at most 4294967295
 walkthrough -> give a TEXT or an --example
 walkthrough a b --word 9 -> put a text of several words in quotes, as in regard walkthrough "a b
 @walk --word 9 -> the text has words 1 to 2

@@ -18,12 +18,13 @@ from regard import distributed
 from regard.backends.flex import backend as flex_backend
 from regard.patterns import Pattern
 from regard_lab.cli import console
-from regard_lab.cli.console import note, out, out_console, out_json, out_lines
-from regard_lab.cli.lesson import _show_table
+from regard_lab.cli.console import note, out, out_json, out_lines
+from regard_lab.cli.lesson import _print_table
 from regard_lab.cli.train import _live, _plain
 from regard_lab.decoding import Generation, Translation, Translator
 from regard_lab.decoding.generator import Generator
-from regard_lab.lessons import LESSONS, Table, causal, find_lesson
+from regard_lab.lessons import LESSONS, find_lesson
+from regard_lab.teaching.board import Table
 from regard_lab.text import SeenWords
 from regard_lab.training import Noticed, Started
 from regard_lab.training.recipes import Classifier
@@ -152,68 +153,46 @@ def test_a_forecast_names_a_layout_that_waits_less():
 
 
 def test_without_a_name_the_questions_of_lessons_are_listed():
-    first, *lines = succeeded("lesson").out.splitlines()
-    assert first.startswith("walkthrough ")
-    assert [line.split()[0] for line in lines] == list(LESSONS)
-    assert all(lesson.question in line for line, lesson in zip(lines, LESSONS.values(), strict=True))
-    assert json.loads(succeeded("lesson", "--json").out) == {name: one.question for name, one in LESSONS.items()}
+    lines = succeeded("lesson").out.splitlines()
+    pages = {name: find_lesson(name) for name in LESSONS}
+    assert [line.strip().split()[0] for line in lines if line.startswith("   ")] == list(LESSONS)
+    assert all(page.question in "\n".join(lines) for page in pages.values())
+    assert json.loads(succeeded("lesson", "--json").out) == {name: page.question for name, page in pages.items()}
 
 
-def test_a_lesson_is_printed_with_its_numbers_and_its_claims(monkeypatch):
-    taught, text = find_lesson("causal").teach(), succeeded("lesson", "causal").out
-    assert taught.lesson.question in text
-    assert all(table.title in text for table in taught.tables)
-    assert text.count("\nholds") == len(taught.claims)
-    assert "import regard as rg" in text
-    monkeypatch.setattr(causal, "attention", lambda q, k, v, pattern, real=causal.attention: real(q, k, v))
-    text = succeeded("lesson", "causal").out
-    assert "does not hold" in text
-    assert text.count("\nholds") == 4
-
-
-def test_json_of_a_lesson_is_its_record_and_a_picture_is_drawn(tmp_path):
-    words = ("lesson", "causal", "--json", "--text", "one two three")
-    record = json.loads(succeeded(*words, "--seed", 5, "--png", tmp_path / "a.png").out)
-    assert record["numbers"]["words"] == ["one", "two", "three"]
-    assert record["png"] == str(tmp_path / "a.png")
+def test_a_lesson_is_printed_with_its_tables_code_and_claims(tmp_path, monkeypatch):
+    text = succeeded("lesson", "windows", "--png", tmp_path / "a.png").out
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads(succeeded(*words).out)["numbers"]["weights"] != record["numbers"]["weights"]
+    for part in (
+        find_lesson("windows").question,
+        "How far words look",
+        "print(p.CausalWindow(4).reach(3))",
+        "9 back, 0",
+    ):
+        assert part in text
+    assert text.count("\nholds  ") == 3
+    monkeypatch.setattr(Pattern, "reach", lambda self, layers=1, real=Pattern.reach: real(self, 1))
+    answer = regard("lesson", "windows")
+    assert answer.returncode == 1
+    assert "does not hold: reach(layers) is how far" in answer.err
 
 
-def test_tables_of_lessons_have_names_of_their_own_and_state_where_their_numbers_come_from():
-    table = next(one for one in find_lesson("one_head").teach().tables if one.title.startswith("Trained translators"))
-    assert not table.measured
-    assert table.title.endswith("from the report")
-    columns = find_lesson("scale").teach().tables[0].columns
-    assert len(set(columns)) == len(columns)
-    taught = find_lesson("positions").teach()
-    rows = taught.tables[-1].rows
-    assert [row[0] for row in rows] == ["the", "dog", "bites (stays in place)", "the", "man"]
-    smallest = min(row[2] for row in rows if "stays" not in row[0])
-    assert taught.claims[-1].figures == f"smallest change of a word that moves {smallest}"
+def test_json_of_a_lesson_has_its_claims_for_the_text_of_a_reader():
+    record = json.loads(succeeded("lesson", "windows", "--json", "--text", "one two three", "--seed", 5).out)
+    assert record["lesson"] == "windows"
+    assert record["tables"][0]["rows"][0][-1] == "2 of 3"
+    assert {claim["verdict"] for claim in record["claims"]} <= {"holds", "does not hold"}
 
 
 @pytest.mark.parametrize("columns", [24, 60])
-def test_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
+def test_a_table_of_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     table = Table("Pairs", ("pattern", "kept pairs", "computed pairs"), (("causal_window(64)", "2,016", "4,096"),))
     narrow = Console(file=io.StringIO(), width=columns, markup=False)
-    _show_table(table, narrow)
+    _print_table(table, narrow)
     lines = narrow.file.getvalue().splitlines()
     assert max(map(len, lines)) <= columns
     assert all(word in " ".join(lines) for word in ("causal_window(64)", "2,016", "computed", "4,096")), lines
-
-
-def test_a_matrix_keeps_its_shape_on_a_narrow_terminal(monkeypatch, capsys):
-    words = ("The", "animal", "crossed", "the", "street", "today")
-    rows = tuple((word, *(f"{int(column <= row)}.00" for column in range(6))) for row, word in enumerate(words))
-    monkeypatch.setenv("COLUMNS", "40")
-    _show_table(Table("Weights", ("", *words), rows), out_console(width=40))
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 40
-    shown = [line.split() for line in lines if line.split()[:1] == ["crossed"]]
-    assert [cell for line in shown for cell in line[1:]] == ["1.00", "1.00", "1.00", "0.00", "0.00", "0.00"]
-    assert 1 < len(shown) <= 3
 
 
 # --- any terminal
@@ -227,7 +206,7 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder
         ("show", "causal_window(3)", "--layers", "2"), ("show", "per_head(causal, full)", "--length", "60"),
         ("show", "--list"), ("plan", "--q-len", "64", "--pattern", "causal"),
         ("walkthrough", "Das Tier überquert die Straße – müde…", "--columns"),
-        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"), ("lesson", "positions"),
+        ("walkthrough", "a b", "--whole", "--dim", "4", "--heads", "2"), ("lesson", "windows"),
         ("translate", run_folder, "the animal sleeps", "ein Gefühl"), ("translate", run_folder, "a", "--map", "cross"),
         ("evaluate", run_folder, tmp_path / "pairs.tsv"), ("show", "cäusal ■"), ("translate", "nirgendwo ■", "x"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 from commanding import regard, succeeded
 from safetensors.torch import save_file
 
-from regard_lab.lessons.walkthrough import (
+from regard_lab.walkthrough import (
     example,
     to_html,
     to_json,

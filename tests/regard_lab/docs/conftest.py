@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 
-from regard_lab.bench.measuring import Times
 from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.lessons import words
 from regard_lab.models import LanguageConfig, LanguageModel, TranslationTransformer
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
@@ -36,18 +33,6 @@ def saved_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, model in models.items():
         model.save(folder / name, {TOKENISER_FILE: tokeniser.to_json()})
     return folder
-
-
-@pytest.fixture(scope="module")
-def untimed() -> Iterator[None]:
-    """Lessons that measure take a millisecond for each call: no page is compared in the times of a machine."""
-
-    def at_once(calls: Mapping[str, Callable[[], object]], *_: object) -> dict[str, Times]:
-        return {name: Times((0.001,)) for name in calls}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "take_turns", at_once)
-        yield
 
 
 @pytest.fixture(scope="session")

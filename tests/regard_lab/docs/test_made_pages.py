@@ -11,24 +11,19 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from docs.making import choosing, comparing, lessons, measured
-from docs.making.figures import DOCS, TIMES, Figure, rounded, written
+from docs.making import choosing, comparing, measured
+from docs.making.figures import DOCS, Figure, rounded, written
 from docs.making.formulas import DOCSTRINGS, PLAIN
-from docs.making.freshness import alike, close, timed
-from docs.making.lessons import CHAPTERS
+from docs.making.freshness import alike, close
 from docs.making.pages import MARKED, PARTS, filled, is_fresh, made_figures, made_pages, write_page
 from docs.making.reference import ROOMS, documented
-from docs.making.thumbnails import SIZE, SMALL, thumbnails
-from regard_lab.lessons import LESSONS
-from regard_lab.lessons.taught import MEASURED
 
-MODULES = ("blocks", "docstrings", "figures", "formulas", "freshness", "mathml", "site", "tables", "walking")
+MODULES = ("blocks", "docstrings", "figures", "formulas", "freshness", "mathml", "site", "tables")
 
 
 @pytest.fixture(scope="module")
-def pages(untimed):
+def pages():
     return made_pages()
 
 
@@ -150,22 +145,6 @@ def test_the_pages_that_stood_before_the_site_still_stand():
     }
 
 
-def test_every_lesson_is_once_in_the_index_in_the_order_of_the_command():
-    listed = [name for names in CHAPTERS.values() for name in names if name != "walkthrough"]
-    assert listed == list(LESSONS)
-    page = (DOCS / "lessons" / "index.md").read_text("utf-8")
-    cards = re.findall(r"^\*\*\[.+\]\((\w+)\.md\)\*\*$", page, re.MULTILINE)
-    assert cards == [name for names in CHAPTERS.values() for name in names]
-
-
-def test_every_card_has_a_small_picture():
-    for name in ("walkthrough", *LESSONS):
-        path = DOCS / "lessons" / SMALL / f"{name}.png"
-        with Image.open(path) as picture:
-            assert picture.size == SIZE
-        assert path.stat().st_size < 60_000
-
-
 def test_every_formula_of_a_docstring_has_its_latex():
     """Indented text of a public docstring that is no example is a formula, or listed as text."""
     seen = set()
@@ -185,52 +164,7 @@ def indented(text: str) -> list[str]:
     return [textwrap.dedent("\n".join(part)).strip() for part in whole if not part[0].strip().startswith(">>>")]
 
 
-TIMED = f"# One\n\n{MEASURED}\n\n| n | time |\n|---|---|\n| 8 | 3 ms |\n\nEnd.\n"
-
-
-def test_a_picture_and_its_table_show_one_measurement():
-    pages_with_times = 0
-    for name in LESSONS:
-        table = timed((DOCS / "lessons" / f"{name}.md").read_text("utf-8"))
-        for picture in (f"lessons/{name}.png", f"lessons/{SMALL}/{name}.png"):
-            assert tuple(written(DOCS / picture, TIMES) or ()) == table, f"make figures, and look at {picture}"
-        pages_with_times += bool(table)
-    assert pages_with_times > 3
-
-
-def test_a_page_shows_the_times_of_its_picture_until_the_picture_is_drawn_again(tmp_path, monkeypatch):
-    for module in ("figures", "pages"):
-        monkeypatch.setattr(f"docs.making.{module}.DOCS", tmp_path)
-    monkeypatch.setattr(lessons, "lesson_figure", lambda name: figure)
-    monkeypatch.setattr(lessons, "computed", lambda name: text)
-    figure, text = Figure("one.png", {"n": 8}, choosing.draw_curves, timed(TIMED)), TIMED
-    figure.write()
-    later = TIMED.replace("3 ms", "4 ms")
-    figure, text = Figure("one.png", {"n": 8}, choosing.draw_curves, timed(later)), later
-    assert figure.is_fresh()
-    assert lessons.page("one") == TIMED
-    write_page(tmp_path / "one.md", lessons.page("one"))
-    assert is_fresh("one.md", lessons.page("one"))
-    (tmp_path / "one.md").write_text(later, encoding="utf-8")
-    assert not is_fresh("one.md", lessons.page("one"))
-    figure = Figure("one.png", {"n": 9}, choosing.draw_curves, timed(later))
-    assert lessons.page("one") == later
-    renamed = Figure("one.png", {"n": 8}, choosing.draw_curves, timed(later.replace("| n | time", "| n | steps")))
-    assert not renamed.is_fresh()
-
-
-def test_a_small_picture_is_cut_again_when_its_figure_has_new_times(tmp_path, monkeypatch):
-    monkeypatch.setattr("docs.making.figures.DOCS", tmp_path)
-    figure = Figure("lessons/linear.png", {"n": 8}, choosing.draw_curves, timed(TIMED))
-    small = thumbnails([figure])[-1]
-    figure.write()
-    small.write()
-    assert small.is_fresh()
-    Figure(figure.name, {"n": 8}, choosing.draw_curves, timed(TIMED.replace("3 ms", "4 ms"))).write()
-    assert not small.is_fresh()
-
-
 def test_a_written_page_keeps_only_last_digits(tmp_path):
-    (path := tmp_path / "page.md").write_text(f"{TIMED}\n0.125\n", encoding="utf-8")
-    write_page(path, f"{TIMED}\n0.126\n".replace("3 ms", "4 ms"))
-    assert path.read_text("utf-8") == f"{TIMED}\n0.125\n".replace("3 ms", "4 ms")
+    (path := tmp_path / "page.md").write_text("# One\n\n0.125\n", encoding="utf-8")
+    write_page(path, "# Two\n\n0.126\n")
+    assert path.read_text("utf-8") == "# Two\n\n0.125\n"

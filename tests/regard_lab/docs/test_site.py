@@ -14,6 +14,7 @@ from docs.making.mathml import with_mathml
 from docs.making.reference import ROOMS, documented
 from docs.making.site import loaded_from_outside
 from docs.making.start import ENDINGS, NOUNS
+from regard_lab.lessons import CHAPTERS, LESSONS
 
 
 def test_no_page_loads_anything_from_another_host(site):
@@ -28,9 +29,8 @@ def test_every_page_is_reached_from_the_first(site):
     first = (site / "index.html").read_text("utf-8")
     reached = {match[1] for match in re.finditer(r'href="([\w./-]+\.html)(?:#[^"]*)?"', first)}
     assert all((site / address).exists() for address in reached)
-    assert "one-sentence.html" in (site / "lessons" / "walkthrough.html").read_text("utf-8")
     written = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
-    missing = written - reached - {"index.html", "404.html", "lessons/one-sentence.html"}
+    missing = written - reached - {"index.html", "404.html"}
     embedded = {"explorations/reaction.html": "atom-maps", "explorations/document.html": "long-documents"}
     for address, page in embedded.items():
         assert f"../{address}" in (site / "recipes" / f"{page}.html").read_text("utf-8")
@@ -66,6 +66,17 @@ def test_formulas_are_mathml_and_no_latex_is_left(site):
 def test_a_formula_with_an_unknown_command_stops_the_build():
     with pytest.raises(ValueError, match=r"\\frobnicate, which latex2mathml does not convert"):
         with_mathml(r'<div class="arithmatex">\[\frobnicate{q}\]</div>')
+
+
+def test_the_chapters_of_the_lessons_are_in_the_menu(site):
+    page = (site / "lessons" / "index.html").read_text("utf-8")
+    titles = re.findall(r'<span class="md-ellipsis">\s*(.*?)\s*</span>', page)
+    assert list(dict.fromkeys(one for one in titles if one in CHAPTERS)) == list(CHAPTERS)
+    assert re.findall(r'<img alt="" src="(\w+)-1\.svg"', page) == list(LESSONS)
+    for name in LESSONS:
+        shown = (site / "lessons" / f"{name}.html").read_text("utf-8")
+        assert f'src="{name}-1.svg"' in shown
+        assert "<strong>Holds</strong>" in shown
 
 
 def test_every_choice_of_the_first_page_shows_one_translation(site):

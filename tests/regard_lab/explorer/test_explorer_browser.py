@@ -3,11 +3,12 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
-from matplotlib import colormaps
 
 from regard.errors import MissingPackageError
+from regard_lab.seeing.canvas import colours
 from regard_lab.seeing.explorer import explore_translation, show
 from regard_lab.seeing.explorer.page import _read
 from regard_lab.seeing.explorer.server import ExplorerServer
@@ -76,19 +77,13 @@ def pixels(page, row, column):
 
 
 def test_pixels_are_those_of_the_python_table(browser, page_of):
-    palette = "viridis"
     given = weights(1, 1, 12, seed=3)
     given[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
-    expected = colormaps[palette](given[0, 0].numpy(), bytes=True)
-    with Opened(browser, f"{page_of(show(given))}#view=map&palette={palette}") as opened:
+    expected = colours()(given[0, 0].numpy(), bytes=True)
+    with Opened(browser, f"{page_of(show(given))}#view=map") as opened:
         opened.page.wait_for_timeout(200)
-        wrong = {
-            (row, column): (shown, tuple(map(int, expected[row, column])))
-            for row in range(12)
-            for column in range(12)
-            if (shown := pixels(opened.page, row, column)) != tuple(map(int, expected[row, column]))
-        }
-        assert not wrong
+        shown = np.array([[pixels(opened.page, row, column) for column in range(12)] for row in range(12)], dtype=int)
+        assert np.abs(shown - expected.astype(int)).max() <= 1  # rounding between two colours
 
 
 def test_heads_are_sorted_by_their_measures(browser, page_of):

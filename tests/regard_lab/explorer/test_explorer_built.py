@@ -2,18 +2,15 @@
 
 import json
 import re
-from base64 import b64decode
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from matplotlib import colormaps
 
 import regard_lab.seeing.explorer as explorer
 from docs.making.explorations import EXAMPLES, RECORDS, example_page
-from regard_lab.seeing.canvas import COLOURS
+from regard_lab.seeing.canvas import DARK_SCALE, SCALE
 from regard_lab.seeing.explorer.page import unpacked
-from regard_lab.seeing.lenses.record import SIGNED
 
 from .browsing import Opened
 
@@ -60,17 +57,9 @@ def test_no_source_writes_html_from_text():
         assert not used, f"{path.name} uses {used}"
 
 
-def table(name):
-    text = re.search(
-        rf"export const {name} = table\((.*?)\);", (SOURCES / "palettes.js").read_text("utf-8"), re.DOTALL
-    )[1]
-    values = b64decode("".join(re.findall(r'"([^"]*)"', text)))
-    return [tuple(values[at : at + 3]) for at in range(0, len(values), 3)]
-
-
-@pytest.mark.parametrize(("name", "of_matplotlib"), [("cividis", COLOURS), ("viridis", "viridis"), ("signed", SIGNED)])
-def test_a_table_equals_that_of_the_pictures(name, of_matplotlib):
-    assert table(name) == [tuple(map(int, row[:3])) for row in colormaps[of_matplotlib](range(256), bytes=True)]
+def test_the_scale_is_that_of_the_pictures():
+    stops = re.findall(r"weight: \[(.*?)\]", (SOURCES / "colours.js").read_text("utf-8"))
+    assert [tuple(f"#{stop}" for stop in re.findall(r'"(\w{6})"', one)) for one in stops] == [SCALE, DARK_SCALE]
 
 
 ROOT = Path(__file__).parents[3]

@@ -7,13 +7,12 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
-from matplotlib import colormaps
 from PIL import Image
 
 import regard as rg
 from regard.errors import ArgumentError, RegardError, ShapeError
 from regard_lab.seeing import draw_attention, look, look_text, relevance, show
-from regard_lab.seeing.canvas import COLOURS
+from regard_lab.seeing.canvas import colours
 from regard_lab.seeing.explorer import explore_maps, explore_text, explore_weights, stream_head
 from regard_lab.seeing.explorer.figures import to_exploration
 from regard_lab.seeing.explorer.page import Packed, header_of
@@ -176,7 +175,7 @@ def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path):
     given[0, 0, 0] = torch.eye(count)[0]  # both ends of the scale
     draw_attention(given, tmp_path / "one.svg", head=0)
     shown = cells(in_svg(tmp_path / "one.svg")[0], count, count)
-    expected = colormaps[COLOURS](given[0, 0].numpy(), bytes=True)
+    expected = colours()(given[0, 0].numpy(), bytes=True)
     assert "scale(1 -1)" in (tmp_path / "one.svg").read_text("utf-8")  # matplotlib stores pictures upside down
     assert (shown[::-1] == expected).all()
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError
-from regard_lab.lessons.walkthrough import shown_walk
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.seeing import look_text
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
@@ -21,6 +20,7 @@ from regard_lab.seeing.lenses.erasing import text_with_word, text_without_each, 
 from regard_lab.seeing.maps import look_rows
 from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
+from regard_lab.walkthrough import shown_walk
 
 from .browsing import Opened
 from .making import OTHER, SOURCE, TARGET, TOKENISER, language_model, translation, translator, walked

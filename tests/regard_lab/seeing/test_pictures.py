@@ -105,7 +105,7 @@ def test_the_picture_shows_the_layer_and_head_that_were_asked_for(drawn):
         image = figure.axes[0].images[0]
         torch.testing.assert_close(torch.tensor(image.get_array().data), expected)
         assert image.get_clim() == (0, 1)
-        assert image.get_cmap().name == "cividis"
+        assert image.get_cmap().name == "regard"
     assert "decoder layer 0, head 2" in [text.get_text() for text in drawn[0].texts]
     assert "decoder layer 1 (last), mean of 3 heads" in [text.get_text() for text in drawn[1].texts]
 

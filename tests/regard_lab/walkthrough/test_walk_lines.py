@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from walk_cases import CASES, COLUMNS, SENTENCE, case, check_lines, given
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.lessons.walkthrough import layer, walk
+from regard_lab.walkthrough import layer, walk
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from walk_cases import CONTEXT, HOSTILE, SENTENCE, VIEWED, case
 
-from regard_lab.lessons.walkthrough import to_html, walk
 from regard_lab.seeing.terminal import visible
+from regard_lab.walkthrough import to_html, walk
 
 LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
 VOID = {"meta", "link", "br", "wbr", "input"}

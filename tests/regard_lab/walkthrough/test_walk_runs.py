@@ -6,10 +6,10 @@ from walk_cases import SIZES, SOURCE, TEXT, TOKENISER, check_lines, saved
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
-from regard_lab.lessons.walkthrough import LIMIT, walk_run
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentTranslator
 from regard_lab.text import BEGIN, END
+from regard_lab.walkthrough import LIMIT, walk_run
 
 
 def recorded(model, *inputs):

@@ -14,9 +14,18 @@ from rich.cells import cell_len
 from rich.console import Console
 from walk_cases import HOSTILE, SENTENCE, VIEWED, case
 
-from regard_lab.lessons.walkthrough import to_json, to_rich, to_text, walk
-from regard_lab.lessons.walkthrough.steps import Axis
-from regard_lab.lessons.walkthrough.tables import LEVELS, Gap, formula_mathml, formula_text, kept, shade
+from regard_lab.walkthrough import to_json, to_rich, to_text, walk
+from regard_lab.walkthrough.steps import Axis
+from regard_lab.walkthrough.tables import (
+    LEVELS,
+    WEIGHTS,
+    Gap,
+    formula_mathml,
+    formula_text,
+    kept,
+    shade,
+    weight_colours,
+)
 
 LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
 
@@ -137,6 +146,27 @@ def test_every_formula_of_a_walk_is_well_formed_and_keeps_its_letters(name):
         drawn = "".join("".join(root.itertext()).split()).replace("∑", "Σ")
         typed = "".join(sign for sign in formula_text(step.formula) if sign not in " _^/√").replace("-", "−")
         assert sorted(drawn.replace("/", "")) == sorted(typed), step.formula
+
+
+def contrast(one, other):
+    """The contrast ratio of two colours, from 1 to 21, as the Web Content Accessibility Guidelines 2.2 define it."""
+    bright = []
+    for colour in (one, other):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        bright.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(bright) + 0.05) / (min(bright) + 0.05)
+
+
+READABLE = 4.5  # Web Content Accessibility Guidelines 2.2, 1.4.3
+
+
+def test_every_weight_can_be_read_and_differs_from_the_background_with_its_size():
+    for dark, paper in ((False, "ffffff"), (True, "14181f")):
+        levels = [weight_colours(level, dark) for level in range(len(WEIGHTS))]
+        against = [contrast(colour, paper) for colour, _ in levels]
+        assert against == sorted(against)
+        assert min(contrast(*one) for one in levels) >= READABLE
 
 
 def test_a_shade_says_sign_size_and_what_is_hidden():

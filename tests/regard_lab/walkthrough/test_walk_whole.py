@@ -9,9 +9,9 @@ from walk_cases import SENTENCE, SIZES, SOURCE, TEXT, TOKENISER, check_lines, sa
 
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
-from regard_lab.lessons.walkthrough import stacks, to_html, walk_whole, walk_whole_run
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import BEGIN, END
+from regard_lab.walkthrough import stacks, to_html, walk_whole, walk_whole_run
 
 __all__ = ["tab"]
 CONTEXT = "Das Leben ist kurz"

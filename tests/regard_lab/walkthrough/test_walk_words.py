@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from walk_cases import CASES, HOSTILE, SENTENCE, case
 
 from regard.errors import ArgumentError
-from regard_lab.lessons.walkthrough import (
+from regard_lab.walkthrough import (
     LIMIT,
     split_words,
     to_html,
@@ -17,8 +17,8 @@ from regard_lab.lessons.walkthrough import (
     walk,
     walk_whole,
 )
-from regard_lab.lessons.walkthrough.steps import find_word, opening_code
-from regard_lab.lessons.walkthrough.terminal import places
+from regard_lab.walkthrough.steps import find_word, opening_code
+from regard_lab.walkthrough.terminal import places
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from regard_lab.lessons.walkthrough import Walk, walk
-from regard_lab.lessons.walkthrough.steps import LANGUAGE
 from regard_lab.text import Tokeniser
+from regard_lab.walkthrough import Walk, walk
+from regard_lab.walkthrough.steps import LANGUAGE
 
 SENTENCE = "Life is short, eat dessert first"
 CONTEXT = "Dessert first, dinner later!"

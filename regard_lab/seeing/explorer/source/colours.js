@@ -1,13 +1,34 @@
-// From a number to a colour: weights from 0 to 1, and signed relevance. The tables are those of the Python pictures.
+// From a number to a colour: weights from 0 to 1, and signed relevance. Both rise from the background of the page.
 
-import * as palettes from "./palettes.js";
-
-export const PALETTES = {cividis: "Cividis (blue to yellow)", viridis: "Viridis (purple to yellow)"};
+const STOPS = { // as in the pictures of Python (seeing/canvas.py); the dark ones rise from the dark page
+  light: {weight: ["ffffff", "cfdff2", "7fabdf", "2c68b4", "0b2a5b"], against: ["ffffff", "fbd9c9", "ee9a77", "c1452c", "6b1310"]},
+  dark: {weight: ["14181f", "1d3252", "2f5c9b", "6ba3e8", "d3e6ff"], against: ["14181f", "4a2a22", "96452f", "e4795a", "ffd5c7"]},
+};
 export const SCALES = {
   linear: "0 to 1",
   root: "square root: small weights are visible",
   largest: "0 to the largest weight of each row",
 };
+const tables = {};
+
+/** The colours of weights and of relevance against a word, three bytes an entry, for the theme that is shown. */
+function shownTables() {
+  const {theme} = document.documentElement.dataset;
+  const name = theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches) ? "dark" : "light";
+  tables[name] ??= Object.fromEntries(Object.entries(STOPS[name]).map(([kind, stops]) => [kind, between(stops)]));
+  return tables[name];
+}
+
+/** 256 colours between the stops. */
+function between(stops) {
+  const parts = stops.map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
+  return Uint8Array.from({length: 768}, (_, at) => {
+    const place = (Math.floor(at / 3) / 255) * (stops.length - 1);
+    const below = Math.min(Math.floor(place), stops.length - 2);
+    const [low, high] = [parts[below][at % 3], parts[below + 1][at % 3]];
+    return low + (high - low) * (place - below);
+  });
+}
 
 /** The entry of a table for a number from 0 to 1, as matplotlib chooses it. */
 export function entry(value) {
@@ -20,42 +41,38 @@ export function scaled(weight, scale, largest) {
   return scale === "largest" ? (largest > 0 ? weight / largest : 0) : weight;
 }
 
-/** The 256 colours of a palette as pixels of ImageData. */
-export function pixels(name) {
-  const table = palettes[name];
+/** The 256 colours of weights as pixels of ImageData. */
+export function pixels() {
+  const {weight} = shownTables();
   const result = new Uint32Array(256);
   const bytes = new Uint8Array(result.buffer);
   for (let at = 0; at < 256; at += 1) {
-    bytes.set(table.subarray(3 * at, 3 * at + 3), 4 * at);
+    bytes.set(weight.subarray(3 * at, 3 * at + 3), 4 * at);
     bytes[4 * at + 3] = 255;
   }
   return result;
 }
 
-export function css(name, value) {
-  const at = 3 * entry(value);
-  const [red, green, blue] = palettes[name].subarray(at, at + 3);
-  return `rgb(${red},${green},${blue})`;
+/** Red, green and blue of a share from -1 to 1: blue for a weight or what speaks for a word, red against it. */
+export function rgb(share) {
+  const {weight, against} = shownTables();
+  const at = 3 * entry(Math.abs(share));
+  return (share < 0 ? against : weight).subarray(at, at + 3);
 }
 
-/** The style of a relevance, white for 0: blue speaks for the word, red against it. */
+export function css(share) {
+  return `rgb(${rgb(share)})`;
+}
+
+/** The style of a relevance: the background of the page for 0. */
 export function signed(score, largest) {
-  const share = largest ? score / largest : 0;
-  const at = 3 * entry(0.5 + 0.45 * share); // the very ends are too dark to read on
-  const [red, green, blue] = palettes.signed.subarray(at, at + 3);
-  return style(red, green, blue);
+  return weightColours(largest ? score / largest : 0);
 }
 
-/** The style of a weight. */
-export function weightColours(name, value) {
-  const at = 3 * entry(value);
-  const [red, green, blue] = palettes[name].subarray(at, at + 3);
-  return style(red, green, blue);
-}
-
-/** A background and the ink to write on it. It is set as a property, which the page's content policy allows. */
-function style(red, green, blue) {
-  return `background:rgb(${red},${green},${blue});color:${isDark(red, green, blue) ? "#fff" : "#000"}`;
+/** The style of a weight: a background and the ink to write on it. It is set as a property, which the page's policy allows. */
+export function weightColours(value) {
+  const colour = rgb(value);
+  return `background:rgb(${colour});color:${isDark(...colour) ? "#fff" : "#000"}`;
 }
 
 /** Whether white is easier to read on it than black: WCAG's relative luminance. */

@@ -4,7 +4,7 @@
 import {html, nothing} from "lit-html";
 import {badge, choice, headChoice, ramp} from "./controls.js";
 import {Source, Weights} from "./data.js";
-import * as palettes from "./palettes.js";
+import {rgb} from "./colours.js";
 import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
 
 const TALLEST = 620;
@@ -132,7 +132,7 @@ function difference(app, found) {
         if (next) app.set({pair: next}).then(() => app.set({said: telling(app, found)}));
       }}></canvas>
     <p class="readout">${said}</p>
-    ${ramp("signed", [`the second has ${found.largest.toFixed(3)} more`, `the first has ${found.largest.toFixed(3)} more`], {place: shade})}
+    ${ramp([`the second has ${found.largest.toFixed(3)} more`, `the first has ${found.largest.toFixed(3)} more`], {place: (share) => 2 * share - 1})}
     <details class="twin"><summary>The row as a table</summary>${table(app, found)}</details>`;
 }
 
@@ -167,9 +167,6 @@ function written(header, second) {
       <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td></tr>`)}</tbody></table></div></details>`;
 }
 
-/** The place in the table of a share of the scale; the very ends are too dark to read on. */
-const shade = (share) => 0.05 + 0.9 * share;
-
 function draw(app, canvas, found) {
   const {first, values, largest, distances, words} = found;
   const theme = themeColours(canvas);
@@ -183,8 +180,7 @@ function draw(app, canvas, found) {
   const image = new OffscreenCanvas(first.columns, first.rows);
   const data = new ImageData(first.columns, first.rows);
   values.forEach((value, at) => {
-    const entry = 3 * Math.min(Math.floor(shade(0.5 + (largest ? value / largest : 0) / 2) * 256), 255);
-    data.data.set([...palettes.signed.subarray(entry, entry + 3), 255], 4 * at);
+    data.data.set([...rgb(largest ? value / largest : 0), 255], 4 * at);
   });
   image.getContext("2d").putImageData(data, 0, 0);
   pen.imageSmoothingEnabled = cell < 1;

@@ -1,7 +1,7 @@
 // Controls that several views have: labelled choices, which head is shown, and whether its numbers are exact.
 
 import {html, nothing} from "lit-html";
-import {PALETTES, SCALES, css} from "./colours.js";
+import {SCALES, css} from "./colours.js";
 import {drawn} from "./surface.js";
 
 /** A labelled list of choices: pairs of a value and what it is called. */
@@ -29,23 +29,22 @@ export function headChoice(app, {mean = true, kinds = true} = {}) {
   `;
 }
 
-/** The choices of palette and scale; a scale of each row needs maps whose rows are known. */
+/** The choice of the scale; a scale of each row needs maps whose rows are known. */
 export function colourChoice(app, rows = true) {
   const {state} = app;
   const scales = Object.entries(SCALES).filter(([name]) => rows || name !== "largest");
   return html`
-    ${choice("Palette", Object.entries(PALETTES), state.palette, (palette) => app.set({palette}))}
     ${choice("Scale", scales, state.scale, (scale) => app.set({scale}))}
   `;
 }
 
 /** The colours of a scale between what its two ends mean; a share of the scale, from 0 to 1, has a place in the table. */
-export function ramp(palette, [from, to], {place = (share) => share, note = ""} = {}) {
+export function ramp([from, to], {place = (share) => share, note = ""} = {}) {
   return html`<p class="legend"><span>${from}</span><canvas width="160" height="12" role="img" aria-label="Colours from ${from} to ${to}"
     ${drawn((canvas) => {
       const pen = canvas.getContext("2d");
       for (let at = 0; at < 160; at += 1) {
-        pen.fillStyle = css(palette, place(at / 159));
+        pen.fillStyle = css(place(at / 159));
         pen.fillRect(at, 0, 1, 12);
       }
     })}></canvas><span>${to}</span>${note ? html`<span>${note}</span>` : nothing}</p>`;
@@ -54,8 +53,8 @@ export function ramp(palette, [from, to], {place = (share) => share, note = ""} 
 export const HALFWAY = "(0.25 is in the middle)"; // of the square-root scale
 
 /** The colours of weights on the chosen scale. */
-export function legend({state: {palette, scale}}, rows = true) {
-  return ramp(palette, ["0", rows && scale === "largest" ? "the row's largest weight" : "1"], {note: scale === "root" ? HALFWAY : ""});
+export function legend({state: {scale}}, rows = true) {
+  return ramp(["0", rows && scale === "largest" ? "the row's largest weight" : "1"], {note: scale === "root" ? HALFWAY : ""});
 }
 
 /** What the rows sum to; older stored pages say nothing of it, and their rows sum to 1. */

@@ -95,7 +95,7 @@ function layout(canvas, attention, order) {
 }
 
 async function draw(app, canvas, order, chosen) {
-  const {kind, palette, scale, sort} = app.state;
+  const {kind, scale, sort} = app.state;
   const {attention} = app;
   const thumbnails = await app.source.thumbnails(kind);
   if (!canvas.isConnected || app.state.view !== "heads") return;
@@ -104,7 +104,7 @@ async function draw(app, canvas, order, chosen) {
   const pen = context(canvas, width, down * (tall + LABEL + GAP));
   const theme = themeColours(canvas);
   const small = new OffscreenCanvas(thumbnails.columns, thumbnails.rows);
-  const table = pixels(palette);
+  const table = pixels();
   pen.imageSmoothingEnabled = false;
   order.forEach(([layer, head], at) => {
     const left = EDGE + (at % across) * (side + GAP);

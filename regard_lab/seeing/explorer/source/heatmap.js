@@ -68,11 +68,11 @@ export function geometry(canvas, weights) {
     : {cell, left: 24, right: 12, top: 24, named: false, ratio};
 }
 
-export function paintWeights(weights, {palette, scale}, hides) {
+export function paintWeights(weights, {scale}, hides) {
   const image = new OffscreenCanvas(weights.columns, weights.rows);
   const data = new ImageData(weights.columns, weights.rows);
   const target = new Uint32Array(data.data.buffer);
-  const table = pixels(palette);
+  const table = pixels();
   for (let row = 0, at = 0; row < weights.rows; row += 1) {
     const values = weights.row(row);
     const most = scale === "largest" ? values[largest(values, 1)[0]] : 1;
@@ -88,7 +88,7 @@ function draw(app, canvas, weights) {
   const {cell, left, right, top, named} = place;
   const [width, height] = [weights.columns * cell, weights.rows * cell];
   const theme = themeColours(canvas);
-  const key = [weights.rows, app.state.palette, app.state.scale, theme.unseen, width, canvas.parentElement.clientWidth].join();
+  const key = [weights.rows, app.state.scale, theme.unseen, width, canvas.parentElement.clientWidth].join();
   canvas.place = place;
   if (canvas.painted !== weights || canvas.key !== key) {
     canvas.painted = weights;

@@ -99,7 +99,7 @@ function page(app) {
             aria-label="The whole head; arrow keys move. ${telling(app)}" ${drawn((canvas) => paintMap(app, canvas))}
             @click=${(event) => app.choose(rowAt(app, pointAt(event)[1] / MAP))}
             @keydown=${(event) => onMapKey(app, event)}></canvas>
-          ${ramp("cividis", ["0", "1"], {note: HALFWAY})}
+          ${ramp(["0", "1"], {note: HALFWAY})}
           <h3>Entropy along the text</h3>
           <p class="hint">From 0 to ${highest(app).toFixed(2)} nats: the mean of each part, and paler its largest.</p>
           <canvas class="strip" role="img" aria-label="Entropy of the rows along the text, mean and largest of each part"
@@ -170,7 +170,7 @@ function paintMap(app, canvas) {
     app.image = new OffscreenCanvas(side, side);
     const data = new ImageData(side, side);
     const target = new Uint32Array(data.data.buffer);
-    const table = pixels("cividis");
+    const table = pixels();
     app.map.forEach((byte, at) => (target[at] = table[byte])); // on the square-root scale
     app.image.getContext("2d").putImageData(data, 0, 0);
   }

@@ -1,7 +1,7 @@
 // The page: its heading, its controls, and the view that is chosen. State is kept here and in the page's address.
 
 import {html, nothing, render} from "lit-html";
-import {PALETTES, SCALES} from "./colours.js";
+import {SCALES} from "./colours.js";
 import {compareView} from "./compare.js";
 import {choice} from "./controls.js";
 import {embedded} from "./data.js";
@@ -28,14 +28,14 @@ const VIEWS = {
   walk: {title: "Walk-through", draw: walkView, fits: (header) => header.walk !== null || Boolean(header.live?.walk)},
   compare: {title: "Compare", draw: compareView, fits: weighs},
 };
-const KEPT = ["view", "kind", "layer", "head", "row", "palette", "scale", "theme", "share", "sort", "pattern", "panel", "step"]; // in the address
+const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step"]; // in the address
 
 export class App {
   constructor(element, source) {
     this.element = element;
     this.source = source;
     this.state = {
-      view: "reader", kind: 0, layer: 0, head: "mean", row: source.header.chosen, column: 0, palette: "cividis",
+      view: "reader", kind: 0, layer: 0, head: "mean", row: source.header.chosen, column: 0,
       scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "", pattern: 0, panel: 0, step: 0,
     };
     this.state.layer = (source.header.attentions[0]?.shape[0] ?? 1) - 1;
@@ -93,7 +93,6 @@ export class App {
     state.pattern = within(state.pattern, header.patterns.length);
     state.step = Math.max(Math.trunc(Number(state.step)) || 0, 0);
     state.panel = within(state.panel, header.patterns[state.pattern]?.panels.length ?? 1);
-    if (!Object.hasOwn(PALETTES, state.palette)) state.palette = "cividis";
     if (!Object.hasOwn(SCALES, state.scale)) state.scale = "linear";
     if (!["system", "light", "dark"].includes(state.theme)) state.theme = "system";
   }

@@ -94,7 +94,7 @@ function panel(app, one, heading) {
 /** A word with its number below; for erasure also what the probability would be without it. */
 function scored(app, one, word, score, top) {
   const plain = one.lens === "attention" || one.lens === "rollout";
-  const colours = plain ? weightColours(app.state.palette, top ? score / top : 0) : signed(score, top);
+  const colours = plain ? weightColours(top ? score / top : 0) : signed(score, top);
   let title = `${word}: ${number(one, score)}`;
   if (one.lens === "erase") {
     const without = 1 / (1 + Math.exp(-(one.log_odds - score)));
@@ -125,7 +125,7 @@ function attentionReader(app, weights) {
     <section class="panel">
       <h3><bdi>${rows[state.row]}</bdi> looks at</h3>
       <div class="words">${columns.slice(first, last).map((word, at) => html`<span class="scored">
-        <span class="word" .style=${weightColours(state.palette, top ? row[first + at] / top : 0)}><bdi>${word}</bdi></span>
+        <span class="word" .style=${weightColours(top ? row[first + at] / top : 0)}><bdi>${word}</bdi></span>
         <small>${row[first + at].toFixed(2)}</small></span>`)}</div>
       <p class="hint">${cut(first, last, columns.length)} The row sums to ${sum(row).toFixed(3)}; entropy
         ${weights.entropy(state.row).toFixed(2)} nats.</p>

@@ -156,7 +156,7 @@ function name(axis, labels, at) {
 }
 
 function cell(app, step, value, most) {
-  const colours = value === -Infinity ? "" : step.scale === "weights" ? weightColours(app.state.palette, value)
+  const colours = value === -Infinity ? "" : step.scale === "weights" ? weightColours(value)
     : step.scale === "signed" ? signed(value, most) : "";
   return html`<td .style=${colours} title=${String(value)}>${number(value)}</td>`;
 }

@@ -1,0 +1,177 @@
+# %% [markdown]
+# # One sentence, step by step
+#
+# **How do words become queries, keys, values, weights and a context vector?**
+
+# %% tags=["folded"]
+import math
+
+import torch
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.patches import Rectangle
+
+import regard as rg
+from regard_lab.seeing.canvas import KEY, QUERY, VALUE, colours
+from regard_lab.teaching import figure, holds
+
+words = ["Life", "is", "short", "eat", "dessert", "first"]
+ids = torch.tensor([sorted(words).index(word) for word in words])
+
+torch.manual_seed(123)
+x = torch.nn.Embedding(6, 16)(ids).detach()  # (words, 16)
+torch.manual_seed(123)
+W_q, W_k, W_v = torch.rand(24, 16), torch.rand(24, 16), torch.rand(28, 16)
+q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T  # (words, 24), (words, 24), (words, 28)
+scores = k @ q[1]  # of the second word, "is", with every word
+weights = (scores / math.sqrt(24)).softmax(-1)
+context = weights @ v  # (28,)
+
+
+def tinted(colour):
+    return LinearSegmentedColormap.from_list("tint", ["#ffffff", colour])
+
+
+with figure(
+    "“Life is short, eat dessert first”: the second word reads the sentence", 8, 5.6,
+    "Above: each word as numbers, then as a query, a key and a value. Below: the query of “is” is multiplied with "
+    "every key, the scores become weights, and the weighted values are added up to the context vector.",
+) as drawing:  # fmt: skip
+    above, below = drawing.subfigures(2, 1, height_ratios=[1.25, 1])
+    panels = above.subplots(1, 4, width_ratios=[16, 24, 24, 28])
+    shown = [("x", x, "#444444"), ("query q", q, QUERY), ("key k", k, KEY), ("value v", v, VALUE)]
+    for axes, (title, values, colour) in zip(panels, shown):
+        axes.imshow(values.numpy(), cmap=tinted(colour), aspect="auto")
+        axes.set_title(f"{title}: {values.shape[1]} numbers", color=colour, fontsize=10, fontweight="bold")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color("#cccccc")
+    panels[0].set_yticks(range(6), words, fontsize=9.5)
+    panels[1].add_patch(Rectangle((-0.5, 0.5), 24, 1, fill=False, edgecolor=QUERY, linewidth=2))
+    left, middle, right = below.subplots(1, 3, width_ratios=[1, 1, 1.15])
+    left.barh(range(6), scores.tolist(), color=[KEY] * 6)
+    left.set_title("scores of “is”: q · k", fontsize=10, color=KEY, fontweight="bold")
+    middle.barh(range(6), weights.tolist(), color=[colours()(0.25 + 0.75 * float(weight) / 0.5) for weight in weights])
+    middle.set_title("weights: softmax, sum 1", fontsize=10, color="#0b2a5b", fontweight="bold")
+    for axes, numbers in ((left, scores), (middle, weights)):
+        for row, number in enumerate(numbers.tolist()):
+            axes.text(max(number, 0), row, f" {number:.2f}", va="center", fontsize=9)
+        axes.set_yticks(range(6), words, fontsize=9.5)
+        axes.set(xticks=[], ylim=(5.6, -0.6), xlim=(min(0, float(numbers.min())), 1.3 * float(numbers.max())))
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    right.imshow((weights[:, None] * v).abs().numpy(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 6, 0))
+    right.imshow(context[None].abs().numpy(), cmap=tinted(VALUE), aspect="auto", extent=(0, 28, 7.6, 6.6))
+    right.set_title("weight · v, and their sum", fontsize=10, color=VALUE, fontweight="bold")
+    right.set(xticks=[], ylim=(7.6, 0), yticks=[7.1], yticklabels=["sum"])
+    right.tick_params(length=0, labelsize=9.5)
+    panels[0].tick_params(length=0)
+    right.spines[:].set_visible(False)
+
+# %% [markdown]
+# A word enters as numbers: its embedding $x$. Three matrices make three vectors of it. The **query** is what a word
+# looks for. The **key** is what others find it by. The **value** is what it passes on.
+#
+# $$
+# q_i = W_q \, x_i \qquad k_j = W_k \, x_j \qquad v_j = W_v \, x_j
+# $$
+
+# %%
+words = ["Life", "is", "short", "eat", "dessert", "first"]
+ids = torch.tensor([sorted(words).index(word) for word in words])  # the place of each word in the vocabulary
+print(ids.tolist())
+
+torch.manual_seed(123)
+x = torch.nn.Embedding(6, 16)(ids).detach()  # (6 words, 16 numbers)
+torch.manual_seed(123)
+W_q, W_k, W_v = torch.rand(24, 16), torch.rand(24, 16), torch.rand(28, 16)
+q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T
+print(q.shape, k.shape, v.shape)
+
+# %% [markdown]
+# The second word, *is*, compares its query with every key. The score is a dot product: large where both point the same
+# way.
+#
+# $$
+# ω_{2 j} = q_2 \cdot k_j
+# $$
+
+# %%
+omega = k @ q[1]
+print(omega)
+
+# %% [markdown]
+# The scores are divided by $\sqrt{d}$, here $\sqrt{24}$ ([why](scale.md)), and the softmax turns them into weights:
+# none is negative, and their sum is 1. *is* gives *dessert* about half of its attention.
+#
+# $$
+# α_{2 j} = \frac{\exp(ω_{2 j} / \sqrt{d})}{\sum_l \exp(ω_{2 l} / \sqrt{d})}
+# $$
+
+# %%
+alpha = (omega / math.sqrt(24)).softmax(-1)
+print(alpha)
+
+# %% [markdown]
+# The context vector of *is* is the sum of all values, each multiplied by its weight.
+#
+# $$
+# z_2 = \sum_j α_{2 j} \, v_j
+# $$
+
+# %%
+z = alpha @ v
+print(z.shape, z[:2])
+
+# %% [markdown]
+# Nothing is trained here, so the weights mean nothing yet. Training changes the three matrices until the weights are
+# useful; [the animal and the street](referent.md) shows such a model.
+#
+# All six words at once are two products of matrices. One call computes them:
+
+# %%
+contexts = rg.attention(q[None, None], k[None, None], v[None, None])[0, 0]
+print(contexts.shape, contexts[1, :2])
+
+# %% [markdown]
+# ## Claims
+#
+# Articles print the numbers of this example. They are the ones above.
+
+# %% tags=["claims"]
+printed_scores = torch.tensor([8.5808, -7.6597, 3.2558, 1.0395, 11.1466, -0.4800])
+printed_weights = torch.tensor([0.2912, 0.0106, 0.0982, 0.0625, 0.4917, 0.0458])
+
+
+def listed(numbers):
+    return ", ".join(f"{number:.4f}" for number in numbers.tolist())
+
+
+holds("The ids of the words are those that articles print.", ids.tolist() == [0, 4, 5, 2, 1, 3], f"{ids.tolist()}")
+holds(
+    "The scores of the second word are those that articles print.",
+    (omega - printed_scores).abs().max() < 1e-4, listed(omega),
+)  # fmt: skip
+holds(
+    "The weights of the second word are those that articles print.",
+    (alpha - printed_weights).abs().max() < 1e-4, listed(alpha),
+)  # fmt: skip
+holds(
+    "The context vector of the second word is the one that articles print.",
+    (z[:2] - torch.tensor([-1.5993, 0.0156])).abs().max() < 1e-4, f"{len(z)} numbers, the first {listed(z[:2])}",
+)  # fmt: skip
+holds(
+    "One call of rg.attention gives the context vectors of all six words.",
+    (contexts - torch.stack([(k @ one / math.sqrt(24)).softmax(-1) @ v for one in q])).abs().max() < 1e-5,
+    "6 of 6 words, equal except for rounding",
+)  # fmt: skip
+
+qs, ks, vs = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind(0)
+by_call = rg.attention(qs[None, None], ks[None, None], vs[None, None])[0, 0]
+by_columns = vs.T @ ((ks @ qs.T) / math.sqrt(64)).softmax(0)  # words as columns, as some articles write them
+holds(
+    "With words as columns, the formula V softmax(KᵀQ / sqrt(d)) is the same.",
+    (by_columns.T - by_call).abs().max() < 1e-12, "5 words of 64 numbers, equal except for rounding",
+)  # fmt: skip
+
+# %% [markdown]
+# `regard walkthrough "your sentence"` prints every step with its numbers for any sentence;
+# [the guide](../walkthrough.md) lists its options. Source: Vaswani et al. 2017, section 3.2.1.

@@ -1,0 +1,68 @@
+"""What the lessons are made with: cells of a page, tables, claims, figures, seeded vectors, reports of measurements."""
+
+from regard_lab.teaching.board import does_not_hold, figure, holds, table, undecided
+from regard_lab.teaching.estimates import Estimate, every
+from regard_lab.teaching.figures import (
+    draw_bars,
+    draw_cells,
+    draw_curves,
+    draw_line,
+    draw_map,
+    draw_reading,
+    label_axes,
+    legend_below,
+    logarithmic,
+    mark_column,
+    scale_beside,
+)
+from regard_lab.teaching.page import Page
+from regard_lab.teaching.report import read_report
+from regard_lab.teaching.words import (
+    ROUNDING,
+    comparisons,
+    embedded,
+    largest,
+    load_transformer,
+    milliseconds,
+    normal,
+    operations,
+    rounded,
+    seeded,
+    watch,
+    words_of,
+)
+
+__all__ = [
+    "Estimate",
+    "Page",
+    "ROUNDING",
+    "comparisons",
+    "does_not_hold",
+    "draw_bars",
+    "draw_cells",
+    "draw_curves",
+    "draw_line",
+    "draw_map",
+    "draw_reading",
+    "embedded",
+    "every",
+    "figure",
+    "holds",
+    "label_axes",
+    "largest",
+    "legend_below",
+    "load_transformer",
+    "logarithmic",
+    "mark_column",
+    "milliseconds",
+    "normal",
+    "operations",
+    "read_report",
+    "rounded",
+    "scale_beside",
+    "seeded",
+    "table",
+    "undecided",
+    "watch",
+    "words_of",
+]

@@ -1,0 +1,186 @@
+"""What a lesson shows: tables, figures and claims. A page collects them; a notebook or a script shows them at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import RegardError
+from regard_lab.seeing.canvas import INK, new_figure
+from regard_lab.teaching.estimates import Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LONG = 14  # rows from which a page folds a table
+VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
+
+
+class ClaimError(RegardError, AssertionError):
+    """A claim of a lesson came out differently from what the lesson says."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that was checked, whether it holds, the figures that show it, and whether the lesson expects it to."""
+
+    sentence: str
+    holds: Verdict
+    figures: str
+    expected: Verdict = True
+
+    def __str__(self) -> str:
+        return f"{VERDICTS[self.holds]}: {self.sentence} ({self.figures})"
+
+    def _repr_markdown_(self) -> str:
+        return f"- **{VERDICTS[self.holds].capitalize()}**: {escaped(self.sentence)} ({escaped(self.figures)})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text cells."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        widths = [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (self.columns, *self.rows)]
+        return "\n".join([self.title, "", *lines])
+
+    def _repr_markdown_(self) -> str:
+        rows = [self.columns, ("---",) * len(self.columns), *self.rows]
+        lines = [f"| {' | '.join(cell if row is rows[1] else escaped(cell) for cell in row)} |" for row in rows]
+        if len(self.rows) <= LONG:
+            return "\n".join([f"**{escaped(self.title)}**", "", *lines])
+        title = f"{escaped(self.title)} ({len(self.rows)} rows)"
+        return "\n".join([f"<details markdown><summary>{title}</summary>", "", *lines, "", "</details>"])
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A drawn figure, its title and its caption."""
+
+    title: str
+    caption: str
+    figure: Figure
+
+    def __str__(self) -> str:
+        return f"[figure] {self.title}. {self.caption}"
+
+    def _repr_svg_(self) -> str:
+        """The figure as SVG, with its letters as outlines."""
+        import matplotlib
+
+        drawn = BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": "regard"}):
+            self.figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+        return drawn.getvalue().decode()
+
+
+Shown = str | Table | Claim | Picture
+_collected: list[Shown] | None = None  # of the page that is running
+_lenient = False
+
+
+@contextmanager
+def collecting(*, lenient: bool) -> Generator[list[Shown]]:
+    """Collect what is shown; with `lenient` a claim that comes out differently is shown instead of raised."""
+    global _collected, _lenient
+    before, _collected, _lenient = (_collected, _lenient), [], lenient
+    try:
+        yield _collected
+    finally:
+        _collected, _lenient = before
+
+
+def show(thing: Shown) -> None:
+    """Show a table, a picture or a text."""
+    if _collected is not None:
+        _collected.append(thing)
+    elif (notebook := sys.modules.get("IPython.display")) and sys.modules["IPython"].get_ipython():
+        notebook.display(thing)
+    else:
+        print(thing)
+
+
+def table(title: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
+    """Show a table; names of columns and cells are converted to text.
+
+    >>> table("Words", ("word", "letters"), [("cat", 3)])
+    Words
+    <BLANKLINE>
+    word  letters
+    cat   3
+    """
+    show(Table(title, tuple(map(str, columns)), tuple(tuple(map(str, row)) for row in rows)))
+
+
+@contextmanager
+def figure(title: str, width: float, height: float, caption: str) -> Generator[Figure]:
+    """Draw a figure inside the block, which is then shown.
+
+    Args:
+        title: a few words, above the figure.
+        width, height: in inches.
+        caption: what to look at, below the figure.
+    """
+    with new_figure() as drawn:
+        drawn.set_size_inches(width, height)
+        drawn.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
+        drawn.suptitle(title, fontsize=12, fontweight="bold", color=INK, parse_math=False)
+        yield drawn
+        show(Picture(title, caption, drawn))
+
+
+def holds(sentence: str, verdict: Verdict, figures: str) -> None:
+    """Claim that a sentence holds.
+
+    Raises:
+        ClaimError: it does not.
+
+    >>> holds("Two is even.", 2 % 2 == 0, "2 / 2 = 1")
+    holds: Two is even. (2 / 2 = 1)
+    """
+    _check(sentence, verdict, figures, True)
+
+
+def does_not_hold(sentence: str, verdict: Verdict, figures: str) -> None:
+    """Keep a claim, of an article for instance, that does not hold here.
+
+    Raises:
+        ClaimError: it holds.
+    """
+    _check(sentence, verdict, figures, False)
+
+
+def undecided(sentence: str, verdict: Verdict, figures: str) -> None:
+    """Keep a claim that the sample is too small to decide.
+
+    Raises:
+        ClaimError: it is decided.
+    """
+    _check(sentence, verdict, figures, None)
+
+
+def _check(sentence: str, verdict: Verdict, figures: str, expected: Verdict) -> None:
+    claim = Claim(sentence, None if verdict is None else bool(verdict), figures, expected)
+    if claim.holds is not expected and not _lenient:
+        raise ClaimError(f"{claim}; the lesson expects: {VERDICTS[expected]}")
+    show(claim)
+
+
+def escaped(text: str) -> str:
+    r"""Escape text for Markdown; it may come from a user.
+
+    >>> escaped("a|b <script> [x](y) $5")
+    'a\\|b &lt;script> \\[x](y) \\$5'
+    """
+    for letter in "\\`|[_$":
+        text = text.replace(letter, f"\\{letter}")
+    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,0 +1,277 @@
+"""Small pictures that a caption describes, the caption that a picture shows, and a denoiser that draws captions.
+
+A caption names two things and where the first one stands: "a red circle left of a blue square". A picture has
+12 x 12 pixels; each thing has 5 x 5 of them and is moved by up to one pixel.
+
+The denoiser is given cos(a) · picture + sin(a) · noise at angle a, and returns its estimate of the picture. Sampling
+starts with noise alone (a = 90°) and turns the angle down to 0 in a few steps.
+
+Source: Denoising Diffusion Implicit Models, Song et al. 2021, equation 12 with no new noise; angles: Progressive
+Distillation, Salimans and Ho 2022, appendix D; cross-attention to words: Rombach et al. 2022, section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise, product
+
+import torch
+from torch import nn
+
+from regard.errors import ArgumentError
+from regard.layers import FeedForward, MultiHeadAttention
+from regard.patterns import KeySpan
+from regard.positions import Sinusoidal
+from regard.storage.tensors import load_tensors
+from regard_lab.teaching.report import REPORTS, read_report
+
+COLOURS = {
+    "red": (0.835, 0.369, 0.0),
+    "blue": (0.0, 0.447, 0.698),
+    "green": (0.0, 0.62, 0.451),
+    "yellow": (0.941, 0.894, 0.259),
+}
+SHAPES = {
+    "circle": (".###.", "#...#", "#...#", "#...#", ".###."),
+    "square": ("#####", "#####", "#####", "#####", "#####"),
+    "triangle": ("..#..", "..#..", ".###.", ".###.", "#####"),
+}
+OPPOSITE = {"left of": "right of", "above": "below", "right of": "left of", "below": "above"}
+WORDS = ("a", *COLOURS, *SHAPES, "left", "right", "of", "above", "below")
+MOST_WORDS = 8
+SIDE, THING = 12, 5  # pixels of a picture, and of a thing
+THINGS = tuple(product(COLOURS, SHAPES))
+MOVES = tuple(product((0, 1), repeat=4))  # along and across, of the first thing and of the second
+NAMED = f"a ({'|'.join(COLOURS)}) ({'|'.join(SHAPES)})"
+FORM = re.compile(f"{NAMED} ({'|'.join(OPPOSITE)}) {NAMED}")
+
+
+@dataclass(frozen=True)
+class Caption:
+    """Two things, each a colour and a shape, and where the first stands relative to the second.
+
+    >>> str(Caption(("red", "circle"), "left of", ("blue", "square")))
+    'a red circle left of a blue square'
+    """
+
+    first: tuple[str, str]
+    relation: str
+    second: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"a {' '.join(self.first)} {self.relation} a {' '.join(self.second)}"
+
+    @property
+    def words(self) -> list[str]:
+        """The words, 7 or 8."""
+        return str(self).split()
+
+    @property
+    def reversed(self) -> Caption:
+        """The caption that describes the same picture from the second thing."""
+        return Caption(self.second, OPPOSITE[self.relation], self.first)
+
+    @property
+    def scene(self) -> Caption:
+        """The one of the two captions of a picture that says "left of" or "above".
+
+        >>> str(read_caption("a red circle below a blue square").scene)
+        'a blue square above a red circle'
+        """
+        return self if self.relation in ("left of", "above") else self.reversed
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the picture is of the sixth that no model is trained on.
+
+        Each thing occurs equally often on each side of both relations, so a model has seen every thing and every
+        relation, but not these pairs of things.
+        """
+        shift = 4 if self.scene.relation == "left of" else 1
+        apart = THINGS.index(self.first) - THINGS.index(self.second)
+        return apart % len(THINGS) in (shift, len(THINGS) - shift)
+
+    def changed(self, part: str) -> tuple[Caption, str, str]:
+        """The caption with one word replaced, with the old word and the new one.
+
+        The "colour" or the "shape" of the first thing becomes the next one that neither thing has, if there is one;
+        the "relation" becomes the opposite.
+
+        >>> caption, old, new = read_caption("a red circle left of a blue square").changed("colour")
+        >>> f"{old} -> {new}: {caption}"
+        'red -> green: a green circle left of a blue square'
+        """
+        (colour, shape), turned = self.first, OPPOSITE[self.relation]
+        if part == "relation":
+            return Caption(self.first, turned, self.second), self.relation.split()[0], turned.split()[0]
+        if part == "colour":
+            new = _next(colour, self.second[0], list(COLOURS))
+            return Caption((new, shape), self.relation, self.second), colour, new
+        new = _next(shape, self.second[1], list(SHAPES))
+        return Caption((colour, new), self.relation, self.second), shape, new
+
+
+def _next(old: str, other: str, names: list[str]) -> str:
+    place = names.index(old)
+    following = names[place + 1 :] + names[:place]
+    return next((name for name in following if name != other), following[0])
+
+
+def read_caption(text: str) -> Caption:
+    """Read a caption from text; upper case and repeated spaces do not matter.
+
+    Raises:
+        ArgumentError: a text of another form, or with unknown words; the message lists the known ones.
+    """
+    form = FORM.fullmatch(" ".join(text.lower().split()))
+    if form is None:
+        unknown = [word for word in text.lower().split() if word not in WORDS]
+        reason = f"it does not know {', '.join(map(repr, unknown[:5]))}" if unknown else "that is of another form"
+        raise ArgumentError(
+            f"this lesson draws captions such as 'a red circle left of a blue square', and {reason}; colours: "
+            f"{', '.join(COLOURS)}; shapes: {', '.join(SHAPES)}; between the two things: {', '.join(OPPOSITE)}"
+        )
+    colour, shape, relation, other_colour, other_shape = form.groups()
+    return Caption((colour, shape), relation, (other_colour, other_shape))
+
+
+SCENES = tuple(Caption(*parts) for relation in ("left of", "above") for parts in product(THINGS, [relation], THINGS))
+
+
+def drawn(scene: Caption, moves: Sequence[int] = (0, 0, 0, 0)) -> torch.Tensor:
+    """The picture of a scene, (3, 12, 12), with pixels in -1 .. 1, where 1 is white."""
+    picture = torch.ones(3, SIDE, SIDE)
+    for (colour, shape), start, along, across in ((scene.first, 0, *moves[:2]), (scene.second, 6, *moves[2:])):
+        inked = torch.tensor([[pixel == "#" for pixel in row] for row in SHAPES[shape]])
+        x, y = (start + along, 3 + across) if scene.relation == "left of" else (3 + across, start + along)
+        for channel, value in zip(picture, COLOURS[colour], strict=True):
+            channel[y : y + THING, x : x + THING][inked] = 2 * value - 1
+    return picture
+
+
+@cache
+def _every_picture() -> torch.Tensor:
+    """All scenes with all moves, (scenes, moves, pixels)."""
+    return torch.stack([torch.stack([drawn(scene, moves).flatten() for moves in MOVES]) for scene in SCENES]).double()
+
+
+def shown(pictures: torch.Tensor) -> list[Caption]:
+    """The scene that each picture (n, 3, 12, 12) shows: that of the nearest picture that can be drawn."""
+    every = _every_picture()
+    distances = torch.cdist(pictures.detach().double().flatten(1), every.flatten(0, 1))
+    return [SCENES[place // len(MOVES)] for place in distances.argmin(-1).tolist()]
+
+
+def word_numbers(captions: list[Caption]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers of the words, (captions, 8), and how many words each caption has, (captions,)."""
+    rows = [[WORDS.index(word) for word in caption.words] for caption in captions]
+    padded = [row + [0] * (MOST_WORDS - len(row)) for row in rows]
+    return torch.tensor(padded), torch.tensor([len(row) for row in rows])
+
+
+PATCH = 2  # pixels
+GRID = SIDE // PATCH
+STEPS = 16  # from noise to a picture
+
+
+def to_patches(pictures: torch.Tensor) -> torch.Tensor:
+    """(batch, 3, 12, 12) -> (batch, 36, 12)."""
+    cut = pictures.unflatten(2, (GRID, PATCH)).unflatten(4, (GRID, PATCH))  # (batch, 3, GRID, PATCH, GRID, PATCH)
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def to_pictures(patches: torch.Tensor) -> torch.Tensor:
+    """(batch, 36, 12) -> (batch, 3, 12, 12).
+
+    >>> pictures = torch.randn(2, 3, 12, 12)
+    >>> torch.equal(to_pictures(to_patches(pictures)), pictures)
+    True
+    """
+    cut = patches.unflatten(1, (GRID, GRID)).unflatten(3, (3, PATCH, PATCH))
+    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+
+class Block(nn.Module):
+    """Self-attention of the patches, cross-attention from patches to words, and a feed-forward network."""
+
+    def __init__(self, dim: int, heads: int, reads: bool) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3))
+        self.among_patches = MultiHeadAttention(dim, heads)
+        self.to_words = MultiHeadAttention(dim, heads, context_dim=dim) if reads else None
+        self.feed_forward = FeedForward(dim, 2 * dim, "gelu")
+
+    def forward(self, x: torch.Tensor, words: torch.Tensor, spoken: KeySpan) -> torch.Tensor:
+        x = x + self.among_patches(self.norms[0](x))
+        if self.to_words is not None:
+            x = x + self.to_words(self.norms[1](x), context=words, pattern=spoken)
+        return x + self.feed_forward(self.norms[2](x))
+
+
+class Denoiser(nn.Module):
+    """Estimates the picture from a noisy picture, the angle of the noise and the words of a caption.
+
+    Args:
+        dim: size of the vectors of patches and words.
+        heads: of every attention layer.
+        blocks: number of blocks.
+        reads: False leaves out cross-attention, so that the caption has no effect.
+    """
+
+    def __init__(self, dim: int = 64, heads: int = 4, blocks: int = 2, reads: bool = True) -> None:
+        super().__init__()
+        self.patch, self.place = nn.Linear(3 * PATCH**2, dim), nn.Parameter(torch.randn(GRID * GRID, dim))
+        self.angle, self.waves = nn.Linear(dim, dim), Sinusoidal(dim, base=100.0)
+        self.word, self.order = nn.Embedding(len(WORDS), dim), nn.Parameter(torch.randn(MOST_WORDS, dim))
+        self.among_words = MultiHeadAttention(dim, heads)
+        self.blocks = nn.ModuleList(Block(dim, heads, reads) for _ in range(blocks))
+        self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, 3 * PATCH**2)
+
+    def forward(
+        self, noisy: torch.Tensor, angle: torch.Tensor, words: torch.Tensor, counts: torch.Tensor
+    ) -> torch.Tensor:
+        """(batch, 3, 12, 12), angles (batch,) in radians, word numbers (batch, 8) and how many count (batch,).
+
+        Where no word counts, cross-attention has no key to look at and adds zeros (and its output bias).
+        """
+        waves = self.waves((angle * 1000).round().long()).to(noisy.dtype)
+        x = self.patch(to_patches(noisy)) + self.place + self.angle(waves)[:, None]
+        spoken, context = KeySpan(0, counts), self.word(words) + self.order
+        context = context + self.among_words(context, pattern=spoken)
+        for block in self.blocks:
+            x = block(x, context, spoken)
+        return to_pictures(self.output(self.norm(x)))
+
+
+@torch.no_grad()
+def sample(
+    model: nn.Module, noise: torch.Tensor, words: torch.Tensor, counts: torch.Tensor, steps: int = STEPS
+) -> list[torch.Tensor]:
+    """The noise (batch, 3, 12, 12) and what it becomes after each step; the last are the pictures.
+
+    The angle is turned from 90° to 0 in equal steps. At each step the estimate of the picture gives an estimate of the
+    noise, and both are mixed at the next angle.
+    """
+    stages = [noise]
+    for now, then in pairwise(math.pi / 2 * (1 - step / steps) for step in range(steps + 1)):
+        x = stages[-1]
+        picture = model(x, torch.full((len(x),), now, dtype=x.dtype), words, counts)
+        estimate = (x - math.cos(now) * picture) / math.sin(now)
+        stages.append(math.cos(then) * picture + math.sin(then) * estimate)
+    return stages
+
+
+def load_denoiser() -> Denoiser:
+    """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures.
+
+    Raises:
+        CheckpointError: the file of its weights is missing, damaged or not the one that the report is about.
+    """
+    model = Denoiser().double().eval()
+    weights = load_tensors(REPORTS / "caption.safetensors", seal=read_report("caption").figures["weights"])
+    model.load_state_dict({name: weight.double() for name, weight in weights.items()})
+    return model

@@ -1,0 +1,65 @@
+"""Numbers measured on a sample, and whether a claim about them is decided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+Verdict = bool | None  # whether a claim holds; None where the sample is too small to tell
+ERRORS = 2  # standard errors that a difference must exceed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number measured on a sample, and its standard error.
+
+    >>> Estimate.share(0.93, 200).above(0.9), Estimate.share(0.97, 200).above(0.9), Estimate.share(0.5, 200).above(0.9)
+    (None, True, False)
+    """
+
+    value: float
+    error: float
+
+    @classmethod
+    def share(cls, value: float, of: int) -> Estimate:
+        """The share `value` of `of` independent cases.
+
+        The error is sqrt(p (1 - p) / n) after two cases of each kind are added, so that it is above 0 for shares of 0
+        and 1 too.
+
+        Source: Agresti and Coull 1998.
+
+        >>> print(Estimate.share(0.5, 196))
+        0.500 ± 0.035
+        """
+        count = of + 4
+        near = (value * of + 2) / count
+        return cls(value, math.sqrt(near * (1 - near) / count))
+
+    def times(self, factor: float) -> Estimate:
+        """The same estimate in other units."""
+        return Estimate(self.value * factor, self.error * abs(factor))
+
+    def above(self, other: Estimate | float) -> Verdict:
+        """Whether this is the larger one: True or False beyond two standard errors of the difference, else None."""
+        other = other if isinstance(other, Estimate) else Estimate(other, 0.0)
+        difference, error = self.value - other.value, math.hypot(self.error, other.error)
+        return None if abs(difference) <= ERRORS * error else difference > 0
+
+    def below(self, other: Estimate | float) -> Verdict:
+        """Whether this is the smaller one, by the same rule."""
+        return self.times(-1).above(other.times(-1) if isinstance(other, Estimate) else -other)
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.error:.3f}"
+
+
+def every(*verdicts: Verdict) -> Verdict:
+    """Whether all hold: False if one does not, else None if one is undecided.
+
+    >>> every(True, None), every(None, False), every(True, True)
+    (None, False, True)
+    """
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True

@@ -1,0 +1,175 @@
+"""Drawing functions that the figures of all lessons share: layout, labelled axes, lines, maps, legends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from regard_lab.seeing.canvas import FAINT, INK, LINES, MARKS, POINT, colours, label_columns, label_rows, label_texts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # matplotlib is imported when a figure is drawn
+
+BELOW = 0.42  # inches that numbers and label of an axis take
+FEW = 16  # up to this number of rows, labels have full size
+
+
+def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
+    """Set the title and the labels of both axes."""
+    axes.set_title(title, fontsize=10, color=INK, parse_math=False)
+    axes.set_xlabel(x, fontsize=9, color=INK, parse_math=False)
+    axes.set_ylabel(y, fontsize=9, color=INK, parse_math=False)
+    axes.tick_params(labelsize=8.5, colors=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], number: int, label: str) -> None:
+    """Draw a line with the colour and the marker of its number, so that lines differ without colour too."""
+    axes.plot(x, y, label=label, color=LINES[number], marker=MARKS[number], markersize=5, linewidth=1.4)
+    axes.grid(alpha=0.25)
+
+
+def draw_curves(
+    axes: Axes,
+    x: Sequence[float],
+    curves: Mapping[str, Sequence[float]],
+    labels: tuple[str, str, str],
+    *,
+    log: Literal["", "x", "xy"] = "",
+    columns: int = 2,
+) -> None:
+    """Draw lines by their names, the title and the labels of both axes, and a legend below.
+
+    With `log` an axis is logarithmic or both are, and the x axis has a tick at each x.
+    """
+    for number, (name, y) in enumerate(curves.items()):
+        draw_line(axes, x, y, number, name)
+    label_axes(axes, *labels)
+    if log:
+        logarithmic(axes, x)
+    if log == "xy":
+        axes.set_yscale("log")
+        axes.minorticks_off()
+    legend_below(axes, columns)
+
+
+def logarithmic(axes: Axes, ticks: Sequence[float]) -> None:
+    """Make the x axis logarithmic, with these ticks alone."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def mark_column(axes: Axes, x: float, text: str) -> None:
+    """Draw a dashed vertical line with a text beside it, at the bottom."""
+    axes.axvline(x, color=FAINT, linestyle="--", linewidth=1)
+    axes.text(x * 1.06, 0.03, text, transform=axes.get_xaxis_transform(), fontsize=8.5, color=FAINT)
+
+
+def draw_bars(
+    axes: Axes, bars: Mapping[str, float], texts: Sequence[str], colours: str | Sequence[str] = LINES[0]
+) -> None:
+    """Draw horizontal bars by their names, the first above, with a text at the end of each."""
+    places = range(len(bars))
+    axes.barh(places, list(bars.values()), color=colours, height=0.62)
+    for place, value, text in zip(places, bars.values(), texts, strict=True):
+        axes.text(value, place, f" {text}", va="center", fontsize=8.5, color=INK)
+    axes.set_yticks(places, list(bars), fontsize=8.5)
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+
+
+def draw_cells(axes: Axes, values: torch.Tensor, colours: Sequence[str], aspect: Literal["auto", "equal"]) -> None:
+    """Draw whole numbers (rows, columns), each with its colour."""
+    from matplotlib.colors import ListedColormap
+
+    axes.imshow(values.numpy(), cmap=ListedColormap(list(colours)), vmin=0, vmax=len(colours) - 1, aspect=aspect,
+                interpolation="nearest")  # fmt: skip
+    axes.set(xticks=[], yticks=[])
+
+
+def draw_reading(
+    axes: Axes,
+    title: str,
+    words: Sequence[str],
+    colours: torch.Tensor,
+    reader: int,
+    weights: torch.Tensor,
+    received: torch.Tensor,
+) -> None:
+    """Draw words below, what a word receives from each head above, and lines as thick as the weights.
+
+    Args:
+        colours: of the words, (words, 3).
+        reader: the place of the word that receives.
+        weights: (heads, words).
+        received: the colour that each head returns, (heads, 3).
+    """
+    from matplotlib.patches import Rectangle
+
+    middle = (len(words) - 1) / 2
+    for place, (word, colour) in enumerate(zip(words, colours.tolist(), strict=True)):
+        axes.add_patch(Rectangle((place - 0.4, 0), 0.8, 0.5, facecolor=colour, edgecolor=INK, linewidth=0.6))
+        bold = "bold" if place == reader else "normal"
+        axes.text(place, -0.12, word, ha="center", va="top", fontsize=9.5, fontweight=bold, color=INK)
+    for head, (row, colour) in enumerate(zip(weights.tolist(), received.clamp(0, 1).tolist(), strict=True)):
+        centre = middle + 1.2 * (head - (len(weights) - 1) / 2)
+        axes.add_patch(Rectangle((centre - 0.5, 2.3), 1.0, 0.6, facecolor=colour, edgecolor=INK, linewidth=0.9))
+        for place, weight in enumerate(row):
+            if weight > 0.01:
+                axes.plot([place, centre], [0.5, 2.3], color=FAINT, linewidth=4 * weight)
+                axes.text(0.65 * place + 0.35 * centre + 0.2, 1.13, f"{weight:.1f}", fontsize=9, color=INK, va="center")
+    axes.text(middle, 3.0, f"what “{words[reader]}” receives", ha="center", va="bottom", fontsize=9, color=INK)
+    axes.set_title(title, fontsize=10, color=INK, parse_math=False)
+    axes.set(xlim=(-0.7, len(words) - 0.3), ylim=(-0.55, 3.4))
+    axes.set_axis_off()
+
+
+def legend_below(axes: Axes, columns: int = 2) -> None:
+    """Draw a legend below the label of the x axis, at any height of the axes."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    below = axes.transAxes + ScaledTranslation(0, -BELOW, figure.dpi_scale_trans)
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=columns, fontsize=8.5, frameon=False
+    )
+
+
+def draw_map(
+    axes: Axes,
+    values: torch.Tensor,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    limits: tuple[float, float] = (0.0, 1.0),
+    hidden: torch.Tensor | None = None,
+    cell: float = 0.3,
+) -> Any:
+    """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
+    axes.set_facecolor("#e4e4e4")
+    shown = values if hidden is None else values.masked_fill(hidden, torch.nan)
+    image = axes.imshow(shown.numpy(), cmap=colours(), vmin=limits[0], vmax=limits[1], aspect="auto",
+                        interpolation="nearest")  # fmt: skip
+    size = min(max(cell / POINT * 0.55, 4.5), 8.5)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    if rows:
+        label_rows(axes, label_texts(rows), 8.5 if len(rows) <= FEW else size)
+    if columns:
+        label_columns(axes, label_texts(columns), size)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def scale_beside(figure: Figure, image: Any, axes: Any, label: str) -> None:
+    """Draw the colour scale."""
+    bar = figure.colorbar(image, ax=axes, shrink=0.75, aspect=24, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=2, labelsize=8.5, color=FAINT, labelcolor=FAINT)
+    bar.set_label(label, fontsize=8.5, color=FAINT, parse_math=False)

@@ -1,0 +1,169 @@
+"""A lesson as a page: one Python file of cells in the percent format, which jupytext opens as a notebook.
+
+The first lines of a file are its title (`# # Title`) and its question (`# **Question?**`). Code cells may have tags:
+`parameters` sets TEXT, SEED or RUN, which a reader may change; `folded` and `claims` are folded below what they show.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ArgumentError
+from regard_lab.teaching.board import Claim, Picture, Shown, collecting
+
+CELL = re.compile(r"^# %%(?P<markdown> \[markdown\])?(?: tags=\[(?P<tags>[^\]]*)\])?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its text, whether it is Markdown or code, its tags, and the line where its text begins."""
+
+    text: str
+    markdown: bool
+    tags: frozenset[str]
+    line: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """A lesson.
+
+    Args:
+        path: of its file.
+        text: of the file.
+    """
+
+    path: Path
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> Page:
+        return cls(path, path.read_text(encoding="utf-8"))
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells, Markdown without its comment signs."""
+        cells, heads = [], list(CELL.finditer(self.text))
+        for head, after in zip(heads, [*heads[1:], None], strict=True):
+            body = self.text[head.end() + 1 : after.start() if after else len(self.text)].rstrip()
+            if head["markdown"]:
+                body = re.sub(r"^# ?", "", body, flags=re.MULTILINE)
+            tags = frozenset(re.findall(r'"(\w+)"', head["tags"] or ""))
+            cells.append(Cell(body, bool(head["markdown"]), tags, self.text.count("\n", 0, head.end()) + 1))
+        return tuple(cells)
+
+    @property
+    def title(self) -> str:
+        return self.cells[0].text.split("\n")[0].removeprefix("# ")
+
+    @property
+    def question(self) -> str:
+        return self.cells[0].text.split("**")[1].replace("\n", " ")
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """What a reader may change, such as TEXT, SEED or RUN, with the lesson's own values."""
+        trees = [ast.parse(cell.text) for cell in self.cells if "parameters" in cell.tags]
+        lines = [line for tree in trees for line in tree.body if isinstance(line, ast.Assign)]
+        return {ast.unparse(line.targets[0]): ast.literal_eval(line.value) for line in lines}
+
+    def run(
+        self, changed: Mapping[str, Any] | None = None, *, lenient: bool = False
+    ) -> Iterator[tuple[Cell, list[Shown]]]:
+        """Each cell and what it shows, computed cell by cell.
+
+        Args:
+            changed: other values of parameters.
+            lenient: show claims as they come out, for other parameters than the lesson's own.
+
+        Raises:
+            ArgumentError: the lesson has no such parameter.
+            ClaimError: a claim came out differently from what the lesson expects, and `lenient` is False.
+        """
+        changed = changed or {}
+        for name in changed:
+            if name not in self.parameters:
+                own = ", ".join(map(str.lower, self.parameters)) or "nothing that can be changed"
+                raise ArgumentError(f"lesson {self.name} has no {name.lower()}; it has {own}")
+        names: dict[str, Any] = {"__name__": "__main__", "__file__": str(self.path)}
+        for cell in self.cells:
+            if cell.markdown:
+                yield cell, []
+                continue
+            tree = ast.increment_lineno(ast.parse(cell.text), cell.line - 1)
+            with collecting(lenient=lenient) as shown, redirect_stdout(_Printed(shown)):
+                exec(compile(tree, str(self.path), "exec"), names)
+            if "parameters" in cell.tags:
+                names |= changed
+            yield cell, shown
+
+    def claims(self, changed: Mapping[str, Any] | None = None, *, lenient: bool = False) -> list[Claim]:
+        """All claims in order."""
+        return [thing for _, shown in self.run(changed, lenient=lenient) for thing in shown if isinstance(thing, Claim)]
+
+    def markdown(self) -> tuple[str, dict[str, Picture]]:
+        """The page with all that its cells show, as Markdown, and its pictures by their names in it.
+
+        The code of cells with a tag is folded below what they show.
+        """
+        parts: list[str] = []
+        pictures: dict[str, Picture] = {}
+        quiet: list[str] = []
+        for cell, shown in self.run():
+            if cell.markdown:
+                parts.append(cell.text)
+                continue
+            outputs = []
+            for thing in shown:
+                if isinstance(thing, Picture):
+                    name = f"{self.name}-{len(pictures) + 1}.svg"
+                    pictures[name] = thing
+                    outputs.append(_figure(thing, name))
+                elif isinstance(thing, str):
+                    outputs.append(f"```{{.text .printed}}\n{thing.rstrip()}\n```")
+                else:
+                    outputs.append(thing._repr_markdown_())
+            quiet.append(cell.text)
+            if cell.tags and not shown:  # folded with the next cell that shows something
+                continue
+            code = "```python\n{}\n```".format("\n\n".join(quiet))
+            quiet.clear()
+            fold = f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>"
+            parts += [*outputs, fold] if cell.tags else [code, *outputs]
+        return "\n\n".join(parts) + "\n", pictures
+
+
+class _Printed(StringIO):
+    """Standard output of a cell: printed lines join what else the cell shows, in order."""
+
+    def __init__(self, shown: list[Shown]) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def write(self, text: str) -> int:
+        if self.shown and isinstance(self.shown[-1], str):
+            self.shown[-1] += text
+        else:
+            self.shown.append(text)
+        return len(text)
+
+
+def _figure(picture: Picture, name: str) -> str:
+    from html import escape
+
+    return (
+        f'<figure class="figure"><img src="{name}" alt="{escape(picture.title)}">'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    )

@@ -1,0 +1,200 @@
+"""What lessons compute with: seeded vectors of words, trained translators, watched modules, CPU milliseconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cmp_to_key
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError, CheckpointError, NotFoundError
+from regard_lab.bench.measuring import Pace, take_turns, threads
+from regard_lab.decoding import Translator
+from regard_lab.models import TranslationTransformer
+from regard_lab.seeing.terminal import visible
+from regard_lab.text.pronouns import make_split, pronoun_accuracy
+from regard_lab.text.translation_data import LEARNED, PRONOUNS
+
+MOST_WORDS = 120
+ROUNDING = "equal except for rounding"  # of claims that compare two results in float64
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+def words_of(text: str, least: int = 2) -> tuple[str, ...]:
+    r"""Split a text into words that are safe to print.
+
+    Raises:
+        ArgumentError: fewer than `least` words, or more than a figure can show.
+
+    >>> words_of("the cat\tsleeps")
+    ('the', 'cat', 'sleeps')
+    """
+    words = tuple(map(visible, text.split()))
+    if not least <= len(words) <= MOST_WORDS:
+        raise ArgumentError(f"the text has {count_of(len(words), 'words')}; this lesson takes {least} to {MOST_WORDS}")
+    return words
+
+
+def embedded(words: Sequence[str], dim: int, seed: int) -> torch.Tensor:
+    """A vector of standard normal numbers for each different word, (1, length, dim) in float64.
+
+    >>> x = embedded(("the", "cat", "the"), 4, seed=0)
+    >>> x.shape, torch.equal(x[:, 0], x[:, 2])
+    (torch.Size([1, 3, 4]), True)
+    """
+    vocabulary = sorted(set(words))
+    vectors = normal(seed, len(vocabulary), dim)
+    return vectors[[vocabulary.index(word) for word in words]][None]
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    """Standard normal numbers in float64, the same on every machine."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def seeded(seed: int, module: type[Module], *sizes: Any, **options: Any) -> Module:
+    """A module in float64 with weights drawn from a seed; the state of torch's generator is left unchanged."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # those of other devices are not used
+        return module(*sizes, **options).double()
+
+
+def rounded(values: torch.Tensor, digits: int = 4) -> Any:
+    """Nested lists, rounded so that different processors give the same values."""
+    return torch.round(values.detach().double(), decimals=digits).tolist()
+
+
+def largest(values: torch.Tensor) -> float:
+    """The largest absolute value; 0 for an empty tensor."""
+    return float(values.detach().abs().max()) if values.numel() else 0.0
+
+
+def operations(call: Callable[[], object]) -> int:
+    """Floating-point operations of the matrix products and convolutions of a call, as torch counts them.
+
+    >>> operations(lambda: torch.zeros(2, 3) @ torch.zeros(3, 4))
+    48
+    """
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def comparisons(numbers: Sequence[int]) -> int:
+    """How many comparisons a sort of the numbers makes.
+
+    >>> comparisons([1, 2, 3, 4])
+    3
+    """
+    compared = []
+    sorted(numbers, key=cmp_to_key(lambda one, other: compared.append(one) or one - other))
+    return len(compared)
+
+
+Name = TypeVar("Name", bound=Hashable)
+PACE = Pace(rounds=41, slow_rounds=5, slow=0.05, shortest=0.001)
+
+
+def milliseconds(calls: Mapping[Name, Callable[[], object]]) -> dict[Name, float]:
+    """The least CPU time of each call in milliseconds, on one thread and without gradients.
+
+    The least of many rounds in turns, because other work on the machine only adds time.
+    """
+    named = {str(name): call for name, call in calls.items()}
+    with threads(1), torch.no_grad():
+        times = take_turns(named, time.process_time, PACE)
+    return {name: round(1e3 * min(times[str(name)].samples), 3) for name in calls}
+
+
+WAY_OUT = "'regard demo' trains one in minutes, in runs/demo"
+
+
+def load_transformer(run: Path | None, lesson: str) -> tuple[Translator, TranslationTransformer]:
+    """Load the Transformer translator from the folder of a training run.
+
+    Raises:
+        ArgumentError: no folder was given, the model is a recurrent translator, or it has learned other data.
+        CheckpointError: no such folder, no translator in it, or a damaged one.
+    """
+    if run is None:
+        raise ArgumentError(f"lesson {lesson} needs a trained translator: --run RUN; {WAY_OUT}")
+    if not run.is_dir():
+        raise NotFoundError(f"{run} is not the folder of a training run; {WAY_OUT}")
+    try:
+        translator = Translator.load(run)
+    except CheckpointError as error:
+        raise type(error)(f"{error}; {WAY_OUT}") from error
+    if not isinstance(translator.model, TranslationTransformer):
+        raise ArgumentError(
+            f"lesson {lesson} looks at self-attention, and {run} holds a {type(translator.model).__name__}; {WAY_OUT}"
+        )
+    _check_learned(translator, run, lesson)
+    return translator, translator.model
+
+
+LOOKED_AT, LEAST_RIGHT = 40, 0.25  # test sentences, and the share of right pronouns of a model that knows the corpus
+
+
+def _check_learned(translator: Translator, run: Path, lesson: str) -> None:
+    """Raise an ArgumentError for a training run on other data that does not know the sentences of the lesson."""
+    from regard_lab.training.recipes import read_settings  # imports training, which most lessons do not need
+
+    settings = read_settings(run)
+    if settings is None or settings.get("data") == [PRONOUNS]:
+        return
+    test = make_split("test", LOOKED_AT)
+    right = pronoun_accuracy(test, [one.text for one in translator.translate([one.source for one in test])])
+    if right < LEAST_RIGHT:
+        raise ArgumentError(
+            f"of {LOOKED_AT} test sentences, {round(right * LOOKED_AT)} have the right pronoun; lesson {lesson} is "
+            f"taught on {LEARNED}"
+        )
+
+
+@dataclass
+class Watched:
+    """The calls of one module.
+
+    Args:
+        inputs: the first input of each call.
+        outputs: what each call returned.
+    """
+
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    outputs: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def calls(self) -> int:
+        return len(self.outputs)
+
+
+def watch(modules: Mapping[str, nn.Module], call: Callable[[], object]) -> dict[str, Watched]:
+    """Run `call` without gradients, and return what each module read and returned, by name.
+
+    >>> layer = nn.Linear(2, 3)
+    >>> watch({"layer": layer}, lambda: layer(torch.zeros(1, 2)))["layer"].outputs[0].shape
+    torch.Size([1, 3])
+    """
+    watched = {name: Watched() for name in modules}
+    handles = []
+    for name, module in modules.items():
+
+        def note(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, name: str = name) -> None:
+            watched[name].inputs.append(inputs[0])
+            watched[name].outputs.append(output)
+
+        handles.append(module.register_forward_hook(note))
+    try:
+        with torch.no_grad():
+            call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return watched

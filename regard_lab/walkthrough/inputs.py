@@ -1,0 +1,219 @@
+"""What the shown layer reads: vectors drawn from a seed, or what the earlier layers of a trained model compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regard.layers import MultiHeadAttention
+from regard_lab.models import TranslationTransformer
+from regard_lab.models.language import Stack
+from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
+from regard_lab.text import Tokeniser
+from regard_lab.walkthrough.drawn import Drawn
+from regard_lab.walkthrough.layer import ROWS, Writing
+from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
+
+Text = str | Sequence[str]
+
+
+def split_texts(walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str) -> str:
+    """Add the steps that split the texts into words; `kept` is a kind of unit in `UNITS`.
+
+    Returns:
+        An expression of all their words.
+    """
+    walker.section = "From text to vectors"
+    for name, given, axis, what in (("", text, words, "text"), ("context_", context, seen, "context")):
+        if axis is not None:
+            walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
+            only = "" if kept == "all" else f', "{kept}"'
+            cut = f"split_words({what}{only})" if isinstance(given, str) else f"list({what})"
+            and_signs = " and punctuation" if kept == "all" else "; punctuation is dropped"
+            says = f"The {what} is split into words{and_signs}. Attention compares these units."
+            walker.step(f"{name}words = {cut}", "Words" if not name else "Words of the context", says, axes=(axis,))
+    return "set(words)" if seen is None else "{*words, *context_words}"
+
+
+def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Axis | None) -> None:
+    """Add the steps that number the words among `every` word."""
+    origin = drawn.origin("table")
+    walker.give("table", drawn.table, f"a vector for each word of the vocabulary, {origin}", "words × vector size")
+    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})), first=0)
+    texts = "the text" if seen is None else "the text and of the context"
+    says = f"Every different word, sorted. A trained model has a vocabulary; this one consists of the words of {texts}."
+    walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))
+    for name, axis in (("", words), ("context_", seen)):
+        if axis is not None:
+            walker.step(
+                f"{name}ids = torch.tensor([vocabulary.index(word) for word in {name}words])",
+                "Ids" if not name else "Ids of the context", "The index of each word in the vocabulary, from 0.",
+                axes=(axis,), scale="none",
+            )  # fmt: skip
+
+
+def embed_words(
+    walker: Walker, names: tuple[str, str, str], words: Axis, positions: str, writing: Writing = ROWS
+) -> str:
+    """Add the steps from ids to vectors, with sinusoidal positions if requested; return the name of the vectors."""
+    ids, embeddings, x = names
+    dim = walker.values["table"].shape[1]
+    size, of = numbered("numbers", dim), "" if x == "x" else " of the context"
+    waves = positions == "sinusoidal"
+    walker.step(
+        f"{embeddings if waves else x} = {writing.turned(f'F.embedding({ids}, table)', whole=False)}",
+        f"Embeddings{of}", "Each id selects its row of the table: the vector of the word.",
+        f"{'e' if waves else x}_i = E_{{id_i}}", axes=writing.axes(words, size),
+    )  # fmt: skip
+    if waves:
+        _add_waves(walker, embeddings, x, words, of, writing)
+    return x
+
+
+def _add_waves(walker: Walker, embeddings: str, x: str, words: Axis, of: str, writing: Writing) -> None:
+    """Add the steps for sinusoidal positions."""
+    dim, name = walker.values["table"].shape[1], "positions" if x == "x" else "context_positions"
+    angles, axes = f"{name}_angles", writing.axes(words, numbered("numbers", dim))
+    speeds = f"10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})"
+    walker.step(
+        f"{angles} = {writing.angles(len(words), speeds)}",
+        f"Angles{of}", "The position times frequencies from 1 down to about 1 / 10000.", "θ_{ic} = i · 10000^{-2c/d}",
+        axes=writing.axes(words, numbered("numbers", dim // 2)),
+    )  # fmt: skip
+    walker.step(
+        f"{name} = {writing.waves(angles)}", f"Positions{of}",
+        "A sine and a cosine for each angle: fast and slow waves that encode the position of a word.",
+        "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=axes,
+    )  # fmt: skip
+    walker.step(
+        f"{x} = {embeddings} + {name}", f"Embeddings with positions{of}", "The sum encodes the word and its position.",
+        f"{x}_i = e_i + p_i", axes=axes,
+    )  # fmt: skip
+
+
+def read_pieces(
+    walker: Walker,
+    prefix: str,
+    text: str,
+    word: int | str | None,
+    *,
+    opens: bool,
+    closes: bool,
+    follows: bool = False,
+    target: bool = False,
+) -> Axis:
+    """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
+
+    A context has a followed word only with `follows`. A `target` is what a translator writes.
+
+    Raises:
+        ArgumentError: an empty or too long text, or a word that is not in it.
+    """
+    what = "context" if prefix else "text"
+    tokeniser: Tokeniser = walker.values["tokeniser"]
+    encode = "encode_target" if target else "encode"
+    check_words(getattr(tokeniser, encode)(text), what)
+    parts = [*(["BEGIN"] if opens else []), f"*tokeniser.{encode}({what})", *(["END"] if closes else [])]
+    walker.give(what, text, f"the {what}")
+    of = " of the context" if prefix else ""
+    line = f"[{', '.join(parts)}]"
+    labels = tuple(tokeniser.pieces(eval(line, walker.values)))
+    words = Axis("words", labels, None if prefix and not follows else find_word(word, labels))
+    walker.step(
+        f"{prefix}ids = torch.tensor({line})", f"Ids{of}",
+        "The tokeniser of the model splits the text into learned sub-words, each with a number.",
+        axes=(words,), scale="none",
+    )  # fmt: skip
+    walker.step(
+        f"{prefix}words = tokeniser.pieces({prefix}ids.tolist())", f"Sub-words{of}", "The same as text.", axes=(words,)
+    )
+    return words
+
+
+def embed_run(
+    walker: Walker,
+    model: Stack | TranslationTransformer,
+    words: Axis,
+    written: bool,
+    prefix: str = "",
+    result: str = "h",
+) -> str:
+    """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
+    config, size = model.config, numbered("numbers", model.config.dim)
+    own = isinstance(model, TranslationTransformer) and written and model.target_embedding is not None
+    scaled = isinstance(model, TranslationTransformer) or config.positions == "sinusoidal"
+    factor = f" * math.sqrt({config.dim})" if scaled else ""
+    table = "target_embedding" if own else "embedding"
+    of = " of the context" if prefix else ""
+    says = "Each id selects its row of the table: the vector of the word."
+    says += f" Its numbers are multiplied by √{config.dim}, as in the original Transformer." if scaled else ""
+    name = walker.step(
+        f"{prefix}embeddings = model.{table}({prefix}ids){factor}", f"Embeddings{of}",
+        says, "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
+        axes=(words, size),
+    )  # fmt: skip
+    if model.positions is None:
+        return name
+    walker.step(
+        f"{prefix}positions = model.positions(torch.arange({len(words)})).double()", f"Positions{of}",
+        f"The position of each word as a vector ({config.positions}).", "p_i", axes=(words, size),
+    )  # fmt: skip
+    return walker.step(
+        f"{result} = {name} + {prefix}positions", f"Embeddings with positions{of}",
+        "The sum encodes the word and its position.", f"{result[0]}_i = e_i + p_i", axes=(words, size),
+    )  # fmt: skip
+
+
+def through_stack(walker: Walker, model: Stack, words: Axis, h: str, layer: int) -> tuple[str, Block]:
+    """Add the steps up to a layer of a language model or text encoder; return the name of its input and the layer."""
+    axes = words, numbered("numbers", model.config.dim)
+    h = _before(walker, h, layer, "blocks", "layer(h)", axes)
+    x = _normed(walker, h, f"model.blocks[{layer}].attention_norm", axes)
+    block = model.blocks[layer]
+    assert isinstance(block, Block)
+    return x, block
+
+
+def through_encoder(
+    walker: Walker, model: TranslationTransformer, words: Axis, h: str, layer: int
+) -> tuple[str, MultiHeadAttention]:
+    """The same for the encoder of a translator."""
+    axes, own = (words, numbered("numbers", model.config.dim)), model.encoder[layer]
+    assert isinstance(own, EncoderLayer)
+    h = _before(walker, h, layer, "encoder", "layer(h, None)", axes)
+    norm = f"model.encoder[{layer}].around_attention.norm"
+    return _normed(walker, h, norm, axes) if own.around_attention.norm_first else h, own.attention
+
+
+def through_decoder(
+    walker: Walker, model: TranslationTransformer, words: Axis, seen: Axis, h: str, layer: int
+) -> tuple[str, MultiHeadAttention]:
+    """The same for the cross-attention of a translator's decoder; the output of the encoder becomes `c`."""
+    size, own = numbered("numbers", model.config.dim), model.decoder[layer]
+    axes, name = (words, size), f"model.decoder[{layer}]"
+    assert isinstance(own, DecoderLayer)
+    says = "The encoder reads the context; its output gives the keys and values."
+    walker.step("c = model.encode(context_ids[None])[0][0]", "The encoder's vectors", says, axes=(seen, size))
+    start = 0 if own.cross_attention.pattern.compares_positions else None
+    call = f"layer(h, c[None], live=None, context_live=None, context_q_start={start})"
+    h = _before(walker, h, layer, "decoder", call, axes)
+    walker.step(
+        f"looked = {name}.around_self_attention({h}[None], {name}.self_attention)[0]", "After self-attention",
+        "The target words first attend to each other.", axes=axes,
+    )  # fmt: skip
+    if not own.around_cross_attention.norm_first:
+        return "looked", own.cross_attention
+    return _normed(walker, "looked", f"{name}.around_cross_attention.norm", axes), own.cross_attention
+
+
+def _before(walker: Walker, h: str, layer: int, stack: str, call: str, axes: tuple[Axis, Axis]) -> str:
+    """Add the step that applies the earlier layers."""
+    if layer == 0:
+        return h
+    says = f"The output of layer{'s 0 to' if layer > 1 else ''} {layer - 1}."
+    line = f"deeper = reduce(lambda h, layer: {call}, model.{stack}[:{layer}], {h}[None])[0]"
+    return walker.step(line, "After the earlier layers", says, axes=axes)
+
+
+def _normed(walker: Walker, h: str, norm: str, axes: tuple[Axis, Axis]) -> str:
+    says = "The norm scales every vector to about the same length; the result is the input of attention."
+    return walker.step(f"x = {norm}({h})", "Normalised", says, f"x_i = norm({h[0]}_i)", axes=axes)

@@ -1,0 +1,335 @@
+"""One attention layer as a walkthrough shows it: its weights by head, scores and vectors written in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from regard.bias import ALiBi, series
+from regard.errors import ArgumentError, UnsupportedError
+from regard.layers import MultiHeadAttention
+from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms.scores import Additive, Concat, Dot, General, ScaledDot, Score
+from regard.patterns import Causal, Full
+from regard_lab.walkthrough.steps import Axis, Walker
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How vectors are written. Names are those of matrices of vectors; with `heads`, they have an axis for heads.
+
+    Args:
+        columns: if True, a vector is a column; if False, a row.
+
+    >>> Writing().projected("x", "W_q", head=0), Writing(columns=True).projected("x", "W_q", head=0)
+    ('x @ W_q[0].T', 'W_q[0] @ x')
+    """
+
+    columns: bool = False
+
+    def axes(self, words: Axis, numbers: Axis) -> tuple[Axis, Axis]:
+        """The axes of vectors of words."""
+        return (numbers, words) if self.columns else (words, numbers)
+
+    @property
+    def line(self) -> str:
+        """What a vector is, for explanations."""
+        return "Column" if self.columns else "Row"
+
+    def turned(self, rows: str, whole: bool = True) -> str:
+        """An expression that gives vectors as rows, for this way to write; `whole`: put it in parentheses first."""
+        if not self.columns:
+            return rows
+        return f"({rows}).T" if whole else f"{rows}.T"
+
+    def by_row(self, name: str, heads: bool = False) -> str:
+        """Vectors as rows."""
+        return f"{name}{'.mT' if heads else '.T'}" if self.columns else name
+
+    def by_column(self, name: str, heads: bool = False) -> str:
+        """Vectors as columns."""
+        return name if self.columns else f"{name}{'.mT' if heads else '.T'}"
+
+    def one(self, name: str, place: int) -> str:
+        """The vector of one word."""
+        return f"{name}[:, {place}]" if self.columns else f"{name}[{place}]"
+
+    def projected(self, x: str, matrix: str, *, head: int | None = None, bias: str = "", heads: bool = False) -> str:
+        """Vectors multiplied by a matrix, by that of one head, or by those of all heads; plus a bias, if named."""
+        at = "" if head is None else f"[{head}]"
+        if self.columns:
+            more = "[:, :, None]" if heads else f"{at}[:, None]"
+            return f"{matrix}{at} @ {x}" + (f" + {bias}{more}" if bias else "")
+        turned = f"{matrix}.mT" if heads else f"{matrix}{at}.T"
+        return f"{x} @ {turned}" + (f" + {bias}{'[:, None]' if heads else at}" if bias else "")
+
+    def weighted(self, weights: str, values: str, *, one: bool = False, heads: bool = False) -> str:
+        """The sum of values by weights, of one word or of all."""
+        if not self.columns:
+            return f"{weights} @ {values}"
+        return f"{values} @ {weights}{'' if one else '.mT' if heads else '.T'}"
+
+    def angles(self, words: int, speeds: str) -> str:
+        """Each position times each frequency."""
+        if self.columns:
+            return f"({speeds})[:, None] * torch.arange({words})"
+        return f"torch.arange({words})[:, None] * {speeds}"
+
+    def waves(self, angles: str) -> str:
+        """A sine and a cosine of each angle, in turn."""
+        if self.columns:
+            return f"torch.stack([{angles}.sin(), {angles}.cos()], dim=1).flatten(0, 1)"
+        return f"torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)"
+
+    def doubled(self, angles: str) -> str:
+        """The angles of both halves of a vector."""
+        return f"({angles}).repeat(2, 1)" if self.columns else f"({angles}).repeat(1, 2)"
+
+    def rotated(self, name: str, size: int, angles: str = "angles") -> str:
+        """Queries or keys (of one head or of all) rotated by the step of their angles."""
+        half, rest, axis = size // 2, ", :" if self.columns else "", -2 if self.columns else -1
+        swapped = f"[-{name}[..., {half}:{rest}], {name}[..., :{half}{rest}]]"
+        return f"{name} * {angles}.cos() + torch.cat({swapped}, {axis}) * {angles}.sin()"
+
+    def joined(self, name: str) -> str:
+        """The vectors of all heads, concatenated for each word."""
+        return f"torch.cat(list({name}), dim={0 if self.columns else -1})"
+
+
+ROWS = Writing()
+
+
+@dataclass(frozen=True)
+class ScoreLines:
+    """A score function as PyTorch expressions, with placeholders for word i, head h, n queries and m keys.
+
+    Queries and keys {q}, {k} have vectors as rows, {k_t} as columns; {q_i} is the query of word i.
+
+    Args:
+        formula: the score of one pair.
+        says: an explanation of the formula.
+        one, all, heads: the scores of one query (m), of all (n, m) and of all heads (heads, n, m).
+        hidden: the hidden layer of a score that has one, (m, hidden); `one` then uses it, as {hidden}.
+        hidden_formula: the formula of the hidden layer.
+        hidden_columns: the hidden layer from keys {k_t} as columns, (hidden, m).
+    """
+
+    formula: str
+    says: str
+    one: str
+    all: str
+    heads: str
+    hidden: str = ""
+    hidden_formula: str = ""
+    hidden_columns: str = ""
+
+
+DOT = ScoreLines(
+    formula="ω_{ij} = q_i · k_j",
+    says="The dot product of query and key: large if the two vectors point in similar directions.",
+    one="{k} @ {q_i}",
+    all="{q} @ {k_t}",
+    heads="{Q} @ {K_t}",
+)
+GENERAL = ScoreLines(
+    formula="ω_{ij} = q_i^T W_a k_j",
+    says="Luong's general score: a learned matrix weighs every product of a query component and a key component.",
+    one="{k} @ ({q_i} @ W_a[{h}])",
+    all="{q} @ W_a[{h}] @ {k_t}",
+    heads="{Q} @ W_a @ {K_t}",
+)
+ADDITIVE = ScoreLines(
+    formula="ω_{ij} = v_a^T h_{ij}",
+    says="Bahdanau's additive score: the hidden layer of each pair is reduced to one number, its score.",
+    one="{hidden} @ v_a[{h}]",
+    all="torch.tanh(({q} @ W_a[{h}].T)[:, None] + {k} @ U_a[{h}].T) @ v_a[{h}]",
+    heads='torch.einsum("hijd,hd->hij", torch.tanh(({Q} @ W_a.mT)[:, :, None] + ({K} @ U_a.mT)[:, None]), v_a)',
+    hidden="torch.tanh({q_i} @ W_a[{h}].T + {k} @ U_a[{h}].T)",
+    hidden_columns="torch.tanh((W_a[{h}] @ {q_i})[:, None] + U_a[{h}] @ {k_t})",
+    hidden_formula="h_{ij} = tanh(W_a q_i + U_a k_j)",
+)
+CONCAT = ScoreLines(
+    formula="ω_{ij} = v_a^T h_{ij}",
+    says="Luong's concat score: the hidden layer of each pair is reduced to one number, its score.",
+    one="{hidden} @ v_a[{h}]",
+    all="torch.tanh(torch.cat([{q}[:, None].expand(-1, {m}, -1), {k}.expand({n}, -1, -1)], -1) @ W_a[{h}].T) "
+    "@ v_a[{h}]",
+    heads='torch.einsum("hijd,hd->hij", torch.tanh(torch.cat([{Q}[:, :, None].expand(-1, -1, {m}, -1), '
+    "{K}[:, None].expand(-1, {n}, -1, -1)], -1) @ W_a[:, None].mT), v_a)",
+    hidden="torch.tanh(torch.cat([{q_i}.expand({m}, -1), {k}], -1) @ W_a[{h}].T)",
+    hidden_columns="torch.tanh(W_a[{h}] @ torch.cat([{q_i}[:, None].expand(-1, {m}), {k_t}]))",
+    hidden_formula="h_{ij} = tanh(W_a [q_i ; k_j])",
+)
+
+SCORES = ("scaled_dot", "dot", "general", "concat", "additive")
+LINES: dict[type[Score], ScoreLines] = {
+    ScaledDot: DOT, Dot: DOT, General: GENERAL, Concat: CONCAT, Additive: ADDITIVE
+}  # fmt: skip
+# Parameters of a score by their name in the paper, and whether there is one per key head rather than per query head.
+LETTERS: dict[type[Score], dict[str, tuple[str, bool]]] = {
+    General: {"weight": ("W_a", False)},
+    Concat: {"weight": ("W_a", True), "energy": ("v_a", False)},
+    Additive: {"query_weight": ("W_a", False), "key_weight": ("U_a", True), "energy": ("v_a", False)},
+}
+
+
+def new_score(name: str, query_dim: int, key_dim: int) -> Score:
+    """A score for queries and keys of these sizes, by its name in `SCORES`.
+
+    Raises:
+        ArgumentError: a dot product of vectors of different sizes.
+    """
+    if name in ("scaled_dot", "dot"):
+        if query_dim != key_dim:
+            raise ArgumentError(
+                f"query_dim {query_dim} and key_dim {key_dim} differ, and a dot product needs vectors of one size; "
+                f"make them equal, or choose the score general, concat or additive"
+            )
+        return ScaledDot() if name == "scaled_dot" else Dot()
+    scores: dict[str, Score] = {
+        "general": General(query_dim, key_dim),
+        "concat": Concat(query_dim, key_dim, hidden=query_dim),
+        "additive": Additive(query_dim, key_dim, hidden=query_dim),
+    }
+    return scores[name]
+
+
+def score_of(mechanism: Mechanism) -> Score:
+    """The score function of a softmax mechanism.
+
+    Raises:
+        UnsupportedError: another mechanism, or a score that a walkthrough cannot show.
+    """
+    if not isinstance(mechanism, Softmax) or type(mechanism.score) not in LINES:
+        raise UnsupportedError(
+            f"this layer uses {mechanism}; a walkthrough needs softmax attention with one of the scores "
+            f"{', '.join(SCORES)}"
+        )
+    return mechanism.score
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The layer of a walkthrough, its queries and keys, and the word and head that are shown in detail.
+
+    Args:
+        layer: in float64.
+        readers, read: the axes of the query words and of the key words.
+        x, c: the names of their vectors; the same in self-attention.
+        word, head: indices, from 0.
+        origin: where the weights of a name come from.
+        bias: a bias by distance, added to the scores.
+        writing: how vectors are written.
+    """
+
+    layer: MultiHeadAttention
+    readers: Axis
+    read: Axis
+    x: str
+    c: str
+    word: int
+    head: int
+    origin: Callable[[str], str]
+    bias: ALiBi | None = None
+    writing: Writing = ROWS
+
+    @property
+    def crosses(self) -> bool:
+        return self.x != self.c
+
+    @property
+    def group(self) -> int:
+        """The number of query heads that share a key/value head."""
+        return self.layer.heads // self.layer.kv_heads
+
+    @property
+    def score(self) -> Score:
+        return score_of(self.layer.mechanism.declared)
+
+    @property
+    def lines(self) -> ScoreLines:
+        return LINES[type(self.score)]
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether the scores are dot products, which PyTorch's fused attention computes."""
+        return self.lines is DOT
+
+    @property
+    def scaling(self) -> str:
+        """The expression that scales the scores; empty if they are not scaled."""
+        given = self.layer.options["scale"]
+        if given is not None:
+            return f" * {given!r}"
+        return f" / math.sqrt({self.layer.head_dim})" if isinstance(self.score, ScaledDot) else ""
+
+    @property
+    def source_of_keys(self) -> tuple[str, int, Axis]:
+        """The name of the vectors of keys and values, the key/value head of the shown head, and the key words."""
+        return self.c, self.head // self.group, self.read
+
+    @property
+    def chosen(self) -> str:
+        return self.readers.labels[self.word]
+
+    @property
+    def causal(self) -> bool:
+        return self.layer.pattern.canonical() == Causal() and not self.crosses
+
+    @property
+    def varies_by_head(self) -> bool:
+        return self.layer.pattern.varies_by_head
+
+    @property
+    def mask(self) -> str:
+        """The expression of the boolean mask, (n, m) or (heads, n, m); empty if every pair is allowed."""
+        n, m = len(self.readers), len(self.read)
+        if self.causal:
+            return f"torch.ones({n}, {n}, dtype=torch.bool).tril()"
+        if (pattern := self.layer.pattern.canonical()) == Full():
+            return ""
+        return f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
+
+
+def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
+    """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag.
+
+    Raises:
+        UnsupportedError: a layer with an option that a walkthrough cannot show.
+    """
+    layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
+    if layer.options["softcap"] is not None or layer.to_k is None:
+        raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
+    for what, projection, heads in (
+        ("queries", layer.to_q, layer.heads),
+        ("keys", layer.to_k, layer.kv_heads),
+        ("values", layer.to_v, layer.kv_heads),
+    ):
+        one = "query" if what == "queries" else what.removesuffix("s")
+        size = f"{'heads' if what == 'queries' else 'key/value heads'} × {one} size"
+        for sign, tensor, axes in (("W", projection.weight, f"{size} × vector size"), ("b", projection.bias, size)):
+            if tensor is not None:
+                name = f"{sign}_{what[0]}"
+                split = tensor.unflatten(0, (heads, -1))
+                walker.give(f"{name}{tag}", split, f"of the {what}, {scene.origin(name)}", axes)
+    for name, tensor, axes in (
+        ("W_o", layer.to_output.weight, "vector size × numbers of all heads"), ("b_o", layer.to_output.bias, "")
+    ):  # fmt: skip
+        if tensor is not None:
+            walker.give(f"{name}{tag}", tensor, f"of the output, {scene.origin(name)}", axes)
+    for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
+        learned = layer.mechanism.learned[name]
+        shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
+        walker.give(f"{letter}{tag}", shared, f"of the score, {scene.origin(letter)}")
+
+
+def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: tuple[Axis, Axis]) -> None:
+    """Give the slopes of a bias by distance, and add the step of the distances."""
+    slopes = series(heads) if bias.slopes is None else bias.slopes
+    walker.give("slopes", torch.tensor(slopes, dtype=torch.float64), "slope of the bias by distance in each head")
+    n, m = map(len, words)
+    line = f"distances = (torch.arange({m}) - torch.arange({n})[:, None]).abs()"
+    says = "The distance of each pair of words, in positions."
+    walker.step(line, "Distances", says, "|j - i|", axes=words, scale="none")

@@ -1,0 +1,382 @@
+"""Whole models as steps: the parts of each layer, checked layer by layer, and what the model returns at the end.
+
+Names of variables end in a tag that says where they belong: `Q_0` in layer 0, `Q_e0` in the encoder's, `Q_d0` in the
+decoder's self-attention, `Q_c0` in its cross-attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from regard.arguments import count_of
+from regard.layers import FeedForward, MultiHeadAttention
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models.encoder import ClassesHead, WordsHead
+from regard_lab.models.language import Stack
+from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
+from regard_lab.walkthrough.heads import Naming, every_head
+from regard_lab.walkthrough.inputs import embed_run
+from regard_lab.walkthrough.layer import Scene, give_layer, give_slopes
+from regard_lab.walkthrough.steps import Axis, Walker, numbered
+
+
+@dataclass
+class Stage:
+    """A stack of layers that is walked through.
+
+    Args:
+        walker: runs the lines.
+        words: the words whose vectors go through the stack; the chosen one is followed.
+        scope: "" for a model with one stack, "e" for the encoder, "d" for the decoder.
+        origin: where weights come from, in a few words.
+        explained: explanations that were given already; each is given once.
+    """
+
+    walker: Walker
+    words: Axis
+    scope: str
+    origin: str
+    explained: set[str] = field(default_factory=set)
+
+    @property
+    def word(self) -> int:
+        assert self.words.chosen is not None
+        return self.words.chosen
+
+    @property
+    def chosen(self) -> str:
+        return self.words.labels[self.word]
+
+    def once(self, says: str) -> str:
+        """An explanation, or nothing if it was given before."""
+        if says in self.explained:
+            return ""
+        self.explained.add(says)
+        return says
+
+    def give(self, name: str, tensor: torch.Tensor | None, says: str) -> bool:
+        """Give a weight, if the layer has it."""
+        if tensor is not None:
+            self.walker.give(name, tensor, f"{says}, {self.origin}")
+        return tensor is not None
+
+    def vector(self, name: str) -> torch.Tensor:
+        """The vector of the followed word in a step (words, numbers)."""
+        return self.walker.values[name][self.word]
+
+
+def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
+    """Add the step `name`, the norm of the vectors `h`; return the name of the result, `h` where there is no norm."""
+    if isinstance(norm, nn.Identity):
+        return h
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    stage.give(f"gain_{name}", norm.weight, f"of the norm that gives {name}")
+    shifted = stage.give(f"shift_{name}", getattr(norm, "bias", None), f"of the norm that gives {name}")
+    size = int(norm.normalized_shape[0])
+    if isinstance(norm, nn.LayerNorm):
+        mean, spread = f"{h}.mean(-1, keepdim=True)", f"{h}.var(-1, correction=0, keepdim=True)"
+        line = f"({h} - {mean}) / ({spread} + {norm.eps!r}).sqrt() * gain_{name}"
+        formula = f"g · {{({h[0]}_i - μ_i)}}/{{√{{(σ_i^2 + ε)}}}}"
+        says = "The norm gives every vector the mean 0 and the variance 1, then a learned gain"
+        says += " and shift." if shifted else "."
+    else:
+        line = f"{h} / ({h}.square().mean(-1, keepdim=True) + {norm.eps!r}).sqrt() * gain_{name}"
+        formula = f'g · {{{h[0]}_i}}/{{√{{("mean"({h[0]}_i^2) + ε)}}}}'
+        says = "The norm divides every vector by the root of its mean square, then applies a learned gain."
+    formula += " + b" if shifted else ""
+    line += f" + shift_{name}" if shifted else ""
+    axes = stage.words, numbered("numbers", size)
+    return stage.walker.step(f"{name} = {line}", "Norm", stage.once(says), formula, axes=axes)
+
+
+def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
+    """Add the residual step `name = h + part`, with the lengths of both for the followed word."""
+
+    def says(_: torch.Tensor) -> str:
+        before, more = float(stage.vector(h).norm()), float(stage.vector(part).norm())
+        first = stage.once("A residual connection: the part adds to the vector of a word and does not replace it.")
+        lengths = f"To “{stage.chosen}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
+        return f"{first} {lengths}".strip()
+
+    axes = stage.words, numbered("numbers", stage.walker.values[h].shape[1])
+    return stage.walker.step(f"{name} = {h} + {part}", "Residual", says, f"{name[0]}_i + {part[0]}_i", axes=axes)
+
+
+def around(
+    stage: Stage, h: str, norm: nn.Module, names: tuple[str, str], part: Callable[[str], str], what: str, first: bool
+) -> str:
+    """Add a part with its norm and residual; return the name of the result.
+
+    Args:
+        stage: the stack.
+        h: the name of the vectors that come in.
+        norm: before the part if `first`, else after the residual.
+        names: of the normed vectors that the part reads, and of the result.
+        part: adds the steps of the part for vectors of a name, and returns the name of its output.
+        what: the part in words.
+        first: whether the norm comes first.
+    """
+    inner, after = names
+    if first:
+        return added(stage, h, part(normed(stage, norm, h, inner)), after, what)
+    return normed(stage, norm, added(stage, h, part(h), f"sum_{after}", what), after)
+
+
+def attend(stage: Stage, scene: Scene, tag: str, kind: str) -> str:
+    """Add the steps of attention in all heads; return the name of the output.
+
+    Raises:
+        UnsupportedError: a mechanism that a walkthrough cannot show.
+    """
+    give_layer(stage.walker, scene, tag)
+    return every_head(stage.walker, scene, Naming(kind, tag, stage.scope, stage.once))
+
+
+ACTIVATED = {
+    "relu": "torch.relu({})", "gelu": "F.gelu({})", "gelu-tanh": 'F.gelu({}, approximate="tanh")',
+    "silu": "F.silu({})", "swiglu": "F.silu({})", "geglu": "F.gelu({})",
+}  # fmt: skip
+
+
+def feed(stage: Stage, layer: FeedForward, x: str, tag: str) -> str:
+    """Add the steps of a feed-forward network; return the name of its output."""
+    walker, lines = stage.walker, {}
+    for name, projection in (("in", layer.widen), ("gate", layer.gate), ("out", layer.narrow)):
+        if projection is not None:
+            stage.give(f"W_{name}{tag}", projection.weight, f"matrix of the feed-forward ({name})")
+            has_bias = stage.give(f"b_{name}{tag}", projection.bias, f"bias of the feed-forward ({name})")
+            source = f"hidden{tag}" if name == "out" else x
+            bias = f" + b_{name}{tag}" if has_bias else ""
+            lines[name] = f"{source} @ W_{name}{tag}.T{bias}"
+    activated, wide = ACTIVATED[layer.activation], numbered("numbers", walker.values[f"W_in{tag}"].shape[0])
+    kind = layer.activation.replace("swiglu", "silu").replace("geglu", "gelu").removesuffix("-tanh")
+    if "gate" in lines:
+        line = f"{activated.format(lines['gate'])} * ({lines['in']})"
+        formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
+    else:
+        line, formula = (
+            activated.format(lines["in"]),
+            f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")"),
+        )
+    says = stage.once("The feed-forward network computes each word alone: more numbers, a non-linear function.")
+    walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=(stage.words, wide))
+    formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
+    says = stage.once("A second matrix maps the hidden layer back to the size of the word's vector.")
+    axes = stage.words, numbered("numbers", layer.dim)
+    return walker.step(f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes)
+
+
+def scene_of(
+    stage: Stage, attention: MultiHeadAttention, x: str, read: tuple[str, Axis] | None = None, bias: object = None
+) -> Scene:
+    """The scene of an attention layer in a stack: it reads `x`, or the vectors and words of `read`."""
+    c, words = (x, stage.words) if read is None else read
+    return Scene(attention, stage.words, words, x, c, stage.word, 0, lambda name: stage.origin, bias)  # ty: ignore
+
+
+LIKELIEST = 5  # words of a distribution that are listed
+LEARNED = "learned"  # the origin of weights that were trained
+
+
+def through_model(
+    walker: Walker, model: Stack | TranslationTransformer, words: Axis, seen: Axis | None, spell: str, origin: str
+) -> None:
+    """Add every step of a model from ids to its output, and check each layer and the output against the model.
+
+    Args:
+        walker: has the steps `ids` (and `context_ids`) and their words.
+        model: in float64 and eval mode.
+        words, seen: the words that are read or written, and those of the context.
+        spell: an expression of the words of a list of ids, with a place for the list.
+        origin: where the weights come from.
+
+    Raises:
+        UnsupportedError: a layer that a walkthrough cannot show.
+        RegardError: a step differs from the model.
+    """
+    pieces = tuple(eval(spell.format(f"list(range({model.config.vocab_size}))"), walker.values))
+    vocabulary = Axis("ids", pieces, first=0)
+    if isinstance(model, TranslationTransformer):
+        assert seen is not None
+        _translate(walker, model, words, seen, origin)
+        final, scored = "final", "model(context_ids[None], ids[None])[0]"
+        own = "embedding.weight" if model.to_vocabulary is None else "to_vocabulary.weight"
+    else:
+        stage = Stage(walker, words, "", origin)
+        h = _through_blocks(stage, model, embed_run(walker, model, words, written=False, result="h0"))
+        walker.section = "The output"
+        final, scored = normed(stage, model.norm, h, "final"), "model(ids[None])[0]"
+        own = "embedding.weight"
+        if isinstance(model, TextEncoder):
+            _finish_encoder(stage, model, final, vocabulary, spell)
+            return
+        if isinstance(model, LanguageModel) and model.to_vocabulary is not None:
+            own = "to_vocabulary.weight"
+    walker.give("W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}")
+    line = f"scores = {final} @ W_words.T"
+    says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
+    says += "word shown."
+    walker.step(line, "Scores of the next word", says, 's_i = W "final"_i', axes=(words, vocabulary))
+    walker.check(scored, "scores")
+    _distribute(walker, words, vocabulary, spell, "the next word", origin)
+
+
+def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
+    """Add the layers of a language model or text encoder; return the name of the last output."""
+    walker = stage.walker
+    biased = [block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None]
+    if biased:
+        give_slopes(walker, biased[0], model.config.heads, (stage.words, stage.words))
+    kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
+    for number, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        walker.section = f"Layer {number} of {count_of(len(model.blocks), 'layers')}"
+
+        def look(x: str, block: Block = block, tag: str = f"_{number}") -> str:
+            return attend(stage, scene_of(stage, block.attention, x, bias=block.bias), tag, kind)
+
+        def think(x: str, block: Block = block, tag: str = f"_{number}") -> str:
+            return feed(stage, block.feed_forward, x, tag)
+
+        before = h
+        h = around(stage, h, block.attention_norm, (f"x_{number}", f"h{number}a"), look, "attention", first=True)
+        h = around(
+            stage, h, block.feed_forward_norm, (f"y_{number}", f"h{number + 1}"), think, "feed-forward", first=True
+        )
+        walker.check(f"model.blocks[{number}]({before}[None])[0]", h)
+    return h
+
+
+def _translate(walker: Walker, model: TranslationTransformer, words: Axis, seen: Axis, origin: str) -> None:
+    """Add encoder and decoder, up to the vectors `final` that are scored."""
+    encoder, decoder = Stage(walker, seen, "e", origin), Stage(walker, words, "d", origin)
+    walker.section = "From text to vectors"
+    h = embed_run(walker, model, seen, written=False, prefix="context_", result="h0")
+    g = embed_run(walker, model, words, written=True, result="g0")
+    for number, layer in enumerate(model.encoder):
+        assert isinstance(layer, EncoderLayer)
+        walker.section = f"Encoder, layer {number} of {count_of(len(model.encoder), 'layers')}"
+        h = _encode(encoder, layer, h, number)
+    walker.section = "The encoder's output"
+    says = "What the decoder looks at: one vector for each word of the context, computed once."
+    if not isinstance(model.encoder_norm, torch.nn.Identity):
+        h = normed(encoder, model.encoder_norm, h, "normed")
+    walker.step(f"c = {h}", "The encoder's output", says, axes=(seen, numbered("numbers", model.config.dim)))
+    walker.check("model.encode(context_ids[None])[0][0]", "c")
+    start = 0 if model.cross_pattern.compares_positions else None
+    decoder.explained = encoder.explained
+    for number, layer in enumerate(model.decoder):
+        assert isinstance(layer, DecoderLayer)
+        walker.section = f"Decoder, layer {number} of {count_of(len(model.decoder), 'layers')}"
+        g = _decode(decoder, layer, g, number, seen, start)
+    walker.section = "The output"
+    final = normed(decoder, model.decoder_norm, g, "final")
+    if final != "final":
+        axes = words, numbered("numbers", model.config.dim)
+        walker.step(f"final = {final}", "The decoder's output", "The vectors of the last layer are scored.", axes=axes)
+
+
+def _encode(stage: Stage, layer: EncoderLayer, h: str, number: int) -> str:
+    tag, first = f"_e{number}", layer.around_attention.norm_first
+    before = h
+    h = around(
+        stage, h, layer.around_attention.norm, (f"x{tag}", f"h{number}a"),
+        lambda x: attend(stage, scene_of(stage, layer.attention, x), tag, "Self-attention"), "attention", first,
+    )  # fmt: skip
+    h = around(
+        stage, h, layer.around_feed_forward.norm, (f"y{tag}", f"h{number + 1}"),
+        lambda x: feed(stage, layer.feed_forward, x, tag), "feed-forward", first,
+    )  # fmt: skip
+    stage.walker.check(f"model.encoder[{number}]({before}[None], None)[0]", h)
+    return h
+
+
+def _decode(stage: Stage, layer: DecoderLayer, g: str, number: int, seen: Axis, start: int | None) -> str:
+    own, cross, first = f"_d{number}", f"_c{number}", layer.around_self_attention.norm_first
+    before = g
+    g = around(
+        stage, g, layer.around_self_attention.norm, (f"x{own}", f"g{number}a"),
+        lambda x: attend(stage, scene_of(stage, layer.self_attention, x), own, "Masked self-attention"),
+        "self-attention", first,
+    )  # fmt: skip
+    g = around(
+        stage, g, layer.around_cross_attention.norm, (f"x{cross}", f"g{number}c"),
+        lambda x: attend(stage, scene_of(stage, layer.cross_attention, x, ("c", seen)), cross, "Cross-attention"),
+        "cross-attention", first,
+    )  # fmt: skip
+    g = around(
+        stage, g, layer.around_feed_forward.norm, (f"y{own}", f"g{number + 1}"),
+        lambda x: feed(stage, layer.feed_forward, x, own), "feed-forward", first,
+    )  # fmt: skip
+    call = f"model.decoder[{number}]({before}[None], c[None], live=None, context_live=None, context_q_start={start})"
+    stage.walker.check(f"{call}[0]", g)
+    return g
+
+
+def _finish_encoder(stage: Stage, model: TextEncoder, final: str, vocabulary: Axis, spell: str) -> None:
+    """Add the head of a text encoder."""
+    walker, dim = stage.walker, numbered("numbers", model.config.dim)
+    walker.check("model.vectors(ids[None])[0]", final)
+    head = model.head
+    if isinstance(head, WordsHead):
+        stage.give("W_dense", head.dense.weight, "matrix of the head")
+        stage.give("b_dense", head.dense.bias, "bias of the head")
+        says = "The head of masked words: a matrix and a non-linear function."
+        line = f"dense = F.gelu({final} @ W_dense.T + b_dense)"
+        walker.step(line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words, dim))
+        ready = normed(stage, head.norm, "dense", "ready")
+        stage.give("W_words", model.embedding.weight if head.weight is None else head.weight, "a vector for each word")
+        stage.give("b_words", head.bias, "of the scores")
+        says = "The score of each word of the vocabulary at each place."
+        axes = stage.words, vocabulary
+        walker.step(
+            f"scores = {ready} @ W_words.T + b_words", "Scores of the words", says, 's_i = W "ready"_i + b', axes=axes
+        )
+        walker.check("model(ids[None])[0]", "scores")
+        _distribute(walker, stage.words, vocabulary, spell, "the word at this place", stage.origin)
+    elif isinstance(head, ClassesHead):
+        _classify(stage, head, final, model.config.dim)
+
+
+def _classify(stage: Stage, head: ClassesHead, final: str, dim: int) -> None:
+    """Add the head that sorts a text into classes."""
+    walker, size = stage.walker, numbered("numbers", dim)
+    pooled = f"{final}[0]" if head.pooling == "first" else f"{final}.mean(0)"
+    says = "The vector of the text: " + ("that of its first word." if head.pooling == "first" else "the mean.")
+    walker.step(f"pooled = {pooled}", "Pooling", says, axes=(size,))
+    for name, part in (("dense", head.dense), ("classes", head.to_classes)):
+        stage.give(f"W_{name}", part.weight, "matrix of the head")
+        stage.give(f"b_{name}", part.bias, "bias of the head")
+    says = "A matrix and tanh."
+    walker.step("dense = torch.tanh(W_dense @ pooled + b_dense)", "The head", says, "u = tanh(W p + b)", axes=(size,))
+    classes = numbered("classes", head.to_classes.out_features)
+    walker.step(
+        "scores = W_classes @ dense + b_classes", "Scores of the classes", "One score for each class.", axes=(classes,)
+    )
+    walker.check("model(ids[None])[0]", "scores")
+    says = "The softmax turns the scores into probabilities."
+    walker.step("probabilities = scores.softmax(-1)", "Distribution", says, axes=(classes,), scale="weights")
+
+
+def _distribute(walker: Walker, words: Axis, vocabulary: Axis, spell: str, what: str, origin: str) -> None:
+    """Add the distribution over the vocabulary, and the likeliest words at the followed one."""
+    says = f"The softmax turns the scores into probabilities: the distribution of {what}."
+    formula = "p_{iw} = {exp(s_{iw})}/{Σ_v exp(s_{iv})}"
+    axes = words, vocabulary
+    walker.step("probabilities = scores.softmax(-1)", "Distribution", says, formula, axes=axes, scale="weights")
+    assert words.chosen is not None
+    count = min(LIKELIEST, len(vocabulary))
+    top = f"probabilities[{words.chosen}].topk({count})"
+    best = tuple(eval(spell.format(f"{top}.indices.tolist()"), walker.values))
+    where = "After" if what == "the next word" else "At"
+    axis = Axis("words", best)
+    line = f"likeliest = {spell.format(f'{top}.indices.tolist()')}"
+    says = f"{where} “{words.labels[words.chosen]}”."
+    if origin != LEARNED:
+        says += " The weights are random, so this is no prediction about language: any word could come first."
+    walker.step(line, "The likeliest words", says, axes=(axis,))
+    walker.step(f"chances = {top}.values", "Their probabilities", "In the same order.", axes=(axis,), scale="weights")

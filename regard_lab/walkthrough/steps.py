@@ -1,0 +1,451 @@
+"""What a walkthrough is made of: its words, its steps, the call that made it, and the walker that runs its lines.
+
+The lines that are shown are executed, so that the numbers shown are the numbers computed.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from inspect import Parameter, signature
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from regard.arguments import a_string, count_of, shown, whole
+from regard.bias import ALiBi
+from regard.errors import ArgumentError, RegardError
+from regard.patterns import parse
+from regard.reprs import brief
+from regard_lab.seeing.explorer.records import StepAxis
+from regard_lab.text.vocabularies import BEGIN, END
+
+LIMIT = 100  # the most words of a walkthrough
+UNITS = ("all", "letters")  # the units of a text that are kept: all, or only words of letters and digits
+
+
+def split_words(text: str, kept: str = "all") -> list[str]:
+    """Split a text into words, runs of punctuation and runs of symbols; an apostrophe inside a word belongs to it.
+
+    Args:
+        text: any text.
+        kept: the units that are kept: "all", or "letters" for words of letters and digits only.
+
+    Raises:
+        ArgumentError: another kind of unit.
+
+    >>> split_words("Life is short, eat dessert first")
+    ['Life', 'is', 'short', ',', 'eat', 'dessert', 'first']
+    >>> split_words("Life is short, eat dessert first", "letters")
+    ['Life', 'is', 'short', 'eat', 'dessert', 'first']
+    >>> split_words("It didn't cost 3€...")
+    ['It', "didn't", 'cost', '3', '€', '...']
+    """
+    if a_string("words", kept) not in UNITS:
+        raise ArgumentError(f"words {shown(kept)} do not exist; there are {', '.join(UNITS)}")
+    kinds: list[str] = []
+    for place, letter in enumerate(a_string("text", text)):
+        kinds.append(_kind(letter, text[place + 1 : place + 2], kinds))
+    runs = groupby(zip(text, kinds, strict=True), key=lambda pair: pair[1])
+    return [
+        "".join(letter for letter, _ in run)
+        for kind, run in runs
+        if kind == "word" or (kept == "all" and kind != "space")
+    ]
+
+
+def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> None:
+    """Raise an ArgumentError if there is no word, or more than `LIMIT`."""
+    if not words:
+        raise ArgumentError(f"the {what} has no words; give a sentence, such as 'Life is short, eat dessert first'")
+    if len(words) > LIMIT:
+        raise ArgumentError(
+            f"the {what} has {count_of(len(words), 'words')}; a walkthrough shows every number and takes at most "
+            f"{count_of(LIMIT, 'words')}: give a sentence"
+        )
+
+
+def find_word(word: int | str | None, words: Sequence[str]) -> int:
+    """The index, from 0, of a word given by its number from 1 or by its text; by default that of the second word.
+
+    Raises:
+        ArgumentError: the text has no such word.
+
+    >>> find_word(2, ["Life", "is"]), find_word("is", ["Life", "is"])
+    (1, 1)
+    """
+    if word is None:
+        return min(1, len(words) - 1)
+    if not isinstance(word, str):
+        word = whole("word", word)
+    named = [place for place, other in enumerate(words) if other.casefold() == str(word).casefold()]
+    if isinstance(word, str) and not word.removeprefix("-").isdecimal():
+        if not named:
+            raise ArgumentError(f"word {word[:40]!r} is not in the text; its words are numbered 1 to {len(words)}")
+        return named[0]
+    number = int(word)
+    if not 1 <= number <= len(words):
+        if isinstance(word, str) and named:  # the word "42" of a text with fewer words
+            return named[0]
+        raise ArgumentError(f"word {number} does not exist; the text has words 1 to {len(words)}")
+    return number - 1
+
+
+def _kind(letter: str, after: str, kinds: list[str]) -> str:
+    """The kind of run that a letter belongs to; marks and joiners belong to the run before them."""
+    if letter.isspace():
+        return "space"
+    category = unicodedata.category(letter)
+    if (category[0] == "M" or category == "Cf") and kinds and kinds[-1] != "space":
+        return kinds[-1]
+    if letter.isalnum() or letter == "_" or category[0] == "M":
+        return "word"
+    if letter in "'’" and kinds and kinds[-1] == "word" and after.isalnum():
+        return "word"
+    return "punctuation" if category[0] == "P" else "symbol"
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """The call that made a walkthrough: the name of the function, its text, and the options that are not defaults."""
+
+    function: str
+    given: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class FileWeights(dict[str, torch.Tensor]):
+    """Tensors by name that were read from a file, with its path, so that a walkthrough can say how to read them."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(tensors)
+        self.path = path
+
+
+def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> Opening:
+    """The call of a function with these values of its parameters.
+
+    >>> call_of(sorted, {"iterable": "ba", "key": None, "reverse": True}).options
+    {'reverse': True}
+    """
+    given, options = [], {}
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is not Parameter.KEYWORD_ONLY:
+            given.append(asked[name])
+        elif not _same(asked[name], parameter.default):
+            options[name] = asked[name]
+    return Opening(getattr(function, "__name__", ""), tuple(given), options)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option has its default; a tensor is compared by identity, since == would compare its numbers."""
+    return value is default or (not isinstance(value, torch.Tensor) and value == default)
+
+
+def opening_code(call: Opening, room: int = 88, measure: Callable[[str], int] = len) -> list[list[str]]:
+    """The two statements, each as lines of at most `room` characters; `measure` gives the width of a text.
+
+    >>> for lines in opening_code(Opening("walk", ("Life is short",), {"causal": True})): print(lines)
+    ['from regard_lab.walkthrough import walk']
+    ['globals().update(walk("Life is short", causal=True).names())']
+    """
+    names = f"import {call.function}{', read_weights' if 'weights' in call.options else ''}"
+    arguments = [list(_literal(value, room, measure)) for value in call.given]
+    arguments += [[f"{name}=", *_literal(value, room, measure)] for name, value in call.options.items()]
+    pieces = ["globals().update(", f"{call.function}("]
+    for place, argument in enumerate(arguments):
+        pieces += [*argument[:-1], argument[-1] + (", " if place < len(arguments) - 1 else "")]
+    statements = ["from regard_lab.walkthrough", f" {names}"], [*pieces, ")", ".names())"]
+    return [_filled(pieces, room, measure) for pieces in statements]
+
+
+def _literal(value: Any, room: int, measure: Callable[[str], int]) -> Iterator[str]:
+    """A value in pieces between which a line may end: a list in its items, a long string as adjacent literals.
+
+    Weights are the call that reads them; those that came from no file have to be saved to one first.
+    """
+    if isinstance(value, Mapping):
+        *before, last = _literal(value.path if isinstance(value, FileWeights) else "FILE", room, measure)
+        yield from ("read_weights(", *before, f"{last})")
+    elif isinstance(value, str | Path):
+        text = str(value)
+        while measure(quoted(text)) > room - 2:
+            end = 1
+            while measure(quoted(text[: end + 1])) <= room - 2:
+                end += 1
+            yield quoted(text[:end])
+            text = text[end:]
+        yield quoted(text)
+    elif isinstance(value, list | tuple):
+        yield "["
+        for item in value:
+            *before, last = _literal(item, room, measure)
+            yield from (*before, f"{last}, ")
+        yield "]"
+    else:
+        yield repr(value)
+
+
+def quoted(text: str) -> str:
+    """A string as Python writes it, in double quotes where that needs no more escapes.
+
+    >>> print(quoted("it's"), quoted('"it"'), quoted("a\\n"))
+    "it's" '"it"' "a\\n"
+    """
+    written = repr(text)
+    return written if '"' in written else f'"{written[1:-1]}"'
+
+
+def _filled(pieces: Sequence[str], room: int, measure: Callable[[str], int]) -> list[str]:
+    """As many pieces in each line as fit; a line that is not inside brackets ends in a backslash."""
+    lines = [""]
+    for piece in pieces:
+        if lines[-1] and measure(lines[-1] + piece.rstrip()) > room:
+            lines[-1] = lines[-1].rstrip() + (" \\" if piece.startswith(" import") else "")
+            lines.append("")
+            piece = piece.lstrip()
+        lines[-1] += piece
+    return lines
+
+
+Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
+
+
+@dataclass(frozen=True)
+class Axis(StepAxis):
+    """One axis of a step, as the explorer shows it, and how its indices are counted.
+
+    Args:
+        first: the number shown for index 0: words are counted from 1, ids from 0.
+    """
+
+    first: int = 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a walkthrough: a line of PyTorch, an explanation, and the result.
+
+    Args:
+        section: the section that the step belongs to.
+        name: the variable that the line assigns.
+        title, says: a heading, and one or two sentences of explanation.
+        formula: in the notation of `regard_lab.walkthrough.tables`; empty if there is none.
+        line: `name = …`, using variables that were given or assigned before.
+        axes: one for each axis of the value.
+        value: a tensor, or words.
+        scale: how the numbers are coloured: "none", "signed" (around 0) or "weights" (from 0 to 1).
+    """
+
+    section: str
+    name: str
+    title: str
+    says: str
+    formula: str
+    line: str
+    axes: tuple[Axis, ...]
+    value: torch.Tensor | tuple[str, ...]
+    scale: Scale = "signed"
+
+    @property
+    def shape(self) -> str:
+        """The sizes with their units, such as "6 words × 8 numbers"."""
+        return " × ".join(count_of(len(axis), axis.unit) for axis in self.axes)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A variable that exists before the first line: its name, a description, its value, and what its axes are."""
+
+    name: str
+    says: str
+    value: Any = field(repr=False)
+    axes: str = ""
+
+    @property
+    def described(self) -> str:
+        """The axes, if they are known, and the description."""
+        return f"({self.axes}) {self.says}" if self.axes else self.says
+
+
+@dataclass(frozen=True)
+class Check:
+    """Another way to compute a step, and the largest difference between the two results."""
+
+    line: str
+    name: str
+    difference: float
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """All steps of attention for one text, from which text, JSON and page are written.
+
+    Args:
+        words: the words of the queries, or sub-words of a trained model.
+        context: the words of the keys in cross-attention, else empty.
+        word: the index, from 0, of the word that is shown in detail.
+        settings: the options, by name.
+        given: the variables that lines may use besides those that earlier lines assign.
+        steps: in the order of execution.
+        checks: comparisons of the results with other ways to compute them.
+        decimals: of the numbers in text and page; JSON contains all digits.
+        brief: text and page show the numbers of the followed word only; JSON contains all.
+        notes: what a reader should know before the first step.
+        call: how the walkthrough was made.
+    """
+
+    words: tuple[str, ...]
+    context: tuple[str, ...]
+    word: int
+    settings: dict[str, Any]
+    given: tuple[Given, ...]
+    steps: tuple[Step, ...]
+    checks: tuple[Check, ...]
+    decimals: int = 3
+    brief: bool = False
+    notes: tuple[str, ...] = ()
+    call: Opening | None = field(default=None, repr=False)
+
+    @property
+    def chosen(self) -> str:
+        return self.words[self.word]
+
+    @property
+    def described(self) -> str:
+        """The options in words, as in "heads: 2, size of vectors: 8"."""
+        values = {True: "yes", False: "no"}
+        return ", ".join(
+            f"{LABELS.get(name, name)}: {values[value] if isinstance(value, bool) else value}"
+            for name, value in self.settings.items()
+        )
+
+    def names(self) -> dict[str, Any]:
+        """Every name that the lines use without assigning it, with its value: the lines run where these are defined.
+
+        >>> from regard_lab.walkthrough import walk
+        >>> steps = walk("Life is short")
+        >>> names = steps.names()
+        >>> exec(steps.steps[0].line, names)
+        >>> names["words"]
+        ['Life', 'is', 'short']
+        """
+        return LANGUAGE | {one.name: one.value for one in self.given}
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a step."""
+        values = {step.name: step.value for step in self.steps}
+        if name not in values:
+            raise ArgumentError(f"this walkthrough has no step {name!r}; there are {', '.join(values)}")
+        return values[name]
+
+
+# The options in words.
+LABELS = {
+    "kv_heads": "key/value heads", "head": "head shown", "layer": "layer shown", "dim": "size of vectors",
+    "query_dim": "size of queries", "key_dim": "size of keys", "value_dim": "size of values",
+    "encoder_layers": "encoder layers", "decoder_layers": "decoder layers", "weights_seed": "seed of the weights",
+    "draw": "random weights", "given": "given weights", "columns": "vectors as columns", "run": "trained model",
+}  # fmt: skip
+COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
+
+
+RANDOM_NOTE = (
+    "Nothing here is trained: all weights are random numbers. So it means nothing which word gets most weight; "
+    "watch how the numbers are calculated."
+)  # what a reader has to know first where weights were drawn and not learned
+
+
+def numbered(unit: str, count: int) -> Axis:
+    """An axis whose labels are its indices, from 0."""
+    return Axis(unit, tuple(map(str, range(count))))
+
+
+# The names that every line may use: PyTorch, and a few functions of regard.
+LANGUAGE: dict[str, Any] = {
+    "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
+    "BEGIN": BEGIN, "END": END,
+}  # fmt: skip
+TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
+
+
+class Walker:
+    """Runs the lines of a walkthrough and records each as a step; a line never contains text of a user."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = dict(LANGUAGE)
+        self.given: list[Given] = []
+        self.steps: list[Step] = []
+        self.checks: list[Check] = []
+        self.section = ""
+
+    def give(self, name: str, value: Any, says: str, axes: str = "") -> None:
+        """Make a value available to later lines."""
+        self.values[name] = value
+        self.given.append(Given(name, says, value, axes))
+
+    @torch.no_grad()
+    def step(
+        self,
+        line: str,
+        title: str,
+        says: str | Callable[[torch.Tensor], str],
+        formula: str = "",
+        *,
+        axes: tuple[Axis, ...],
+        scale: Scale = "signed",
+    ) -> str:
+        """Run a line, record its result, and return the name it assigns; `says` may be a function of the result."""
+        exec(line, self.values)
+        name = line.partition(" = ")[0]
+        value = self.values[name]
+        says = says if isinstance(says, str) else says(value)
+        value = tuple(value) if isinstance(value, list) else value
+        self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
+        return name
+
+    @torch.no_grad()
+    def check(self, expression: str, name: str) -> None:
+        """Compute a step in another way and record the difference.
+
+        Raises:
+            RegardError: the results differ by more than rounding.
+        """
+        other, value = eval(expression, self.values), self.values[name]
+        difference = float((other - value).abs().max())
+        if not difference <= TOLERANCE * max(1.0, float(value.abs().max())):
+            raise RegardError(
+                f"{expression} and the step {name} differ by {difference:.1e}; this is a mistake of regard"
+            )
+        self.checks.append(Check(expression, name, difference))
+
+    def walk(
+        self,
+        words: Axis,
+        context: Axis | None,
+        settings: dict[str, Any],
+        *,
+        call: Opening,
+        notes: tuple[str, ...] = (),
+        decimals: int = 3,
+        brief: bool = False,
+    ) -> Walk:
+        """The recorded walkthrough."""
+        assert words.chosen is not None
+        read = () if context is None else context.labels
+        records = tuple(self.given), tuple(self.steps), tuple(self.checks)
+        return Walk(
+            words.labels, read, words.chosen, settings, *records,
+            decimals=decimals, brief=brief, notes=(*notes, COUNTING), call=call,
+        )  # fmt: skip

@@ -1,0 +1,467 @@
+"""The walkthroughs: of one layer, `walk` and `walk_run`, and of a whole model, `walk_whole` and `walk_whole_run`.
+
+`example` gives the options of `walk` for a worked example that articles print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import torch
+
+from regard.arguments import a_list, a_string, whole, yes_or_no
+from regard.errors import ArgumentError, UnsupportedError
+from regard_lab.decoding.loading import check_together, load_with_tokeniser
+from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models.language import Stack
+from regard_lab.models.translation_transformer import KIND as TRANSLATOR
+from regard_lab.models.translation_transformer import TranslationConfig
+from regard_lab.text import Tokeniser
+from regard_lab.text.vocabularies import SPECIALS
+from regard_lab.walkthrough.drawn import DRAWS, Drawn, Sizes
+from regard_lab.walkthrough.drawn import draw as draw_layer
+from regard_lab.walkthrough.heads import walk_layer
+from regard_lab.walkthrough.inputs import (
+    Text,
+    embed_run,
+    embed_words,
+    number_words,
+    read_pieces,
+    split_texts,
+    through_decoder,
+    through_encoder,
+    through_stack,
+)
+from regard_lab.walkthrough.layer import SCORES, Scene, Writing
+from regard_lab.walkthrough.stacks import LEARNED, through_model
+from regard_lab.walkthrough.steps import (
+    RANDOM_NOTE,
+    Axis,
+    Walk,
+    Walker,
+    call_of,
+    check_words,
+    find_word,
+    split_words,
+)
+
+POSITIONS = ("none", "sinusoidal", "rotary")
+
+# "Life is short, eat dessert first", as articles about self-attention from scratch compute it: six words without the
+# comma, vectors of 16 numbers, queries and keys of 24, values of 28, the second word; torch.manual_seed(123) before the
+# embedding and again before W_query = rand(24, 16), W_key = rand(24, 16), W_value = rand(28, 16).
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "life-is-short": {
+        "text": "Life is short, eat dessert first", "words": "letters", "word": 2, "heads": 1, "dim": 16,
+        "query_dim": 24, "key_dim": 24, "value_dim": 28, "draw": "uniform", "seed": 123, "weights_seed": 123,
+        "decimals": 4,
+    },
+}  # fmt: skip
+
+
+def walk(
+    text: Text,
+    *,
+    word: int | str | None = None,
+    context: Text | None = None,
+    causal: bool = False,
+    heads: int = 2,
+    kv_heads: int | None = None,
+    head: int = 0,
+    dim: int = 8,
+    query_dim: int | None = None,
+    key_dim: int | None = None,
+    value_dim: int | None = None,
+    score: str = "scaled_dot",
+    positions: str = "none",
+    words: str = "all",
+    draw: str = "normal",
+    seed: int = 0,
+    weights_seed: int | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    columns: bool = False,
+    decimals: int = 3,
+) -> Walk:
+    """Compute one attention layer for a text step by step, with weights drawn from a seed or given.
+
+    Args:
+        text: a sentence, or its words.
+        word: the word that is shown in detail: its number, from 1, or its text; the second by default.
+        context: another sentence, which the words attend to instead of their own (cross-attention).
+        causal: if True, a word may look only at itself and earlier words.
+        heads, kv_heads: of the layer.
+        head: the head that is shown in detail, from 0.
+        dim: size of the vectors.
+        query_dim, key_dim: sizes of the queries and keys of a head, dim / heads by default; a dot product needs them
+            equal.
+        value_dim: size of the values of a head, dim / heads by default.
+        score: "scaled_dot", "dot", "general", "concat" or "additive".
+        positions: "none", "sinusoidal" (added to the embeddings) or "rotary" (rotates queries and keys).
+        words: the units of a sentence: "all", or "letters" to drop punctuation.
+        draw: how weights are drawn: "normal" or "uniform" (from 0 to 1); the table of vectors is always normal.
+        seed: of the table of vectors; the weights are drawn after it.
+        weights_seed: a seed of its own for the weights.
+        weights: tensors that replace drawn ones, by name: table (words, dim), W_q (heads, query_dim, dim), W_k and W_v
+            likewise, W_o (dim, heads · value_dim), and W_a, U_a, v_a of a score.
+        columns: if True, vectors are columns in lines, formulas and tables.
+        decimals: of the numbers in text and page, 0 to 8.
+
+    Returns:
+        The steps with all intermediate results; `walk(...)["weights"]` is the tensor of the step named "weights".
+
+    Raises:
+        ArgumentError: no words or too many, a word or head that does not exist, sizes that do not divide, or options
+            that cannot be combined.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.2.1 and 3.2.2.
+
+    >>> steps = walk("Life is short, eat dessert first")
+    >>> steps.chosen, steps["weights"].shape
+    ('is', torch.Size([7, 7]))
+    >>> round(steps["alpha"].sum().item(), 6)
+    1.0
+    """
+    call = call_of(walk, locals())
+    cut, text = cut_text("text", text, words)
+    read, context = (None, None) if context is None else cut_text("context", context, words)
+    yes_or_no("causal", causal), yes_or_no("columns", columns)
+    heads, head, dim, seed = whole("heads", heads), whole("head", head), whole("dim", dim), whole("seed", seed)
+    if not 0 <= whole("decimals", decimals) <= 8:
+        raise ArgumentError(f"decimals is {decimals}; numbers are shown with 0 to 8")
+    weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
+    _check_choices(score, positions, draw, causal, crosses=read is not None)
+    if not 0 <= head < heads:
+        raise ArgumentError(f"head {head} does not exist; there are heads 0 to {heads - 1}")
+    sizes = Sizes(
+        dim=dim, heads=heads, kv_heads=kv_heads, query_dim=query_dim, key_dim=key_dim, value_dim=value_dim,
+        score=score, positions=positions, causal=causal, draw=draw, seed=seed, weights_seed=weights_seed,
+    )  # fmt: skip
+    drawn = draw_layer(sorted({*cut, *(read or ())}), sizes, weights)
+    place = find_word(word, cut)
+
+    walker, writing = Walker(), Writing(columns)
+    readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
+    every = split_texts(walker, text, context, readers, seen, words)
+    number_words(walker, every, drawn, readers, seen)
+    x = c = embed_words(walker, ("ids", "embeddings", "x"), readers, positions, writing)
+    if seen is not None:
+        c = embed_words(walker, ("context_ids", "context_embeddings", "c"), seen, positions, writing)
+    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin, writing=writing)
+    walk_layer(walker, scene)
+    settings, notes = _settings(drawn, head, words, columns), drawn.notes()
+    return walker.walk(readers, seen, settings, call=call, notes=notes, decimals=decimals)
+
+
+def _settings(drawn: Drawn, head: int, words: str, columns: bool) -> dict[str, Any]:
+    """The options of a walkthrough by name; those that were added later only where they differ from the default."""
+    layer, sizes = drawn.layer, drawn.sizes
+    settings: dict[str, Any] = {"heads": layer.heads, "kv_heads": layer.kv_heads, "head": head, "dim": sizes.dim}
+    settings |= {"score": sizes.score, "positions": sizes.positions, "causal": sizes.causal, "seed": sizes.seed}
+    more: dict[str, Any] = {"query_dim": sizes.query_dim, "key_dim": sizes.key_dim, "value_dim": sizes.value_dim}
+    more |= {"weights_seed": sizes.weights_seed, "words": None if words == "all" else words}
+    more |= {"draw": None if sizes.draw == "normal" else sizes.draw, "columns": columns or None}
+    more["given"] = ", ".join(sorted(drawn.given)) or None
+    return settings | {name: value for name, value in more.items() if value is not None}
+
+
+def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
+    """The words of a text, and the text as a string or list for the lines of the walkthrough."""
+    given = text if isinstance(text, str) else a_list(what, text, str, "a sentence, or a list of its words")
+    if not isinstance(given, str) and kept != "all":
+        raise ArgumentError(f"the {what} is a list of words, and words={kept!r} splits a sentence; give a sentence")
+    words = split_words(given, kept) if isinstance(given, str) else given
+    check_words(words, what)
+    return words, given
+
+
+def _check_choices(score: str, positions: str, draw: str, causal: bool, crosses: bool) -> None:
+    for what, chosen, there in (("score", score, SCORES), ("positions", positions, POSITIONS), ("draw", draw, DRAWS)):
+        if chosen not in there:
+            raise ArgumentError(f"{what} {chosen!r} does not exist; there are {', '.join(there)}")
+    if crosses and (causal or positions == "rotary"):
+        what = "causal attention" if causal else "rotary positions"
+        raise ArgumentError(
+            f"{what} compares positions, and positions of two texts have no common origin; leave out this option or "
+            f"the context"
+        )
+
+
+Model = LanguageModel | TextEncoder | TranslationTransformer
+
+
+def learned(name: str) -> str:
+    """Where the weights of a trained model come from."""
+    return LEARNED
+
+
+def walk_run(
+    run: str | Path,
+    text: str,
+    *,
+    word: int | str | None = None,
+    context: str | None = None,
+    layer: int = 0,
+    head: int = 0,
+) -> Walk:
+    """Compute one attention layer of a trained model for a text step by step, in float64.
+
+    For a translator without `context`, `text` is the source, and a layer of the encoder is shown. With `context`, the
+    source sentence, `text` is the translation so far, and the cross-attention of the decoder is shown.
+
+    Args:
+        run: the folder of a training run or of a saved LanguageModel, TextEncoder or TranslationTransformer.
+        text: the text to read; its words are the sub-words of the model's tokeniser.
+        word: the word that is shown in detail: its number, from 1, or its text; the second by default.
+        context: the source sentence, for a translator.
+        layer, head: which to show, from 0.
+
+    Returns:
+        The steps with all intermediate results.
+
+    Raises:
+        CheckpointError: missing or damaged files.
+        ArgumentError: no words or too many, or a word, layer or head that does not exist.
+        UnsupportedError: a kind of model or layer that a walkthrough cannot show.
+    """
+    call = call_of(walk_run, locals())
+    walker, model, kind = _open_run(run)
+    translates, crosses = isinstance(model, TranslationTransformer), context is not None
+    if crosses and not translates:
+        raise ArgumentError(f"{run} is a {kind}, which reads a single text; leave the context out")
+    _check_number("layer", layer, _depth(model, crosses))
+    _check_number("head", head, model.config.heads)
+
+    opens, closes = crosses or not translates, not crosses and not isinstance(model, LanguageModel)
+    readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes, target=crosses), None
+    assert readers.chosen is not None
+    place = readers.chosen
+    h = embed_run(walker, model, readers, written=crosses)
+    if isinstance(model, Stack):
+        x, block = through_stack(walker, model, readers, h, layer)
+        attention = block.attention
+        scene = Scene(attention, readers, readers, x, x, place, head, learned, block.bias)
+    elif context is None:
+        x, attention = through_encoder(walker, model, readers, h, layer)
+        scene = Scene(attention, readers, readers, x, x, place, head, learned)
+    else:
+        seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
+        x, attention = through_decoder(walker, model, readers, seen, h, layer)
+        scene = Scene(attention, readers, seen, x, "c", place, head, learned)
+    walk_layer(walker, scene)
+    settings = {"run": str(run), "model": kind, "layer": layer, "head": head, "heads": attention.heads}
+    settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}
+    return walker.walk(readers, seen, settings, call=call)
+
+
+def _open_run(run: str | Path) -> tuple[Walker, Model, str]:
+    """A walker that has the model, in float64 so that every digit shown is correct, and its tokeniser; its kind."""
+    saved, tokeniser = load_with_tokeniser(run)
+    kinds = {LanguageModel.KIND: LanguageModel, TextEncoder.KIND: TextEncoder, TRANSLATOR: TranslationTransformer}
+    if saved.kind not in kinds:
+        raise UnsupportedError(f"{run} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}")
+    model = kinds[saved.kind].from_saved(saved, str(run)).double().eval().requires_grad_(False)
+    check_together(model.config.vocab_size, tokeniser)
+    walker = Walker()
+    walker.give("model", model, f"the trained {saved.kind}")
+    walker.give("tokeniser", tokeniser, "the tokeniser of the model")
+    walker.section = "From text to vectors"
+    return walker, model, saved.kind
+
+
+def _depth(model: Model, crosses: bool) -> int:
+    if isinstance(model, TranslationTransformer):
+        return model.config.decoder_layers if crosses else model.config.encoder_layers
+    return model.config.layers
+
+
+def _check_number(what: str, number: int, count: int) -> None:
+    if not 0 <= whole(what, number) < count:
+        raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 0 to {count - 1}")
+
+
+def example(name: str) -> dict[str, Any]:
+    """The options with which `walk` gives the numbers of a worked example.
+
+    Args:
+        name: "life-is-short": six words, queries and keys of 24 numbers, values of 28, weights between 0 and 1.
+
+    Returns:
+        Keyword arguments of `walk`; change those that should differ.
+
+    Raises:
+        ArgumentError: no such example.
+
+    >>> from regard_lab.walkthrough import walk
+    >>> steps = walk(**example("life-is-short"))
+    >>> steps["ids"].tolist(), [round(weight, 3) for weight in steps["alpha"].tolist()]
+    ([0, 4, 5, 2, 1, 3], [0.291, 0.011, 0.098, 0.062, 0.492, 0.046])
+    """
+    if a_string("example", name) not in _EXAMPLES:
+        raise ArgumentError(f"example {name[:40]!r} does not exist; there is {', '.join(_EXAMPLES)}")
+    return dict(_EXAMPLES[name])
+
+
+MODELS = ("decoder", "encoder", "encoder-decoder")
+WHOLE_POSITIONS = ("sinusoidal", "rotary", "learned")
+
+
+def walk_whole(
+    text: Text,
+    *,
+    word: int | str | None = None,
+    context: Text | None = None,
+    model: str | None = None,
+    layers: int = 2,
+    heads: int = 2,
+    kv_heads: int | None = None,
+    dim: int = 8,
+    positions: str = "sinusoidal",
+    words: str = "all",
+    seed: int = 0,
+) -> Walk:
+    """Compute a whole small Transformer for a text step by step, with weights drawn from a seed.
+
+    Every layer and the output are compared with the model's own forward pass; a difference raises.
+
+    Args:
+        text: a sentence, or its words; with a context, what has been written so far.
+        word: the word that is followed; "<begin>" is word 1 of a decoder. By default the last word of a decoder, after
+            which the next word is predicted, and the second of an encoder.
+        context: the sentence that the encoder of an encoder-decoder reads.
+        model: "decoder" (a LanguageModel), "encoder" (a TextEncoder) or "encoder-decoder" (a TranslationTransformer);
+            by default "encoder-decoder" with a context, else "decoder".
+        layers, heads, kv_heads, dim: of the model; an encoder-decoder has as many layers on each side.
+        positions: "sinusoidal", "rotary" or "learned".
+        words: the units of a sentence: "all", or "letters" to drop punctuation.
+        seed: of all weights.
+
+    Returns:
+        The steps with all intermediate results, of all words and heads.
+
+    Raises:
+        ArgumentError: no words or too many, a word that does not exist, sizes that do not divide, or options that
+            cannot be combined.
+
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.
+
+    >>> steps = walk_whole("Life is short", layers=1)
+    >>> steps["probabilities"].shape, round(float(steps["probabilities"][-1].sum()), 6)
+    (torch.Size([4, 7]), 1.0)
+    """
+    call = call_of(walk_whole, locals())
+    kind = a_string("model", model if model is not None else ("decoder" if context is None else "encoder-decoder"))
+    if kind not in MODELS:
+        raise ArgumentError(f"model {kind[:40]!r} does not exist; there are {', '.join(MODELS)}")
+    if (context is not None) != (kind == "encoder-decoder"):
+        raise ArgumentError(
+            f"an encoder-decoder reads a context and writes the text, and others have none: model {kind}"
+        )
+    cut, text = cut_text("text", text, words)
+    read, context = (None, None) if context is None else cut_text("context", context, words)
+    vocabulary = [*SPECIALS, *sorted({*cut, *(read or ())})]
+    chosen = {"layers": layers, "heads": heads, "kv_heads": kv_heads, "dim": dim, "positions": positions}
+    drawn = _draw(kind, len(vocabulary), chosen, whole("seed", seed))
+
+    walker = Walker()
+    walker.give("model", drawn, f"a {drawn.KIND} with weights drawn with seed {seed}")
+    seen = None if read is None else Axis("words", tuple(read))
+    every = split_texts(walker, text, context, Axis("words", tuple(cut)), seen, words)
+    axis = Axis("words", tuple(vocabulary), first=0)
+    says = "Four special words, then every different word, sorted. A trained model has a vocabulary of its own."
+    walker.step(f"vocabulary = {[*SPECIALS]} + sorted({every})", "Vocabulary", says, axes=(axis,))
+    readers = _number(walker, "", cut, word, opens=kind != "encoder", follows=kind != "encoder")
+    seen = None if read is None else _number(walker, "context_", read, None, opens=False, follows=False)
+    through_model(walker, drawn, readers, seen, "[vocabulary[id] for id in {}]", f"drawn with seed {seed}")
+    settings: dict[str, Any] = {"model": kind, **chosen, "seed": seed}
+    settings["kv_heads"] = heads if kv_heads is None else kv_heads
+    settings |= {} if words == "all" else {"words": words}
+    return walker.walk(readers, seen, settings, call=call, notes=(RANDOM_NOTE,), brief=True)
+
+
+def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None, context: str | None = None) -> Walk:
+    """Compute a whole trained model for a text step by step, in float64.
+
+    Args:
+        run: the folder of a training run or of a saved LanguageModel, TextEncoder or TranslationTransformer.
+        text: the text to read; of a translator, the translation so far.
+        word: the word that is followed; by default the last of a language model or translator, else the second.
+        context: the source sentence of a translator.
+
+    Returns:
+        The steps with all intermediate results, of all words and heads.
+
+    Raises:
+        CheckpointError: missing or damaged files.
+        ArgumentError: no words or too many, a word that does not exist, a translator without a context, or a context
+            for another model.
+        UnsupportedError: a kind of model or layer that a walkthrough cannot show.
+    """
+    call = call_of(walk_whole_run, locals())
+    walker, model, kind = _open_run(run)
+    translates = isinstance(model, TranslationTransformer)
+    if translates != (context is not None):
+        way = "leave the context out"
+        if translates:
+            command = f"regard walkthrough Das --context {quote(text)} --run {quote(str(run))} --whole"
+            way = (
+                "give the source sentence as --context and the translation so far as the text. For this source, with "
+                f"Das as the translation so far: {command}"
+            )
+        raise ArgumentError(f"{run} is a {kind}; {way}")
+    encodes = isinstance(model, TextEncoder)
+    if word is None and not encodes:
+        tokeniser: Tokeniser = walker.values["tokeniser"]
+        encode = tokeniser.encode_target if translates else tokeniser.encode
+        word = len(encode(a_string("text", text))) + 1
+    readers = read_pieces(walker, "", text, word, opens=True, closes=encodes, target=translates)
+    seen = None
+    if context is not None:
+        seen = read_pieces(walker, "context_", context, None, opens=False, closes=True, follows=True)
+    through_model(walker, model, readers, seen, "tokeniser.pieces({})", LEARNED)
+    return walker.walk(readers, seen, {"run": str(run), "model": kind, **_sizes(model)}, call=call, brief=True)
+
+
+def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Model:
+    """A model of the original form, in float64: layer norms, relu, biases; its weights are drawn from the seed."""
+    if chosen["positions"] not in WHOLE_POSITIONS:
+        raise ArgumentError(f"positions {chosen['positions']!r} do not exist; there are {', '.join(WHOLE_POSITIONS)}")
+    shared: dict[str, Any] = {"vocab_size": vocab_size, "heads": chosen["heads"], "dim": chosen["dim"], "dropout": 0.0}
+    shared |= {"positions": chosen["positions"], "activation": "relu"}
+    form: dict[str, Any] = {"layers": chosen["layers"], "kv_heads": chosen["kv_heads"], "norm": "layer", "biases": True}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Model
+        if kind == "decoder":
+            model = LanguageModel(LanguageConfig(**shared, **form))
+        elif kind == "encoder":
+            model = TextEncoder(EncoderConfig(**shared, **form))
+        else:
+            sides: dict[str, Any] = {f"{side}_kv_heads": chosen["kv_heads"] for side in ("encoder", "decoder", "cross")}
+            sides |= {f"{side}_layers": chosen["layers"] for side in ("encoder", "decoder")}
+            model = TranslationTransformer(TranslationConfig(**shared, **sides))
+    return model.double().eval().requires_grad_(False)
+
+
+def _number(walker: Walker, prefix: str, cut: list[str], word: int | str | None, *, opens: bool, follows: bool) -> Axis:
+    """Add the step that numbers the words, after BEGIN (a decoder) or before END (an encoder)."""
+    one = f"*(vocabulary.index(word, {len(SPECIALS)}) for word in {prefix}words)"
+    line = f"[BEGIN, {one}]" if opens else f"[{one}, END]"
+    labels = (SPECIALS[2], *cut) if opens else (*cut, SPECIALS[3])
+    place = len(labels) - 1 if word is None and follows else find_word(word, labels)
+    axis = Axis("words", labels, place)
+    says = f"The index of each word in the vocabulary, {'after <begin>' if opens else 'and <end>'}."
+    title = "Ids of the context" if prefix else "Ids"
+    walker.step(f"{prefix}ids = torch.tensor({line})", title, says, axes=(axis,), scale="none")
+    return axis
+
+
+def _sizes(model: Model) -> dict[str, Any]:
+    config = model.config
+    if isinstance(config, TranslationConfig):
+        layers: dict[str, Any] = {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
+    else:
+        layers = {"layers": config.layers}
+    return {**layers, "heads": config.heads, "dim": config.dim}

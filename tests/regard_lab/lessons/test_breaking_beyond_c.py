@@ -1,0 +1,100 @@
+"""Claims of the lessons of chapter "Beyond translation" fail when what they are about is broken."""
+
+from teaching import changed_report, failing, starting
+
+from regard.patterns import KeySpan
+from regard_lab.teaching import captions
+
+
+def test_transfer(monkeypatch):
+    assert starting(
+        failing(
+            "transfer",
+            ('classifier = encoder.changed(head="classes", classes=11)', 'classifier = encoder.changed(head="words")'),
+        ),
+        "The classifier takes over",
+    )
+    anew = ("encoder.changed(", "TextEncoder(TextEncoder.Config(vocab_size=2000, dim=64, layers=2)).changed(")
+    for one in changed_report(monkeypatch, "transfer")["records"]:
+        one["transfer"] = one["scratch"] + (0.1 if one["labels"] == 100 else 0.0)
+        one["commonest"] = 0.4
+    assert starting(
+        failing("transfer", anew), "The classifier takes over", "With 300 labels", "It makes less than half",
+        "With 100 labels", "All are far better",
+    )  # fmt: skip
+
+
+def test_answer_head(monkeypatch):
+    figures = changed_report(monkeypatch, "answer_head")
+    figures.update(head_share=0.9, by_place=0.6)
+    figures["shares"][0][5] = 0.97
+    figures["shown"]["weights"][10][0] = 0.9
+    wide = ("SlidingWindow(window)", "SlidingWindow(4 * window)")
+    assert starting(
+        failing("answer_head", wide), "The head finds", "The same weights", "It does not count", "The weights in the",
+        "A window in the head's own layer",
+    )  # fmt: skip
+
+
+def test_answer_head_without_parts(monkeypatch):
+    replaced = changed_report(monkeypatch, "answer_head")["replaced"]
+    replaced["windows"][2]["before"] = 0.7
+    replaced["without_head"][3] = 0.7
+    replaced["heads_kept"][-1]["share"] = 0.8
+    assert starting(failing("answer_head"), "With narrow windows", "No single head", "Together the heads are needed")
+
+
+def test_caption_in_another_order():
+    flipped = "(word_numbers(captions)[0].flip(1), word_numbers(captions)[1]))"
+    broken = failing("caption", ("word_numbers(captions))", flipped))
+    assert starting(broken, "The pictures drawn here", "Patches read the words of the thing")
+
+
+def test_caption_of_a_worse_model(monkeypatch):
+    monkeypatch.setattr(captions, "KeySpan", lambda first, count: KeySpan(0, 8))  # reads words after the end
+    shares = changed_report(monkeypatch, "caption")["shares"]
+    for name, share in (("held out", 0.9), ("shape changed", 0.9), ("no cross-attention", 0.2)):
+        shares[name]["all"] = share
+    assert starting(
+        failing("caption", ("p.KeySpan(0, 0)", "p.KeySpan(0, 1)")), "Pictures show what", "If one word changes",
+        "With another caption", "The weights of each patch", "Without words, cross-attention",
+    )  # fmt: skip
+
+
+def test_imprecise_costs_and_formulas():
+    broken = failing(
+        "imprecise",
+        ("STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 32, 64, 128, 256, 512)",
+         "STEPS = (4, 16, 64, 256), (64, 256, 1024, 4096), (16, 64, 128)"),
+        ("normal(SEED, 2, 1, 48, 12, dim)", "normal(SEED, 2, 1, 48, 12, dim) * dim**0.1"),
+        ("scale=dim**power, ", ""),
+        ("Sinusoidal(48)", "Sinusoidal(48, base=100.0)"),
+        ("mechanism=mechanism, parameters=parameters", ""),
+        ('"full, causal: pairs": [p.Causal()', '"full, causal: pairs": [p.CausalWindow(16)'),
+        ("p.Strided(math.isqrt(n))", "p.CausalWindow(32)"),
+        ("torch.nn.RNN(64, 64)", "torch.nn.GRU(64, 64)"),
+        ("count_steps(name, n", 'count_steps("attention", n'),
+    )  # fmt: skip
+    assert starting(
+        broken, "Divided by the square root of", "Divided by the square of", "For d = 48 each wave is 10000^(2/48)",
+        "The waves go from", "For 4 times the words", "Linformer needs 16 times", "Sorting for LSH",
+        "Each round of LSH", "A recurrent layer needs fewer", "Self-attention computes all words",
+    )  # fmt: skip
+
+
+def test_imprecise_roles_sizes_and_masks():
+    broken = failing(
+        "imprecise",
+        ("(16, 32, 64, 128, 256, 512)", "(16, 64, 128)"),
+        ("after / after.sum(-1, keepdim=True)", "after"),
+        ("rg.attention_detail(states, words, words, want", "rg.attention_detail(words, states, states, want"),
+        ("row = looks(q, k)[0]", "row = looks(q, k)[0].relu().where(torch.arange(12) < 1, 0)"),
+        ("torch.zeros(1, count, 100, size)", "torch.zeros(1, count, 100, 512)"),
+        ("context_dim=48)(x, context=context)", "context_dim=48)(x, context=context)[:, :3]"),
+        ("rg.attention(three, k, v)", "rg.attention(three, three, three)"),
+    )
+    assert starting(
+        broken, "Masking after the softmax", "They differ if every", "The decoder's states are the queries",
+        "Replacing a state of the decoder", "One head gives every word", "Eight heads of d / 8",
+        "In cross-attention lengths", "The size of a head",
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""Claims of the lessons of chapter "Longer texts" fail when what they are about is broken."""
+
+import torch
+from teaching import failing, starting
+
+import regard_lab.teaching.approximating
+from regard.mechanisms import Linformer, Performer
+from regard.patterns import Pattern
+from regard.patterns.band import Reach
+
+
+def test_windows(monkeypatch):
+    wide = failing("windows", ("2, pattern=pattern)", "2, pattern=pattern | p.SlidingWindow(12))"))
+    assert starting(wide, "reach(layers)", "The patterns predict", "Each layer extends")
+    first = failing("windows", ("for layer in range(layers)]\n    inputs", "for layer in range(1)]\n    inputs"))
+    assert starting(first, "reach(layers)", "The patterns predict", "Each layer extends the reach")
+    real = Pattern.reach
+    monkeypatch.setattr(
+        Pattern, "reach", lambda self, layers=1: Reach((real(self, layers).back or 1) - 1, real(self, layers).ahead)
+    )
+    assert starting(failing("windows"), "reach(layers) is how far")
+
+
+def test_sparse():
+    unused = ("rg.attention(q, k, v, pattern=pattern)", "rg.attention(q, k, v)")
+    claims = "Sparse attention gives", "The counts are", "A window keeps", "4 times as many"
+    assert starting(failing("sparse", unused, ("pattern.count(n, n)", "pattern.count(n, n) + 1")), *claims)
+    dense, narrow = ("p.Strided(s) & p.Causal()", "p.Full()"), ("SlidingWindow(WINDOW)", "SlidingWindow(WINDOW - 2)")
+    claims = ("Strided and fixed keep", "4 times as many", "Two layers suffice",
+              "A window keeps", "A window alone needs", "Random words alone never")  # fmt: skip
+    assert starting(failing("sparse", dense, narrow, ("RandomBlocks(RANDOM,", "RandomBlocks(15,")), *claims)
+    missing = ("p.RandomBlocks(RANDOM, block=1, seed=SEED)", "p.SlidingWindow(1)")
+    assert starting(failing("sparse", missing), "With 3 random words")
+
+
+def test_linear(monkeypatch):
+    monkeypatch.setattr(regard_lab.teaching, "milliseconds", lambda calls: dict.fromkeys(calls, 1.0))
+    twice = ("joined = q @ (k.mT @ v)", "joined = (q @ (k.mT @ v) + q @ (k.mT @ v)) / 2 + 0.001")
+    softmax = ("rg.attention(q, k, v, mechanism=LinearTransformer()), rg", "rg.attention(q, k, v), rg")
+    claims = "Both orders give", "regard's LinearTransformer", "Both orders cost", "The result differs"
+    assert starting(failing("linear", twice, softmax), *claims)
+    no_saving = ("joined = q @ (k.mT @ v)", "joined = q @ k.mT @ v")
+    forgets = ("[state.attend(*one,", "[RecurrentState(LinearTransformer(), 1, 1, D, dtype=q.dtype).attend(*one,")
+    grows = ("few = state.nbytes", "few = state.nbytes + len(words)")
+    claims = "Twice as many words", "Decoding word by word", "These sums"
+    assert starting(failing("linear", no_saving, forgets, grows), *claims)
+
+
+def test_approximations(monkeypatch):
+    unused = ("*map(Performer, FEATURES)", "*(Performer(16) for _ in FEATURES)")
+    another = ('("linear transformer", LinearTransformer())', '("linear transformer", Performer(64))')
+    small, lossless = ("LSH(N, 2, 1)", "LSH(N // 2, 2, 1)"), ("LSH(32, N // 16, rounds)", "LSH(N, 2, 1)")
+    claims = "The error of Performer and RFA", "The linear transformer estimates", "LSH needs", "LSH computes a text"
+    assert starting(failing("approximations", unused, another, small, lossless), *claims)
+
+    def mixing_anything(rank, count):
+        mixed = torch.randn(1, rank, count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return Linformer(count, rank, "keys_and_values"), {"projection": mixed}
+
+    monkeypatch.setattr(regard_lab.teaching.approximating, "means_of_neighbours", mixing_anything)
+    monkeypatch.setattr(Performer, "redrawn", lambda self, seed: self)
+    claims = "Both estimate", "Performer suits flat weights", "Linformer needs keys", "With as many mixtures"
+    assert starting(failing("approximations", ('("sharp", sharp, SHARP)', '("sharp", flat, SHARP)')), *claims)

@@ -1,0 +1,103 @@
+"""Claims of the lessons about a trained translator fail when the figures they read are others."""
+
+from types import SimpleNamespace
+
+import pytest
+from teaching import changed_report, failing, starting
+
+from regard.errors import ArgumentError, CheckpointError, DataError
+from regard_lab.decoding import Translator
+from regard_lab.decoding.loading import TOKENISER_FILE
+from regard_lab.lessons import find_lesson
+from regard_lab.models import TranslationTransformer
+from regard_lab.teaching.looking import links_of, measure_heads, measure_referent
+from regard_lab.text import Tokeniser
+from regard_lab.text.pronouns import ARTICLE_SENTENCES, Weights, make_split, swap_other, swap_referent
+from regard_lab.training.recipes.run_folder import write_run
+
+
+def test_heads(monkeypatch):
+    relations = changed_report(monkeypatch, "heads")["relations"]
+    for one in relations.values():
+        one["chosen_share"] = one["chance"]
+    beginnings = [f"The chosen head looks from {word}" for word in ("verb", "adjective", "*it*")]
+    assert starting(failing("heads"), *beginnings, "For *it* it does so")
+    for one in relations.values():
+        one["chosen_share"], one["by_offset"] = 1.0, 0.5
+    assert starting(failing("heads"), "For verb it does", "For adjective it does", "For *it* it does so")
+
+
+def test_referent(monkeypatch):
+    figures = changed_report(monkeypatch, "referent")
+    figures |= {"right": 0.5, "followed": 0.5, "kept": 0.5, "agreement": 0.1}
+    figures["cross"]["share"] = 0.2
+    figures["varied"][0]["written"] = None
+    assert starting(
+        failing("referent"), "While the pronoun is written", "The sentences known", "The pronoun follows its",
+        "It stays the same", "In the chosen head, *it* looks",
+    )  # fmt: skip
+    figures |= {"right": 1.0, "followed": 1.0, "kept": 1.0, "agreement": 0.99}
+    figures["cross"]["share"] = 0.9
+    figures["varied"][0]["written"] = figures["varied"][0]["asked"]
+    assert starting(failing("referent"), "The translation uses the right")
+
+
+def test_the_links_are_those_of_the_grammar():
+    for sentence in make_split("test", 60, weights=Weights(attribute=0.6)):
+        words = [*sentence.source.replace(",", " ,").replace(".", " .").split(), "<end>"]
+        links, made = links_of(sentence, words), sentence.derivation
+        pairs = {name: [(word, *others) for word, others in those] for name, those in links.items()}
+        ((verb, subject),) = pairs["verb to subject"]
+        assert words[subject].lower() == made.subject.english
+        helpers = ("did", "not", "was", "didn't", "wasn't")
+        assert all(word in helpers for word in words[subject + 1 : verb])
+        assert words[verb] not in helpers
+        told = ((made.subject, made.subject_attribute), (made.object, made.object_attribute))
+        described = [noun.english for noun, attribute in told if attribute]
+        assert [words[noun].lower() for _, noun in pairs["adjective to noun"]] == described
+        ((it, referent),) = pairs["it to referent"]
+        assert (words[it].lower(), words[referent].lower()) == ("it", sentence.referent)
+    with pytest.raises(DataError, match=r"'animal' of .* is not among the words"):
+        links_of(ARTICLE_SENTENCES[0], ["a", "cat"])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A saved translator whose words are noise and whose weights of attention are real."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    texts = [text for one in make_split("train", 40) for text in (one.source, one.target)]
+    tokeniser = Tokeniser.train(texts, 420)
+    model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
+    model.save(folder, {TOKENISER_FILE: tokeniser.to_json()})
+    return folder
+
+
+def test_both_are_measured_on_a_run(run, monkeypatch):
+    """Of a translator that writes what the grammar says in German."""
+    sentences = [*ARTICLE_SENTENCES, *make_split("test", 4), *make_split("valid", 4)]
+    ways = (lambda one: one, swap_referent, swap_other)
+    german = {one.source: one.target for way in ways for one in map(way, sentences)}
+
+    def translate(self, lines):
+        return [SimpleNamespace(text=german[line], ids=self.tokeniser.encode(german[line])) for line in lines]
+
+    for one in measure_heads(run, sentences=4)["relations"].values():
+        layer, head = one["chosen"]
+        assert one["chosen_share"] == one["shares"][layer][head]
+    monkeypatch.setattr(Translator, "translate", translate)
+    measured = measure_referent(run, sentences=4)
+    assert measured["right"] == measured["followed"] == measured["kept"] == 1.0
+    assert measured["agreement"] <= measured["in_reach"]
+    for shown, sentence in zip(measured["cross"]["examples"], ARTICLE_SENTENCES, strict=False):
+        assert shown["words"][shown["referent"]] == sentence.referent
+        assert sum(shown["weights"]) == pytest.approx(1, abs=0.02)
+
+
+def test_a_run_that_cannot_be_measured_is_refused(tmp_path, run):
+    with pytest.raises(CheckpointError, match=r"nowhere is not the folder .*'regard demo' trains one"):
+        find_lesson("heads").claims({"RUN": "nowhere"}, lenient=True)
+    with pytest.raises(CheckpointError, match=r"'regard demo' trains one"):
+        find_lesson("referent").claims({"RUN": str(tmp_path)}, lenient=True)
+    write_run(run, {"data": ["pairs.tsv"]}, [])
+    with pytest.raises(ArgumentError, match="have the right pronoun; lesson heads is taught on a translator that has"):
+        find_lesson("heads").claims({"RUN": str(run)}, lenient=True)

@@ -1,0 +1,115 @@
+"""Claims of the lessons of chapter "Why attention" fail when what they are about is broken."""
+
+import json
+from pathlib import Path
+
+import torch
+from teaching import changed_report, failing, starting
+
+from benchmarks.lesson_reports import REPORTS
+from regard_lab.models import TranslationTransformer
+from regard_lab.models.recurrent import BahdanauCell, LuongCell, MemoryAttention
+from regard_lab.models.recurrent.cells import CellState, top
+from regard_lab.teaching import read_report, stepping
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+SHORTER = ("LENGTHS = (4, 8, 16, 32, 64, 128)", "LENGTHS = (4, 9, 16, 64)")
+
+
+def test_reports_are_those_of_the_benchmarks():
+    for name in ("one_head", "recurrent"):
+        made, report = REPORTS[name](), read_report(name)
+        assert (report.figures, report.command) == (made.figures, made.command)
+    measured = RESULTS / "length_story_cpu" / "length_story.json"
+    assert read_report("length_story").figures == json.loads(measured.read_text("utf-8"))
+
+
+def test_recurrent_steps(monkeypatch):
+    """A network without a state, the other gaps for both kinds of convolutions, attention word by word."""
+
+    def without_state(self, words):
+        return [self.cell(word, word * 0) + words[0] for word in words]
+
+    def word_by_word(self, words):
+        cache, outputs, fed = self.layer.new_cache(batch=1), [], 0.0
+        for word in words:
+            outputs.append(self.layer((word + fed)[:, None], cache=cache)[:, 0])
+            fed = outputs[-1]
+        return outputs
+
+    real = stepping.Convolutions.__init__
+    monkeypatch.setattr(
+        stepping.Convolutions, "__init__", lambda self, seed, layers, dilated: real(self, seed, layers, not dilated)
+    )
+    monkeypatch.setattr(stepping.Recurrent, "forward", without_state)
+    monkeypatch.setattr(stepping.Attention, "forward", word_by_word)
+    assert starting(
+        failing("recurrent", SHORTER), "A recurrent network takes", "Causal convolutions of width 3",
+        "Dilated convolutions do so", "An attention layer takes one", "There is no shortcut", "torch's GRU computes",
+        "With random weights the gradient",
+    )  # fmt: skip
+
+
+def test_recurrent_translators(monkeypatch):
+    """Training that grows with the length, a search that writes two words at once, and a slow attention."""
+
+    def again(self, source, target):
+        scores = real(self, source, target)
+        for _ in range(target.shape[1]):
+            scores = scores + self.decoder[0].self_attention(scores[..., :16]).sum()
+        return scores
+
+    def two_at_once(model, source, max_length, special):
+        state = model.start(source)
+        for _ in range(max_length // 2):
+            model.step(torch.full((1,), 5), state)
+
+    real = TranslationTransformer.forward
+    monkeypatch.setattr(TranslationTransformer, "forward", again)
+    monkeypatch.setattr("regard_lab.decoding.greedy_search", two_at_once)
+    changed_report(monkeypatch, "recurrent")["causal"][0]["median"] *= 9
+    assert starting(
+        failing("recurrent", SHORTER), "A Transformer predicts all words", "The steps of this call do not grow",
+        "Generation takes one call", "On one core attention",
+    )  # fmt: skip
+
+
+def test_fixed_vector(monkeypatch):
+    """The decoder reads every state where it should read one vector, and other shares stand in the report."""
+    short = ("(1, 2, 4, 8, 12)", "(1, 2, 4)")
+    rows = changed_report(monkeypatch, "length_story")["rows"]
+    for model, length, share in (("transformer", "4", 0.5), ("luong-general", "12", 0.5), ("transformer", "16", 0.9)):
+        next(row for row in rows if row["model"] == model)["accuracy"][length] = share
+    assert starting(
+        failing("fixed_vector", short, ("attention=name", 'attention="bahdanau"')), "Through one vector of 8",
+        "Without attention the decoder reads", "Trained models with and without", "At the longest training length",
+        "Beyond the training lengths",
+    )  # fmt: skip
+
+
+def test_fixed_vector_with_attention_to_one_state(monkeypatch):
+    real = MemoryAttention.remember
+    monkeypatch.setattr(MemoryAttention, "remember", lambda self, states, live=None: real(self, states[:, -1:]))
+    changed = failing("fixed_vector", ("(1, 2, 4, 8, 12)", "(1, 2, 4)"))
+    assert starting(changed, "With attention, every further word", "With attention the bytes grow")
+
+
+def test_alignment(monkeypatch):
+    """Bahdanau's cell attends after its update, Luong's before it, and nothing is fed."""
+
+    def attend_after(self, x, state, memory):
+        recurrent = self._advance(torch.cat([x, 0 * state.recurrent], -1), state.recurrent)
+        context = self._attend(top(recurrent), memory, state.place)
+        return torch.cat([recurrent, context], -1), CellState(recurrent, None, state.place + 1)
+
+    def attend_before(self, x, state, memory):
+        context = self._attend(top(state.recurrent), memory, state.place)
+        recurrent = self._advance(x if state.fed is None else torch.cat([x, state.fed], -1), state.recurrent)
+        return self._attentional(context, recurrent), CellState(recurrent, state.fed, state.place + 1)
+
+    monkeypatch.setattr(BahdanauCell, "forward", attend_after)
+    monkeypatch.setattr(LuongCell, "forward", attend_before)
+    assert starting(
+        failing("alignment"), "Both cells are equal", "Bahdanau's weights are computed", "Luong's weights are computed",
+        "Bahdanau's context enters", "With input feeding",
+    )  # fmt: skip

@@ -1,0 +1,30 @@
+"""Claims of the lessons of chapter "Writing text quickly" fail when what they are about is broken."""
+
+import pytest
+from teaching import changed_report, failing, starting
+
+import regard_lab.teaching
+
+
+@pytest.fixture(autouse=True)
+def _untimed(monkeypatch):
+    monkeypatch.setattr(regard_lab.teaching, "milliseconds", lambda calls: dict.fromkeys(calls, 1.0))
+
+
+def test_generation():
+    forgets = ('model.start(text, "static", capacity=text', 'model.start(text[:, -1:], "static", capacity=text')
+    shared = ("heads=8, kv_heads=kv_heads", "heads=8, kv_heads=8")
+    claims = "A step with a cache gives", "With a cache each word", "The cache keeps 2"
+    assert starting(failing("generation", forgets, shared), *claims)
+
+
+def test_grouped(monkeypatch):
+    in_turn = ("rg.attention(q, k, v) - torch", "rg.attention(q, k[:, [0, 1] * 4], v[:, [0, 1] * 4]) - torch")
+    other_head = ("weights, v)\n", "weights, v.flip(1))\n")
+    drawn = ("layer.kv_heads, kv_heads, way)", "layer.kv_heads, kv_heads, 'random' if way == 'mean' else way)")
+    claims = "Query head h reads", "Multi-query attention gives", "If the heads of a group", "If they differ"
+    assert starting(failing("grouped", in_turn, other_head, drawn), *claims)
+    rows = changed_report(monkeypatch, "generation")["rows"]
+    rows[-1]["uptrained"], rows[0]["uptrained"] = 1.9, 3.8  # of one key/value head, and of four
+    claims = "The cache shrinks", "In the same memory", "Fewer key/value heads cost", "Further training recovers"
+    assert starting(failing("grouped", ("256, 8, kv_heads=kv_heads).new", "256, 8).new")), *claims)
