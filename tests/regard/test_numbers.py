@@ -15,7 +15,7 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
-from regard.arguments import LONGEST, real, shown, whole
+from regard.arguments import LONGEST, plain, real, shown, whole
 from regard.core.result import top_keys, weights_of
 from regard.layers import caches
 from regard.testing import make_qkv
@@ -117,6 +117,11 @@ def test_a_number_that_needs_a_gradient_is_refused_since_it_would_get_none():
         rg.attention(q, k, v, scale=scale)
     with torch.no_grad():
         assert torch.equal(rg.attention(q, k, v, scale=scale), rg.attention(q, k, v, scale=0.5))
+
+
+def test_a_number_that_cannot_be_read_is_refused():
+    with pytest.raises(rg.RegardError, match=r"size is a tensor .* cannot be read here"):
+        plain("size", torch.tensor(3, device="meta"))
 
 
 def test_a_message_quotes_a_value_on_one_short_line():

@@ -17,6 +17,7 @@ import regard as rg
 from regard import distributed
 from regard.backends.flex import backend as flex_backend
 from regard.patterns import Pattern
+from regard_lab.cli import console
 from regard_lab.cli.console import note, out, out_json, out_lines
 from regard_lab.cli.lesson import _print_table
 from regard_lab.cli.train import _live, _plain
@@ -219,6 +220,17 @@ def test_every_command_prints_in_narrow_terminals_and_without_unicode(run_folder
     answer = regard("translate", run_folder, "das Gefühl", "--json", encoding=encoding)
     record = json.loads(answer.stdout.decode(encoding))
     assert record["source"] == "das Gefühl"  # JSON keeps its values
+
+
+def test_what_an_encoding_lacks_is_remarked_once(monkeypatch):
+    remarks = []
+    monkeypatch.setattr(sys, "stdout", Stream(encoding="ascii"))
+    monkeypatch.setattr(console, "note", remarks.append)
+    monkeypatch.setattr(console, "_REMARKED", set())
+    for text in ("plain", "Gefühl", "Straße"):
+        console.remark_escapes(text)
+    assert len(remarks) == 1
+    assert "standard output is written in ascii" in remarks[0]
 
 
 def test_a_drawing_fits_the_width_and_plain_characters_stand_for_the_same_pairs(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, CheckpointError
-from regard_lab.decoding import Translator, perplexity
+from regard_lab.decoding import Translator, evaluate, perplexity
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.text import END, Pair, Tokeniser
@@ -71,6 +71,13 @@ def test_perplexity_is_the_exponent_of_the_mean_cross_entropy(translator):
         count += len(ids)
     expected = torch.tensor(total / count).exp().item()
     assert perplexity(translator, pairs) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_evaluation_holds_how_it_searched(translator):
+    pairs = [Pair("a street", "eine Straße")]
+    assert evaluate(translator, pairs).to_dict()["settings"] == {"beam": 1}
+    beam = {"beam": 2, "normalisation": "gnmt", "alpha": 0.7}
+    assert evaluate(translator, pairs, **beam).to_dict()["settings"] == beam
 
 
 @pytest.mark.parametrize("tokens", [0, -1, 2.5, "many"])
