@@ -68,7 +68,7 @@ docs: $(READY)                ## the site, in site/: no network is needed to rea
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet, which hides warnings from --strict as well
 	@echo "open site/index.html"
 
-figures: $(READY) $(WEIGHTS)             ## make anew the pages, figures and command help that come from reports, lessons and docstrings
+figures: $(READY) $(WEIGHTS)             ## make anew the pages and the command help that come from reports and docstrings
 	$(BIN)/python -m docs.making
 
 explorer:                     ## build the script and style of the explorer from their sources; needs node, nothing else does
