@@ -17,7 +17,9 @@ COLOURED = re.compile(r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsu
 TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
 
 CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
-NUMBER = re.compile(r"[-+−±≤<>]?\s*[\d.][\d,.]*(e[-+]?\d+)?\s*(x|×|%|s|ms|µs|KiB|MiB|GiB)?(\s\([^)]*\d[^)]*\))?")
+NUMBER = re.compile(
+    r"[-+−±≤<>]?\s*[\d.][\d,.]*(e[-+]?\d+)?\s*(x|×|%|s|ms|µs|KiB|MiB|GiB)?(\s±\s[\d.]+|\s\([^)]*\d[^)]*\))?"
+)
 LONG = 40  # characters from which a cell is a sentence
 
 

@@ -163,7 +163,8 @@ class _Printed(StringIO):
 def _figure(picture: Picture, name: str) -> str:
     from html import escape
 
+    caption = re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", escape(picture.caption))
     return (
         f'<figure class="figure"><img src="{name}" alt="{escape(picture.title)}">'
-        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+        f"<figcaption>{caption}</figcaption></figure>"
     )
