@@ -86,7 +86,7 @@ def cards() -> str:
     for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):
         parts.append(f'\n## {number}. {chapter}\n\n<div class="cards" markdown>\n')
         for name, page in zip(names, map(find_lesson, names), strict=True):
-            link = f"[![]({name}-1.svg)]({name}.md)\n\n**[{page.title}]({name}.md)**"
+            link = f"[![Figure: {page.title}]({name}-1.svg)]({name}.md)\n\n**[{page.title}]({name}.md)**"
             parts.append(f'<div class="card" markdown>\n\n{link}\n\n{page.question}\n\n</div>\n')
         parts.append("</div>")
     return "\n".join(parts)
