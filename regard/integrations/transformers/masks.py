@@ -68,9 +68,16 @@ class PatternMask(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls, pattern: Pattern, q_start: int, shape: tuple[int, ...], device: torch.device, *given: Any, **options: Any
-    ) -> PatternMask:
-        dtype = options.get("dtype", torch.float32)
+        cls,
+        pattern: Pattern,
+        q_start: int,
+        shape: tuple[int, ...],
+        device: torch.device,
+        dense: Callable[[], torch.Tensor],
+        *,
+        reason: str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> PatternMask:  # the signature that documentation reports
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
     def __init__(
