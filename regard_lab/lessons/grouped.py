@@ -60,8 +60,8 @@ with figure(
 # \text{query head } h \text{ reads key/value head } \left\lfloor h \cdot \frac{G}{H} \right\rfloor
 # $$
 #
-# The queries still differ, so the heads still attend to different words. In `regard`, `kv_heads` is the number of
-# groups:
+# The queries still differ, so the heads still attend to different words. PaLM and the first Falcon use multi-query
+# attention, Llama 2 70B grouped-query attention. In `regard`, `kv_heads` is the number of groups:
 
 # %%
 for kv_heads in (8, 4, 2, 1):
@@ -195,4 +195,5 @@ holds(
 )
 
 # %% [markdown]
-# Source: Shazeer 2019; Ainslie et al. 2023 (names, section 2.2; conversion, section 2.1 and figure 4).
+# Source: Shazeer 2019; Ainslie et al. 2023 (names, section 2.2; conversion, section 2.1 and figure 4); Chowdhery
+# et al. 2022 (PaLM, section 2); Touvron et al. 2023 (Llama 2, section 2.2).
