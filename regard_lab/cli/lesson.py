@@ -92,9 +92,8 @@ def _record(page: Page, shown: list[Shown]) -> dict[str, Any]:
 
 
 def _draw(shown: list[Shown], path: Path) -> None:
-    from regard_lab.seeing.canvas import checked_path, save
+    from regard_lab.seeing.canvas import save
 
-    path = checked_path(path)
     save(next(thing for thing in shown if isinstance(thing, Picture)).figure, path)
 
 

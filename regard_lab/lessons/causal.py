@@ -14,7 +14,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard_lab.seeing.canvas import INK
+from regard_lab.seeing.canvas import ink_on
 from regard_lab.teaching import (
     ROUNDING, draw_map, embedded, figure, holds, largest, normal, scale_beside, table, words_of
 )  # fmt: skip
@@ -48,7 +48,7 @@ with figure(
         for row, column in (values[0, 0] > 0).nonzero().tolist() if len(words) <= 7 else ():
             value = float(values[0, 0, row, column])
             axes.text(column, row, f"{value:.2f}".lstrip("0"), fontsize=8.5, ha="center", va="center",
-                      color="white" if value > 0.55 else INK)  # fmt: skip
+                      color=ink_on(value))  # fmt: skip
     scale_beside(drawing, image, panels, "attention weight")
 
 # %% [markdown]

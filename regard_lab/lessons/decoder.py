@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.seeing.canvas import INK, LINES, UNSEEN
+from regard_lab.seeing.canvas import INK, LINES, UNSEEN, ink_on
 from regard_lab.teaching import (
     ROUNDING, draw_cells, draw_map, figure, holds, largest, seeded, table, watch, words_of,
 )  # fmt: skip
@@ -65,7 +65,7 @@ with figure(
         for column in range(2):
             chance = float(values[row, column])
             side.text(column, row, f"{chance:.2f}", ha="center", va="center", fontsize=size,
-                      color="white" if chance > 0.5 else INK)  # fmt: skip
+                      color=ink_on(chance))  # fmt: skip
 
 # %% [markdown]
 # A decoder writes text: it computes the probability of the next word from the words before it. The product of these

@@ -10,7 +10,7 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
-from regard_lab.seeing.canvas import INK
+from regard_lab.seeing.canvas import ink_on
 from regard_lab.teaching import (
     Estimate, does_not_hold, draw_map, figure, holds, read_report, scale_beside, table, undecided
 )  # fmt: skip
@@ -39,7 +39,7 @@ with figure(
             for head in range(heads):
                 share = one["shares"][layer][head]
                 axes.text(head, layer, f"{share:.2f}".lstrip("0"), ha="center", va="center", fontsize=8.5,
-                          color="white" if share > 0.55 else INK)  # fmt: skip
+                          color=ink_on(share))  # fmt: skip
         axes.set_title(name, fontsize=10)
         baselines = f"random {one['chance']:.2f}; {away(one['offset'])} {one['by_offset']:.2f}"
         axes.set_xlabel(f"head\n{baselines}", fontsize=9)

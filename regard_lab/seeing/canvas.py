@@ -33,7 +33,7 @@ DARK_SCALE = ("#14181f", "#1d3252", "#2f5c9b", "#6ba3e8", "#d3e6ff")  # the same
 QUERY, KEY, VALUE = "#c2410c", "#0f766e", "#7e22ce"  # of q, k and v wherever they are shown
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too
-INK, FAINT, UNSEEN = "#222222", "#666666", "#e4e4e4"
+INK, FAINT, UNSEEN, EDGES = "#222222", "#666666", "#e4e4e4", "#dfe4ec"
 KINDS_OF_PICTURE = (".png", ".svg")
 DOTS_PER_INCH = 150
 LARGEST_SIDE = 9000  # dots; larger pictures have fewer dots per inch
@@ -71,6 +71,17 @@ def colours() -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard", list(SCALE))
+
+
+def is_dark(colour: Sequence[float]) -> bool:
+    """Whether white is easier to read on a colour (red, green, blue from 0 to 1) than black: WCAG's luminance."""
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] < 0.179
+
+
+def ink_on(weight: float) -> str:
+    """The colour of a number that is written on the colour of a weight."""
+    return "white" if is_dark(colours()(weight)) else "black"
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -164,7 +175,7 @@ def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.
     rows, columns = weights.shape
     axes.set_xticks([place - 0.5 for place in range(1, columns)], minor=True)
     axes.set_yticks([place - 0.5 for place in range(1, rows)], minor=True)
-    axes.grid(which="minor", color="white", alpha=0.18, linewidth=0.5)
+    axes.grid(which="minor", color=EDGES, linewidth=0.5)
     axes.tick_params(which="both", length=0, pad=3)
     axes.set_xticks([])
     axes.set_yticks([])

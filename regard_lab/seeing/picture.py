@@ -24,6 +24,7 @@ from regard_lab.seeing.canvas import (
     draw_scale,
     draw_weights,
     drawable,
+    ink_on,
     label_columns,
     label_rows,
     label_texts,
@@ -139,9 +140,8 @@ class WeightsPanel:
         for row, line in enumerate(self.weights.tolist()):
             for column, weight in enumerate(line):
                 if weight >= LEAST_NUMBER:
-                    colour = "white" if weight < 0.55 else "black"
                     shown = f"{weight:.2f}".removeprefix("0")
-                    axes.text(column, row, shown, fontsize=size, color=colour, ha="center", va="center")
+                    axes.text(column, row, shown, fontsize=size, color=ink_on(weight), ha="center", va="center")
 
 
 MOST_WORDS = 120

@@ -18,6 +18,7 @@ from regard_lab.seeing.canvas import (
     INK,
     UNSEEN,
     checked_path,
+    is_dark,
     label_texts,
     new_figure,
     save,
@@ -325,7 +326,7 @@ def draw_word(figure: Figure, word: Word, left: float, top: float, largest: floa
     )  # fmt: skip
     figure.add_artist(box)
     middle = left + word.width / 2
-    ink = "white" if not explained and _is_dark(colour) else INK
+    ink = "white" if not explained and is_dark(colour) else INK
     write_text(figure, word.label, middle, top + BASE, WORD_SIZE, ha="center", va="baseline", color=ink)
     if not explained:
         write_text(figure, form.format(word.relevance), middle, top + BOX + 0.04, NUMBER_SIZE, ha="center", color=FAINT)
@@ -338,11 +339,6 @@ def signed_colour(value: float | None, largest: float) -> tuple[float, float, fl
     share = 0.0 if value is None or not largest else value / largest
     red, green, blue, _ = colormaps[SIGNED](0.5 + 0.45 * share)  # the very ends are too dark to read on
     return red, green, blue
-
-
-def _is_dark(colour: tuple[float, float, float]) -> bool:
-    red, green, blue = colour
-    return 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
 
 
 def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, word: str) -> None:

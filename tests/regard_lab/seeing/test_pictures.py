@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from small_models import TOKENISER, random_maps, small_model
 
 from regard.errors import ArgumentError
@@ -142,3 +143,22 @@ def test_a_text_is_refused_and_the_old_picture_stays(tmp_path):
 def test_pairs_that_no_head_may_look_at_are_grey_and_small_weights_are_not():
     heads = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], [[1.0, 1e-9, 0.0], [0.0, 1.0, 0.0]]])
     assert canvas.not_allowed(heads).tolist() == [[False, False, True], [False, False, True]]
+
+
+def test_every_number_can_be_read_on_its_colour(drawn):
+    def luminance(colour):
+        return sum(
+            factor * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+            for factor, part in zip((0.2126, 0.7152, 0.0722), to_rgb(colour), strict=True)
+        )
+
+    maps = random_maps(words(4), words(4), layers=1, heads=1)
+    maps.cross[0, 0, :, :4] = torch.linspace(0.08, 1, 16)[: maps.cross[0, 0, :, :4].numel()].view(-1, 4)
+    draw_maps(maps, "maps.png")
+    image = drawn[0].axes[0].images[0]
+    numbers = [text for text in drawn[0].axes[0].texts if text.get_text().startswith((".", "1"))]
+    assert len(numbers) > 10
+    for text in numbers:
+        paper = image.cmap(float(image.get_array()[int(text.get_position()[1]), int(text.get_position()[0])]))
+        light, dark = sorted((luminance(paper), luminance(text.get_color())), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5

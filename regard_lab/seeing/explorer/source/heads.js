@@ -115,11 +115,10 @@ async function draw(app, canvas, order, chosen) {
     pen.fillStyle = theme.faint;
     const value = attention.statistics[sort];
     pen.fillText(`${layer}.${head}${value ? `  ${value[layer][head].toFixed(2)}` : ""}`, left, top + LABEL / 2);
-    if (at === chosen) {
-      pen.strokeStyle = theme.accent;
-      pen.lineWidth = 3;
-      pen.strokeRect(left - 2, top + LABEL - 2, side + 4, tall + 4);
-    }
+    const frame = at === chosen ? 2 : 0.5; // a map begins with the colour of the page, so it needs an edge
+    pen.strokeStyle = at === chosen ? theme.accent : theme.line;
+    pen.lineWidth = at === chosen ? 3 : 1;
+    pen.strokeRect(left - frame, top + LABEL - frame, side + 2 * frame, tall + 2 * frame);
   });
 }
 

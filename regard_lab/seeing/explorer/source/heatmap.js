@@ -98,6 +98,8 @@ function draw(app, canvas, weights) {
     pen.fillRect(left, top, width, height);
     pen.imageSmoothingEnabled = cell * place.ratio < 1;
     pen.drawImage(paintWeights(weights, app.state, (row, column) => isUnwritten(app, weights, row, column)), left, top, width, height);
+    pen.strokeStyle = theme.line;
+    pen.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
     if (named) labels(pen, app.words, place, theme);
     else axes(pen, weights, place, theme);
   }
