@@ -1,4 +1,4 @@
-"""The lessons: pages that run, a file each, which check what well-known articles say about attention.
+"""The lessons on attention: each is one file that runs, and checks what well-known articles say.
 
 A file reads as a page, runs as a script (`python regard_lab/lessons/windows.py`), opens as a notebook (jupytext), is a
 page of the site, and is printed by `regard lesson NAME`.

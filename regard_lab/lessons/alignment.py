@@ -63,7 +63,7 @@ found = {name: run(cell, written, read) for name, cell in decoders.items()}
 moved = {  # how far the weights of each step move when one target word is replaced
     name: (run(cell, edited, read)[0] - found[name][0]).abs().amax(1) for name, cell in decoders.items()
 }
-entered = {  # how far the states move when the source is another one
+entered = {  # how far the states move when the source is replaced
     name: (run(cell, written, -read)[1] - found[name][1]).abs().amax(1) for name, cell in decoders.items()
 }
 
@@ -113,7 +113,7 @@ print(tuple(output.shape))  # the state and the context
 after = MemoryAttention(General(query_dim=16, key_dim=16))
 cell = LuongCell(nn.GRUCell(12, 16), after, memory_dim=16, output_dim=16)
 output, state = cell(y, start, after.remember(states))
-print(tuple(output.shape))  # a mixture of both
+print(tuple(output.shape))  # one vector, computed from the state and the context
 
 # %% [markdown]
 # One article writes $\operatorname{score}(s_t, h_j)$ and says in the same place that the state $s_{t-1}$ attends. It
@@ -166,7 +166,7 @@ def first(changes):
 
 bahdanau, plain, fed = decoders
 holds(
-    "Both cells are equal to the formulas of their papers.",
+    "Both cells compute the formulas of their papers.",
     all(largest(by_hand(name) - found[name][0]) < EXACT for name in (bahdanau, plain)),
     f"weights of {len(WRITTEN)} steps, {ROUNDING}",
 )

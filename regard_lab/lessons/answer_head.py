@@ -1,7 +1,7 @@
 # %% [markdown]
-# # A head that is the answer
+# # A head whose answers are known
 #
-# **Can a pretrained head be right, and what does it need for that?**
+# **Are the largest weights of a pretrained head right, and what does it need for that?**
 
 # %% tags=["folded"]
 import torch
@@ -35,8 +35,8 @@ def frame(row, column):
 with figure(
     "A head whose answers can be checked", 7.8, 7.2,
     f"Frames: where each atom came from; dots: the largest weight ({right} of {len(chosen)} right; atoms that symmetry "
-    "makes the same count as one). Below: a window in the earlier layers costs little, one in the head's own layer "
-    "almost everything.",
+    "makes the same count as one). Below: a window in the earlier layers loses few right answers, a window in the "
+    "head's own layer nearly all of them.",
 ) as drawing:  # fmt: skip
     above, below = drawing.subfigures(2, 1, height_ratios=(1.15, 1))
     weights, heads = above.subplots(1, 2, width_ratios=(1.3, 1))
@@ -107,9 +107,9 @@ print(f"the i-th product atom came from the i-th reactant atom in {found['by_pla
 #         model(ids)
 # ```
 #
-# With a window in the ten earlier layers most answers stay right. So most of what these layers tell the head about an
-# atom comes from the atom's neighbours. In the head's own layer a window hides the answers: they are far away, on the
-# other side of the arrow.
+# With a window in the ten earlier layers most answers stay right. So most of what the head needs about an atom comes
+# from the atom's neighbours. In the head's own layer a window hides the answers: they are far away, on the other side
+# of the arrow.
 
 # %% tags=["folded"]
 table(
@@ -150,7 +150,8 @@ holds(
     last.above(first), f"{last} and {first}",
 )  # fmt: skip
 holds(
-    "It does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less often.",
+    "The head does not count positions: assigning the i-th product atom to the i-th reactant atom is right far less "
+    "often.",
     share(found["head_share"]).above(share(found["by_place"]).times(2)), f"{share(found['by_place'])}",
 )  # fmt: skip
 counted = next(row for row in found["reactions"] if row["right"] < row["atoms"])

@@ -55,8 +55,8 @@ with figure(
 # - The **linear transformer** has the features $\operatorname{elu}(x) + 1$. Their product is another function, and no
 #   setting brings it closer to softmax.
 # - **LSH attention** (Reformer) computes exact weights for the pairs that share a hash, and none for the others. It
-#   suits attention in which few weights are large. Its queries are its keys, so it is compared with exact attention in
-#   which this is so too.
+#   suits attention in which few weights are large. Its queries are its keys, so it is compared with exact attention
+#   whose queries are its keys too.
 # - **Linformer** mixes $n$ keys and values into $r$ by a matrix. It suits keys that $r$ mixtures can represent.
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A picture that follows its caption
 #
-# **How do words steer a picture through cross-attention?**
+# **How do the words of a caption determine a picture through cross-attention?**
 
 # %% tags=["parameters"]
 TEXT = "a red circle left of a blue square"
@@ -106,14 +106,14 @@ with figure(
     scale_beside(drawing, image, panels, "weight")
 
 # %% [markdown]
-# They do not show everything that the words say: the vectors of the words have exchanged information before the patches
-# read them. Patches that show no thing look at words without content, such as “of” and “a”.
+# The weights do not show everything: the words attend to each other before the patches read them, so the vector of a
+# word depends on the other words too. Patches without a thing look at words such as “of” and “a”.
 #
 # ## Does the picture show the caption?
 #
-# The model is small: pictures of 12 × 12 pixels with two things each. A picture counts as the nearest of all pictures
-# that can be drawn. A sixth of the scenes was held out from training. The model can draw them only if it understands
-# each word by itself.
+# The model is small: pictures of 12 × 12 pixels with two things each. To find what a picture shows, it is compared with
+# every picture that such captions describe, and the nearest counts. A sixth of the scenes was held out from training.
+# The model can draw them only if it has learned what each word means by itself.
 
 # %% tags=["folded"]
 print(f"{report.figures['parameters']:,} parameters, trained in {report.figures['cpu_seconds']} seconds of CPU time; "
@@ -171,7 +171,10 @@ holds(
     "With another caption, without a caption or without cross-attention, pictures do not show the caption.",
     every(*(share.below(0.05) for share in ignoring)), f"at most {max(ignoring, key=lambda share: share.value)}",
 )  # fmt: skip
-holds("The pictures drawn here show their captions.", sum(right) >= 10, f"{sum(right)} of {PICTURES * len(captions)}")
+holds(
+    "At least 10 of the 12 pictures drawn here show their captions.",
+    sum(right) >= 10, f"{sum(right)} of {PICTURES * len(captions)}",
+)  # fmt: skip
 read = []  # for each thing of each caption: the weight of its own colour and shape in its half, and of the other's
 for one, grid in zip(captions, weights.unflatten(1, (GRID, GRID))):
     for thing, (y, x) in enumerate(halves(one)):

@@ -76,7 +76,7 @@ detail = rg.attention_detail(q, k, v, pattern="causal", want=["weights"])
 print(torch.allclose(detail.weights, shared))
 
 # %% [markdown]
-# Does nothing of a masked word get through? To test it, keys, values and queries of the last third of the words are
+# Does a masked word have any effect? To test this, the keys, values and queries of the last third of the words are
 # replaced. The outputs of the words before them must not move.
 
 # %%

@@ -33,7 +33,7 @@ def train(model):
     for step in range(PASSES + 1):
         logits.append(model(read)[0])
         gradients = torch.autograd.grad(F.cross_entropy(logits[-1], wanted), parameters)
-        with torch.no_grad():  # gradient descent in which the numbers of a matrix move by the rate on average
+        with torch.no_grad():  # gradient descent; each gradient is divided by the root mean square of its numbers
             for parameter, gradient in zip(parameters, gradients):
                 size = gradient.square().mean().sqrt().clamp(min=1e-30)
                 parameter -= 0.01 * (1 - step / PASSES) * gradient / size
@@ -79,8 +79,8 @@ with figure(
 # with the word that follows. This is valid because of the causal mask: no position looks at the word that it predicts.
 # So a sentence of $n$ words gives $n$ training examples in one pass.
 #
-# **In writing** the next word depends on the words chosen before, so words are written one by one. One pass over the
-# text and one pass for each word give the same logits:
+# **When it writes**, the next word depends on the words chosen before, so words are written one by one. One pass over
+# the text and one pass for each word give the same logits:
 
 # %%
 from regard_lab.models import LanguageConfig, LanguageModel
@@ -154,7 +154,7 @@ holds(
 )  # fmt: skip
 holds("Word by word with a cache, the logits are the same.", apart(at_once, cached) < 1e-9, ROUNDING)
 holds(
-    "The gradient of one pass is the sum of the gradients of one pass for each word.",
+    "The gradient of one pass is the sum of the gradients of its examples, each computed in a pass of its own.",
     apart(in_one_pass, summed) < 1e-9, f"all parameters, {ROUNDING}",
 )  # fmt: skip
 holds(

@@ -58,8 +58,8 @@ kept, lost = differences(residuals=True), differences(residuals=False)
 middle = (len(words) - 1) // 2
 
 with figure(
-    "What keeps words apart in an encoder", 8.0, 3.8,
-    "Left: without residual connections, all words have the same vector after two layers. "
+    "Residual connections keep the vectors of words different", 8.0, 3.8,
+    "Left: without residual connections, all words have almost the same vector after two layers. "
     "Right: each part adds a short vector to a long one.",
 ) as drawing:  # fmt: skip
     left, right = drawing.subplots(1, 2, width_ratios=(1.0, 1.1))
@@ -146,7 +146,7 @@ holds(
     kept[-1] > 0.5 * kept[0], f"{kept[0]:.2f} before the first layer, {kept[-1]:.2f} after the last",
 )  # fmt: skip
 holds(
-    "Without residual connections, all words end as almost the same vector, and no later layer can tell them apart.",
+    "Without residual connections, all words end with almost the same vector.",
     lost[-1] < 0.25 * kept[-1], f"{lost[0]:.2f} before the first layer, {lost[-1]:.3f} after the last",
 )  # fmt: skip
 

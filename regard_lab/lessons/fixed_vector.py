@@ -61,8 +61,8 @@ shares = {  # of texts without a mistake, by length, of all seeds in order
 
 with figure(
     "One vector of 8 numbers, and texts that get longer", 7.9, 4.4,
-    "Left: however long the source is, 8 directions of it reach the decoder through one vector. Right: trained with "
-    "one vector, a translator fails at lengths at which attention is still right.",
+    "Left: however long the source is, only 8 directions of it reach the decoder through one vector. Right: a "
+    "translator that is trained with one vector fails at lengths at which those with attention are still right.",
 ) as drawing:  # fmt: skip
     left, right = drawing.subplots(1, 2)
     left.plot(LENGTHS, [length * DIM for length in LENGTHS], "--", color=FAINT, label="numbers in the source")
@@ -183,7 +183,7 @@ holds(
     f"at least {least} with attention and at most {most} with one vector at length {tested[2]}",
 )
 holds(
-    "Beyond the training lengths all fail, the Transformer too.",
+    "Beyond the training lengths all models fail on more than half of the texts, the Transformer too.",
     farthest.below(0.5),
     f"at most {farthest} at length {tested[3]}; the Transformer {shares['transformer'][3][-1]:.3f}",
 )

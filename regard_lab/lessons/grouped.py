@@ -60,8 +60,8 @@ with figure(
 # \text{query head } h \text{ reads key/value head } \left\lfloor h \cdot \frac{G}{H} \right\rfloor
 # $$
 #
-# The queries still differ, so the heads still attend to different words. PaLM and the first Falcon use multi-query
-# attention, Llama 2 70B grouped-query attention. In `regard`, `kv_heads` is the number of groups:
+# The queries still differ, so the heads still attend to different words. PaLM and Falcon 7B use multi-query attention,
+# Llama 2 70B grouped-query attention. In `regard`, `kv_heads` is the number of groups:
 
 # %%
 for kv_heads in (8, 4, 2, 1):
@@ -125,7 +125,7 @@ table(
 # %% [markdown]
 # Trained models show how much quality is lost. Character models with 8 key/value heads were converted by the mean and
 # trained further. In this training the learning rate rises to its peak again and comes down to zero, which makes the
-# original slightly worse too. What the conversion lost is counted from the original before these steps.
+# original slightly worse too. The loss of quality is the difference from the original before these steps.
 
 # %% tags=["folded"]
 report = read_report("generation")

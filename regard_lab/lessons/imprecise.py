@@ -80,8 +80,9 @@ with figure(
 # | the sizes of cross-attention “must match” | only heads of q and k must, and the lengths of k and v |
 # | mask after the softmax, or minus infinity before it | the same, unless every visible weight rounds to 0 |
 #
-# “By the square”: the scores become 0, so all words get the same weight. “All O(n)”: for 4 times the words it would be
-# 4 times as much. “Less efficient”: in long texts recurrence needs fewer operations, but one word waits for another.
+# “By the square”: the scores become almost 0, so all words get almost the same weight. “All O(n)”: if this were true, 4
+# times the words would cost 4 times as much in every mechanism. “Less efficient”: for long texts a recurrent network
+# needs fewer operations, but each word waits for the one before.
 
 # %% tags=["folded"]
 table(
@@ -146,13 +147,14 @@ causal = rg.attention_detail(q, k, k, pattern="causal", want=["weights"]).weight
 holds("Masking after the softmax and dividing by the remaining sum gives the same weights as minus infinity before it, "
       "and as regard's “causal”.", largest(after - before) < 1e-12 and largest(before - causal) < 1e-12,
       ROUNDING)  # fmt: skip
-holds("They differ if every visible weight rounds to 0: then masking after the softmax divides 0 by 0.",
+holds("The two ways of masking differ if every visible weight rounds to 0: masking after the softmax divides 0 by 0.",
       far_after[0].isnan().any() and float(far_before[0].sum()) == 1,
       "a masked score 200 above the others, in float32")  # fmt: skip
 full, strided, lsh, linear, fixed, growing = growth.values()
-holds("For 4 times the words, linear attention and Linformer with a fixed k need 4 times the operations.",
+holds("For 4 times the words, linear attention needs 4 times the operations, and Linformer with a fixed k 4 "
+      "times the pairs.",
       linear == fixed == 4, f"{linear:.1f} and {fixed:.1f} times")  # fmt: skip
-holds("Linformer needs 16 times the operations if k grows with the length, like full attention.",
+holds("Linformer needs 16 times the pairs if k grows with the length, and full attention about as many.",
       growing == 16 and 15 < full < 16.5, f"k = n / 4: {growing:.1f} times; full: {full:.1f} times")  # fmt: skip
 holds("Sorting for LSH needs more than 4 times the comparisons, and strided patterns about 8 times the pairs.",
       4 < lsh < 6 and 7 < strided < 9, f"{lsh:.2f} and {strided:.2f} times")  # fmt: skip

@@ -104,8 +104,8 @@ pairs = (weights @ v) / weights.sum(-1, keepdim=True)
 print(torch.allclose(rg.attention(q, k, v, mechanism=LinearTransformer()), pairs))
 
 # %% [markdown]
-# In the causal form, $K'^\top V$ is a sum over the earlier words. To continue a text, this sum is all that is kept,
-# however long the text is:
+# In the causal form, $K'^\top V$ and the divisor are sums over the word itself and the earlier words. To continue a
+# text, only these sums are kept, however long the text is:
 
 # %%
 state = RecurrentState(LinearTransformer(), 1, 1, 64)  # batch 1, 1 head, head_dim 64

@@ -172,7 +172,7 @@ holds(
 )  # fmt: skip
 apart, change = largest(both - torch.cat([cat, mat])), largest(both_after - both)
 holds(
-    "Two heads of half the size return both words, and notice the exchange.",
+    "Two heads of half the size return both words, so exchanging them changes the output.",
     apart < EXACT and change > 0.1, f"both contents {ROUNDING}; the exchange moves the output by {change:.2f}",
 )  # fmt: skip
 holds(

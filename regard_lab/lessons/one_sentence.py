@@ -67,8 +67,8 @@ with figure(
     right.spines[:].set_visible(False)
 
 # %% [markdown]
-# A word enters as numbers: its embedding $x$. Three matrices make three vectors of it. The **query** is what a word
-# looks for. The **key** is what others find it by. The **value** is what it passes on.
+# Each word is a vector of numbers, its embedding $x$. Three matrices make three vectors of it. The **query** of a word
+# is compared with the **keys** of all words. The **values** are added up, each multiplied by its weight.
 #
 # $$
 # q_i = W_q \, x_i \qquad k_j = W_k \, x_j \qquad v_j = W_v \, x_j
@@ -87,8 +87,8 @@ q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T
 print(q.shape, k.shape, v.shape)
 
 # %% [markdown]
-# The second word, *is*, compares its query with every key. The score is a dot product: large where both point the same
-# way.
+# The second word, *is*, compares its query with every key. The score is a dot product: it is large if both vectors
+# point in the same direction.
 #
 # $$
 # ω_{2 j} = q_2 \cdot k_j
@@ -100,7 +100,7 @@ print(omega)
 
 # %% [markdown]
 # The scores are divided by $\sqrt{d}$, here $\sqrt{24}$ ([why](scale.md)), and the softmax turns them into weights:
-# none is negative, and their sum is 1. *is* gives *dessert* about half of its attention.
+# none is negative, and their sum is 1. The weight of *dessert* for *is* is about one half.
 #
 # $$
 # α_{2 j} = \frac{\exp(ω_{2 j} / \sqrt{d})}{\sum_l \exp(ω_{2 l} / \sqrt{d})}
@@ -125,7 +125,8 @@ print(z.shape, z[:2])
 # Nothing is trained here, so the weights mean nothing yet. Training changes the three matrices until the weights are
 # useful; [the animal and the street](referent.md) shows such a model.
 #
-# All six words at once are two products of matrices. One call computes them:
+# For all six words at once, the scores are one product of matrices, and the context vectors are another. One call
+# computes them:
 
 # %%
 contexts = rg.attention(q[None, None], k[None, None], v[None, None])[0, 0]
@@ -134,7 +135,7 @@ print(contexts.shape, contexts[1, :2])
 # %% [markdown]
 # ## Claims
 #
-# Articles print the numbers of this example. They are the ones above.
+# Articles print numbers of this example. They are the numbers above.
 
 # %% tags=["claims"]
 printed_scores = torch.tensor([8.5808, -7.6597, 3.2558, 1.0395, 11.1466, -0.4800])

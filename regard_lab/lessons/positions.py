@@ -76,8 +76,8 @@ turned = attend(sentence.flip(1)).flip(1)  # in reverse order, and back
 print(torch.allclose(turned, attend(sentence), atol=1e-5))
 
 # %% [markdown]
-# The Transformer adds a vector to each word that depends on its position only. Components $2 c$ and $2 c + 1$ are a
-# pair: the sine and the cosine of one angle.
+# The Transformer adds to each word a vector that depends only on the position of the word. Components $2 c$ and
+# $2 c + 1$ are a pair: the sine and the cosine of one angle.
 #
 # $$
 # \text{PE}_{2 c}(\text{pos}) = \sin(\text{pos} / 10000^{2 c / d}), \qquad
@@ -103,8 +103,8 @@ table(f"Length of the waves, {DIM} numbers per word", ("pair", "components", "wo
 # \text{PE}(\text{pos} + k) = M_k \, \text{PE}(\text{pos})
 # $$
 #
-# The matrix $M_k$ does not depend on $\text{pos}$, and $k$ may be negative. So one linear map can look $k$ words
-# ahead or back, from every position.
+# The matrix $M_k$ does not depend on $\text{pos}$, and $k$ may be negative. So one linear map gives the vector that is
+# $k$ words ahead or back, for every position.
 
 
 # %%

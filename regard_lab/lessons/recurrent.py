@@ -34,8 +34,8 @@ gradients = {name: [one["gradient"] for one in counts[name]] for name in ("recur
 
 with figure(
     "Steps until the last word has read the first", 7.9, 6.8,
-    "Above: boxes in one row are computed together; the line is the way of the first word. Below: steps for longer "
-    "texts, and how much of the first word arrives, with random weights.",
+    "Above: boxes in one row are computed together; the line is the path of the first word. Below: steps for "
+    "longer texts, and how much the last output depends on the first word, with random weights.",
 ) as drawing:  # fmt: skip
     above, below = drawing.subfigures(2, 1, height_ratios=(1.2, 1))
     for number, (name, axes) in enumerate(zip(NAMES, above.subplots(1, 4))):
@@ -85,8 +85,9 @@ table(
 
 # %% [markdown]
 # In the recurrent network the influence of the first word passes through every cell and shrinks in each. In the
-# attention layer it takes one step from any distance. How much arrives depends on the random vectors of the two words,
-# so it rises and falls without a trend. It exceeds 1 where the first word has more weight than the last.
+# attention layer it takes one step from any distance. Its size depends on the random vectors of the words, so it does
+# not fall with every doubling of the length. It exceeds 1 where the output depends more on the first word than on the
+# last.
 #
 # This is why a Transformer is trained faster. In training the target is known, so one call predicts every next word.
 # With two layers in encoder and decoder, such a call takes five attention layers one after the other: two in the
@@ -124,10 +125,10 @@ columns = ("words", "Transformer in training: layers", "Transformer writing: cal
 table("Steps for a target of n words", columns, list(zip(WRITTEN, layers, *calls)))
 
 # %% [markdown]
-# Why was it not done before? Attention compares $n^2$ pairs, so it takes more operations than a recurrent network for
-# long texts. It pays on hardware that computes many products at once. A recurrent network cannot keep such hardware
-# busy. A single core shows this already, because its vector instructions compute several numbers at once. (The table
-# leaves out the projections of attention.)
+# Why was attention not used before? Attention compares $n^2$ pairs, so it takes more operations than a recurrent
+# network for long texts. It is faster on hardware that computes many products at once. A recurrent network uses only a
+# part of such hardware. A single core shows this already, because its vector instructions compute several numbers at
+# once. (The table leaves out the projections of attention.)
 
 # %% tags=["folded"]
 report = read_report("recurrent")
@@ -150,7 +151,7 @@ ends = {
     name: f"{one[0]} step{'s' * (one[0] > 1)} for 4 words, {one[-1]} for {LENGTHS[-1]}" for name, one in steps.items()
 }
 holds(
-    "A recurrent network takes one step after the other for each word.",
+    "A recurrent network takes one step for each word, one after the other.",
     steps["recurrent"] == list(LENGTHS), ends["recurrent"],
 )  # fmt: skip
 holds(
@@ -158,7 +159,7 @@ holds(
     steps["convolution"] == [-(-(length - 1) // 2) for length in LENGTHS], ends["convolution"],
 )  # fmt: skip
 holds(
-    "Dilated convolutions do so after L layers, where L is the least number with 3^L ≥ n.",
+    "Dilated convolutions connect n words after L layers, where L is the least number with 3^L ≥ n.",
     all(3 ** (layers - 1) < n <= 3**layers for n, layers in zip(LENGTHS, steps["dilated"])), ends["dilated"],
 )  # fmt: skip
 holds("An attention layer takes one step for any length.", set(steps["attention"]) == {1}, ends["attention"])

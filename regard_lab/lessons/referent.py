@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The animal and the street
 #
-# **Does a translator know what *it* is, and does its attention show it?**
+# **Does a translator find what *it* refers to, and does its attention show this?**
 
 # %% tags=["parameters"]
 RUN = None
@@ -73,10 +73,10 @@ table(
 )  # fmt: skip
 
 # %% [markdown]
-# **In the encoder** the same question looks like a failure: in most sentences *it* does not look most at its noun. But
-# each word of this encoder sees only two words to each side in a layer (`sliding_window(4)`). In the figure those
-# outside are grey. The noun is within reach in fewer than half of the sentences, so a larger share is not possible.
-# Words outside still have an effect, because their neighbours have read them in [the layer below](windows.md).
+# **In the encoder** the result is different: in most sentences *it* does not look most at its noun. But in a layer of
+# this encoder each word looks at only two words on each side (`sliding_window(4)`). In the figure the words outside of
+# this window are grey. The noun is inside in fewer than half of the sentences, so a larger share is not possible. Words
+# outside still have an effect, because their neighbours have read them in [the layer below](windows.md).
 
 
 # %% tags=["folded"]
@@ -86,14 +86,14 @@ def most(one, count=3):
 
 
 table(
-    "Encoder, head {}.{}: what *it* looks at most, except itself".format(*measured["head"]),
+    "Encoder, head {}.{}: what “it” looks at most, except itself".format(*measured["head"]),
     ("sentence", "looks at", "referent"),
     [(one["source"], most(one), one["words"][one["referent"]]) for one in articles],
 )  # fmt: skip
 
 # %% [markdown]
-# **The check that decides** changes one word. If the noun that *it* means is replaced by one of another gender, the
-# pronoun must change with it. If the other noun is replaced, it must not.
+# **A check of the translations** changes one word. If the noun that *it* means is replaced by one of another gender,
+# the pronoun must change with it. If the other noun is replaced, it must not.
 
 # %% tags=["folded"]
 table(
@@ -108,9 +108,9 @@ table(
     "Counted over test sentences", ("quantity", "share", ""),
     [
         ("cross-attention looks most at the referent", f"{cross['share']:.3f}", ""),
-        ("*it* looks most at its noun", f"{measured['agreement']:.3f}",
+        ("“it” looks most at its noun", f"{measured['agreement']:.3f}",
          f"random choice {measured['chance']:.3f}, at most {measured['in_reach']:.3f}"),
-        ("*it* looks more at its noun than at the other", f"{measured['preference']:.3f}", "random choice 0.500"),
+        ("“it” looks more at its noun than at the other", f"{measured['preference']:.3f}", "random choice 0.500"),
         ("the pronoun is right", f"{measured['right']:.3f}", ""),
         ("right before and after the referent is replaced", f"{measured['followed']:.3f}", ceiling),
         ("right, and unchanged when the other noun is replaced", f"{measured['kept']:.3f}", ceiling),
@@ -120,9 +120,9 @@ print(HONESTY)
 print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
-# **A model of real English**, which was never trained to translate, can be asked too: the small BERT all-MiniLM-L6-v2.
-# The balance of *it* is its weight on one noun minus that on the other. It should move to the animal for “tired” and to
-# the street for “wide”. One head was chosen on sentences with other nouns.
+# **A model of real English**, which was never trained to translate, can be measured too: the small BERT
+# all-MiniLM-L6-v2. The balance of *it* is its weight on one noun minus that on the other. It should move to the animal
+# for “tired” and to the street for “wide”. One head was chosen on sentences with other nouns.
 
 # %% tags=["folded"]
 english = read_report("english").figures["it"]
@@ -172,20 +172,21 @@ holds(
     swapped["followed"].above(0.9), f"{swapped['followed']} of {measured['swaps']}",
 )  # fmt: skip
 holds(
-    "It stays the same when the other noun is replaced, in at least nine of ten.",
+    "The pronoun stays the same when the other noun is replaced, in at least nine of ten sentences.",
     swapped["kept"].above(0.9), f"{swapped['kept']} of {measured['swaps']}",
 )  # fmt: skip
 holds(
-    "In the chosen head, *it* looks most at its referent more than twice as often as by random choice.",
+    "In the chosen head, “it” looks most at its referent more than twice as often as by random choice.",
     agreement.above(2 * measured["chance"]),
     f"{agreement} of {measured['sentences']}, by chance {measured['chance']:.3f}, at most {measured['in_reach']:.3f}",
 )  # fmt: skip
 holds(
     "The translation uses the right referent more often than these weights show it.",
-    swapped["right"].above(agreement), f"right pronoun {swapped['right']}, *it* looks most at its referent {agreement}",
+    swapped["right"].above(agreement), f"right pronoun {swapped['right']}, “it” looks most at its referent {agreement}",
 )  # fmt: skip
 holds(
-    "In a model of English the balance of *it* moves to the right noun in at least 95 % of the pairs of nouns.",
+    "In a model of English the balance of “it” moves to the right noun for at least 95 % of the pairs of nouns, and a "
+    "hundred times as far as before training.",
     english["moved"] >= 0.95 and english["movement"] > 100 * abs(english["movement_untrained"]),
     f"{english['moved']:.0%} of {english['pairs']}, by {english['movement']:.3f}, before training by "
     f"{english['movement_untrained']:.4f}",

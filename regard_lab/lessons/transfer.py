@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Transfer learning
 #
-# **Do texts without labels save labels?**
+# **Does training on texts without labels reduce the number of labels that are needed?**
 
 # %% tags=["folded"]
 from collections import Counter
@@ -48,7 +48,7 @@ with figure(
     gains.axvline(max(one["commonest"] for one in records), color=INK, linestyle="--", linewidth=1)
     gains.text(0.13, 0.02, "the most frequent kind", rotation=90, transform=gains.get_xaxis_transform(), fontsize=9,
                color=FAINT)  # fmt: skip
-    label_axes(gains, "The same labels, two beginnings", "share of test sentences that are right", "")
+    label_axes(gains, "The same labels, two starting points", "share of test sentences that are right", "")
     gains.set_yticks(rows, [f"{one['labels']} labels, seed {one['seed']}" for one in (*few, *many)], fontsize=8.5)
     gains.invert_yaxis()
     gains.set_xlim(0, 1.05)
@@ -106,7 +106,7 @@ print(report.source)
 # Both learning problems use the same corpus, so this is an easy case of transfer. The gain shrinks as the number of
 # labels grows, and with few labels it differs much from seed to seed.
 #
-# **A model of English from elsewhere** is the usual case. all-MiniLM-L6-v2 has 22 million numbers and was trained on
+# **A model of English from elsewhere** is the usual case. all-MiniLM-L6-v2 has 22 million parameters and was trained on
 # far more text, but on none of these sentences. Here its weights stay as they are, and a linear layer reads its vector
 # of *it* and the mean of all its vectors. It has the same labels and test sentences:
 
@@ -153,7 +153,7 @@ holds(
     min(many_margins) > 0 and fmean(many_margins) > 2 * stdev(many_margins), spread(many_margins),
 )  # fmt: skip
 holds(
-    "It makes less than half as many mistakes.",
+    f"With {recipe['labels'][1]} labels it makes less than half as many mistakes as the model from random weights.",
     wrong.below(wrong_scratch.times(0.5)), f"{wrong} and {wrong_scratch} of the sentences are wrong",
 )  # fmt: skip
 holds(
@@ -164,7 +164,7 @@ holds(
 least = [Estimate.share(min(one["scratch"], one["transfer"]), recipe["test"]) for one in records]
 commonest = [Estimate.share(one["commonest"], recipe["test"]) for one in records]
 holds(
-    "All are far better than always answering the most frequent kind.",
+    "All models are right more than three times as often as always answering the most frequent kind.",
     every(*(share.above(other.times(3)) for share, other in zip(least, commonest))),
     f"at least {min(one.value for one in least):.3f}; the most frequent kind {max(one.value for one in commonest):.3f}",
 )

@@ -96,7 +96,8 @@ with torch.no_grad():
 print([tuple(context.keys.shape) for context in state.contexts])  # (batch, heads, source words, head_dim) in each layer
 
 # %% [markdown]
-# Here the translator of the figure writes the German sentence word by word, and the calls of each part are counted:
+# Here the translator of the figure gets the German sentence word by word, as if it had written it, and the calls of
+# each part are counted:
 
 # %% tags=["folded"]
 one_by_one = []

@@ -16,7 +16,7 @@ from regard_lab.teaching.estimates import Verdict
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LONG = 14  # rows from which a page folds a table
+LONG = 14  # a page folds a table with more rows
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
 
 
@@ -100,7 +100,7 @@ def collecting(*, lenient: bool) -> Generator[list[Shown]]:
 
 
 def show(thing: Shown) -> None:
-    """Show a table, a picture or a text."""
+    """Show a table, a claim, a picture or a text."""
     if _collected is not None:
         _collected.append(thing)
     elif (notebook := sys.modules.get("IPython.display")) and sys.modules["IPython"].get_ipython():
@@ -142,7 +142,7 @@ def holds(sentence: str, verdict: Verdict, figures: str) -> None:
     """Claim that a sentence holds.
 
     Raises:
-        ClaimError: it does not.
+        ClaimError: it does not, or the sample is too small to decide.
 
     >>> holds("Two is even.", 2 % 2 == 0, "2 / 2 = 1")
     holds: Two is even. (2 / 2 = 1)
@@ -151,16 +151,16 @@ def holds(sentence: str, verdict: Verdict, figures: str) -> None:
 
 
 def does_not_hold(sentence: str, verdict: Verdict, figures: str) -> None:
-    """Keep a claim, of an article for instance, that does not hold here.
+    """Claim that a sentence, of an article for instance, does not hold here.
 
     Raises:
-        ClaimError: it holds.
+        ClaimError: it holds, or the sample is too small to decide.
     """
     _check(sentence, verdict, figures, False)
 
 
 def undecided(sentence: str, verdict: Verdict, figures: str) -> None:
-    """Keep a claim that the sample is too small to decide.
+    """Claim that the sample is too small to decide whether a sentence holds.
 
     Raises:
         ClaimError: it is decided.

@@ -37,7 +37,7 @@ class Estimate:
         return cls(value, math.sqrt(near * (1 - near) / count))
 
     def times(self, factor: float) -> Estimate:
-        """The same estimate in other units."""
+        """The estimate and its error, multiplied by a factor."""
         return Estimate(self.value * factor, self.error * abs(factor))
 
     def above(self, other: Estimate | float) -> Verdict:

@@ -45,7 +45,7 @@ def draw_curves(
 ) -> None:
     """Draw lines by their names, the title and the labels of both axes, and a legend below.
 
-    With `log` an axis is logarithmic or both are, and the x axis has a tick at each x.
+    `log` names the logarithmic axes; if x is one of them, it has a tick at each value of `x`.
     """
     for number, (name, y) in enumerate(curves.items()):
         draw_line(axes, x, y, number, name)

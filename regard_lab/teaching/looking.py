@@ -1,6 +1,7 @@
 """What a trained translator looks at, measured for the lessons *heads* and *referent*.
 
-Both need a training run. `benchmarks/lesson_reports.py --run RUN` stores what is measured here as their reports.
+A measurement needs a training run. `benchmarks/lesson_reports.py --run RUN` stores the results as reports, which the
+lessons read if no run is given.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from regard_lab.text.pronouns import (
 RELATIONS = {  # the word that looks, and what it belongs to
     "verb to subject": ("verb", "subject"),
     "adjective to noun": ("adjective", "noun"),
-    "it to referent": ("*it*", "referent"),
+    "it to referent": ("“it”", "referent"),
 }
 PRONOUN = "it to referent"
 HELPERS = frozenset({"did", "was", "not"})  # "was not crossed by": the verb is "crossed"

@@ -134,7 +134,7 @@ def received_table(sentences: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
 
 
 def it_tables(small: Mapping[str, Mapping[str, Any]], it: Mapping[str, Any]) -> None:
-    """Show where *it* looks in small models, and in the heads of the English model beside what needs no content."""
+    """Show where *it* looks in small models, and in the heads of the English model beside the baselines."""
     rows = [
         (name, ending, *(f"{one['it'][noun][at]:.3f}" for noun in ("animal", "street")),
          f"{one['it']['prefer_animal'][at]} of {one['it']['heads']}")
@@ -142,12 +142,13 @@ def it_tables(small: Mapping[str, Mapping[str, Any]], it: Mapping[str, Any]) -> 
         for at, ending in enumerate(("tired", "congested"))
     ]  # fmt: skip
     columns = ("model", "ending", "on animal", "on street", "heads that prefer animal")
-    table("'The animal didn't cross the street because it was too ...': weights of *it*, mean over all heads",
+    table("'The animal didn't cross the street because it was too ...': weights of “it”, mean over all heads",
           columns, rows)  # fmt: skip
     head, other = ("{}.{}".format(*one["chosen"]) for one in (it, it["most_right"]))
     without = (it["untrained"], it["offset"], it["previous"])
     table(
-        f"*it* in the English model: {it['sentences']:,} sentences, {it['pairs']} pairs of nouns that chose no head",
+        f"“it” in the English model: {it['sentences']:,} sentences, {it['pairs']} pairs of nouns on which no head "
+        "was chosen",
         ("", "head", "trained", "before training", "fixed offset", "previous word"),
         [
             ("pairs whose balance moves to the right noun", head, it["moved"], it["moved_untrained"], 0, 0),

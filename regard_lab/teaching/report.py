@@ -1,6 +1,6 @@
 """Reports of measurements that take minutes: a benchmark writes one, and a lesson reads its figures from it.
 
-A report is a JSON file in `reports/`, beside the lessons. It holds the command, the date and the machine, so that a
+A report is a JSON file in `regard_lab/teaching/reports/`. It holds the command, the date and the machine, so that a
 lesson can print where its figures come from.
 """
 

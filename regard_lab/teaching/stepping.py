@@ -236,7 +236,7 @@ def _moves(made: nn.Module, length: int) -> list[int]:
 
 
 def draw_steps(axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int) -> None:
-    """Draw a box for each word that a step of a network computes, and the way of the first word to the last output.
+    """Draw a box for each word that a step of a network computes, and the path of the first word to the last output.
 
     Args:
         name: of the network.

@@ -10,7 +10,7 @@ def test_scale():
     exchanged = failing("scale", ('"unscaled": 1.0, "scaled": None', '"unscaled": None, "scaled": 1.0'))
     assert starting(
         exchanged, "Unscaled scores spread", "The entropy of unscaled weights", "The gradient that reaches unscaled",
-        "Scaled, the entropy", "Scaled, the gradient",
+        "With scaling, the entropy", "With scaling, the gradient",
     )  # fmt: skip
 
 

@@ -20,11 +20,11 @@ def test_heads(monkeypatch):
     relations = changed_report(monkeypatch, "heads")["relations"]
     for one in relations.values():
         one["chosen_share"] = one["chance"]
-    beginnings = [f"The chosen head looks from {word}" for word in ("verb", "adjective", "*it*")]
-    assert starting(failing("heads"), *beginnings, "For *it* it does so")
+    beginnings = [f"The chosen head looks from {word}" for word in ("verb", "adjective", "“it”")]
+    assert starting(failing("heads"), *beginnings, "From “it” to its referent")
     for one in relations.values():
         one["chosen_share"], one["by_offset"] = 1.0, 0.5
-    assert starting(failing("heads"), "For verb it does", "For adjective it does", "For *it* it does so")
+    assert starting(failing("heads"), "From verb to its", "From adjective to its", "From “it” to its")
 
 
 def test_referent(monkeypatch):
@@ -34,7 +34,7 @@ def test_referent(monkeypatch):
     figures["varied"][0]["written"] = None
     assert starting(
         failing("referent"), "While the pronoun is written", "The sentences known", "The pronoun follows its",
-        "It stays the same", "In the chosen head, *it* looks",
+        "The pronoun stays the same", "In the chosen head, “it” looks",
     )  # fmt: skip
     figures |= {"right": 1.0, "followed": 1.0, "kept": 1.0, "agreement": 0.99}
     figures["cross"]["share"] = 0.9

@@ -45,7 +45,7 @@ def test_recurrent_steps(monkeypatch):
     monkeypatch.setattr(stepping.Attention, "forward", word_by_word)
     assert starting(
         failing("recurrent", SHORTER), "A recurrent network takes", "Causal convolutions of width 3",
-        "Dilated convolutions do so", "An attention layer takes one", "There is no shortcut", "torch's GRU computes",
+        "Dilated convolutions connect", "An attention layer takes one", "There is no shortcut", "torch's GRU computes",
         "With random weights the gradient",
     )  # fmt: skip
 
@@ -110,6 +110,6 @@ def test_alignment(monkeypatch):
     monkeypatch.setattr(BahdanauCell, "forward", attend_after)
     monkeypatch.setattr(LuongCell, "forward", attend_before)
     assert starting(
-        failing("alignment"), "Both cells are equal", "Bahdanau's weights are computed", "Luong's weights are computed",
+        failing("alignment"), "Both cells compute", "Bahdanau's weights are computed", "Luong's weights are computed",
         "Bahdanau's context enters", "With input feeding",
     )  # fmt: skip
