@@ -67,7 +67,7 @@ def new_figure() -> Generator[Figure]:
 
 @cache
 def colours() -> Any:
-    """The colour scale of every picture of weights, which rises from the background."""
+    """The colour scale of every picture of weights: 0 is the colour of the background."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard", list(SCALE))
