@@ -218,17 +218,18 @@ def as_rotary(positions: Rotary | str | None) -> Rotary | None:
     """
     if positions is None or isinstance(positions, Rotary):
         return positions
-    if positions == "rotary":
+    name = positions if isinstance(positions, str) else ""
+    if name == "rotary":
         return Rotary()
-    added = "sinusoidal" if positions == "sinusoidal" or isinstance(positions, Sinusoidal) else "learned"
-    if isinstance(positions, Sinusoidal | Learned) or positions in ("sinusoidal", "learned"):
+    added = "sinusoidal" if name == "sinusoidal" or isinstance(positions, Sinusoidal) else "learned"
+    if isinstance(positions, Sinusoidal | Learned) or name in ("sinusoidal", "learned"):
         raise ArgumentError(
             f"{added} positions are added to embeddings, before the layer; the layer itself takes Rotary(), 'rotary' "
             f"or None"
         )
-    if isinstance(positions, str) and positions.lower() in ("alibi", "t5"):
+    if name.lower() in ("alibi", "t5"):
         raise ArgumentError(
-            f"positions is {positions!r}, which is a bias by distance; give it to the call: "
-            f"layer(x, bias=regard.bias.{'ALiBi()' if positions.lower() == 'alibi' else 'T5Relative(heads)'})"
+            f"positions is {name!r}, which is a bias by distance; give it to the call: "
+            f"layer(x, bias=regard.bias.{'ALiBi()' if name.lower() == 'alibi' else 'T5Relative(heads)'})"
         )
     raise ArgumentError(f"positions is {shown(positions)}; give Rotary(), 'rotary' or None")

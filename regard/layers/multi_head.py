@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from regard.arguments import count_of, real, shown, whole, yes_or_no
+from regard.arguments import a_string, count_of, real, shown, whole, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
@@ -341,7 +341,7 @@ class MultiHeadAttention(RecordedLayer):
         RingCache(batch=1, kv_heads=2, length=0, head_dim=4, int8, capacity=63)
         """
         declared, weight = self.mechanism.declared, self.to_v.weight
-        kind = ("state" if declared.has_state else "dynamic") if kind is None else kind
+        kind = ("state" if declared.has_state else "dynamic") if kind is None else a_string("kind", kind)
         if kind == "state":
             if not declared.has_state:
                 raise UnsupportedError(f"{declared} has no recurrent state; use another kind of cache")

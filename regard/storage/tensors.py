@@ -135,7 +135,7 @@ def checked_entries(content: dict[str, Any], data_start: int, size: int, path: P
         if stop - start != math.prod(entry.shape) * DTYPES[entry.code].itemsize:
             raise CheckpointError(f"{path}: tensor {name!r} does not fill its shape {entry.shape}")
     end = 0
-    for entry in sorted(entries.values(), key=lambda entry: entry.start):
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):  # an empty one comes first
         if entry.start != end:
             raise CheckpointError(f"{path}: its tensors leave a gap or overlap at byte {end}")
         end = entry.stop

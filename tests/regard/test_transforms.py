@@ -166,6 +166,13 @@ def test_statistics_come_out_of_vmap_too():
             torch.testing.assert_close(found[at], expected)
 
 
+@pytest.mark.parametrize("transform", [grad, lambda f: vmap(lambda q: rg.attention(q, K, V)), lambda f: vmap(grad(f))])
+def test_a_transform_inside_a_compiled_function_is_the_transform(transform):
+    function = transform(lambda q: rg.attention(q, K, V, pattern="causal").square().sum())
+    given = Q if transform is grad else MANY
+    torch.testing.assert_close(torch.compile(function, backend="aot_eager")(given), function(given))
+
+
 def test_what_torch_func_cannot_hand_through_is_told_in_words():
     q, k, v = qkv()
     many = torch.stack([q, q])

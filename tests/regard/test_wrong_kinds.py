@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,7 @@ GARBAGE: dict[str, Any] = {
     "None": None, "object": object(), "text": "x", "list": [1, [2]], "dict": {"a": 1}, "nan": math.nan,
     "function": lambda: 0, "integers": torch.tensor([[1, 2]]), "huge": 10**30, "digits": 10**5000, "negative": -1,
     "sparse": torch.zeros(2, 2).to_sparse(), "nested": strided_nested(), "type": int,
+    "words": np.array(["a", "b"]),
 }  # fmt: skip
 
 Q, K, V = make_qkv()
@@ -60,6 +62,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
                    {"output": Q, "log_sum_exp": Q[..., 0]}),
     "MultiHeadAttention": (rg.MultiHeadAttention, {"dim": 8, "heads": 2}),
     "layer": (LAYER.forward, {"x": X}),
+    "layer.new_cache": (LAYER.new_cache, {"batch": 1}),
     "project_context": (LAYER.project_context, {}),
     "record_attention": (lambda model, want: layers.record_attention(model, want=want).__enter__(),
                          {"model": LAYER, "want": "weights"}),

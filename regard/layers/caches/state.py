@@ -158,7 +158,7 @@ class RecurrentState(Owned):
                 f"{name} cannot be continued in constant memory, which needs a mechanism of features "
                 f"(LinearTransformer, Performer, RandomFeature); use regard.layers.caches.new_cache"
             )
-        if dtype not in (torch.float32, torch.float64):
+        if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
             raise ArgumentError(f"dtype is {shown(dtype)}; sums are float32 or float64")
         self.mechanism, self.dtype, self.device = mechanism, dtype, checked_device(device)
         sizes = {"batch": whole("batch", batch, 0), "kv_heads": whole("kv_heads", kv_heads, 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 
@@ -13,6 +14,10 @@ from asking import PLAIN
 import regard as rg
 from regard import patterns as p
 from regard.backends import BACKENDS
+from regard.core.backend import Offer
+from regard.core.call import make_problem
+from regard.core.plan import make_plan
+from regard.core.tensors import Outline
 from regard.functional.kept import PLANS
 from regard.testing import make_qkv
 
@@ -142,3 +147,22 @@ def test_what_was_not_asked_for_is_answered_with_what_was(want, said):
     detail = rg.attention_detail(Q, K, V, want=want)
     with pytest.raises(rg.RegardError, match=rf"log_sum_exp was not requested; .*requested: {said}\)"):
         _ = detail.log_sum_exp
+
+
+@pytest.mark.parametrize("but", [None, "native"])
+@pytest.mark.parametrize(
+    ("pattern", "q_len", "k_len", "dim"),
+    [("full", 1, 2000, 128), ("causal", 700, 700, 64), ("causal_window(64)", 1000, 1000, 16),
+     ("dilated_window(32, 16)", 1, 64, 16), ("strided(8, local=false)", 1, 64, 128),
+     ("causal & strided(16)", 900, 900, 64), ("sliding_window(8) | global_tokens(0)", 700, 700, 64),
+     ("causal", 2000, 2, 64)],
+)  # fmt: skip
+def test_no_backend_that_was_not_assessed_would_have_been_cheaper(pattern, q_len, k_len, dim, but):
+    backends = {name: one for name, one in BACKENDS.items() if name != but}
+    for device, kv_heads, learning in itertools.product(("cpu", "cuda"), (1, 8), (False, True)):
+        q, k = (Outline((2, heads, length, dim), torch.float32, torch.device(device), learning)
+                for heads, length in ((8, q_len), (kv_heads, k_len)))  # fmt: skip
+        problem = make_problem(q, k, k, pattern=pattern)
+        offers = [offer for one in backends.values() if isinstance(offer := one.assess(problem), Offer)]
+        least = min(offer.cost.work_on(device) for offer in offers)
+        assert make_plan(problem, backends).cost.work_on(device) == least

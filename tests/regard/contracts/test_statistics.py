@@ -48,6 +48,7 @@ def check(detail, names, expected) -> None:
         w, indices = expected["weights"], detail.top_keys.indices.numpy()
         named = np.where(indices < 0, 0, np.take_along_axis(w, np.maximum(indices, 0), -1))
         np.testing.assert_allclose(named, expected["top_keys"], rtol=1e-10, atol=1e-11)
+        assert indices.min() >= -1
         assert ((indices >= 0).sum(-1) == np.minimum(COUNT, (w > 0).sum(-1))).all()
         ordered = np.sort(indices, -1)
         assert not ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(), "a key is named twice"

@@ -13,7 +13,7 @@ import torch
 
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors, tensors
-from regard.storage.tensors import DTYPES
+from regard.storage.tensors import DTYPES, checked_entries
 
 OPENING = '{"__metadata__":{"regard_seal":"'
 
@@ -221,6 +221,12 @@ def test_a_sealed_lie_is_refused(tmp_path, entries, manifest, data):
     forge(tmp_path / "x", entries, manifest, data)
     with pytest.raises(CheckpointError):
         load_tensors(tmp_path / "x")
+
+
+def test_an_empty_tensor_may_be_listed_after_the_one_that_begins_where_it_stands():
+    entries = {"full": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+               "empty": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}  # fmt: skip
+    assert list(checked_entries(entries, 8, 12, Path("model.safetensors"))) == ["full", "empty"]
 
 
 @pytest.mark.parametrize(
