@@ -338,7 +338,9 @@ def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
 
 
 def least_work(problem: Problem) -> float:
-    """A lower bound of `Cost.work_on` for backends that compute each pair, at the pace of the fused operations.
+    """The least work expected of a backend that computes each pair, at the pace of the fused operations.
+
+    In calls of very few pairs a backend can need less; a test compares the choice with an assessment of every backend.
 
     It counts the products of the kept pairs, of unions those of their largest part, the queries and outputs, and where
     the pattern is a band the keys that it reaches.

@@ -133,6 +133,16 @@ def test_gradients_of_bias_sink_and_statistics_take_negated_gradients() -> None:
     assert all(map(close, gradients(negated), gradients(torch.clone)))
 
 
+def test_compiled_calls_and_pieces_to_merge_take_negated_views() -> None:
+    compiled = torch.compile(lambda q, k, v: rg.attention(q, k, v, pattern="causal"), backend="aot_eager")
+    q, k, v = inputs()
+    assert close(compiled(q, negated(k), v), formula(q, k, v))
+    assert close(compiled(q, k, v), formula(q, k, v))
+    lse = torch.zeros(BATCH, HEADS, ROWS)
+    merged = rg.merge_attention([(negated(q), negated(lse)), (q, lse)])
+    assert all(map(close, merged, rg.merge_attention([(q, lse)] * 2)))
+
+
 def test_negated_positions_documents_and_spans_are_read_with_their_sign() -> None:
     q, k, v = inputs()
     start, stop = torch.tensor([8, 5, 3]), torch.tensor([7, 11, 3])

@@ -430,3 +430,13 @@ def test_a_nul_past_the_start_drops_one_line(write):
 def test_a_file_with_such_a_name_is_that_file(write):
     path = write("a.tsv:x,y.tsv", "a\tb\n")
     assert read_pairs(path).pairs == [Pair("a", "b")]
+
+
+def test_halves_of_quoted_rows_are_refused_with_the_way_out_and_are_no_labelled_texts(write):
+    with pytest.raises(DataError, match=r"none of 3 lines gives a pair .* rename it to x\.csv"):
+        read_pairs(write("x.tsv", '"a\nb"\t"c\nd"\n'))
+    quoted = write("y.tsv", '"English"\t"German"\n"A bird."\t"Ein Vogel."\n')
+    with pytest.raises(DataError, match=r"is quoted, and quotes in a \.tsv are read as letters; rename it to y\.csv"):
+        read_pairs(f"{quoted}:english,german")
+    labelled = read_labelled(write("z.tsv", 'good\tA bird.\nbad\t"It\nrained"\nbad\tIt snowed.\n'))
+    assert [pair.source for pair in labelled.pairs] == ["A bird.", "It snowed."]
