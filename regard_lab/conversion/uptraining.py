@@ -41,6 +41,7 @@ from regard_lab.conversion.report import (
     divergence,
     speed_of_folders,
 )
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import Tokeniser
@@ -51,7 +52,7 @@ from regard_lab.training.config import setting
 from regard_lab.training.engine import Batch
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
 from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
-from regard_lab.training.recipes.recipe import RunConfig, Tell, share_of_work, silent
+from regard_lab.training.recipes.recipe import RunConfig, Tell, silent
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import TranslationTask
 

@@ -27,7 +27,6 @@ PEAK = (
     "Peak memory is that of the process during training, above its memory before training. A small training comes",
     "first, so that what a process loads once counts for no model.", "",
 )  # fmt: skip
-COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}
 
 
 def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) -> list[Path]:
@@ -58,7 +57,7 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         of, per = of[1:], ["KiB per id", "KiB per text"]
     measures, names = list(rows[0].quality), short_names([row.name for row in rows])
     lines = [
-        f"# {title([row.name for row in rows])}", "",
+        f"# {count_of(len(rows), 'models')} compared: {', '.join(names.values())}", "",
         "All models have the same data, split, tokeniser, batches and seed. Times are those of one machine, and one",
         "seed is one sample: small differences mean nothing.", "",
         "## Quality", "",
@@ -90,30 +89,6 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         *(PEAK if peak else ()),
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def title(names: Sequence[str]) -> str:
-    """The heading of a comparison: the models, or what one model was varied in.
-
-    >>> title(["none", "bahdanau", "transformer"])
-    'Three models compared: none, bahdanau, transformer'
-    >>> title(["transformer heads=8 kv_heads=8", "transformer heads=8 kv_heads=2", "transformer heads=8 kv_heads=1"])
-    'Transformer with kv_heads 8, 2 and 1'
-    >>> title(["attention=causal mechanism=linear", "attention=causal mechanism=performer(16, seed=1)"])
-    'Language model with mechanism linear and performer(16, seed=1)'
-    """
-    named = [_parts(name) if "=" not in _parts(name)[0] else ["language model", *_parts(name)] for name in names]
-    model = named[0][0]
-    settings = [dict(part.split("=", 1) for part in parts[1:]) for parts in named]
-    varied = [key for key in settings[0] if len({one.get(key) for one in settings}) > 1]
-    same = all(
-        parts[0] == model and one.keys() == settings[0].keys() for parts, one in zip(named, settings, strict=True)
-    )
-    if same and len(varied) == 1 and len(names) > 1:
-        values = [one[varied[0]] for one in settings]
-        return f"{model.capitalize()} with {varied[0]} {', '.join(values[:-1])} and {values[-1]}"
-    count = COUNTS.get(len(names), str(len(names)))
-    return f"{count} model{'s' if len(names) > 1 else ''} compared: {', '.join(names)}"
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
