@@ -276,7 +276,7 @@ def style_of(value: float, largest: float, scale: Scale) -> str:
         largest: the largest absolute number of its step.
 
     >>> style_of(1.0, 1.0, "weights"), style_of(0.0, 1.0, "weights"), style_of(0.0, 1.0, "signed")
-    ('#000000 on #f5e9d0', 'dim', '#ffffff on #15171c')
+    ('#000000 on #d3e6ff', 'dim', '#ffffff on #15171c')
     """
     if scale == "none":
         return ""

@@ -312,13 +312,11 @@ def test_messages_about_options_are_shown_with_escapes():
     assert_harmless(answer.out, answer.err)
 
 
-def test_walkthroughs_and_lessons_of_hostile_text_are_harmless(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for form in ([], ["--json"], ["--html", "page.html"]):
+def test_walkthroughs_and_lessons_of_hostile_text_are_harmless():
+    for form in ([], ["--json"]):
         answer = regard("walkthrough", f"a {HOSTILE} b", "--context", f"c {HOSTILE}", *form, terminal=True)
         assert answer.returncode == 0, answer.err
-        assert_harmless(answer.out, answer.err, *(path.read_text() for path in tmp_path.glob("*.html")))
-    for form in ([], ["--json"]):
+        assert_harmless(answer.out, answer.err)
         text = f"one [red]{HOSTILE}[/red] :smile: two"
         answer = regard("lesson", "causal", "--text", text, *form, terminal=True)
         assert (answer.returncode, "[red]" in answer.out, ":smile:" in answer.out) == (0, True, True)
