@@ -162,12 +162,9 @@ class Uptraining:
     def _check(self, folder: Path, out: Path) -> None:
         """Refuse settings that exclude each other, and an `out` that holds something else."""
         config = self.config
-        if config.report is not None:
-            with needed("matplotlib", "--report"):
-                import matplotlib  # noqa: F401
-            if is_hugging_face(folder):
-                with needed("transformers", "--report for a Hugging Face folder", "transformers"):
-                    import transformers  # noqa: F401
+        if config.report is not None and is_hugging_face(folder):
+            with needed("transformers", "--report for a Hugging Face folder", "transformers"):
+                import transformers  # noqa: F401
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.distil and config.steps is None:

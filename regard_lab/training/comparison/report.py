@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from regard.arguments import count_of
 from regard.errors import CheckpointError
-from regard.packages import needed
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed
-from regard_lab.bench.report import markdown_table
+from regard_lab.bench.report import markdown_table, new_picture
 from regard_lab.seeing.canvas import LINES, MARKS
 from regard_lab.training.comparison.measures import Measures
 
@@ -44,7 +42,7 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
     replace_file(folder / JSON, (json.dumps({"asked": asked, "rows": [row.to_dict() for row in rows]}, indent=1)
                                  + "\n").encode())  # fmt: skip
     replace_file(folder / MARKDOWN, render_markdown(rows, asked).encode())
-    replace_file(folder / PICTURE, _drawn(rows))
+    draw(rows, folder / PICTURE)
     return [folder / name for name in (MARKDOWN, JSON, PICTURE)]
 
 
@@ -115,15 +113,11 @@ def _span(first: float, last: float) -> str:
     return f"{first:.0f} words" if first == last else f"{first:.0f} to {last:.0f} words"
 
 
-def _drawn(rows: Sequence[Measures]) -> bytes:
+def draw(rows: Sequence[Measures], path: Path) -> None:
     """Validation loss over steps and over seconds and, for translators, exact match against length."""
     names = short_names([row.name for row in rows])
-    with needed("matplotlib", "drawing"):
-        import matplotlib
-        from matplotlib.figure import Figure
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        panels = 3 if rows[0].by_length else 2
-        figure = Figure(figsize=(4.2 * panels, 3.8), dpi=120, layout="constrained", facecolor="white")
+    panels = 3 if rows[0].by_length else 2
+    with new_picture(path, 4.2 * panels, 3.8) as figure:
         axes = figure.subplots(1, panels)
         for number, row in enumerate(rows):
             kind = number % len(LINES)
@@ -149,9 +143,6 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False)
         for name in legend.get_texts():
             name.set(text=fill(name.get_text(), room - LETTERS_OF_A_MARK), parse_math=False)
-        picture = BytesIO()
-        figure.savefig(picture, format="png")
-    return picture.getvalue()
 
 
 def write_plainly(panel: Any) -> None:
