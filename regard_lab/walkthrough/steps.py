@@ -294,7 +294,7 @@ class Walk:
         return values[name]
 
 
-A_WALK = "a Walk, as walk and walk_run return it"  # for errors
+A_WALK = "a Walk, as walk and walk_whole_run return it"  # for errors
 
 # The options in words.
 LABELS = {
