@@ -47,10 +47,12 @@ class Recurrent(Mechanism, enrol=False):
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         by_key = sizes.batch, sizes.kv_heads, sizes.k_len
-        shapes = {} if self.decays_by is None else {"log_decay": by_key}
+        shapes: dict[str, tuple[int, ...]] = {} if self.decays_by is None else {"log_decay": by_key}
         if self.decays_by == "channel":
             shapes["log_decay"] = (*by_key, sizes.head_dim)
-        return {**shapes, "strength": by_key} if self.takes_strength else shapes
+        if self.takes_strength:
+            shapes["strength"] = by_key
+        return shapes
 
     def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
         if pattern == NOTHING or Causal() in pattern.factors:
