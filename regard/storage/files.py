@@ -63,7 +63,7 @@ def read_bytes(path: Path, limit: int = TEXT_LIMIT, *, links: bool = False) -> b
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise CheckpointError(f"{path} has {size} bytes; a file of this kind has at most {limit}")
-        return file.read(limit)
+        return file.read(size)
 
 
 # Writing
