@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from explorer.browsing import Opened
 from walk_cases import CONTEXT, HOSTILE, SENTENCE, VIEWED, case
 
 from regard_lab.seeing.terminal import visible
@@ -89,47 +90,26 @@ def test_nothing_but_its_own_style_is_admitted():
     assert not re.search(r"https?:|url\(|@import|src=", source)
 
 
-class Tab:
-    """A page in the browser; what it requested and what it complained about is kept."""
-
-    def __init__(self, browser):
-        self.page, self.requests, self.complaints = browser.new_page(), [], []
-        self.page.on("request", lambda one: self.requests.append(one.url))
-        self.page.on("console", lambda one: self.complaints.append(one.text))
-        self.page.on("pageerror", lambda one: self.complaints.append(str(one)))
-
-    def open(self, path, width=1280, dark=False):
-        self.page.set_viewport_size({"width": width, "height": 900})
-        self.page.emulate_media(color_scheme="dark" if dark else "light")
-        self.page.goto(path.as_uri())
-
-    def run(self, script):
-        return self.page.evaluate(script)
-
-
-@pytest.fixture
-def tab(browser):
-    opened = Tab(browser)
-    yield opened
-    opened.page.close()
+def opened(browser, folder, found, width=1280, dark=False):
+    """The page of a walk in a browser."""
+    path = folder / "page.html"
+    path.write_text(to_html(found), encoding="utf-8")
+    return Opened(browser, path.as_uri(), width=width, ready="h1", color_scheme="dark" if dark else "light")
 
 
 @pytest.mark.parametrize(
     ("options", "dark"),
     [({"text": LONG, "word": 30, "causal": True}, True), ({"text": HOSTILE, "context": CONTEXT}, False)],
 )
-def test_a_browser_shows_it_and_asks_for_nothing(tab, tmp_path, options, dark):
+def test_a_browser_shows_it_and_asks_for_nothing(browser, tmp_path, options, dark):
     found = walk(**options)
-    path = tmp_path / "page.html"
-    path.write_text(to_html(found), encoding="utf-8")
-    tab.open(path, width=1280, dark=dark)
-    assert tab.requests == [path.as_uri()]
-    assert tab.complaints == []
-    assert tab.run("document.scripts.length") == 0
-    assert tab.run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
-    chosen = tab.run("document.querySelector('tbody th.chosen bdi').textContent")
-    assert chosen == visible(found.chosen)
-    paper = tab.run("getComputedStyle(document.querySelector('.step')).backgroundColor")
-    assert paper == ("rgb(21, 23, 28)" if dark else "rgb(255, 255, 255)")
-    deep = tab.run("getComputedStyle(document.querySelector('td[class^=w]')).backgroundColor")
-    assert deep != paper
+    with opened(browser, tmp_path, found, dark=dark) as shown:
+        run = shown.page.evaluate
+        assert shown.requests == [shown.page.url]
+        assert shown.complaints == []
+        assert run("document.scripts.length") == 0
+        assert run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
+        assert run("document.querySelector('tbody th.chosen bdi').textContent") == visible(found.chosen)
+        paper = run("getComputedStyle(document.querySelector('.step')).backgroundColor")
+        assert paper == ("rgb(21, 23, 28)" if dark else "rgb(255, 255, 255)")
+        assert run("getComputedStyle(document.querySelector('td[class^=w]')).backgroundColor") != paper

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 import torch
-from test_walk_page import Outline, tab
+from test_walk_page import Outline, opened
 from walk_cases import SENTENCE, SIZES, SOURCE, TEXT, TOKENISER, check_lines, saved
 
 from regard.errors import ArgumentError, RegardError
@@ -13,7 +13,6 @@ from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, Text
 from regard_lab.text import BEGIN, END
 from regard_lab.walkthrough import stacks, to_html, walk_whole, walk_whole_run
 
-__all__ = ["tab"]
 CONTEXT = "Das Leben ist kurz"
 WHOLE = {
     "decoder": {},
@@ -149,26 +148,22 @@ def test_the_page_folds_layers_and_opens_the_output():
     assert all(step.line in text for step in found.steps)
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 390)])
-def test_a_browser_shows_it_folded_and_keys_open_a_layer(tab, tmp_path, dark, width):
-    path = tmp_path / "page.html"
-    path.write_text(to_html(walk_whole(SENTENCE, context=CONTEXT)), encoding="utf-8")
-    tab.open(path, width=width, dark=dark)
-    assert tab.requests == [path.as_uri()]
-    assert tab.complaints == []
-    folded = "[...document.querySelectorAll('details.part')].filter(one => !one.open).length"
-    assert tab.run(folded) == 6
-    for _ in range(15):  # the skip link, the given variables and the parts come first
-        tab.page.keyboard.press("Tab")
-        if tab.run("document.activeElement.parentElement.className") == "part":
-            break
-    assert tab.run("document.activeElement.tagName") == "SUMMARY"
-    tab.run("document.activeElement.click()")  # what Enter does on a summary
-    assert tab.run(folded) == 5
-    tab.run("document.querySelectorAll('details').forEach(one => one.open = true)")
-    assert tab.run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
-    paper = tab.run("getComputedStyle(document.querySelector('.step')).backgroundColor")
-    assert paper == ("rgb(21, 23, 28)" if dark else "rgb(255, 255, 255)")
+def test_a_browser_shows_it_folded_and_keys_open_a_layer(browser, tmp_path):
+    with opened(browser, tmp_path, walk_whole(SENTENCE, context=CONTEXT), width=390) as shown:
+        run = shown.page.evaluate
+        assert shown.requests == [shown.page.url]
+        assert shown.complaints == []
+        folded = "[...document.querySelectorAll('details.part')].filter(one => !one.open).length"
+        assert run(folded) == 6
+        for _ in range(15):  # the skip link, the given variables and the parts come first
+            shown.page.keyboard.press("Tab")
+            if run("document.activeElement.parentElement.className") == "part":
+                break
+        assert run("document.activeElement.tagName") == "SUMMARY"
+        run("document.activeElement.click()")  # what Enter does on a summary
+        assert run(folded) == 5
+        run("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
 
 
 @pytest.mark.parametrize(
