@@ -42,7 +42,7 @@ def assert_accessible(opened, name, part="document"):
 class Opened:
     """A page that was opened in the browser, with every request and complaint since."""
 
-    def __init__(self, browser, url, *, width=1200, height=900, ready="[data-ready]", **options):
+    def __init__(self, browser, url, *, width=1200, height=900, **options):
         self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
         self.context.set_default_timeout(120_000)  # a busy machine; what is measured has limits of its own
         self.page = self.context.new_page()
@@ -52,7 +52,7 @@ class Opened:
         self.page.on("pageerror", lambda one: self.complaints.append(str(one)))
         self.page.on("dialog", lambda one: (self.complaints.append(f"dialog {one.message}"), one.dismiss()))
         self.page.goto(url)
-        self.page.wait_for_selector(ready)
+        self.page.wait_for_selector("[data-ready]")
 
     def __enter__(self):
         return self
