@@ -77,12 +77,23 @@ class PatternMask(torch.Tensor):
         *,
         reason: str | None = None,
         dtype: torch.dtype = torch.float32,
-    ) -> PatternMask:
-        mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
-        mask.pattern, mask.q_start, mask.reason, mask.plans, mask.kind = pattern, q_start, reason, {}, dtype
-        mask.sizes, mask._dense, mask._pairs = shape, dense, None
-        mask.begin, mask.padding, mask.dropped = q_start, (None, 0), range(0)
-        return mask
+    ) -> PatternMask:  # the signature that documentation reports
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        q_start: int,
+        shape: tuple[int, ...],
+        device: torch.device,
+        dense: Callable[[], torch.Tensor],
+        *,
+        reason: str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.pattern, self.q_start, self.reason, self.plans, self.kind = pattern, q_start, reason, {}, dtype
+        self.sizes, self._dense, self._pairs = shape, dense, None
+        self.begin, self.padding, self.dropped = q_start, (None, 0), range(0)
 
     @property
     def written(self) -> bool:
