@@ -116,8 +116,8 @@ output, state = cell(y, start, after.remember(states))
 print(tuple(output.shape))  # one vector, computed from the state and the context
 
 # %% [markdown]
-# One article writes $\operatorname{score}(s_t, h_j)$ and says in the same place that the state $s_{t-1}$ attends. It
-# mixes the two decoders: the first is Luong's, the second Bahdanau's.
+# One article writes $\operatorname{score}(s_t, h_j)$ and says in the same place that the state $s_{t-1}$ attends. This
+# mixes the two decoders: Luong's attends with $s_t$, Bahdanau's with $s_{t-1}$.
 #
 # Luong's paper adds **input feeding**. What a step has computed from its state and its context is also an input of the
 # next step. So the decoder knows what it has read, but one step later than Bahdanau's.
@@ -155,10 +155,10 @@ print(tuple(output.shape))
 
 # %% tags=["folded"]
 rows = [
-    (step, word, "replaced" if step == EDITED else "", *(f"{change[step]:.3f}" for change in moved.values()))
+    (step, word, "yes" if step == EDITED else "", *(f"{change[step]:.3f}" for change in moved.values()))
     for step, word in enumerate(WRITTEN)
 ]
-table("How far the weights of each step move when one word is replaced", ("step", "input", "", *moved), rows)
+table("How far the weights of each step move when one word is replaced", ("step", "input", "replaced", *moved), rows)
 
 # %% [markdown]
 # ## Claims
