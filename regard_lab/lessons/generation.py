@@ -64,8 +64,8 @@ counts = {"without a cache": found[8][0][2], "with a cache": found[8][1][2]}
 start = len(words)
 with figure(
     "Writing a text word by word", 8.0, 3.3,
-    "Each row is a step, each column a word. Dark: the key and the value of this word are computed in this step. "
-    "Light: they are read from the cache.",
+    "Each row is a step, each column a word. Strong: the key and the value of this word are computed in this step. "
+    "Pale: they are read from the cache.",
 ) as drawing:  # fmt: skip
     for axes, (way, steps) in zip(drawing.subplots(1, 2), counts.items()):
         cells = torch.zeros(WRITTEN, start + WRITTEN - 1)
