@@ -43,7 +43,7 @@ SHOWN = {"window": "window", "global": "a global word", "random": "random words"
 with figure(
     "Which word looks at which", 7.6, 6.3,
     "Rows are the words that look, columns the words that they look at. Strong: kept in one layer. Pale: reached "
-    "through two layers. White: not reached.",
+    "through two layers. Blank: not reached.",
 ) as drawing:  # fmt: skip
     for axes, (name, title) in zip(drawing.subplots(2, 3).flat, SHOWN.items()):
         mask, step = masks[name], passes_on(masks[name])

@@ -145,28 +145,17 @@ def it_tables(small: Mapping[str, Mapping[str, Any]], it: Mapping[str, Any]) -> 
     table("“The animal didn't cross the street because it was too …”: weights of “it”, mean over all heads",
           columns, rows)  # fmt: skip
     head, other = ("{}.{}".format(*one["chosen"]) for one in (it, it["most_right"]))
-    without = tuple(f"{it[name]:.2f}" for name in ("untrained", "offset", "previous"))
+    moved, moved_before, *without = (
+        f"{it[name]:.2f}" for name in ("moved", "moved_untrained", "untrained", "offset", "previous")
+    )
+    far = f"{it['movement']:.3f} ± {it['error']:.3f}"
     table(
         f"“it” in the English model: {it['sentences']:,} sentences, {it['pairs']} pairs of nouns on which no head "
         "was chosen",
         ("quantity", "head", "trained", "before training", "fixed offset", "previous word"),
         [
-            (
-                "pairs whose balance moves to the right noun",
-                head,
-                f"{it['moved']:.2f}",
-                f"{it['moved_untrained']:.2f}",
-                0,
-                0,
-            ),
-            (
-                "how far it moves",
-                head,
-                f"{it['movement']:.3f} ± {it['error']:.3f}",
-                f"{it['movement_untrained']:.4f}",
-                0,
-                0,
-            ),
+            ("pairs whose balance moves to the right noun", head, moved, moved_before, 0, 0),
+            ("how far it moves", head, far, f"{it['movement_untrained']:.4f}", 0, 0),
             ("the right noun gets more than the other", head, f"{it['referent_first']:.2f}", *without),
             ("the same, head chosen for it", other, f"{it['most_right']['referent_first']:.2f}", *without),
         ],
