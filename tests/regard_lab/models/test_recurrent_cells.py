@@ -319,14 +319,18 @@ def test_what_attends_has_the_size_that_was_given():
         )
 
 
-def test_a_cell_that_changes_the_form_of_its_state_is_refused():
-    class Growing(Stack):
+@pytest.mark.parametrize(
+    "changed",
+    [lambda state: {**state, "steps": tuple(state["steps"])}, lambda state: {**state, "steps": [torch.zeros(3, 2)]}],
+)
+def test_a_cell_that_changes_the_form_of_its_state_is_refused(changed):
+    class Changing(Stack):
         def forward(self, x, state):
-            return super().forward(x, state)["layers"]
+            return changed(super().forward(x, state))
 
-    cell = BahdanauCell(Growing(X + M).double(), attended(), hidden=topmost)
+    cell = BahdanauCell(Changing(X + M).double(), attended(), hidden=topmost)
     memory = cell.attention.remember(torch.zeros(3, LENGTH, M).double())
-    with pytest.raises(ArgumentError, match=r"Growing was given a state of shape .* must return the next state alone"):
+    with pytest.raises(ArgumentError, match=r"Changing was given a state of shape .* must return the next state alone"):
         cell(torch.zeros(3, X).double(), cell.begin(nested(*torch.zeros(2, 2, 3, H).double())), memory)
 
 
