@@ -26,6 +26,7 @@ TEXT = (  # indented text of docstrings that is no formula: conditions in words,
     "warm-up (step <= w)",
     "fewer   new head j",
     "output  L max|v|",
+    "expanded    keys and values",
 )
 
 
