@@ -68,7 +68,7 @@ class FormPlan:
 class LatentAttention(AttentionLayer):
     """Self-attention whose keys and values are computed from one latent vector for each token.
 
-        c_j = norm(x_j Wc)      r_j = rotate(x_j Wr)      k_hj = [U_h c_j ; r_j]      v_hj = W_h c_j
+        c_j = norm(x_j Wc),  r_j = rotate(x_j Wr),  k_hj = [U_h c_j ; r_j],  v_hj = W_h c_j
 
     A cache holds c and r alone: latent_dim + rope_dim numbers for each token, whatever the number of heads. The layer
     has two forms, which are equal except for rounding:
