@@ -32,8 +32,10 @@ from regard.integrations.transformers.modules import (
     models_inside,
     outside_of,
     owner_of,
+    recurs,
     replaceable,
 )
+from regard.integrations.transformers.recurring import exchange_recurrent, restore_recurrent
 from regard.integrations.transformers.sharing import HOOKS as SHARED
 from regard.integrations.transformers.sharing import share_model, sharing_of
 
@@ -70,9 +72,11 @@ def attach(
 ) -> ModelT:
     """Make regard compute the attention of a loaded model, part by part.
 
-    Modules that would not call regard, such as linear attention or windows in a model's own code, stay as they are.
-    `model.outside` names them with the reason. A model without any module that calls regard is refused. Falcon's
-    attention is exchanged for a module of regard with the same weights.
+    Modules that would not call regard, such as windows in a model's own code, stay as they are. `model.outside` names
+    them with the reason. A model without any module that calls regard is refused. Falcon's attention is exchanged for a
+    module of regard with the same weights. So are the recurrent layers of hybrid models: gated delta (Qwen3-Next,
+    Qwen3.5, OLMo Hybrid), Kimi delta, Mamba-2 and lightning (MiniMax); on a GPU with the kernels that transformers
+    calls for them, they stay.
 
     Before it returns, the model is compared with its own eager attention on tiny inputs: three rows of seven ids, of
     which one is padded and one has another last word, or small images or sounds. That is two forward passes without
@@ -112,7 +116,8 @@ def attach(
     yes_or_no("check", check)
     exchanged = [part for part in models_inside(model) if exchangeable(part) or (replace and replaceable(part))]
     replaced = {id(part) for part in exchanged if replaceable(part)}
-    outside, configs = outside_of(model, exchanged), configs_inside(model)
+    recurring = [one for one in model.modules() if recurs(one)]
+    outside, configs = outside_of(model, [*exchanged, *recurring]), configs_inside(model)
     before = {id(config): config._attn_implementation for config in configs}
     switched = _configs_to_switch(model, configs, outside)
     sharing = sharing_of(model, mesh, layout, form)  # ty: ignore[invalid-argument-type]
@@ -120,6 +125,7 @@ def attach(
     model.__dict__.setdefault(BEFORE, before)
 
     def switch() -> None:
+        exchange_recurrent(model)
         if exchanged:
             _replaced().replace_modules(model)
         for config in switched:
@@ -134,7 +140,7 @@ def attach(
         calling = callers(model)
         _check_set(model, [module for name, module in calling.items() if id(owner_of(model, name)) not in replaced])
         if check and new and not any(one in model.__dict__ for one in (REPLACEMENTS, SHARED)):
-            unchecked = check_equal(model, calling, partial(_own_attention, model, configs, bool(exchanged), switch))
+            unchecked = check_equal(model, calling, partial(_own_attention, model, configs, switch))
     except BaseException:
         detach(model)
         raise
@@ -171,12 +177,9 @@ def _check_set(model: nn.Module, calling: list[nn.Module]) -> None:
 
 
 @contextmanager
-def _own_attention(
-    model: nn.Module, configs: list[PreTrainedConfig], exchanged: bool, switch: Callable[[], None]
-) -> Generator[None]:
+def _own_attention(model: nn.Module, configs: list[PreTrainedConfig], switch: Callable[[], None]) -> Generator[None]:
     """The model with its own modules and their eager attention inside the block."""
-    if exchanged:
-        _replaced().restore_modules(model)
+    _restore_modules(model)
     now = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation_internal = "eager"
@@ -211,12 +214,18 @@ def detach(model: ModelT) -> ModelT:
     for name in REPORTED:
         model.__dict__.pop(name, None)
     before: dict[int, str] = model.__dict__.pop(BEFORE, {})
-    if any(replaceable(part) or exchangeable(part) for part in models_inside(model)):
-        _replaced().restore_modules(model)
+    _restore_modules(model)
     for config in configs_inside(model):
         if config._attn_implementation == NAME or id(config) in before:
             config._attn_implementation_internal = before.get(id(config), "sdpa")
     return model
+
+
+def _restore_modules(model: nn.Module) -> None:
+    """Give the modules that were exchanged their own classes."""
+    restore_recurrent(model)
+    if any(replaceable(part) or exchangeable(part) for part in models_inside(model)):
+        _replaced().restore_modules(model)
 
 
 def _replaced() -> ModuleType:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -16,6 +17,8 @@ from regard.errors import ArgumentError, UnsupportedError
 
 __all__ = [
     "LOOKUP",
+    "RECURRENCES",
+    "RECURRING",
     "attention_modules",
     "callers",
     "configs_inside",
@@ -24,10 +27,18 @@ __all__ = [
     "models_inside",
     "outside_of",
     "owner_of",
+    "recurrences",
+    "recurs",
     "replaceable",
     "uncalled",
 ]
 
+RECURRING, REPLACED = (f"regard.integrations.transformers.{name}" for name in ("recurring", "replaced"))
+# Functions of transformers for recurrent layers that `recurring` has too: each for a text, and for a token.
+RECURRENCES = (
+    "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", "chunk_kimi_delta_attention",
+    "recurrent_kimi_delta_attention", "mamba2_chunk_scan", "mamba2_selective_state_update",
+)  # fmt: skip
 LOOKUP = "ALL_ATTENTION_FUNCTIONS"  # what the code of a module reads that calls registered attention
 KINDS = 4096  # classes whose code was read
 # How the projections of queries, or of all three together, are called.
@@ -90,15 +101,42 @@ def replaceable(part: PreTrainedModel) -> bool:
 
 
 def exchangeable(part: PreTrainedModel) -> bool:
-    """Whether the attention of a model is exchanged by default: that of Falcon with rotary positions."""
-    return type(part).__module__.endswith("modeling_falcon") and not part.config.alibi
+    """Whether the attention of a model is exchanged by default: MiniMax's, and Falcon's with rotary positions."""
+    own = type(part).__module__
+    return own.endswith("modeling_minimax") or (own.endswith("modeling_falcon") and not part.config.alibi)
+
+
+@lru_cache(KINDS)
+def recurrences(kind: type[nn.Module]) -> tuple[Any, ...]:
+    """Those of the functions `RECURRENCES` that the code of a class calls."""
+    code = inspect.unwrap(kind.forward)
+    if not isinstance(code, FunctionType):
+        return ()
+    return tuple(code.__globals__[name] for name in RECURRENCES if name in code.__code__.co_names)
+
+
+def recurs(module: nn.Module) -> bool:
+    """Whether a recurrent layer can be exchanged: not if another library set its forward, or a GPU's kernels run it."""
+    kind = type(module)
+    if kind.__module__ == RECURRING or "forward" in module.__dict__ or not (functions := recurrences(kind)):
+        return False
+    on_cuda = any(one.device.type == "cuda" for one in module.parameters())
+    return not (on_cuda and any(map(_is_of_package, functions)))
+
+
+def _is_of_package(function: Any) -> bool:
+    """Whether transformers found flash-linear-attention or mamba-ssm, which the function then calls."""
+    held = inspect.getclosurevars(function).nonlocals if isinstance(function, FunctionType) else {}
+    return bool(held.get("is_new_implementation"))
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that compute attention, by name: those with projections of queries or keys of their own."""
+    """The modules that compute attention with weights, by name: those with projections of queries of their own."""
     found = {}
     for name, module in model.named_modules():
-        named = re.search(r"Attention|Attn", type(module).__name__) and not isinstance(module, PreTrainedModel)
+        kind = type(module)
+        named = re.search(r"Attention|Attn", kind.__name__) and not issubclass(kind, PreTrainedModel)
+        named = named and not recurrences(kind) and not kind.__name__.endswith("LightningAttention")
         if named and any(PROJECTION.fullmatch(child) for child, _ in module.named_children()):
             found[name] = module
     return found
@@ -125,7 +163,7 @@ def layer_names(model: nn.Module, layers: Any) -> tuple[str, ...]:
 @lru_cache(KINDS)
 def calls_registered(kind: type) -> bool | None:
     """Whether the code of a class, or of one that it derives from, reads registered attention; None without source."""
-    if kind.__module__ == "regard.integrations.transformers.replaced":
+    if kind.__module__ in (RECURRING, REPLACED):
         return True
     for one in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         try:
@@ -182,10 +220,10 @@ def uncalled(model: nn.Module, called: Collection[str]) -> dict[str, nn.Module]:
     return {name: module for name, module in _mixing_modules(model).items() if name not in around}
 
 
-def outside_of(model: nn.Module, exchanged: list[PreTrainedModel] | None = None) -> dict[str, str]:
+def outside_of(model: nn.Module, exchanged: Sequence[nn.Module] | None = None) -> dict[str, str]:
     """The modules that mix positions and would not call regard, by name, with the reason; refused if none would call.
 
-    exchanged: models inside whose modules are replaced by those of regard.
+    exchanged: models and modules inside that are replaced by those of regard, with all that they hold.
     """
     ours = {id(module) for part in exchanged or () for module in part.modules()}
     calling = callers(model)

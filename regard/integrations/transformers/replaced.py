@@ -1,4 +1,4 @@
-"""Attention modules of Longformer, LED, BigBird and Falcon, computed by regard with the same results.
+"""Attention modules of Longformer, LED, BigBird, Falcon and MiniMax, computed by regard with the same results.
 
 These models never call registered attention. Their modules are replaced one by one: the class of a module changes, its
 weights stay where they are.
@@ -22,12 +22,15 @@ from transformers.models.big_bird.modeling_big_bird import (
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention, apply_mask_to_padding_states
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.reading import live_keys
+from regard.integrations.transformers.recurring import recurrence
 from regard.integrations.transformers.window_cache import given_cache
+from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
 __all__ = ["replace_modules", "restore_modules"]
@@ -270,6 +273,33 @@ class RegardFalconAttention(FalconAttention):
         return self.dense(output.flatten(2)), None
 
 
+class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
+    """MiniMax's lightning attention, which keeps its memory in float32 at least."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        attention_mask: torch.Tensor | None,
+        past_key_values: Any = None,
+        **others: Any,
+    ) -> Any:
+        """attention_mask: (batch, length), 0 for padding."""
+        cache = given_cache(past_key_values, *others.values())
+        x = apply_mask_to_padding_states(self.act_fn(self.qkv_proj(hidden_states)), attention_mask)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        q, k, v = _heads(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)
+        parameters = {"log_decay": -self.slope_rate[None, :, 0].to(wide).expand(*k.shape[:3])}
+        memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
+        output, memory = recurrence(
+            Lightning(), q, k, v, parameters, memory, scale=1.0, keeps=cache is not None, module=self
+        )
+        if cache is not None:
+            cache.set_linear_cache(self.layer_idx, memory)
+        output = self.norm(output.transpose(1, 2).flatten(2).to(hidden_states.dtype))
+        return self.out_proj(self.output_gate(hidden_states).sigmoid() * output), memory
+
+
 REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     LongformerSelfAttention: RegardLongformerSelfAttention,
     LEDEncoderSelfAttention: RegardLEDEncoderSelfAttention,
@@ -278,6 +308,7 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     BigBirdSelfAttention: RegardBigBirdSelfAttention,
     BigBirdAttention: RegardBigBirdAttention,
     FalconAttention: RegardFalconAttention,
+    MiniMaxLightningAttention: RegardMiniMaxLightningAttention,
 }
 
 

@@ -52,6 +52,9 @@ SIZES: tuple[tuple[str, int], ...] = (
 )
 NEAR = re.compile(r".*(token_id|token_ids|token_index|_id|_token|idx|token)$")
 SPECIAL: dict[str, dict[str, Any]] = {
+    "kimi_linear": {"num_experts_per_token": 2}, "bailing_hybrid": {"num_experts_per_token": 2, "num_expert_group": 1},
+    "qwen3_next": {"linear_num_key_heads": 2},
+    "zamba2": {"mamba_headdim": 8, "attention_hidden_size": 64, "attention_head_dim": 16, "hybrid_layer_ids": [1]},
     "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "granitemoehybrid": {"mamba_d_head": 16, "layer_types": ["mamba", "attention"]},

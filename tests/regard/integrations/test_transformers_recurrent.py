@@ -1,0 +1,158 @@
+"""The recurrent layers of hybrid models: numbers, caches and gradients are those of the layers' own functions."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")
+
+import hugging_face_checks as checks
+import hugging_face_small as small
+import torch
+
+import regard as rg
+from regard.integrations.transformers import attach, detach, explain, modules, observe, recurring
+
+MECHANISMS = {
+    "qwen3_next": "gated_delta", "qwen3_5_text": "gated_delta", "olmo_hybrid": "gated_delta",
+    "kimi_linear": "kimi_delta", "bamba": "ssd", "falcon_h1": "ssd", "granitemoehybrid": "ssd", "nemotron_h": "ssd",
+    "zamba2": "ssd", "mamba2": "ssd", "minimax": "lightning(rate=1)",
+}  # fmt: skip
+EACH = ("qwen3_next", "kimi_linear", "bamba", "minimax")  # one of each mechanism
+LENGTH, CUT = 70, 41  # more than a chunk of regard's and of transformers'; ids of a prompt's first part
+IDS = torch.randint(3, 98, (3, LENGTH), generator=torch.Generator().manual_seed(2))
+
+
+def built(kind):
+    """A small model whose decays and steps differ between heads; with its own attention."""
+    if kind not in small.types():
+        pytest.skip(f"this version of transformers has no {kind}")
+    model = small.built(kind)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if name.endswith(("A_log", "dt_bias", ".D")):
+                one.copy_(torch.randn(one.shape, generator=generator) - (3.0 if "A_log" in name else 0.0))
+    model.set_attn_implementation("eager")
+    model.set_experts_implementation("eager")  # which float64 needs
+    return model
+
+
+def live(padding):
+    mask = torch.ones(len(IDS), LENGTH, dtype=torch.long)
+    if padding != "none":
+        for row, count in ((0, 9), (1, 33)):
+            mask[row, slice(0, count) if padding == "left" else slice(LENGTH - count, None)] = 0
+    return mask
+
+
+def logits(model, **given):
+    return model(IDS, **given).logits
+
+
+def continued(model):
+    """The logits of a prompt in three parts with one cache: many ids, more ids, one id at a time."""
+    cache, found, start = None, [], 0
+    for end in (CUT, LENGTH - 3, LENGTH - 2, LENGTH - 1, LENGTH):
+        names = {"cache_params" if model.config.model_type == "mamba2" else "past_key_values": cache}
+        output = model(IDS[:, start:end], use_cache=True, **names)
+        cache, start = output.get("past_key_values", output.get("cache_params")), end
+        found.append(output.logits)
+    return torch.cat(found, 1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_logits_and_caches_are_those_of_the_layers_own_functions(kind):
+    model = built(kind)
+    kinds = {name: type(one) for name, one in model.named_modules()}
+    expected = {padding: logits(model, attention_mask=live(padding)) for padding in ("none", "left", "right")}
+    parts, words = continued(model), model.generate(IDS, max_new_tokens=4, do_sample=False)
+    attach(model)
+    assert (model.outside, model.unchecked) == ({}, ())
+    for padding, theirs in expected.items():
+        found = logits(model, attention_mask=live(padding))
+        assert checks.farthest(found, theirs, live(padding).bool()) <= 1e-5, padding
+    assert checks.farthest(continued(model), parts) <= 1e-5
+    assert torch.equal(model.generate(IDS, max_new_tokens=4, do_sample=False), words)
+    explained = explain(model, IDS)
+    assert explained.silent == ()
+    recurrent = [one for one in explained.calls if f"mechanism {MECHANISMS[kind]}" in one.options]
+    assert recurrent
+    assert len(recurrent) + len(modules.attention_modules(model)) == len(explained.calls)
+    assert {name: type(one) for name, one in detach(model).named_modules()} == kinds
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_gradients_are_those_of_the_layers_own_functions(kind):
+    model = built(kind).train()
+    found = []
+    for change in (detach, attach):
+        change(model).zero_grad()
+        model.set_attn_implementation("eager") if change is detach else None
+        logits(model).square().mean().backward()
+        found.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
+    theirs, ours = found
+    assert theirs.keys() == ours.keys()
+    for name, one in theirs.items():
+        assert float((ours[name] - one).norm()) <= 1e-4 * float(one.norm()) + 1e-7, name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", EACH)
+def test_float64_bfloat16_copies_and_files(kind):
+    """In float64 the layers' own functions compute in float32."""
+    model = built(kind)
+    theirs = logits(model)
+    ours = logits(attach(model))
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
+        assert torch.equal(logits(other), ours)
+        assert any(modules.RECURRING == type(one).__module__ for one in other.modules()) == (kind != "minimax")
+    exact = logits(model.double())
+    assert float((exact - ours).norm() / exact.norm()) <= 1e-5
+    half, own = logits(model.bfloat16()).float(), logits(detach(model)).float()
+    assert float((half - theirs).norm()) <= 1.5 * float((own - theirs).norm())
+
+
+@torch.no_grad()
+def test_an_attached_hybrid_compiles_in_one_graph():
+    model = attach(built("qwen3_next"))
+    expected = logits(model, use_cache=False)
+    torch._dynamo.reset()
+    found = torch.compile(model, fullgraph=True, backend="eager")(IDS, use_cache=False).logits
+    assert float((found - expected).abs().max()) <= 1e-5
+
+
+def test_a_stuck_memory_fails_the_comparison(monkeypatch):
+    """Otherwise the comparisons above would prove nothing."""
+    model = attach(built("qwen3_next"))
+    with torch.no_grad():
+        expected = continued(model)
+        add = recurring.add
+        monkeypatch.setattr(recurring, "add", lambda mechanism, before, *given: add(mechanism, None, *given))
+        assert float((continued(model) - expected).abs().max()) > 1e-3
+
+
+def test_what_another_library_runs_stays_and_is_named():
+    model = built("qwen3_next")
+    layer = model.model.layers[0].linear_attn
+    layer.forward = layer.forward  # as accelerate sets it
+    assert "which has no softmax" in attach(model).outside["model.layers.0.linear_attn"]
+    assert type(layer).__module__ != modules.RECURRING
+
+
+def test_observers_watch_layers_with_weights_and_packed_texts_are_refused():
+    model = attach(built("kimi_linear"))
+    with torch.no_grad(), observe(model, "entropy") as observed:
+        logits(model)
+    assert len(observed.calls) == 1
+    x = torch.rand(1, 4, 2, 8)
+    function = recurring.FUNCTIONS["torch_chunk_gated_delta_rule"]
+    with pytest.raises(rg.UnsupportedError, match="packed texts"):
+        function(x, x, x, g=x[..., 0], beta=x[..., 0], cu_seqlens=torch.tensor([0, 2, 4]))
