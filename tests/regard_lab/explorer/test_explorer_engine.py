@@ -22,7 +22,7 @@ from regard_lab.text import BEGIN, END, UNKNOWN, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import SeenWords
 
-from .browsing import Opened
+from .browsing import Opened, assert_accessible, needs_axe
 from .making import SOURCE, TARGET, TOKENISER, translator
 from .test_explorer_hostile import PAYLOADS
 
@@ -365,6 +365,11 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     read = page.get_by_role("group", name="Words that are read")
     read.get_by_role("button", name="animal").click()
     read.locator("[aria-pressed=true]", has_text="animal").wait_for()
+    opened.view("Heads")
+    picture = "document.querySelector('canvas.heads').toDataURL()"
+    plain = page.evaluate(picture)
+    read.get_by_role("button", name="slept").hover()
+    page.wait_for_function(f"(plain) => {picture} !== plain", arg=plain)  # the word is marked in every head
     opened.view("Heat map")
     page.get_by_role("combobox", name="Head", exact=True).select_option("1")
     page.get_by_role("button", name="Switched off").click()
@@ -406,6 +411,15 @@ def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with,
     written = [one["text"] for one in asked(opened, "text", [{"source": source} for source in sources])]
     assert written == [one.text for one in translator.translate(sources)]
     assert_translates(opened, model, tokeniser, sources, 100)
+
+
+@needs_axe
+def test_a_page_that_computes_is_accessible(page_with):
+    opened = page_with(seeded(TranslationTransformer, {}), words=SeenWords.of([SOURCE]), text="The zebra slept.")
+    opened.page.locator(".tweaks summary").click()
+    for view in ("Reader", "Heads", "What if"):
+        opened.view(view)
+        assert_accessible(opened, view)
 
 
 def test_models_that_a_page_cannot_compute_are_named_with_the_reason():
