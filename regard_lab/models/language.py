@@ -16,9 +16,9 @@ from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError
-from regard.layers import FeedForward, MultiHeadAttention, Projection
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection
 from regard.layers.feed_forward import ACTIVATIONS, GATED
-from regard.mechanisms import Mechanism
+from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
@@ -47,6 +47,11 @@ class LanguageConfig(Settings):
         heads: number of query heads.
         kv_heads: number of key/value heads; `heads` by default.
         head_dim: size of a head; dim / heads by default.
+        latent_dim: for latent attention, the size of the vector from which a layer computes keys and values of all
+            heads; kv_heads is then `heads`.
+        rope_dim: with latent_dim and rotary positions, the size of the rotated part; half of head_dim by default.
+        rope_frequencies: of its pairs, as for Rotary; those of rotary_base by default.
+        latent_norms: whether latents have RMS norms.
         hidden_dim: inside the feed-forward; 0 for 4 · dim, or two thirds of that with a gated activation.
         pattern: allowed pairs, as text, ANDed with causal; or several texts, which the layers use in turn, such as
             ("causal_window(128)", "full").
@@ -77,6 +82,10 @@ class LanguageConfig(Settings):
     heads: int = 4
     kv_heads: int | None = None
     head_dim: int | None = None
+    latent_dim: int | None = None
+    rope_dim: int | None = None
+    rope_frequencies: tuple[float, ...] | None = None
+    latent_norms: bool = True
     hidden_dim: int = 0
     pattern: EACH = "causal"
     mechanism: EACH = "softmax"
@@ -98,7 +107,7 @@ class LanguageConfig(Settings):
         self.check_choice("norm", NORMS)
         self.check_choice("activation", ACTIVATIONS)
         self.check_shares("dropout", "attention_dropout")
-        self.check_flags("biases", "tied", "gradient_checkpointing")
+        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms")
         self._check_above_zero("rotary_base", "epsilon")
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
@@ -134,6 +143,10 @@ class LanguageConfig(Settings):
             if self.dim % self.heads:
                 raise ArgumentError(f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}")
             filled["head_dim"] = self.dim // self.heads
+        if self.latent_dim is not None and self.positions == "rotary" and self.rope_dim is None:
+            filled["rope_dim"] = 2 * max(1, (self.head_dim or self.dim // self.heads) // 4)
+        if self.rope_frequencies is not None:
+            filled["rope_frequencies"] = tuple(self.rope_frequencies)
         filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default")
         if filled["hidden_dim"] == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
@@ -156,10 +169,35 @@ class LanguageConfig(Settings):
         assert self.head_dim is not None
         if self.heads % self.kv_heads:
             raise ArgumentError(f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it")
-        if self.positions == "rotary" and self.head_dim % 2:
+        if self.latent_dim is not None:
+            self._check_latents()
+        elif (self.rope_dim, self.rope_frequencies) != (None, None):
+            raise ArgumentError("rope_dim and rope_frequencies belong to latent attention; give latent_dim too")
+        elif self.positions == "rotary" and self.head_dim % 2:
             raise ArgumentError(f"rotary rotates pairs, and head_dim is {self.head_dim}; it must be even")
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
+
+    def _check_latents(self) -> None:
+        self.check_sizes("latent_dim")
+        rotary = self.positions == "rotary"
+        if rotary:
+            self.check_sizes("rope_dim")
+        if rotary != (self.rope_dim is not None) or (self.rope_dim or 0) % 2:
+            raise ArgumentError(
+                f"rope_dim is {self.rope_dim} and positions are {self.positions!r}; a rotated part has rotary "
+                f"positions and pairs, so give an even number with them, and none without"
+            )
+        if self.rope_frequencies is not None and 2 * len(self.rope_frequencies) != self.rope_dim:
+            raise ArgumentError(
+                f"rope_dim is {self.rope_dim}, and there are {count_of(len(self.rope_frequencies), 'frequencies')}; "
+                f"give one for each pair"
+            )
+        if self.kv_heads != self.heads:
+            raise ArgumentError(
+                f"kv_heads is {self.kv_heads}; latents have keys and values of all {count_of(self.heads, 'heads')}, so "
+                f"leave it out"
+            )
 
     def _check_attention(self, pattern: Pattern, mechanism: Mechanism) -> None:
         """Refuse a pattern or mechanism that a model of this config cannot have."""
@@ -167,6 +205,8 @@ class LanguageConfig(Settings):
         self._check_continued(pattern)
         options = {"bias": self.positions == "alibi", "dropout": self.attention_dropout > 0}
         check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
+        if self.latent_dim is not None and mechanism != Softmax():
+            raise ArgumentError(f"mechanism is {mechanism}; latent attention is softmax, so leave it out")
         if mechanism.shares_keys and self.kv_heads != self.heads:
             raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
 
@@ -233,17 +273,21 @@ class Stack(TextModel):
 
 def new_block(config: LanguageConfig, layer: int) -> Block:
     """The block of a layer, counted from 0."""
-    attention = MultiHeadAttention(
-        config.dim,
-        config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        pattern=config.pattern_of(layer),
-        mechanism=config.mechanism_of(layer),
-        positions=Rotary(config.rotary_base) if config.positions == "rotary" else None,
-        dropout=config.attention_dropout,
-        projection_bias=config.biases,
-    )
+    rotary = config.positions == "rotary"
+    shared: dict[str, Any] = {
+        "head_dim": config.head_dim, "pattern": config.pattern_of(layer), "dropout": config.attention_dropout,
+        "projection_bias": config.biases,
+    }  # fmt: skip
+    attention: MultiHeadAttention | LatentAttention
+    if config.latent_dim is None:
+        positions = Rotary(config.rotary_base) if rotary else None
+        shared |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer), "positions": positions}
+        attention = MultiHeadAttention(config.dim, config.heads, **shared)
+    else:
+        shared |= {"positions": Rotary(config.rotary_base, frequencies=config.rope_frequencies)} if rotary else {}
+        shared |= {"latent_dim": config.latent_dim, "rope_dim": config.rope_dim or 0}
+        shared |= {"latent_norms": config.latent_norms, "epsilon": config.epsilon}
+        attention = LatentAttention(config.dim, config.heads, **shared)
     feed_forward = FeedForward(config.dim, config.hidden_dim, config.activation, config.dropout, config.biases)
     return Block(
         attention,
@@ -284,7 +328,7 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, PAD), starts
 
 
-def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention) -> bool:
+def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention | LatentAttention) -> bool:
     """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
 
     A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and

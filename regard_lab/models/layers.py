@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from regard.bias import ALiBi
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import Pattern
 
@@ -54,7 +54,7 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attention: MultiHeadAttention,
+        attention: MultiHeadAttention | LatentAttention,
         feed_forward: FeedForward,
         *,
         norm: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.bias import ALiBi
+from regard.errors import UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
@@ -158,6 +159,15 @@ def embed_run(
     )  # fmt: skip
 
 
+def walked_attention(block: Block) -> MultiHeadAttention:
+    """The attention of a layer; an UnsupportedError if no walkthrough shows it."""
+    if isinstance(block.attention, MultiHeadAttention):
+        return block.attention
+    raise UnsupportedError(
+        "a walkthrough shows keys and values of heads, and this model has latents; use another model"
+    )
+
+
 def enter_layer(
     walker: Walker, model: Stack | TranslationTransformer, words: Axis, seen: Axis | None, h: str, layer: int
 ) -> tuple[str, MultiHeadAttention, ALiBi | None]:
@@ -173,7 +183,7 @@ def enter_layer(
     if isinstance(model, Stack):
         stack, call, norm, own = "blocks", "layer(h)", "attention_norm", model.blocks[layer]
         assert isinstance(own, Block)
-        attention, bias = own.attention, own.bias
+        attention, bias = walked_attention(own), own.bias
     elif seen is None:
         stack, call, norm, own = "encoder", "layer(h, None)", "around_attention.norm", model.encoder[layer]
         assert isinstance(own, EncoderLayer)

@@ -21,7 +21,7 @@ from regard_lab.models.encoder import ClassesHead, WordsHead
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer, Residual
 from regard_lab.walkthrough.heads import Naming, every_head
-from regard_lab.walkthrough.inputs import embed_run
+from regard_lab.walkthrough.inputs import embed_run, walked_attention
 from regard_lab.walkthrough.layer import Scene, give_layer, give_slopes
 from regard_lab.walkthrough.steps import Axis, Walker, numbered
 
@@ -242,7 +242,7 @@ def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
         parts = (
             Part(
                 "attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
-                partial(attend, stage, block.attention, tag, kind, bias=block.bias),
+                partial(attend, stage, walked_attention(block), tag, kind, bias=block.bias),
             ),
             Part(
                 "feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",
