@@ -20,6 +20,7 @@ from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.latents import LatentSizes
 from regard_lab.conversion.report import Uptrained
 from regard_lab.conversion.uptraining import Uptraining
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
 from regard_lab.training import (
@@ -43,7 +44,7 @@ from regard_lab.training.recipes import (
     TranslationTraining,
 )
 from regard_lab.training.recipes.choosing import SIZES
-from regard_lab.training.recipes.recipe import check_still_there, share_of_work
+from regard_lab.training.recipes.recipe import check_still_there
 
 MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
 RESUME = (
@@ -234,7 +235,7 @@ def latent(
     out: Annotated[Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")],
     given: Mapping[str, Any],
     rope_dim: Annotated[
-        int | None, Option("--rope-dim", min=0, help="Rotated numbers of a token. [default: a quarter of the keys]")
+        int | None, Option("--rope-dim", min=0, help="Rotated numbers of a token. [default: as many]")
     ] = None,
     as_json: Json = False,
 ) -> None:

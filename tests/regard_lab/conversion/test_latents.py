@@ -1,16 +1,14 @@
 """Keys and values become latents: exact where nothing is dropped, otherwise what is dropped and nothing else."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
 from regard.errors import ArgumentError, UnsupportedError
-from regard.positions import frequencies
 from regard_lab.conversion import LatentSizes, load_latent, with_latents
 from regard_lab.conversion.heads import KeySpace
-from regard_lab.conversion.latents import Axes, choose_pairs, compressed, factorised
+from regard_lab.conversion.latents import compressed, contributions, factorised, principal_axes
 from regard_lab.conversion.own_models import PROVENANCE_FILE, difference, projections_of
 from regard_lab.models import LanguageModel, TextEncoder
 
@@ -73,47 +71,50 @@ def test_it_is_saved_trained_and_continued_and_keeps_half_the_bytes(tmp_path):
     assert all(one.grad is not None and one.grad.isfinite().all() for one in loaded.parameters())
 
 
-def test_pairs_that_are_not_kept_lose_their_rotation_and_nothing_else():
+def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
     """The layer's scores from complex numbers: head by head, pair by pair, axis by axis."""
     made = model(layers=1)
-    layer, space = (
-        projections_of(made, "blocks.0.attention", made.state_dict()),
-        KeySpace(made.blocks[0].attention.positions),
-    )
-    moment = torch.eye(25, dtype=torch.float64)
-    axes, turns = Axes.of(layer, moment, space), frequencies(4, 10_000.0, torch.device("cpu"))
-    torch.testing.assert_close(axes.mix @ axes.mix.mH, torch.eye(3, dtype=torch.complex128).expand(2, 3, 3))
-    kept = choose_pairs({"0": axes}, turns, 6)
-    assert len(set(kept)) == 3
-    weights = factorised(layer, moment, space, axes, kept, 18)
-    q = weights["to_q"].unflatten(0, (6, 10))
-    keys = weights["to_latent"]
-    own = torch.randn(25, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))  # two inputs
-    i, j = 9, 2  # their positions
-    first, second = own.T
+    layer = projections_of(made, "blocks.0.attention")
+    space, moment = KeySpace(made.blocks[0].attention.positions), torch.eye(25, dtype=torch.float64)
+    rows, rest = principal_axes(layer, moment, space)
+    every = rows.flatten(0, 2)
+    torch.testing.assert_close(every @ every.T, torch.eye(12, dtype=torch.float64))
+    mix = torch.complex(rows[:, :, 0].unflatten(-1, (3, 4))[..., :2], rows[:, :, 1].unflatten(-1, (3, 4))[..., :2])
+    kept = torch.tensor([[True, False, False], [True, False, True]])
+    weights = factorised(layer, moment, (rows, rest), kept, 18)
+    x, y = torch.randn(2, 25, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    turns = (9 - 2) * torch.tensor([1.0, 0.01], dtype=torch.float64)  # angles between positions 9 and 2
+    latents = weights["to_latent"] @ y
     for head in range(6):
         group, wanted = head // 2, 0.0
         for c in range(2):
-            one = torch.complex(layer.q[head, c] @ first, layer.q[head, c + 2] @ first)
-            others = torch.complex(layer.k[:, c] @ second, layer.k[:, c + 2] @ second)
+            q = torch.complex(layer.q[head, c] @ x, layer.q[head, c + 2] @ x)
+            keys = torch.complex(layer.k[:, c] @ y, layer.k[:, c + 2] @ y)
             for axis in range(3):
-                read = axes.mix[c, axis, group].conj() * (axes.mix[c, axis] @ others)
-                angle = (j - i) * turns[c] if (c, axis) in kept else torch.zeros(())
-                wanted += float((one.conj() * read * torch.exp(1j * angle.double())).real)
-        mine, latents = q[head] @ first, keys @ second
+                of_axis = mix[c, axis, :, c]
+                angle = turns[c] if kept[c, axis] else torch.zeros_like(turns[c])
+                wanted += float((q.conj() * of_axis[group].conj() * (of_axis @ keys) * torch.exp(1j * angle)).real)
+        mine = weights["to_q"].unflatten(0, (6, 10))[head] @ x
         plain = mine[:4] @ weights["to_k"].unflatten(0, (6, 4))[head] @ latents[:18]
-        pairs = [torch.complex(each[:3], each[3:]) for each in (mine[4:], latents[18:])]
-        frequency = torch.stack([turns[c] for c, _ in kept])
-        rotated = (pairs[0].conj() * pairs[1] * torch.exp(1j * (j - i) * frequency)).real.sum()
-        assert (plain + rotated) * 10**-0.5 == pytest.approx(wanted / 2, abs=1e-12)
+        one, other = (torch.complex(each[:3], each[3:]) for each in (mine[4:], latents[18:]))
+        rotated = (one.conj() * other * torch.exp(1j * turns[[0, 1, 1]])).real.sum()
+        assert float((plain + rotated) * 10**-0.5) == pytest.approx(wanted / 2, abs=1e-12)
 
 
-def test_the_pairs_that_stay_rotated_turn_far_and_are_read():
-    still = Axes(*(torch.zeros(0) for _ in range(3)), contribution=torch.tensor([[1.0, 0.5], [1.0, 0.9]]).double())
-    fast_and_slow = torch.tensor([1.0, 1e-4], dtype=torch.float64)
-    assert choose_pairs({"0": still}, fast_and_slow, 4) == [(0, 0), (0, 1)]
-    louder = replace(still, contribution=torch.tensor([[1.0, 0.0], [1e9, 0.9]]).double())
-    assert choose_pairs({"0": still, "1": louder}, fast_and_slow, 4) == [(0, 0), (1, 0)]
+def test_the_numbers_that_stay_rotated_are_those_that_are_large_and_read():
+    made = model(layers=1, kv_heads=1)
+    with torch.no_grad():
+        attention = made.blocks[0].attention
+        attention.to_k.weight[[0, 2]] *= 9  # of pair 0, which no head reads
+        attention.to_q.weight.view(6, 4, 24)[:, [0, 2]] /= 99
+    layer = projections_of(made, "blocks.0.attention")
+    moment = torch.eye(25, dtype=torch.float64)
+    rows, _ = principal_axes(layer, moment, KeySpace(attention.positions))
+    found = contributions(layer, moment, rows)
+    pairs = [[0, 2], [1, 3]]
+    wanted = [layer.k[0, pair].square().sum() * layer.q[:, pair].square().sum() for pair in pairs]
+    torch.testing.assert_close(found[:, 0], torch.stack(wanted))
+    assert with_latents(made, 4, 2).config.rope_frequencies == (0.01,)
 
 
 def test_latents_have_the_least_weighted_error_of_all_of_their_size():
@@ -124,13 +125,12 @@ def test_latents_have_the_least_weighted_error_of_all_of_their_size():
     for size in (4, 5):
         root = torch.randn(size, size, dtype=torch.float64, generator=numbers)
         weights.append(root @ root.T)
-    scaled = [
-        one / (one @ part @ moment @ part.T).trace() for one, part in zip(weights, rows.split([4, 5]), strict=True)
-    ]
+    parts = rows.split([4, 5])
+    scaled = [one / (one @ part @ moment @ part.T).trace() for one, part in zip(weights, parts, strict=True)]
     of_both = torch.block_diag(*scaled)
     values = torch.linalg.svdvals(torch.linalg.cholesky(of_both).T @ rows @ torch.linalg.cholesky(moment))
     for size in (1, 3, 6):
-        down, up = compressed(rows, moment, tuple(weights), size)
+        down, up = compressed(parts, tuple(weights), moment, size)
         assert (down.shape, up.shape) == ((size, 7), (9, size))
         lost = up @ down - rows
         error = float((of_both @ lost @ moment @ lost.T).trace())
@@ -147,8 +147,8 @@ def test_a_text_chooses_better_latents_than_none():
 
 
 REFUSED = [
-    ({}, (13, 12), ArgumentError, "latent_dim is 13; beside 12 rotated numbers a token has 12 numbers"),
-    ({}, (8, 14), ArgumentError, "rope_dim is 14; 3 key/value heads have 6 pairs"),
+    ({}, (13, 12), ArgumentError, "latent_dim is 13; beside 12 rotated numbers the keys and values of a token have 12"),
+    ({}, (8, 14), ArgumentError, "rope_dim is 14; the keys of a token have 12 rotated numbers"),
     ({}, (8, 0), ArgumentError, "give an even number from 2 to 12"),
     ({"positions": "alibi"}, (8, 2), ArgumentError, "give an even number from 0 to 0"),
     ({"mechanism": "linear", "positions": "none"}, (8, None), UnsupportedError, "latents compute softmax"),
