@@ -39,7 +39,7 @@ from regard_lab.conversion.own_models import (
     load_original,
     moments_of,
     projections_of,
-)  # fmt: skip
+)
 from regard_lab.models import LanguageModel
 
 FLOOR = 1e-5  # least weight of an error, relative to the mean, so that no number is forgotten
@@ -57,16 +57,10 @@ class LatentSizes:
         """(latent_dim, rope_dim) for a layer with so many numbers in all keys and all values of a token."""
         latent, rope = whole("latent_dim", self.latent_dim, 1), self.rope_dim
         rope = min(keys, latent + latent % 2) * rotary if rope is None else whole("rope_dim", rope, 0)
-        least, most = 2 * rotary, keys * rotary
-        if rope % 2 or not least <= rope <= most:
+        if rope % 2 or not 2 * rotary <= rope <= keys * rotary or latent > keys - rope + values:
             raise ArgumentError(
-                f"rope_dim is {rope}; the keys of a token have {most} rotated numbers, in pairs: give an even number "
-                f"from {least} to {most}"
-            )
-        if latent > keys - rope + values:
-            raise ArgumentError(
-                f"latent_dim is {latent}; beside {rope} rotated numbers the keys and values of a token have "
-                f"{keys - rope + values}, with which nothing is lost: give at most that"
+                f"latent_dim is {latent} and rope_dim {rope}; a token has {keys} numbers in keys and {values} in "
+                f"values: give an even rope_dim from {2 * rotary} to {keys * rotary}, and latent_dim up to the rest"
             )
         return latent, rope
 
@@ -84,16 +78,10 @@ def principal_axes(layer: Projections, moment: torch.Tensor, space: KeySpace) ->
     k = torch.complex(layer.k[:, first], layer.k[:, second]).transpose(0, 1)  # (pairs, kv_heads, dim + 1)
     mix = torch.linalg.eigh(k @ moment.to(k.dtype) @ k.mH).eigenvectors.flip(-1).mH
     rows = layer.k.new_zeros(len(pairs), heads, 2, heads, size)
-    for part, dims, numbers in (
-        (0, first, mix.real),
-        (0, second, -mix.imag),
-        (1, first, mix.imag),
-        (1, second, mix.real),
-    ):
-        rows[at, :, part, :, dims] = numbers
-    return rows.flatten(-2), torch.eye(heads * size, dtype=rows.dtype).unflatten(0, (heads, size))[:, rest].flatten(
-        0, 1
-    )
+    rows[at, :, 0, :, first], rows[at, :, 0, :, second] = mix.real, -mix.imag
+    rows[at, :, 1, :, first], rows[at, :, 1, :, second] = mix.imag, mix.real
+    alone = torch.eye(heads * size, dtype=rows.dtype).unflatten(0, (heads, size))[:, rest]
+    return rows.flatten(-2), alone.flatten(0, 1)
 
 
 def contributions(layer: Projections, moment: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -197,10 +185,8 @@ def load_latent(folder: str | Path, sizes: LatentSizes, *, calibration: Calibrat
     keys, values = _numbers(model)
     wide = deepcopy(model).double()
     lossless = LatentSizes(values, keys) if model.config.positions == "rotary" else LatentSizes(keys + values)
-    exact = within_rounding(
-        difference(_converted(wide, lossless, moments), wide),
-        "latents that lose nothing change the outputs of the model",
-    )
+    largest = difference(_converted(wide, lossless, moments), wide)
+    exact = within_rounding(largest, "latents that lose nothing change the outputs of the model")
     other = _converted(model, sizes, moments)
     record = {"conversion": "latent", "latent_dim": other.config.latent_dim, "rope_dim": other.config.rope_dim}
     kept = other.config.latent_dim + (other.config.rope_dim or 0)

@@ -135,24 +135,18 @@ class Uptraining:
         config, folder, out = self.config, Path(folder), Path(out)
         self._check(folder, out)
         method = method_of(config.method, config.texts or None)
-        if isinstance(to, LatentSizes):
-            if config.method is not None or is_hugging_face(folder):
-                raise UnsupportedError(
-                    "latents have no methods of pooling, and are made of our own language models, not of folders of "
-                    "Hugging Face; leave --method out, and give a run of: regard train language-model"
-                )
-            load = partial(load_latent, folder, to)
-        else:
-            load = partial(load_converted, folder, to, method)
+        sizes, kv_heads = (to, 0) if isinstance(to, LatentSizes) else (None, to)
+        if sizes and is_hugging_face(folder):
+            raise UnsupportedError(f"{folder} is a folder of Hugging Face; latents are made of our own language models")
+        load = partial(load_latent, folder, sizes) if sizes else partial(load_converted, folder, kv_heads, method)
+        if not config.texts and sizes:
+            (converted := load()).save(out)
+            return self._reported(Uptrained(converted.report), folder, out, converted)
         if not config.texts:
-            if isinstance(to, LatentSizes):
-                (converted := load()).save(out)
-                return self._reported(Uptrained(converted.report), folder, out, converted)
-            report = convert_kv_heads(folder, out, to, method=method, tell=self.tell)
+            report = convert_kv_heads(folder, out, kv_heads, method=method, tell=self.tell)
             return self._reported(Uptrained(report), folder, out)
         if is_hugging_face(folder):
-            assert isinstance(to, int)
-            return self._convert_folder(folder, out, to, method)
+            return self._convert_folder(folder, out, kv_heads, method)
         saved, model = load_original(folder)
         trained = (read_settings(folder) or {}).get("block")  # ids in a row, if the folder is a run of ours
         config = replace(config, block=config.block or (trained if isinstance(trained, int) else None))
@@ -162,8 +156,7 @@ class Uptraining:
             for index in range(CALIBRATION_BATCHES):
                 task.loss(model, task.batch(index))
 
-        calibrated = method == "align" or isinstance(to, LatentSizes)
-        converted = load(calibration=read_batches if calibrated else None)
+        converted = load(calibration=read_batches if sizes or method == "align" else None)
         measured = agreement_on_task(converted.before, converted.after, task)
         if not measured.ids:
             raise ArgumentError("--text is too short: none of it is left to measure on")

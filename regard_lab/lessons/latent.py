@@ -11,38 +11,32 @@ import torch
 
 import regard as rg
 from regard_lab.seeing.canvas import FAINT, INK, KEY, QUERY, VALUE
-from regard_lab.teaching import ROUNDING, figure, holds, largest, normal, seeded, table
+from regard_lab.teaching import ROUNDING, figure, holds, largest, normal, seeded
 
 DIM, HEADS, SIZE, HELD = 256, 8, 32, 2048  # HELD: words in a cache
 LATENT, ROPE = 4 * SIZE, SIZE // 2  # the proportions of DeepSeek-V2
 sizes = {"head_dim": SIZE, "latent_dim": LATENT, "rope_dim": ROPE, "pattern": "causal"}
-layers = {
-    "multi-head": rg.MultiHeadAttention(DIM, HEADS),
-    "grouped-query, 2 groups": rg.MultiHeadAttention(DIM, HEADS, kv_heads=2),
-    "multi-query": rg.MultiHeadAttention(DIM, HEADS, kv_heads=1),
-    "latent": seeded(SEED, rg.LatentAttention, DIM, HEADS, **sizes),
-}
+latent = seeded(SEED, rg.LatentAttention, DIM, HEADS, **sizes)
+NAMES = {8: "multi-head", 2: "grouped-query, GQA-2", 1: "multi-query"}
+layers = {name: rg.MultiHeadAttention(DIM, HEADS, kv_heads=n) for n, name in NAMES.items()} | {"latent": latent}
 caches = {name: layer.new_cache(1, "static", HELD, "float32").nbytes for name, layer in layers.items()}
-numbers = {name: count // HELD // 4 for name, count in caches.items()}
 
 with figure(
     "What a layer keeps of a word", 8.0, 2.4,
-    "Numbers that 8 heads of 32 keep of each word. Latent attention keeps one vector c, from which keys and values of "
-    "all heads are computed, and one rotated key r that all heads share.",
+    f"Numbers that {HEADS} heads of {SIZE} keep of each word, and the cache of {HELD:,} words (float32). Latent "
+    "attention keeps a vector c, from which keys and values of all heads are computed, and a rotated key r for all.",
 ) as drawing:  # fmt: skip
     axes = drawing.subplots()
-    for height, (name, count) in enumerate(reversed(numbers.items())):
-        parts = [(LATENT, QUERY, "c"), (ROPE, KEY, "r")]
-        if name != "latent":
-            parts = [(SIZE, *each) for each in ((KEY, "k"), (VALUE, "v")) for _ in range(count // SIZE // 2)]
+    for height, (name, count) in enumerate(reversed(caches.items())):
+        parts = [(SIZE, *each) for each in ((KEY, "k"), (VALUE, "v")) for _ in range(count // HELD // SIZE // 8)]
         start = 0
-        for width, colour, letter in parts:
+        for width, colour, letter in [(LATENT, QUERY, "c"), (ROPE, KEY, "r")] if name == "latent" else parts:
             axes.barh(height, width, 0.6, start, color=colour, edgecolor="white")
             axes.text(start + width / 2, height, letter, color="white", ha="center", va="center", fontsize=9)
             start += width
-        axes.text(start + 6, height, f"{count}", color=INK, va="center", fontsize=9.5)
-    axes.set_yticks(range(4), [*reversed(numbers)], fontsize=9.5, color=INK)
-    axes.set(xlim=(0, 560), xticks=[])
+        axes.text(start + 6, height, f"{start}: {count // 1024:,} KiB", color=INK, va="center", fontsize=9.5)
+    axes.set_yticks(range(4), [*reversed(caches)], fontsize=9.5, color=INK)
+    axes.set(xlim=(0, 640), xticks=[])
     axes.spines[:].set_visible(False)
     axes.tick_params(color=FAINT, length=0)
 
@@ -55,23 +49,7 @@ with figure(
 # $$
 #
 # Rotary positions turn keys. A rotation between $q_h$ and $U_h c$ would differ for every word, so it is in a key $r$ of
-# its own, which all heads share. Caches of 2,048 words:
-
-# %%
-for heads in (4, 8, 16):
-    layer = rg.LatentAttention(256, heads, latent_dim=128, rope_dim=16, head_dim=32)
-    print(heads, layer.new_cache(batch=1, kind="static", capacity=2048).nbytes)
-
-# %% tags=["folded"]
-step = layers["latent"].plan(batch=1, q_len=1, held=HELD)
-table(
-    f"A cache of {HELD:,} words in one layer (dim {DIM}, float32)", ("", "numbers of a word", "cache", "of multi-head"),
-    [(name, count, f"{caches[name] // 1024:,} KiB", f"{count / numbers['multi-head']:.0%}")
-     for name, count in numbers.items()],
-)  # fmt: skip
-
-# %% [markdown]
-# ## Nothing is expanded
+# its own, which all heads share.
 #
 # To compute keys and values of all heads from all latents in every step would cost more than the cache saves. But
 #
@@ -80,8 +58,7 @@ table(
 # $$
 #
 # so the query is projected to the latents instead, and the mean of latents to a value: the matrices are **absorbed**.
-# This is attention with one key/value head, whose values are the first numbers of its keys. `regard` takes the cheaper
-# form:
+# This is attention with one key/value head, whose values are the first numbers of its keys. The cheaper form is taken:
 
 # %%
 layer = rg.LatentAttention(256, 8, latent_dim=128, rope_dim=16, head_dim=32, pattern="causal")
@@ -90,8 +67,6 @@ print(torch.allclose(layer(x, form="absorbed"), layer(x, form="expanded"), atol=
 print(layer.plan(batch=1, q_len=1, held=2048))
 
 # %% [markdown]
-# ## From grouped heads to latents
-#
 # Every grouped-query layer is a latent one with as many numbers: its keys are the rotated part, its values the latent.
 # With fewer numbers something is lost: `regard convert latent` keeps those that a text needs, and measures the loss.
 
@@ -110,33 +85,23 @@ print(model.start(ids).nbytes, same.start(ids).nbytes, half.start(ids).nbytes)
 # ## Claims
 
 # %% tags=["claims"]
-x = normal(SEED, 1, 12, DIM)
+x, step = normal(SEED, 1, 12, DIM), latent.plan(batch=1, q_len=1, held=HELD)
 with torch.no_grad():
-    forms = [layers["latent"](x, form=form) for form in ("absorbed", "expanded")]
+    forms = [latent(x, form=form) for form in ("absorbed", "expanded")]
     far, near = (largest(other(ids) - model(ids)) for other in (half, same))
 kept = [one.start(ids).nbytes for one in (model, same, half)]
-holds(
-    "The cache of latents does not grow with the number of heads.",
-    len({rg.LatentAttention(DIM, n, **sizes).new_cache(1, "static", HELD, "float32").nbytes for n in (1, 8, 64)}) == 1,
-    f"{caches['latent']:,} bytes with 1, 8 and 64 heads",
-)
-holds(
-    "With the proportions of DeepSeek-V2 it is as large as that of 2.25 key/value heads.",
-    caches["latent"] * 8 == caches["multi-head"] * 2.25, f"{numbers['latent']} numbers, {2 * SIZE} of one head",
-)  # fmt: skip
+by_heads = {rg.LatentAttention(DIM, n, **sizes).new_cache(1, "static", HELD).nbytes for n in (1, 8, 64)}
+holds("The cache of latents does not grow with the number of heads.",
+      by_heads == {caches["latent"]}, f"{caches['latent']:,} bytes with 1, 8 and 64 heads")  # fmt: skip
+holds("With the proportions of DeepSeek-V2 it is as large as that of 2.25 key/value heads.",
+      caches["latent"] * 8 == caches["multi-head"] * 2.25, f"{caches['latent'] // HELD} bytes of a word")  # fmt: skip
 holds("Absorbed and expanded give the same output.", largest(forms[0] - forms[1]) < 1e-12, ROUNDING)
-holds(
-    "A step of decoding costs far less absorbed than expanded.",
-    step.form == "absorbed" and step.absorbed.flops * 10 < step.expanded.flops,
-    f"{step.absorbed.flops / 1e6:.1f} instead of {step.expanded.flops / 1e6:.1f} million operations",
-)
-holds(
-    "A grouped-query model is a latent one with as many numbers.",
-    near < 1e-12 and kept[0] == kept[1], f"{kept[1]:,} bytes, {ROUNDING}",
-)  # fmt: skip
-holds(
-    "With half of them its outputs change.", far > 1e-3 and kept[0] == 2 * kept[2], f"{far:.2g} with {kept[2]:,} bytes"
-)
+holds("A step of decoding costs far less absorbed than expanded.",
+      step.form == "absorbed" and step.absorbed.flops * 10 < step.expanded.flops,
+      f"{step.absorbed.flops / 1e6:.1f} instead of {step.expanded.flops / 1e6:.1f} million operations")  # fmt: skip
+holds("A grouped-query model is a latent one with as many numbers.",
+      near < 1e-12 and kept[0] == kept[1], f"{kept[1]:,} bytes, {ROUNDING}")  # fmt: skip
+holds("With half of them its outputs change.", far > 1e-3 and kept[0] == 2 * kept[2], f"by {far:.2g}")
 
 # %% [markdown]
 # Source: DeepSeek-V2, 2024 (section 2.1, table 1, appendix C); from grouped heads: TransMLA, Meng et al. 2025; MHA2MLA,

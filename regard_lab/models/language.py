@@ -24,7 +24,7 @@ from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
-from regard_lab.models.layers import NORMS, Block, new_norm
+from regard_lab.models.layers import NORMS, Attention, Block, new_norm
 from regard_lab.models.state import LayerCaches, frugal_kind
 from regard_lab.text.vocabularies import PAD
 
@@ -146,7 +146,9 @@ class LanguageConfig(Settings):
         if self.latent_dim is not None and self.positions == "rotary" and self.rope_dim is None:
             filled["rope_dim"] = 2 * max(1, (self.head_dim or self.dim // self.heads) // 4)
         if self.rope_frequencies is not None:
-            filled["rope_frequencies"] = tuple(self.rope_frequencies)
+            filled["rope_frequencies"] = tuple(
+                of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list")
+            )
         filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default")
         if filled["hidden_dim"] == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
@@ -169,35 +171,19 @@ class LanguageConfig(Settings):
         assert self.head_dim is not None
         if self.heads % self.kv_heads:
             raise ArgumentError(f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it")
-        if self.latent_dim is not None:
-            self._check_latents()
-        elif (self.rope_dim, self.rope_frequencies) != (None, None):
-            raise ArgumentError("rope_dim and rope_frequencies belong to latent attention; give latent_dim too")
-        elif self.positions == "rotary" and self.head_dim % 2:
-            raise ArgumentError(f"rotary rotates pairs, and head_dim is {self.head_dim}; it must be even")
+        rotary, latent = self.positions == "rotary", self.latent_dim is not None
+        if latent:
+            self.check_sizes("latent_dim", *["rope_dim"] * rotary)
+        if latent and self.kv_heads != self.heads:
+            raise ArgumentError(f"kv_heads is {self.kv_heads}, and latents have all {self.heads} heads; leave it out")
+        if (self.rope_dim or self.rope_frequencies) and not (latent and rotary):
+            raise ArgumentError("rope_dim and rope_frequencies need latent_dim and rotary positions; leave them out")
+        rotated = (self.rope_dim or 0) if latent else self.head_dim
+        if rotary and rotated % 2:
+            name = "rope_dim" if latent else "head_dim"
+            raise ArgumentError(f"rotary rotates pairs, and {name} is {rotated}; it must be even")
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
-
-    def _check_latents(self) -> None:
-        self.check_sizes("latent_dim")
-        rotary = self.positions == "rotary"
-        if rotary:
-            self.check_sizes("rope_dim")
-        if rotary != (self.rope_dim is not None) or (self.rope_dim or 0) % 2:
-            raise ArgumentError(
-                f"rope_dim is {self.rope_dim} and positions are {self.positions!r}; a rotated part has rotary "
-                f"positions and pairs, so give an even number with them, and none without"
-            )
-        if self.rope_frequencies is not None and 2 * len(self.rope_frequencies) != self.rope_dim:
-            raise ArgumentError(
-                f"rope_dim is {self.rope_dim}, and there are {count_of(len(self.rope_frequencies), 'frequencies')}; "
-                f"give one for each pair"
-            )
-        if self.kv_heads != self.heads:
-            raise ArgumentError(
-                f"kv_heads is {self.kv_heads}; latents have keys and values of all {count_of(self.heads, 'heads')}, so "
-                f"leave it out"
-            )
 
     def _check_attention(self, pattern: Pattern, mechanism: Mechanism) -> None:
         """Refuse a pattern or mechanism that a model of this config cannot have."""
@@ -273,21 +259,17 @@ class Stack(TextModel):
 
 def new_block(config: LanguageConfig, layer: int) -> Block:
     """The block of a layer, counted from 0."""
-    rotary = config.positions == "rotary"
-    shared: dict[str, Any] = {
+    rotary = Rotary(config.rotary_base, frequencies=config.rope_frequencies) if config.positions == "rotary" else None
+    options: dict[str, Any] = {
         "head_dim": config.head_dim, "pattern": config.pattern_of(layer), "dropout": config.attention_dropout,
-        "projection_bias": config.biases,
+        "positions": rotary, "projection_bias": config.biases,
     }  # fmt: skip
-    attention: MultiHeadAttention | LatentAttention
     if config.latent_dim is None:
-        positions = Rotary(config.rotary_base) if rotary else None
-        shared |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer), "positions": positions}
-        attention = MultiHeadAttention(config.dim, config.heads, **shared)
+        options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
+        attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
     else:
-        shared |= {"positions": Rotary(config.rotary_base, frequencies=config.rope_frequencies)} if rotary else {}
-        shared |= {"latent_dim": config.latent_dim, "rope_dim": config.rope_dim or 0}
-        shared |= {"latent_norms": config.latent_norms, "epsilon": config.epsilon}
-        attention = LatentAttention(config.dim, config.heads, **shared)
+        options |= {name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")}
+        attention = LatentAttention(config.dim, config.heads, rope_dim=config.rope_dim or 0, **options)
     feed_forward = FeedForward(config.dim, config.hidden_dim, config.activation, config.dropout, config.biases)
     return Block(
         attention,
@@ -328,7 +310,7 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, PAD), starts
 
 
-def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention | LatentAttention) -> bool:
+def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
     """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
 
     A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and

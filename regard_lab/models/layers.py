@@ -14,6 +14,7 @@ from regard.patterns import Pattern
 
 NORMS = ("rms", "layer")
 NORM_PLACES = ("pre", "post")  # before each part, or after it
+Attention = MultiHeadAttention | LatentAttention
 Part = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attention: MultiHeadAttention | LatentAttention,
+        attention: Attention,
         feed_forward: FeedForward,
         *,
         norm: str,

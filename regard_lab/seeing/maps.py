@@ -478,10 +478,10 @@ def _rows_of(
 ) -> torch.Tensor:
     """The weights (heads, chosen words, words) of one layer."""
     if isinstance(attention, LatentAttention) or attention.to_k is None:
-        reason = f"{attention.mechanism.declared} compares all queries with each other"
-        if isinstance(attention, LatentAttention):
-            reason = "latent attention is computed for all rows of a text"
-        raise UnsupportedError(f"{reason}, so some rows cannot be computed by themselves; give a shorter text")
+        raise UnsupportedError(
+            f"{attention.mechanism.declared} compares all queries with each other, or keeps latents, so some rows "
+            f"cannot be computed by themselves; give a shorter text"
+        )
     options = {name: value for name, value in options.items() if name in ("pattern", "bias")}
     context, parts = attention.project_context(x), []
     for _, places in chosen:

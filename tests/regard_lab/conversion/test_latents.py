@@ -147,10 +147,11 @@ def test_a_text_chooses_better_latents_than_none():
 
 
 REFUSED = [
-    ({}, (13, 12), ArgumentError, "latent_dim is 13; beside 12 rotated numbers the keys and values of a token have 12"),
-    ({}, (8, 14), ArgumentError, "rope_dim is 14; the keys of a token have 12 rotated numbers"),
-    ({}, (8, 0), ArgumentError, "give an even number from 2 to 12"),
-    ({"positions": "alibi"}, (8, 2), ArgumentError, "give an even number from 0 to 0"),
+    ({}, (13, 12), ArgumentError, "latent_dim is 13 and rope_dim 12; a token has 12 numbers in keys and 12 in values"),
+    ({}, (8, 14), ArgumentError, "give an even rope_dim from 2 to 12"),
+    ({}, (8, 5), ArgumentError, "rope_dim 5"),
+    ({}, (8, 0), ArgumentError, "from 2 to 12"),
+    ({"positions": "alibi"}, (8, 2), ArgumentError, "from 0 to 0"),
     ({"mechanism": "linear", "positions": "none"}, (8, None), UnsupportedError, "latents compute softmax"),
     ({"latent_dim": 5, "kv_heads": None}, (8, 4), UnsupportedError, "has latent attention already"),
 ]
@@ -168,12 +169,12 @@ def test_what_has_no_such_latents_is_refused_in_words(options, sizes, error, wor
     ("options", "words"),
     [
         ({"latent_dim": 0}, "latent_dim is 0"),
-        ({"latent_dim": 8, "kv_heads": 3}, "kv_heads is 3; latents have keys and values of all 6 heads"),
-        ({"latent_dim": 8, "rope_dim": 3}, "rope_dim is 3"),
-        ({"latent_dim": 8, "positions": "alibi", "rope_dim": 4}, "rope_dim is 4 and positions are 'alibi'"),
-        ({"latent_dim": 8, "rope_dim": 4, "rope_frequencies": (1.0,)}, "rope_dim is 4, and there are 1 frequency"),
+        ({"latent_dim": 8, "kv_heads": 3}, "kv_heads is 3, and latents have all 6 heads"),
+        ({"latent_dim": 8, "rope_dim": 3}, "rope_dim is 3; it must be even"),
+        ({"latent_dim": 8, "positions": "alibi", "rope_dim": 4}, "need latent_dim and rotary positions"),
+        ({"latent_dim": 8, "rope_frequencies": 3}, "rope_frequencies"),
         ({"latent_dim": 8, "mechanism": "linear"}, "latent attention is softmax"),
-        ({"rope_dim": 4}, "give latent_dim too"),
+        ({"rope_dim": 4}, "need latent_dim and rotary"),
     ],
 )
 def test_settings_that_no_latents_have_are_refused(options, words):

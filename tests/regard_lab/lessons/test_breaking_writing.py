@@ -33,8 +33,8 @@ def test_grouped(monkeypatch):
 def test_latent():
     by_head = ("DIM, n, **sizes)", "DIM, n, **{**sizes, 'latent_dim': n})")
     narrower = ("LATENT, ROPE = 4", "LATENT, ROPE = 3")
-    other = ('layers["latent"](x, form=form)', 'layers["latent"](x if form == "absorbed" else x.flip(1), form=form)')
-    prompt = ("q_len=1, held=HELD)\ntable", "q_len=HELD)\ntable")
+    other = ("latent(x, form=form) for", 'latent(x if form == "absorbed" else x.flip(1), form=form) for')
+    prompt = ("q_len=1, held=HELD", "q_len=HELD")
     claims = "The cache of latents", "With the proportions", "Absorbed and expanded", "A step of decoding"
     assert starting(failing("latent", by_head, narrower, other, prompt), *claims)
     fewer = ("latent_dim=16, rope_dim=16)", "latent_dim=15, rope_dim=16)")
