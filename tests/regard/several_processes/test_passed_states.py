@@ -22,6 +22,9 @@ MECHANISMS = {
     "performer": m.Performer(features=8, seed=0),
     "random feature": m.RandomFeature(6, seed=1),
     "gated random feature": m.RandomFeature(6, gated=True, seed=1),
+    "retention": m.Retention(),
+    "kimi delta": m.KimiDelta(),
+    "shared gated delta": m.GatedDelta(),
 }
 
 
@@ -29,11 +32,17 @@ def tensors(count: int, name: str) -> dict[str, torch.Tensor]:
     """Whole q, k, v, the gradient of the output, and for gates a number for each key."""
     length, numbers = sum(LENGTHS[count]), torch.Generator().manual_seed(3)
     sizes = {"q": (4, 5), "k": (2, 5), "v": (2, 3), "grad": (4, 3)}
+    if "shared" in name:  # two value heads share a query and a key head
+        sizes |= {"q": (1, 5), "k": (1, 5), "grad": (2, 3)}
     drawn = {
         one: torch.randn(2, heads, length, dim, generator=numbers, dtype=torch.float64)
         for one, (heads, dim) in sizes.items()
     }
-    if "gated" in name:
+    if "delta" in name:
+        shape = (2, 2, length, 5) if "kimi" in name else (2, 2, length)
+        drawn["log_decay"] = -torch.rand(shape, generator=numbers, dtype=torch.float64)
+        drawn["strength"] = torch.rand(1, 2, length, generator=numbers, dtype=torch.float64) / 5
+    elif "gated" in name:
         drawn["gate"] = torch.rand(1, 2, length, generator=numbers, dtype=torch.float64) * 0.5 + 0.4
     return drawn
 
@@ -45,8 +54,8 @@ def options(name: str, padded: bool) -> dict[str, Any]:
 
 def computed(call: Any, given: dict[str, torch.Tensor]) -> dict[str, Any]:
     leaves = {name: x.clone().requires_grad_() for name, x in given.items() if name != "grad"}
-    parameters = {"parameters": {"gate": leaves["gate"]}} if "gate" in leaves else {}
-    output = call(leaves["q"], leaves["k"], leaves["v"], **parameters)
+    parameters = {name: x for name, x in leaves.items() if name not in ("q", "k", "v")}
+    output = call(leaves["q"], leaves["k"], leaves["v"], parameters=parameters or None)
     (output * given["grad"]).sum().backward()
     return {"output": output.detach(), **{name: x.grad for name, x in leaves.items()}}
 
@@ -136,7 +145,7 @@ def refusing(changed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"mechanism": m.Softmax()}, "is for mechanisms of features"),
+        ({"mechanism": m.Softmax()}, "is for mechanisms with a state"),
         ({"pattern": "full"}, "computes causal or causal & key_span, not full"),
         ({"layout": "zigzag"}, "needs layout='contiguous'"),
         ({"backend": "linear"}, "form='state' from sums"),
