@@ -242,6 +242,8 @@ class Losses:
         if self.uptrained is not None:
             share = self.recovered
             back = "" if share is None else f": {share:.0%} of what was lost is back"
+            if share is not None and share < 0:
+                back = ": more than before them; try another learning rate"
             if share is not None and share > 1:
                 back = ": lower than before, since these steps also trained what the first training left"
             remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"

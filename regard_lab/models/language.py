@@ -176,7 +176,7 @@ class LanguageConfig(Settings):
             self.check_sizes("latent_dim", *["rope_dim"] * rotary)
         if latent and self.kv_heads != self.heads:
             raise ArgumentError(f"kv_heads is {self.kv_heads}, and latents have all {self.heads} heads; leave it out")
-        if (self.rope_dim or self.rope_frequencies) and not (latent and rotary):
+        if not (latent and rotary) and (self.rope_dim is not None or self.rope_frequencies is not None):
             raise ArgumentError("rope_dim and rope_frequencies need latent_dim and rotary positions; leave them out")
         rotated = (self.rope_dim or 0) if latent else self.head_dim
         if rotary and rotated % 2:

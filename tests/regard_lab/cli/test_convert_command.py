@@ -219,3 +219,13 @@ def test_latents_are_calibrated_measured_trained_and_reported(files, tmp_path):
         folder = tmp_path / model if model == "small" else files / model
         answer = regard("convert", "latent", folder, "--latent-dim", 8, "--out", tmp_path / "no")
         assert (answer.returncode, words in answer.stderr) == (2, True), answer.stderr
+
+
+def test_a_model_with_latents_is_trained_from_the_start_and_writes(files, tmp_path):
+    run, sizes = tmp_path / "run", ("--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--latent-dim", 12)
+    data = ("--data", files / "text.txt", "--out", run, "--steps", 4, "--block", 24, "--cpu")
+    assert regard("train", "language-model", *data, *sizes).returncode == 0
+    config = LanguageModel.load(run).config
+    assert (config.latent_dim, config.rope_dim) == (12, 4)
+    answers = [regard("generate", run, "the bird", "--max-tokens", 4, "--cache", kind) for kind in ("dynamic", "paged")]
+    assert [answer.returncode for answer in answers] == [0, 0], answers[0].stderr
