@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,6 @@ from regard_lab.conversion.report import (
     ConversionReport,
     Speed,
     Uptrained,
-    UptrainingBudget,
     WatchedModel,
     agreement_of_folders,
     agreement_on_task,
@@ -48,7 +47,7 @@ from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import Tokeniser
 from regard_lab.text.translation_data import load_translation_data
-from regard_lab.training import Progress, Task, TrainingConfig, TrainingResult, check_run_folder, train
+from regard_lab.training import Task, TrainingConfig, TrainingResult, check_run_folder, train
 from regard_lab.training.checkpoint import read_run
 from regard_lab.training.config import setting
 from regard_lab.training.engine import Batch
@@ -57,12 +56,10 @@ from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_
 from regard_lab.training.recipes.recipe import RunConfig, Tell, silent
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import TranslationTask
+from regard_lab.training.record import Showing
 
 CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
 SHARE = 0.5  # of the loss of a distillation that comes from the original's predictions
-
-Showing = Callable[[], AbstractContextManager[Progress | None]]
-"""Makes a context that gives a function for the events of a training."""
 
 
 class Uptraining:
@@ -210,8 +207,7 @@ class Uptraining:
                 [converted.before, converted.after] if converted else [load_original(each)[1] for each in (folder, out)]
             )
             speeds = speeds_of(*models)
-        suggested = UptrainingBudget(done.report.parameters.before, trained_tokens(folder))
-        ConversionReport(done, suggested, speeds).write(Path(self.config.report))
+        ConversionReport(done, trained_tokens(folder), speeds).write(Path(self.config.report))
         return done
 
     def _train(self, converted: Converted, task: Task, out: Path) -> TrainingResult:

@@ -28,7 +28,7 @@ from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting
 from regard_lab.training.loop import TrainingResult
-from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
+from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.recipe import (
     SOME,
     Recipe,
@@ -85,8 +85,7 @@ class LanguageModelTraining(Recipe):
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         assert isinstance(self.config, self.Config)
-        more = stack_settings(requested.budget, self.config.block)
-        return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
+        return self.choose_stack(amount, requested, self.config.block)
 
     def check_early(self, requested: Requested) -> None:
         super().check_early(requested)
