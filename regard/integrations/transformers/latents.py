@@ -131,7 +131,7 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     `past_key_values` to the model or to `generate`; crop and reorder it as any cache of transformers.
 
     Raises:
-        UnsupportedError: no layer of the model keeps latents in a growing cache.
+        UnsupportedError: no layer of the model keeps latents alone in a growing cache.
 
     >>> import transformers
     >>> from regard.integrations.transformers import attach
@@ -152,8 +152,8 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     ]
     if not any(isinstance(layer, LatentLayer) for layer in cache.layers):
         raise UnsupportedError(
-            f"no layer of {type(model).__name__} keeps latents in a growing cache; use the model's own cache, and "
-            f"attach(model) before this if its attention is latent"
+            f"no layer of {type(model).__name__} keeps latents alone in a growing cache (some keep keys of an indexer "
+            f"too); use the model's own cache, and attach(model) before this if its attention is latent"
         )
     return cache
 

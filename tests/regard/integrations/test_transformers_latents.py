@@ -29,6 +29,7 @@ KINDS = (
     "glm_moe_dsa", "hy_v4", "kimi_k25", "kimi_linear", "longcat_flash", "minicpm3", "mistral4", "mistral_large4_text",
     "youtu",
 )  # fmt: skip
+INDEXED = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # their caches keep keys of an indexer too
 QUICK = ("deepseek_v3", "mistral4", "minicpm3")
 EVERY = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS]
 
@@ -63,13 +64,17 @@ def test_logits_gradients_and_words_are_those_of_eager_attention(kind):
             assert forms(attach(model, check=False), checks.inputs_of(family, "left")[0]) == {form}
             assert max(checks.logits(family, model, padding) for padding in ("left", "right")) <= checks.TOLERANCE
             assert checks.gradients(family, model) <= checks.GRADIENTS
-    assert checks.same_tokens(family, model, "greedy")
+    assert not hasattr(model, "generate") or checks.same_tokens(family, model, "greedy")
 
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_our_cache_writes_the_words_of_theirs(kind):
     family = family_of(kind)
     model = attach(family.model())
+    if kind in INDEXED or not hasattr(model, "generate"):
+        with pytest.raises(rg.UnsupportedError, match="latents alone"):
+            latent_cache(model)
+        return
     inputs, _ = checks.inputs_of(family, "left")
     options = {**inputs, "max_new_tokens": 80, "do_sample": False, "disable_compile": True}
     with torch.no_grad():
@@ -151,5 +156,5 @@ def test_detach_gives_back_the_modules_and_other_models_have_no_latents():
     model = deepseek()
     assert any(EXPAND in module.__dict__ for module in model.modules())
     assert not any(EXPAND in module.__dict__ for module in detach(model).modules())
-    with pytest.raises(rg.UnsupportedError, match="keeps latents"):
+    with pytest.raises(rg.UnsupportedError, match="keeps latents alone"):
         latent_cache(model)
