@@ -67,10 +67,10 @@ struct Sums {
   }
 };
 
-// Whether queries are packed as panels and keys are read as they lie: where rows are fewer than the numbers of a key, and
-// fill their registers, that is less work than to pack the keys.
+// Whether queries are packed as panels and keys are read as they lie: where rows are fewer than keys and than the numbers of
+// a key, and fill their registers, that is less work than to pack the keys.
 static bool packs_queries(const rg_call &c, int rows) {
-  return FEW < rows && 2 * rows <= c.head_dim && up(rows, W) - rows <= W / 3;
+  return FEW < rows && 2 * rows <= c.head_dim && 4L * rows <= c.keys && up(rows, W) - rows <= W / 3;
 }
 
 struct ForwardRoom {  // what one thread needs for a stack
