@@ -24,9 +24,9 @@ Graph = dict[str, set[str]]
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
 BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
     "regard": 30_800,
-    "regard_lab": 37_500,  # without bench
+    "regard_lab": 37_950,  # without bench
     "benchmarks": 7_780,  # with regard_lab.bench
-    "tests": 50_500,
+    "tests": 50_720,
 }
 LONGEST_FILE = 600
 
