@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
 from regard_lab.cli.console import check_page_name, check_picture_name, note, out
@@ -22,18 +21,27 @@ from regard_lab.cli.running import remark_on_training
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
-from regard_lab.decoding.loading import load_with_tokeniser
-from regard_lab.models import LanguageModel, TextEncoder
+from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.seeing import draw_attention, draw_maps, look
-from regard_lab.seeing.explorer import Exploration, compared, explore_text, explore_translation, to_page
+from regard_lab.seeing.explorer import (
+    Exploration,
+    compared,
+    explore_model,
+    explore_text,
+    explore_translation,
+    reason_against,
+    to_page,
+)
 from regard_lab.seeing.explorer.page import walk_to_answer
 from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
 from regard_lab.seeing.explorer.server import Ask, ExplorerServer
-from regard_lab.seeing.lenses.erasing import LONGEST_WORD, Changed, text_with_word, with_word
+from regard_lab.seeing.lenses.contrast import find_contrast, find_place
+from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
-from regard_lab.text.seen_words import SeenWords
+from regard_lab.training.recipes.classification import CLASSES_FILE
 from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
@@ -63,6 +71,12 @@ def view(
     second: Annotated[
         str | None, Option(metavar="TEXT", help="Compare with another sentence, of this run or that of --with.")
     ] = None,
+    with_model: Annotated[
+        bool, Option("--model/--no-model", help="Put the model into the page, which then computes by itself.")
+    ] = True,
+    int8: Annotated[
+        bool, Option("--int8", help="Store its weights in 8 bits: a quarter of the size, and less exact.")
+    ] = False,
     port: Annotated[int, Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
     browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
@@ -77,8 +91,27 @@ def view(
     for ending, path in pictures.items():
         check_picture_name(path, ending)
     check_goes_with_why(why, {"--instead": instead, "--place": place})
+    if int8 and not with_model:
+        raise ArgumentError("--int8 stores the model of the page, and --no-model leaves it out; give one of them")
     opened = open_run(run, why, words_instead(instead), place)
-    if (words := len(text.split())) >= MANY_WORDS and (export is not None or not pictures):
+    for path in pictures.values():
+        _draw(opened, text, path)
+    if export is None and pictures:
+        return
+    if with_model and with_run is None and second is None and opened.play is not None:
+        exploration = opened.play(text, "int8" if int8 else None)
+        if export is not None:
+            page = to_page(replace(exploration, walk=opened.walk(text)))
+            page.save(export)
+            held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
+            note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
+        else:
+            _serve(ExplorerServer(exploration, port=port, asks=opened.asks()), browser)
+        return
+    if with_model:
+        other = "it compares, and pages that compare contain no model" if opened.play else opened.unplayed
+        note(f"the page is written without its model: {other}")
+    if (words := len(text.split())) >= MANY_WORDS:
         note(
             f"the text has {words} words, which are read again many times to explain what is written; this may take "
             f"minutes. --png draws the attention alone, in seconds"
@@ -95,27 +128,31 @@ def view(
         title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
         return compared(exploration, other.read(second or text, None if second else exploration), title)
 
-    for path in pictures.values():
-        _draw(opened, text, path)
     if export is not None:
         to_page(replace(read(text), walk=opened.walk(text))).save(export)
         note(f"the page is {export}; it needs no network")
-    elif not pictures:
-        server = ExplorerServer(
-            read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
-        )
-        _serve(server, browser)
+        return
+    server = ExplorerServer(
+        read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
+    )
+    _serve(server, browser)
 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run that reads texts, and what a page may ask about them."""
+    """A run that reads texts, and what a page may ask about them.
+
+    Args:
+        play: makes a page that contains the model, of a text and a precision; None where `unplayed` says why not.
+    """
 
     run: Path
     label: str
     read: Reading
     translator: Translator | None
     change: ChangeWord | None = None
+    play: Callable[[str, str | None], Exploration] | None = None
+    unplayed: str = ""
 
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""
@@ -146,29 +183,11 @@ class OpenedRun:
         """What the local page may ask for, by its name."""
         asks: dict[str, Ask] = {"walk": lambda body: walk_to_answer(self.walk(body["text"]))}
         if self.change is not None:
-            asks["change"] = lambda body: changed_to_json(self._change(body))
+            change = self.change
+            asks["change"] = lambda body: changed_to_json(
+                change(body["text"], body.get("place", -1), body.get("word", ""))
+            )
         return asks
-
-    def _change(self, body: Mapping[str, Any]) -> Changed:
-        """What the model does with one word replaced; a word that does not occur in the training data is refused."""
-        word = body.get("word", "")
-        if isinstance(word, str):
-            _check_word(word, None if self.translator is None else self.translator.words)
-        assert self.change is not None
-        return self.change(body["text"], body.get("place", -1), word)
-
-
-def _check_word(word: str, seen: SeenWords | None) -> None:
-    """Refuse a word that is too long, or that does not occur in the training data."""
-    if len(word) > LONGEST_WORD:
-        raise ArgumentError(f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}")
-    if seen is None or not (unknown := seen.unknown(word)):
-        return
-    near = get_close_matches(unknown[0].lower(), sorted(seen.words), n=3)
-    known = f"like it are {', '.join(near)}" if near else f"it knows {count_of(len(seen.words), 'words', ',')}"
-    raise ArgumentError(
-        f"the model does not know the word {unknown[0]!r}, which does not occur in its training data; {known}"
-    )
 
 
 def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
@@ -187,19 +206,21 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
     if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
         _check_no_why(why, run, saved.kind)
         model = (LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder).from_saved(saved, str(run))
-        change = partial(text_with_word, model, tokeniser) if isinstance(model, LanguageModel) else None
-        return OpenedRun(
-            run, "Text", lambda text, like: explore_text(model, tokeniser, text, title=tidy(text)), None, change
-        )
+        words, reason = seen_words_of(saved, run), reason_against(model)
+        classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
+
+        def play(text: str, precision: str | None) -> Exploration:
+            return explore_model(model, tokeniser, text, words, classes=classes, precision=precision)
+
+        read = lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))  # noqa: E731
+        return OpenedRun(run, "Text", read, None, None, None if reason else play, reason or "")
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
-
-    def change_word(text: str, place: int, word: str) -> Changed:
-        (translation,) = translator.translate([text])
-        return with_word(translator.model, translator.tokeniser, text, translation.ids, place, word)
-
+    reason = reason_against(translator.model)
     asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
-    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, change_word)
+    play_translation = None if reason else partial(_playing, translator, asked)
+    reading = _translating(translator, asked)
+    return OpenedRun(run, "Sentence", reading, translator, None, play_translation, reason or "")
 
 
 def _open_pretrained(folder: Path) -> OpenedRun:
@@ -211,7 +232,8 @@ def _open_pretrained(folder: Path) -> OpenedRun:
     def read(text: str, like: Exploration | None) -> Exploration:
         return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True)
 
-    return OpenedRun(folder, "Text", read, None, partial(change_pretrained, model, tokenizer))
+    reason = "pages compute models of regard_lab, and this is one of Hugging Face"
+    return OpenedRun(folder, "Text", read, None, partial(change_pretrained, model, tokenizer), unplayed=reason)
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:
@@ -242,6 +264,24 @@ def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
         return replace(exploration, notes=(*exploration.notes, *notes), written_text=written)
 
     return read
+
+
+def _playing(translator: Translator, asked: Mapping[str, Any], text: str, precision: str | None) -> Exploration:
+    """A page that contains a translator; the word of --why is shown first."""
+    model = translator.model
+    assert isinstance(model, TranslationTransformer)
+    (translation,) = translator.translate([text])
+    first = None
+    if asked:
+        at = find_place(translator.tokeniser, text, translation.ids, asked["of"], asked["place"])
+        word = translator.tokeniser.words(list(translation.ids))[at][0]
+        if asked["instead_of"]:  # a word that cannot stand there is refused
+            find_contrast(translator.tokeniser, text, translation.ids, **asked)
+        first = {"word": word, "place": at, "others": list(asked["instead_of"]) or None}
+    return explore_model(
+        model, translator.tokeniser, text, translator.words, target_ids=translation.ids, precision=precision,
+        asked=first, pronouns=PRONOUNS,
+    )  # fmt: skip
 
 
 def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:

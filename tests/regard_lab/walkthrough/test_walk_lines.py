@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from walk_cases import CASES, SENTENCE, case, check_lines, given
 
 from regard.errors import ArgumentError, RegardError
@@ -97,17 +96,6 @@ def test_self_causal_and_cross_attention_equal_pytorch_s_module(kind):
     torch.testing.assert_close(found["output"], output[0], rtol=0, atol=1e-6)
     followed = {"self": 0, "causal": 1, "cross": 0}[kind]
     torch.testing.assert_close(found["alpha"], weights[0, followed, found.word], rtol=0, atol=1e-6)
-
-
-def test_grouped_heads_equal_pytorch_s_fused_call():
-    found = case("grouped")
-    q, k, v = found["Q"][None], found["K"][None], found["V"][None]
-    assert (q.shape[1], k.shape[1]) == (6, 2)
-    contexts = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0]
-    torch.testing.assert_close(found["all_contexts"], contexts, rtol=0, atol=1e-6)
-    torch.testing.assert_close(found["contexts"], contexts[4], rtol=0, atol=1e-6)
-    output = contexts.transpose(0, 1).flatten(1) @ given(found)["W_o"].T
-    torch.testing.assert_close(found["output"], output, rtol=0, atol=1e-6)
 
 
 def by_pairs(found, score):
