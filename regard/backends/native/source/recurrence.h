@@ -11,7 +11,7 @@
 // Matrices lie row by row, an odd number of cache lines apart, so that their rows do not share a set of the cache.
 
 constexpr int SOLVED = 6;  // rows of the system that are solved together, with every register alike
-constexpr int RC = RG_CHUNK, DIRECT = 16, RM = W == 16 ? 8 : 6, LINE = 64 / (int)sizeof(real), RS = RC + LINE;
+constexpr int RC = RG_CHUNK, DIRECT = 16, RM = W == 16 ? 8 : 6, RS = RC + LINE;
 
 // c[M][NR] = weight[i] c + s (a b); a[i * ai + k * ak], b[k * bk + column]. No weight: c is overwritten.
 template <int M>
