@@ -10,26 +10,28 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
-from regard_lab.cli.console import check_page_name, check_picture_name, note, out
+from regard_lab.cli.console import check_page_name, check_picture_name, counting_passes, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
-from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
+from regard_lab.cli.translate import Instead, Place, check_goes_with_why, show_relevance, words_instead
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.models import LanguageModel, TextEncoder
-from regard_lab.seeing import draw_attention, draw_maps, look
+from regard_lab.seeing import LENSES, Relevance, draw_attention, draw_maps, draw_relevance, look, relevance
 from regard_lab.seeing.explorer import Exploration, compared, explore_text, explore_translation, to_page
 from regard_lab.seeing.explorer.page import walk_to_answer
 from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
 from regard_lab.seeing.explorer.server import Ask, ExplorerServer
 from regard_lab.seeing.lenses.erasing import LONGEST_WORD, Changed, text_with_word, with_word
+from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
@@ -48,14 +50,27 @@ def view(
     export: Annotated[
         Path | None, Option(metavar="FILE.html", help="Write a page that needs no network, instead of serving it.")
     ] = None,
-    png: Annotated[
-        Path | None, Option(metavar="FILE.png", help="Draw the attention weights, instead of serving the page.")
+    pictures: Annotated[
+        list[Path] | None,
+        Option(
+            "--picture",
+            "--png",
+            "--svg",
+            metavar="FILE",
+            help="Draw the attention weights as PNG, SVG or PDF, instead of serving the page.",
+        ),
     ] = None,
-    svg: Annotated[
-        Path | None, Option(metavar="FILE.svg", help="Draw them as vector graphics, instead of serving the page.")
+    why: Annotated[
+        str | None, Option(metavar="WORD", help="The word that is shown first; or with --lens, a class.")
     ] = None,
-    why: Annotated[str | None, Option(metavar="WORD", help="The written word that is shown first.")] = None,
     instead: Instead = None,
+    lens: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help=f"Print what a word that the model chose depends on, instead of a page: {', '.join(LENSES)}.",
+        ),
+    ] = None,
     place: Place = None,
     with_run: Annotated[
         Path | None, Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion.")
@@ -67,21 +82,25 @@ def view(
     browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
     """Explore the attention of a trained model, and what each word that it wrote depends on."""
-    pictures = {ending: path for ending, path in ((".png", png), (".svg", svg)) if path is not None}
     if not text.strip():
         raise ArgumentError("the TEXT is empty; give a sentence")
     if second is not None and not second.strip():
         raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
     if export is not None:
         check_page_name(export)
-    for ending, path in pictures.items():
-        check_picture_name(path, ending)
-    check_goes_with_why(why, {"--instead": instead, "--place": place})
+    for path in pictures or ():
+        check_picture_name(path)
+    if lens is None:
+        check_goes_with_why(why, {"--instead": instead, "--place": place})
+    if lens is not None:
+        check_options(lens)
+        _print_relevance(relevance_of(run, text, why, words_instead(instead), place, lens), pictures)
+        return
     opened = open_run(run, why, words_instead(instead), place)
     if (words := len(text.split())) >= MANY_WORDS and (export is not None or not pictures):
         note(
             f"the text has {words} words, which are read again many times to explain what is written; this may take "
-            f"minutes. --png draws the attention alone, in seconds"
+            f"minutes. --picture draws the attention alone, in seconds"
         )
     general = opened.without_question()
     other = general if with_run is None else open_run(with_run)
@@ -95,16 +114,51 @@ def view(
         title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
         return compared(exploration, other.read(second or text, None if second else exploration), title)
 
-    for path in pictures.values():
+    for path in pictures or ():
         _draw(opened, text, path)
     if export is not None:
-        to_page(replace(read(text), walk=opened.walk(text))).save(export)
+        with counting_passes("explaining words", opened.model, other.model):
+            page = to_page(replace(read(text), walk=opened.walk(text)))
+        page.save(export)
         note(f"the page is {export}; it needs no network")
     elif not pictures:
         server = ExplorerServer(
             read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
         )
         _serve(server, browser)
+
+
+def relevance_of(
+    run: Path, text: str, why: str | None, others: Sequence[str], place: int | None, lens: Any
+) -> Relevance:
+    """What a word that a model chose for a text depends on, or a class; by default its last word."""
+    if is_hugging_face(run):
+        with needed("transformers", "a Hugging Face folder", "transformers"):
+            from regard.integrations.transformers import load_folder
+            from regard_lab.seeing.transformers import pretrained_relevance
+        return pretrained_relevance(*load_folder(run), text, why, others, lens, place=place)
+    saved, tokeniser = load_with_tokeniser(run)
+    if saved.kind == TextEncoder.KIND:
+        raise ArgumentError(f"--lens is for words that a model writes, and {run} holds a {saved.kind}; leave it out")
+    model: Any
+    source, ids = None, tokeniser.encode(text)
+    if saved.kind == LanguageModel.KIND:
+        model = LanguageModel.from_saved(saved, str(run))
+    else:
+        translator = Translator.load(run)
+        (translation,) = translator.translate([text])
+        model, source, ids = translator.model, text, list(translation.ids)
+    if not (words := tokeniser.words(ids)):
+        raise ArgumentError("the model wrote nothing, so there is nothing to explain; give another text")
+    why, place = (words[-1][0], len(words) - 1) if why is None else (why, place)
+    return relevance(model, tokeniser, source, ids, why, others, lens, place=place)
+
+
+def _print_relevance(found: Relevance, pictures: Sequence[Path] | None) -> None:
+    show_relevance(found)
+    for path in pictures or ():
+        draw_relevance(found, path)
+        note(f"the words with their relevance are drawn in {path}")
 
 
 @dataclass(frozen=True)
@@ -115,10 +169,14 @@ class OpenedRun:
     label: str
     read: Reading
     translator: Translator | None
+    model: torch.nn.Module
     change: ChangeWord | None = None
+    general: OpenedRun | None = None
 
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""
+        if self.general is not None:
+            return self.general
         return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
 
     def walk(self, text: str) -> ShownWalk:
@@ -180,8 +238,7 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
             of the written words it is if it occurs more than once.
     """
     if is_hugging_face(run):
-        _check_no_why(why, run, "model of Hugging Face")
-        return _open_pretrained(run)
+        return _open_pretrained(run, why, others, place)
     saved, tokeniser = load_with_tokeniser(run)
     note(remark_on_training(run))
     if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
@@ -189,7 +246,7 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
         model = (LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder).from_saved(saved, str(run))
         change = partial(text_with_word, model, tokeniser) if isinstance(model, LanguageModel) else None
         return OpenedRun(
-            run, "Text", lambda text, like: explore_text(model, tokeniser, text, title=tidy(text)), None, change
+            run, "Text", lambda text, like: explore_text(model, tokeniser, text, title=tidy(text)), None, model, change
         )
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
@@ -199,19 +256,21 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
         return with_word(translator.model, translator.tokeniser, text, translation.ids, place, word)
 
     asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
-    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, change_word)
+    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, translator.model, change_word)
 
 
-def _open_pretrained(folder: Path) -> OpenedRun:
+def _open_pretrained(folder: Path, why: str | None, others: Sequence[str], place: int | None) -> OpenedRun:
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
         from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
     model, tokenizer = load_folder(folder)
 
-    def read(text: str, like: Exploration | None) -> Exploration:
-        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True)
+    def read(text: str, like: Exploration | None, **asked: Any) -> Exploration:
+        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True, **asked)
 
-    return OpenedRun(folder, "Text", read, None, partial(change_pretrained, model, tokenizer))
+    general = OpenedRun(folder, "Text", read, None, model, partial(change_pretrained, model, tokenizer))
+    asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
+    return replace(general, read=partial(read, **asked), general=general)
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:

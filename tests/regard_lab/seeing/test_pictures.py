@@ -123,7 +123,7 @@ def test_places_no_picture_can_go_to_are_refused(tmp_path, draw):
     maps = random_maps(words(2), words(2))
     with pytest.raises(ArgumentError, match="nowhere, does not exist"):
         draw(maps, tmp_path / "nowhere" / "maps.png")
-    with pytest.raises(ArgumentError, match=r"maps\.jpg; pictures are PNG or SVG"):
+    with pytest.raises(ArgumentError, match=r"maps\.jpg; pictures are PNG, SVG or PDF"):
         draw(maps, tmp_path / "maps.jpg")
     assert not list(tmp_path.iterdir())
 
