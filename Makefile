@@ -99,7 +99,6 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/python benchmarks/lesson_reports.py
 	$(BIN)/python benchmarks/translation_speed.py
 	$(BIN)/python benchmarks/native_kernel.py
-	$(BIN)/python benchmarks/without_kernel.py
 
 # The wheel is made from the source distribution, so that both are known to be whole.
 wheel: $(READY)               ## dist/: a source distribution, and a wheel with the compiled kernel

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.report import trained
 from regard.storage.tensors import save_tensors
 from regard_lab.teaching.captions import SCENES, Caption, Denoiser, drawn, sample, shown, word_numbers
 from regard_lab.teaching.report import REPORTS, write_report
-from regard_lab.training import TrainingConfig, train
 
 BATCH = 32
 SILENT = 0.1  # share of pictures whose caption is withheld in training
@@ -71,15 +71,12 @@ class Drawing:
         return {"data": "captioned pictures", "batch": BATCH, "silent": SILENT}
 
 
-def trained(reads: bool, steps: int, run: Path) -> tuple[Denoiser, float]:
+def new_denoiser(reads: bool, steps: int, run: Path) -> tuple[Denoiser, float]:
     """A denoiser trained in a folder, or continued there, and the CPU seconds of its training."""
     torch.manual_seed(0)
     model = Denoiser(reads=reads)
-    config = TrainingConfig(
-        steps=steps, learning_rate=3e-3, warmup_steps=100, schedule="cosine", weight_decay=0.01, gradient_clip=1.0,
-        betas=(0.9, 0.99), validate_every=steps, save_every=250, log_every=100,
-    )  # fmt: skip
-    result = train(model, Drawing(), config, run, resume=True, cpu=True)
+    settings = {"gradient_clip": 1.0, "betas": (0.9, 0.99), "save_every": 250, "log_every": 100}
+    result = trained(model, Drawing(), steps, 3e-3, 0, 100, run, **settings)
     print(f"{run}: {result.steps} steps, loss {result.train_loss}, {result.cpu_seconds:.0f} CPU seconds", flush=True)
     return model.eval(), result.cpu_seconds
 
@@ -107,12 +104,12 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.run.mkdir(parents=True, exist_ok=True)
-    model, seconds = trained(True, asked.steps, asked.run / "reads")
+    model, seconds = new_denoiser(True, asked.steps, asked.run / "reads")
     size = sum(weight.numel() for weight in model.parameters())
     halves = {name: weight.half() for name, weight in model.state_dict().items()}
     seal = save_tensors(REPORTS / "caption.safetensors", halves, {"lesson": "caption"})
     model.load_state_dict({name: weight.float() for name, weight in halves.items()})  # measure what is stored
-    without, without_seconds = trained(False, asked.steps * 2 // 5, asked.run / "reads_not")
+    without, without_seconds = new_denoiser(False, asked.steps * 2 // 5, asked.run / "reads_not")
     held_out = [one for scene in HELD_OUT for one in (scene, scene.reversed)] * PICTURES
     seen = [one for scene in TRAINED[::3] for one in (scene, scene.reversed)]
     edited = {part: [caption.changed(part)[0] for caption in held_out] for part in PARTS}

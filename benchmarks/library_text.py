@@ -13,7 +13,9 @@ import hashlib
 import re
 import sysconfig
 import textwrap
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +60,8 @@ def library_documents() -> list[Document]:
     """All documents in the order of their names, each paragraph once."""
     seen: set[str] = set()
     documents = []
-    for name, texts in [*_modules(), *_chapters()]:
+    modules = [(name, docstrings(tree)) for name, tree in library_modules()]
+    for name, texts in [*modules, *_chapters()]:
         kept = []
         for text in texts:
             for paragraph in prose(text):
@@ -88,18 +91,22 @@ def prose(text: str) -> Iterator[str]:
             yield plain
 
 
-def _modules() -> Iterator[tuple[str, list[str]]]:
+def library_modules() -> Iterator[tuple[str, ast.Module]]:
+    """The modules of the standard library, parsed, in the order of their names."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root)
         if OTHERS & set(name.parts) or name.parts[0].startswith("config-"):
             continue
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
-            continue
-        found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, DOCUMENTED))
-        yield name.as_posix(), [text for text in found if text]
+        with suppress(SyntaxError, ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield name.as_posix(), ast.parse(path.read_bytes())
+
+
+def docstrings(tree: ast.Module) -> list[str]:
+    """The docstrings of a module, its classes and its functions."""
+    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, DOCUMENTED))
+    return [text for text in found if text]
 
 
 def _chapters() -> Iterator[tuple[str, list[str]]]:

@@ -20,13 +20,12 @@ import torch
 
 from benchmarks.library_text import PARTS, Document, library_documents
 from benchmarks.relation_scores import Gathered, relation_figures, sentence_figures, spread, texts_of
-from benchmarks.report import RESULTS, options
+from benchmarks.report import RESULTS, options, trained
 from regard_lab.bench.report import markdown_table
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.teaching.report import REPORTS, write_report
 from regard_lab.text import Tokeniser
-from regard_lab.training import TrainingConfig, TrainingResult, train
 from regard_lab.training.recipes import LanguageTask, MaskedWordTask
 from regard_lab.training.record import Validated
 
@@ -68,31 +67,13 @@ def new_model(kind: str, recipe: RelationsRecipe, vocab_size: int) -> LanguageMo
     return TextEncoder(EncoderConfig(**sizes))
 
 
-def trained(
-    kind: str,
-    recipe: RelationsRecipe,
-    tokeniser: Tokeniser,
-    parts: dict[str, list[str]],
-    folder: Path,
-    minutes: float | None,
-) -> tuple[LanguageModel | TextEncoder, TrainingResult]:
-    """The trained model of a kind with its result; a training that was stopped continues."""
-    model = new_model(kind, recipe, tokeniser.vocab_size)
-    texts = parts["train"], parts["valid"], tokeniser
-    steps = recipe.causal_steps if kind == "causal" else recipe.encoder_steps
-    task = (
-        LanguageTask(*texts, block=LENGTH, batch_tokens=recipe.batch_tokens, seed=SEED)
-        if kind == "causal"
-        else MaskedWordTask(*texts, longest=LENGTH, batch_tokens=recipe.batch_tokens, seed=SEED)
-    )
-    config = TrainingConfig(
-        steps=steps, learning_rate=recipe.learning_rate, warmup_steps=min(100, steps // 5), schedule="cosine",
-        weight_decay=0.01, validate_every=max(1, steps // 4), seed=SEED, minutes=minutes,
-    )  # fmt: skip
-    result = train(model, task, config, folder, kind=model.KIND, resume=True, cpu=True, progress=print_validation)
-    if result.stopped == "interrupted":
-        raise SystemExit("interrupted before the training was complete; run the command again to continue")
-    return model, result
+def new_task(
+    kind: str, recipe: RelationsRecipe, texts: tuple[list[str], list[str], Tokeniser]
+) -> LanguageTask | MaskedWordTask:
+    """What the model of a kind learns: texts to learn from and to validate on, and their tokeniser."""
+    if kind == "causal":
+        return LanguageTask(*texts, block=LENGTH, batch_tokens=recipe.batch_tokens, seed=SEED)
+    return MaskedWordTask(*texts, longest=LENGTH, batch_tokens=recipe.batch_tokens, seed=SEED)
 
 
 def print_validation(event: Any) -> None:
@@ -102,18 +83,17 @@ def print_validation(event: Any) -> None:
 
 
 def measure(
-    kind: str,
-    recipe: RelationsRecipe,
-    tokeniser: Tokeniser,
-    documents: list[Document],
-    work: Path,
-    minutes: float | None,
+    kind: str, recipe: RelationsRecipe, tokeniser: Tokeniser, documents: list[Document], work: Path
 ) -> dict[str, Any]:
     """Train the model of a kind, or load it, and score its heads."""
     parts = {part: [one for one in documents if one.part == part] for part in PARTS}
-    texts = {part: [one.text for one in parts[part]] for part in parts}
-    model, result = trained(kind, recipe, tokeniser, texts, work, minutes)
-    untrained = new_model(kind, recipe, tokeniser.vocab_size)
+    train, validate = ([one.text for one in parts[part]] for part in ("train", "valid"))
+    model, untrained = (new_model(kind, recipe, tokeniser.vocab_size) for _ in range(2))
+    steps = recipe.causal_steps if kind == "causal" else recipe.encoder_steps
+    result = trained(
+        model, new_task(kind, recipe, (train, validate, tokeniser)), steps, recipe.learning_rate, SEED,
+        min(100, steps // 5), work, print_validation, validate_every=max(1, steps // 4), save_every=None,
+    )  # fmt: skip
     valid, test = (
         Gathered(
             (model, untrained), tokeniser, spread(list(texts_of(parts[part], tokeniser, LENGTH - 2)), recipe.texts)
@@ -146,7 +126,6 @@ def main() -> None:
     parser = options(__doc__, out=HERE)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--work", type=Path, default=Path("runs/relations"), help="trained models; made if missing")
-    parser.add_argument("--minutes", type=float, help="the most wall-clock minutes of each training; no cap by default")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     recipe = QUICK if asked.quick else RelationsRecipe()
@@ -157,7 +136,7 @@ def main() -> None:
     for kind in asked.kinds:
         kept = asked.work / f"{kind}.json"
         if not kept.exists():
-            measured = measure(kind, recipe, tokeniser, documents, asked.work / kind, asked.minutes)
+            measured = measure(kind, recipe, tokeniser, documents, asked.work / kind)
             kept.write_text(json.dumps(measured), encoding="utf-8")
         figures["models"][kind] = json.loads(kept.read_text(encoding="utf-8"))
     asked.out.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from regard_lab.bench.results import environment
-from regard_lab.training import TrainingConfig, TrainingResult, train
+from regard_lab.training import Progress, TrainingConfig, TrainingResult, train
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -53,15 +53,17 @@ def write(folder: Path, name: str, content: dict[str, Any], page: Iterable[str])
 
 
 def trained(
-    model: torch.nn.Module, task: Any, steps: int, rate: float, seed: int, warmup: int | None = None
-) -> TrainingResult:
-    """Train in place, down to a learning rate of zero."""
+    model: torch.nn.Module, task: Any, steps: int, rate: float, seed: int, warmup: int | None = None,
+    folder: Path | None = None, progress: Progress | None = None, **settings: Any,
+) -> TrainingResult:  # fmt: skip
+    """Train in place, down to a learning rate of zero; in a folder, a training that was stopped continues."""
+    given = {"validate_every": steps, "save_every": steps, **settings}
     config = TrainingConfig(
         steps=steps, learning_rate=rate, warmup_steps=steps // 10 if warmup is None else warmup, schedule="cosine",
-        weight_decay=0.01, validate_every=steps, save_every=steps, seed=seed,
+        weight_decay=0.01, seed=seed, **given,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(model, task, config, folder, cpu=True)
+    with tempfile.TemporaryDirectory() as aside:
+        result = train(model, task, config, folder or aside, resume=folder is not None, cpu=True, progress=progress)
     if result.stopped == "interrupted":
         raise SystemExit("interrupted before the training was complete")
     return result

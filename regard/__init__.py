@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard.functional import attention_detail as attention_detail
     from regard.functional import merge_attention as merge_attention
     from regard.functional import plan_attention as plan_attention
+    from regard.layers import LatentAttention as LatentAttention
     from regard.layers import MultiHeadAttention as MultiHeadAttention
     from regard.layers import record_attention as record_attention
     from regard.layers.caches import GrowingCache as GrowingCache
@@ -50,7 +51,7 @@ _HOMES = {
     "regard.functional": "attention plan_attention attention_detail merge_attention",
     "regard.core.result": "top_keys weights_of",
     "regard.core.plan": "AttentionDetail Plan",
-    "regard.layers": "MultiHeadAttention record_attention",
+    "regard.layers": "MultiHeadAttention LatentAttention record_attention",
     "regard.layers.caches": "GrowingCache StaticCache RingCache RecurrentState load_cache",
     "regard.errors": "RegardError ArgumentError ShapeError KeywordError UnsupportedError DataError CheckpointError "
     "NotFoundError OccupiedError MissingPackageError",

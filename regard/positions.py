@@ -111,6 +111,8 @@ class Rotary:
         dims: number of leading dimensions to rotate, even; None for all.
         pairs: which dimensions form pair c: "halves" c and c + dims / 2 (Llama, GPT-NeoX), "neighbours" 2c and
             2c + 1 (the paper, GPT-J). Weights trained with one do not fit the other.
+        frequencies: the angle of each pair at position 1, in place of those of the base; dims is then twice their
+            number.
 
     Source: RoFormer, Su et al. 2021, section 3.2.2.
 
@@ -122,8 +124,17 @@ class Rotary:
     base: float = 10_000.0
     dims: int | None = None
     pairs: str = "halves"
+    frequencies: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.frequencies is not None:
+            each = tuple(real("a frequency of Rotary", one) for one in self.frequencies)
+            if self.dims not in (None, 2 * len(each)) or not each:
+                raise ArgumentError(
+                    f"Rotary has {len(each)} frequencies, one for each pair, and dims {self.dims}; leave dims out"
+                )
+            object.__setattr__(self, "frequencies", each)
+            object.__setattr__(self, "dims", 2 * len(each))
         object.__setattr__(self, "base", checked_base("Rotary", self.base))
         if self.dims is not None:
             object.__setattr__(self, "dims", whole("Rotary's dims", self.dims))
@@ -150,7 +161,7 @@ class Rotary:
                 f"(batch, length)"
             )
         dims = self._dims_of(x)
-        angles = positions[..., None].double() * frequencies(dims, self.base, x.device)  # (.., length, dims / 2)
+        angles = self._angles(positions, dims, x.device)  # (.., length, dims / 2)
         if positions.dim() == 2:
             angles = angles[:, None]  # (batch, 1, length, dims / 2)
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -166,8 +177,14 @@ class Rotary:
             return self.rotate(x, start + torch.arange(length, device=x.device))
         wide = torch.promote_types(x.dtype, torch.float32)
         return self._turned(
-            x, *_cos_and_sin(start, length, dims, self.base, x.device, wide, torch.is_inference_mode_enabled())
+            x, *_cos_and_sin(self, start, length, dims, x.device, wide, torch.is_inference_mode_enabled())
         )
+
+    def _angles(self, positions: torch.Tensor, dims: int, device: torch.device) -> torch.Tensor:
+        """The angles of positions (..), (.., dims / 2) in float64."""
+        if self.frequencies is None:
+            return positions[..., None].double() * frequencies(dims, self.base, device)
+        return positions[..., None].double() * torch.tensor(self.frequencies, dtype=torch.float64, device=device)
 
     def _dims_of(self, x: torch.Tensor) -> int:
         self.check(x.shape[-1])
@@ -199,14 +216,13 @@ def _makes_other_tensors() -> bool:
 
 @lru_cache(maxsize=8)
 def _cos_and_sin(
-    start: int, length: int, dims: int, base: float, device: torch.device, dtype: torch.dtype, inference: bool
+    rotary: Rotary, start: int, length: int, dims: int, device: torch.device, dtype: torch.dtype, inference: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of the angles of neighbouring positions, (length, dims / 2) in dtype.
 
     `inference`: whether inference_mode is on, whose tensors cannot be used where gradients are wanted.
     """
-    positions = start + torch.arange(length, device=device)
-    angles = positions[..., None].double() * frequencies(dims, base, device)
+    angles = rotary._angles(start + torch.arange(length, device=device), dims, device)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
@@ -214,7 +230,7 @@ def as_rotary(positions: Rotary | str | None) -> Rotary | None:
     """The positions of an attention layer: a Rotary, "rotary" for its defaults, or None.
 
     >>> as_rotary("rotary")
-    Rotary(base=10000.0, dims=None, pairs='halves')
+    Rotary(base=10000.0, dims=None, pairs='halves', frequencies=None)
     """
     if positions is None or isinstance(positions, Rotary):
         return positions

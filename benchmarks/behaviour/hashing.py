@@ -11,7 +11,16 @@ from typing import Any
 import torch
 
 from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
-from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, apart, at_least, over_seeds
+from benchmarks.behaviour.study import (
+    ClaimVerdict,
+    Experiment,
+    Record,
+    Records,
+    apart,
+    at_least,
+    draw_means,
+    over_seeds,
+)
 from regard.mechanisms import LSH
 
 SYMBOLS, WORD, ROWS = 10, 63, 16
@@ -82,15 +91,9 @@ def _largest_falls(by_rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def picture(records: Records, axes: Any) -> None:
-    """Draw accuracy over rounds, mean and extremes of the seeds."""
-    for contender in records:
-        found = [over_seeds(records, contender, f"rounds_{rounds}") for rounds in ROUNDS]
-        line = axes.plot(ROUNDS, [fmean(numbers) for numbers in found], "o-", label=contender)[0]
-        least, most = [min(numbers) for numbers in found], [max(numbers) for numbers in found]
-        axes.fill_between(ROUNDS, least, most, color=line.get_color(), alpha=0.2)
-    axes.set(xlabel="rounds of hashing", ylabel="accuracy", xscale="log")
-    axes.set_xticks(ROUNDS, [str(rounds) for rounds in ROUNDS])
-    axes.minorticks_off()
+    """Draw accuracy over rounds of hashing."""
+    draw_means(records, axes, "rounds_{}", ROUNDS)
+    axes.set(xlabel="rounds of hashing")
 
 
 HASHING = Experiment(

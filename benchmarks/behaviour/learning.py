@@ -5,18 +5,16 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import sysconfig
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks.library_text import DOCUMENTED, docstrings, library_modules
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.positions import Learned
 
@@ -172,14 +170,12 @@ def runs_of(text: torch.Tensor, length: int, rows: int) -> Draw:
 
 
 SYMBOLS = 27  # a to z, and one symbol for everything else
-_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
 def texts() -> tuple[torch.Tensor, torch.Tensor]:
     """Ids of the training text and of the held-out text: every tenth module is held out."""
-    return _divided(lambda path: " ".join(_documentation(path)))
+    return _divided(lambda module: " ".join(docstrings(module)))
 
 
 @cache
@@ -188,37 +184,19 @@ def code_texts() -> tuple[torch.Tensor, torch.Tensor]:
     return _divided(_code)
 
 
-def _divided(read: Callable[[Path], str]) -> tuple[torch.Tensor, torch.Tensor]:
+def _divided(read: Callable[[ast.Module], str]) -> tuple[torch.Tensor, torch.Tensor]:
     parts: tuple[list[str], list[str]] = ([], [])
-    for number, path in enumerate(_modules()):
-        parts[number % 10 == 0].append(read(path))
+    for number, (_, module) in enumerate(library_modules()):
+        parts[number % 10 == 0].append(read(module))
     first, held_out = (ids(" ".join(part)) for part in parts)
     return first, held_out
 
 
-def _modules() -> list[Path]:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    return sorted(path for path in library.rglob("*.py") if not _SKIPPED & set(path.relative_to(library).parts))
-
-
-def _documentation(path: Path) -> Iterator[str]:
-    for node in ast.walk(_parsed(path)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            yield ast.get_docstring(node) or ""
-
-
-def _code(path: Path) -> str:
-    tree = _parsed(path)
-    for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+def _code(module: ast.Module) -> str:
+    for node in ast.walk(module):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
-
-
-def _parsed(path: Path) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+    return ast.unparse(module)
 
 
 def ids(text: str) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from benchmarks.behaviour.study import (
     apart,
     at_least,
     below,
+    draw_means,
     over_seeds,
 )
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
@@ -85,16 +85,9 @@ def judge(records: Records) -> list[ClaimVerdict]:
 
 
 def picture(records: Records, axes: Any) -> None:
-    """Draw accuracy over pairs, mean and extremes of the seeds."""
-    for contender in records:
-        found = [over_seeds(records, contender, f"accuracy_{pairs}") for pairs in PAIRS]
-        means = [fmean(numbers) for numbers in found]
-        down = [middle - min(numbers) for middle, numbers in zip(means, found, strict=True)]
-        up = [max(numbers) - middle for middle, numbers in zip(means, found, strict=True)]
-        axes.errorbar(PAIRS, means, yerr=[down, up], marker="o", capsize=3, label=contender)
-    axes.set(xlabel="pairs to remember", ylabel="accuracy", ylim=(-0.03, 1.03), xscale="log")
-    axes.set_xticks(PAIRS, [str(pairs) for pairs in PAIRS])
-    axes.minorticks_off()
+    """Draw accuracy over pairs to remember."""
+    draw_means(records, axes, "accuracy_{}", PAIRS)
+    axes.set(xlabel="pairs to remember")
 
 
 RECALL = Experiment(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from regard.storage.files import replace_file
@@ -92,6 +93,17 @@ class Experiment:
 def over_seeds(records: Records, contender: str, measure: str) -> list[float]:
     """One measure of one contender, in the order of its seeds."""
     return [record[measure] for _, record in sorted(records[contender].items())]
+
+
+def draw_means(records: Records, axes: Any, measure: str, xs: Sequence[int]) -> None:
+    """Draw a measure, named with a place for x, over some x: the mean of the seeds, and their extremes as a band."""
+    for contender in records:
+        found = [over_seeds(records, contender, measure.format(x)) for x in xs]
+        line = axes.plot(xs, [fmean(numbers) for numbers in found], "o-", label=contender)[0]
+        axes.fill_between(xs, [*map(min, found)], [*map(max, found)], color=line.get_color(), alpha=0.2)
+    axes.set(ylabel="accuracy", ylim=(-0.03, 1.03), xscale="log")
+    axes.set_xticks(xs, [str(x) for x in xs])
+    axes.minorticks_off()
 
 
 RECORDS, REPORT = "behaviour.json", "behaviour.md"

@@ -39,8 +39,8 @@ def where(applies: Callable[[Problem], bool], reason: str) -> Limit:
     return lambda problem: reason.format(problem=problem, pattern=problem.pattern) if applies(problem) else None
 
 
-def on_mechanism(kind: type[Mechanism], computes: str) -> Limit:
-    """For one kind of mechanism, whose computation these words name."""
+def on_mechanism(kind: type[Mechanism] | tuple[type[Mechanism], ...], computes: str) -> Limit:
+    """For some kinds of mechanisms, whose computation these words name."""
     return where(lambda one: not isinstance(one.mechanism, kind), f"it computes {computes}, not {{problem.mechanism}}")
 
 

@@ -33,6 +33,7 @@ from regard.core.result import Result
 from regard.mechanisms import LSH, Softmax
 from regard.mechanisms.base import Given, Mechanism
 from regard.mechanisms.features import Kernelised
+from regard.mechanisms.recurrent import Recurrent
 from regard.mechanisms.scores import AroundCentre
 
 
@@ -166,6 +167,10 @@ class Reference(Limited):
             flops += 2 * hashed * rounds * problem.head_dim
             moved, calls = moved + 10 * rounds * scores + 32 * rounds * hashed, calls + 30 * rounds
             peak += 16 * hashed
+        if isinstance(problem.mechanism, Recurrent):
+            memory = problem.batch * problem.heads * problem.head_dim * problem.v_dim
+            flops, moved = 8 * memory * problem.k_len, 8 * width * memory * problem.k_len
+            peak, calls = width * memory * problem.k_len, 8 * problem.k_len + 2 * problem.q_len
         if isinstance(problem.mechanism, Kernelised):
             flops += 2 * problem.pairs * (problem.mechanism.feature_dim(problem.head_dim) - problem.head_dim)
         cost = Cost(flops, moved, peak, pairs=problem.pairs, calls=calls)

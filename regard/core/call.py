@@ -212,7 +212,7 @@ class Call(NamedTuple):
     def of_tensors(self, mechanism: Mechanism) -> dict[str, Any]:
         """The part of the problem that follows from the tensors of this call, after all checks of them."""
         q, k, bias, sink = self.q, self.k, self.bias, self.sink
-        sizes = bind_attention(q, k, self.v, own_key_dim=mechanism.own_key_dim)
+        sizes = bind_attention(q, k, self.v, mechanism.own_key_dim, mechanism.groups_values)
         start = sizes["k_len"] - sizes["q_len"]
         if self.q_start is not None:
             start = checked_q_start(self.q_start, sizes["batch"])

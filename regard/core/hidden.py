@@ -123,8 +123,10 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
     return _with_zeros(operands, hidden[..., None])
 
 
-def _with_zeros(operands: Operands, hidden: torch.Tensor) -> Operands:
-    k, v = (_aligned_as(x, _zeroed(x, hidden)) for x in (operands.k, operands.v))
+def _with_zeros(operands: Operands, of_keys: torch.Tensor, of_values: torch.Tensor | None = None) -> Operands:
+    of_values = of_keys if of_values is None else of_values
+    given = (operands.k, of_keys), (operands.v, of_values)
+    k, v = (_aligned_as(x, _zeroed(x, hidden)) for x, hidden in given)
     return operands._replace(k=k, v=v)
 
 
@@ -267,7 +269,8 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
     if operands is not given:
         result = compute(operands)
     operands = operands.widened()
-    bad = ~(operands.k.isfinite().all(-1) & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
+    finite = operands.k.isfinite().all(-1).repeat_interleave(problem.value_group, 1)
+    bad = ~(finite & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
     spoilt = operands.changed_bias(_is_spoilt)
     among = bad.flatten(0, 1).any(0)  # the keys of pairs that are not finite
     if isinstance(spoilt, Relative):
@@ -278,7 +281,10 @@ def contained(problem: Problem, operands: Operands, result: Result, compute: Cal
         return result
     touched = _touched(problem, operands, bad, spoilt, among)
     added = operands.changed_bias(lambda x: x.masked_fill(_is_spoilt(x), 0))
-    return _with_nan(compute(_with_zeros(operands._replace(bias=added), bad[..., None])), touched, problem)
+    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(2)  # of k, whose heads may be fewer than those of v
+    return _with_nan(
+        compute(_with_zeros(operands._replace(bias=added), bad_keys[..., None], bad[..., None])), touched, problem
+    )
 
 
 def _is_spoilt(bias: torch.Tensor) -> torch.Tensor:

@@ -241,7 +241,7 @@ class Plan:
     def _parameters_of(self, call: Call) -> dict[str, torch.Tensor]:
         """The tensors of the mechanism; those that have a number for each key are cut to the reachable keys."""
         here, by_key = slice(self.keys.start, self.keys.stop), self.problem.mechanism.by_key
-        return {name: x[..., here] if name in by_key else x for name, x in self._checked_parameters(call).items()}
+        return {name: x[:, :, here] if name in by_key else x for name, x in self._checked_parameters(call).items()}
 
     def _entering(self, operands: Operands) -> Operands:
         """The operands as the backend takes them: widened unless it reads stored keys, and projected by the score."""
@@ -271,6 +271,7 @@ class Plan:
             raise ArgumentError(f"this plan was made for other tensors, {planned}: {error}") from None
         if call.q_start is None:
             found["q_start"] = planned.q_start
+        found.setdefault("value_group", 1)
         for name in ("bias_learns", "sink_learns"):
             found[name] = found[name] or getattr(planned, name)
         if different := [name for name, value in found.items() if value != getattr(planned, name)]:

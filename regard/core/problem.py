@@ -37,8 +37,9 @@ class Problem:
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
     `bias_learns`: the bias needs a gradient. `sink` is the shape (batch or 1, heads or 1) of the logits of the sinks,
     `sink_learns`: they need a gradient. `storage` is the dtype in which a cache holds keys and values.
-    `outlined`: there are no tensors and nothing is run. `forward_mode`: a tensor has a tangent (forward-mode automatic
-    differentiation).
+    `value_group`: value heads that share one query and one key head; `heads` and `kv_heads` are those of the output and
+    of v. `outlined`: there are no tensors and nothing is run. `forward_mode`: a tensor has a tangent (forward-mode
+    automatic differentiation).
     """
 
     batch: int
@@ -67,6 +68,7 @@ class Problem:
     forward_mode: bool = False
     sink: tuple[int, ...] | None = None
     sink_learns: bool = False
+    value_group: int = 1
 
     @property
     def group(self) -> int:
@@ -76,7 +78,7 @@ class Problem:
     @property
     def sizes(self) -> Sizes:
         """The sizes on which the shapes of a mechanism's parameters depend."""
-        return Sizes(self.batch, self.heads, self.kv_heads, self.k_len)
+        return Sizes(self.batch, self.heads, self.kv_heads, self.k_len, self.head_dim)
 
     @property
     def projected(self) -> Problem:
@@ -323,7 +325,7 @@ def checked_parameters(
     """The tensors that the mechanism needs, by name, after a check of names, shapes and devices."""
     shapes = mechanism.parameter_shapes(sizes)
     tensors = named_parameters(given)
-    if set(tensors) != set(shapes):
+    if not shapes.keys() - mechanism.optional <= tensors.keys() <= shapes.keys():
         them = "it" if len(shapes) == 1 else "them"
         own = ", ".join(f"{name!r} of shape {shapes[name]}" for name in sorted(mechanism.computed & shapes.keys()))
         raise ArgumentError(
@@ -334,6 +336,8 @@ def checked_parameters(
             else f"{mechanism} learns nothing and was given the parameters {_names(tensors)}; leave them out"
         )
     for name, shape in shapes.items():
+        if name not in tensors:
+            continue
         needs = f"floating-point numbers of shape {shape} for {mechanism}, or 1 as its first axis"
         tensor = a_tensor(f"parameter {name!r}", tensors[name], needs, [((1, shape[0]), *shape[1:])])
         check_device(f"parameter {name!r}", tensor, q)

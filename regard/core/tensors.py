@@ -201,10 +201,12 @@ def bind_attention(
     k: torch.Tensor | Stored | Outline,
     v: torch.Tensor | Stored | Outline,
     own_key_dim: bool = False,
+    groups_values: bool = False,
 ) -> dict[str, int]:
     """The sizes of one attention call by the names of their axes, after all checks of q, k and v.
 
-    With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'.
+    With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'. With `groups_values` v may have
+    more heads than q and k; then 'heads' and 'kv_heads' are its heads, of which 'value_group' share one of q and k.
 
     >>> bind_attention(torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 6))["v_dim"]
     6
@@ -213,7 +215,9 @@ def bind_attention(
     for name, tensor in tensors.items():
         if not isinstance(tensor, Outline):
             check_tensor(name, tensor)
-    sizes = _sizes(tensors, {**ATTENTION_AXES, "k": "batch kv_heads k_len key_dim"} if own_key_dim else ATTENTION_AXES)
+    own = {"k": "batch kv_heads k_len key_dim"} if own_key_dim else {}
+    own |= {"v": "batch value_heads k_len v_dim"} if groups_values else {}
+    sizes = _sizes(tensors, {**ATTENTION_AXES, **own})
     sizes.setdefault("key_dim", sizes["head_dim"])
     if q.dtype not in DTYPES:
         raise ShapeError(f"q has dtype {q.dtype}; attention takes {', '.join(map(str, DTYPES))}: convert it to one")
@@ -234,6 +238,14 @@ def bind_attention(
             f"query heads, so heads must be a multiple of kv_heads"
             + (" (axes are batch, heads, length, head_dim; are heads and length swapped?)" if swapped else "")
         )
+    value_heads = sizes.pop("value_heads", kv_heads)
+    if value_heads != kv_heads:
+        if heads != kv_heads or value_heads % kv_heads:
+            raise ShapeError(
+                f"q has {heads}, k {kv_heads} and v {value_heads} heads; v has as many as k, or a multiple of them "
+                f"where q and k have equally many"
+            )
+        sizes |= {"heads": value_heads, "kv_heads": value_heads, "value_group": value_heads // kv_heads}
     return sizes
 
 

@@ -26,7 +26,8 @@ from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
 from regard.functional.transforms import transforming
-from regard.layers import MultiHeadAttention
+from regard.layers import LatentAttention, MultiHeadAttention
+from regard.layers.attending import AttentionLayer
 from regard.layers.recording import current_recording
 from regard.mechanisms import Softmax
 from regard.mechanisms.features import Kernelised
@@ -293,7 +294,7 @@ def _about_bias(call: Call, problem: Problem) -> tuple[int | None, str | None]:
 
 
 class ContextParallel(ParallelStyle):
-    """Makes a `MultiHeadAttention` attend over the positions of all processes; other layers see only their own part.
+    """Makes an attention layer attend over the positions of all processes; other layers see only their own part.
 
     Rotary positions are those of the whole sequence; so are those of a pattern or bias that is given to the layer's
     call. Weights are the same on every process, which the first call checks. The gradients on each process are its
@@ -304,8 +305,8 @@ class ContextParallel(ParallelStyle):
         form: as for `regard.distributed.attention`.
 
     Raises:
-        ArgumentError: a module that is no MultiHeadAttention, or an unknown layout or form; in the first call,
-            weights that differ between processes.
+        ArgumentError: another module than a MultiHeadAttention or LatentAttention, or an unknown layout or form; in the
+            first call, weights that differ between processes.
         UnsupportedError: in a call, with a context, a cache or a recording.
 
     >>> from torch.distributed.tensor.parallel import parallelize_module
@@ -325,13 +326,14 @@ class ContextParallel(ParallelStyle):
         self.layout, self.form = layout, form
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if type(module) not in (MultiHeadAttention, SharedAttention):
+        if type(module) not in (*SHARED, *SHARED.values()):
             raise ArgumentError(
-                f"ContextParallel is for MultiHeadAttention itself and was given {kind_of(module)}; name the attention "
-                f"layers in the plan, such as 'layers.*.attention', before another style or FSDP2 divides them"
+                f"ContextParallel is for {' or '.join(one.__name__ for one in SHARED)} itself and was given "
+                f"{kind_of(module)}; name the attention layers in the plan, such as 'layers.*.attention', before "
+                f"another style or FSDP2 divides them"
             )
-        module.__class__ = SharedAttention
-        assert isinstance(module, SharedAttention)
+        module.__class__ = SHARED.get(type(module), type(module))
+        assert isinstance(module, Shared)
         module.shared, module.agreed = (Group.of(device_mesh), device_mesh, self.layout, self.form), False
         return module
 
@@ -339,8 +341,8 @@ class ContextParallel(ParallelStyle):
         return f"ContextParallel(layout={self.layout!r}, form={self.form!r})"
 
 
-class SharedAttention(MultiHeadAttention):
-    """What `ContextParallel` makes of a MultiHeadAttention; its weights, names and state are the same."""
+class Shared(AttentionLayer):
+    """What `ContextParallel` makes of an attention layer; its weights, names and state are the same."""
 
     shared: tuple[Group, Any, str, str]
     agreed: bool  # whether the weights are known to be those of the other processes
@@ -355,6 +357,11 @@ class SharedAttention(MultiHeadAttention):
             agree(group, group.device_for(x), [about_weights(self.parameters())])
             self.agreed = True
         try:
+            if any(one is not None for one in (*inputs, options.get("context"), options.get("cache"))):
+                raise UnsupportedError(
+                    "a layer over several processes attends to its own sequence, without a context and without a "
+                    "cache; regard.distributed.attention takes q, k and v of two sequences"
+                )
             return super().forward(x, *inputs, **options)
         except Exception as error:
             if self.refuses_alone:
@@ -375,7 +382,7 @@ class SharedAttention(MultiHeadAttention):
         first = start[:, None].to(heads.device) if isinstance(start, torch.Tensor) else start
         return self.positions.rotate(heads, places + first)
 
-    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any) -> torch.Tensor:
+    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any = None) -> torch.Tensor:
         if current_recording(self) is not None:
             raise UnsupportedError("a layer over several processes records nothing; record it on one process")
         _, mesh, layout, form = self.shared
@@ -384,10 +391,19 @@ class SharedAttention(MultiHeadAttention):
         self.refuses_alone = False
         return attention(q, k, v, mesh, layout=layout, form=form, sink=self.sinks, **options)
 
-    def _check(self, x: Any, context: Any, cache: Any) -> None:
-        super()._check(x, context, cache)
-        if context is not None or cache is not None:
-            raise UnsupportedError(
-                "a layer over several processes attends to its own sequence, without a context and without a cache; "
-                "regard.distributed.attention takes q, k and v of two sequences"
-            )
+
+class SharedAttention(Shared, MultiHeadAttention):
+    """A MultiHeadAttention over the positions of all processes."""
+
+
+class SharedLatentAttention(Shared, LatentAttention):
+    """A LatentAttention over the positions of all processes; "auto" is expanded, alike on all of them."""
+
+    def _attended(
+        self, q: Any, latents: Any, values: Any, pattern: Any, bias: Any, q_start: Any, form: str
+    ) -> torch.Tensor:
+        form = "expanded" if form == "auto" else form
+        return super()._attended(q, latents, values, pattern, bias, q_start, form)
+
+
+SHARED: dict[type, type] = {MultiHeadAttention: SharedAttention, LatentAttention: SharedLatentAttention}

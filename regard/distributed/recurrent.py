@@ -1,7 +1,7 @@
-"""Causal attention of feature mechanisms over processes: the sums over earlier keys go from process to process.
+"""Causal attention with a state over processes: the sums, or the memory, of earlier keys go from process to process.
 
 Process r receives the sums over all keys before its own, adds its keys, and sends the sums on; no key is sent. Each
-key/value head is sent as its own message, so that a process computes one head while the next process computes the
+key head is sent as its own message, so that a process computes one head while the next process computes the
 previous one.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.backends.linear.sight import visible_keys
+from regard.backends.documents import visible_keys
 from regard.core.problem import Problem
 from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
 from regard.distributed.needs import Layout
 from regard.errors import UnsupportedError
 from regard.layers.caches.state import Summed, add
-from regard.mechanisms.features import Kernelised
+from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Grid
 
 NAMES = ("total", "log", "least", "met")
@@ -34,6 +34,11 @@ class Chain(NamedTuple):
     layout: Layout
     problem: Problem
     names: tuple[str, ...]  # of the mechanism's parameters
+
+    @property
+    def heads(self) -> int:
+        """Key heads, each of which is a piece with its own queries, values and parameters."""
+        return self.problem.kv_heads // self.problem.value_group
 
     @property
     def before(self) -> int | None:
@@ -51,7 +56,7 @@ class Chain(NamedTuple):
 
 
 class HeadPiece(NamedTuple):
-    """One key/value head with its graph: its inputs, its output, and the sums before and after it by name."""
+    """One key head with its graph: its inputs, its output, and the sums before and after it by name."""
 
     inputs: list[torch.Tensor]
     output: torch.Tensor
@@ -61,9 +66,9 @@ class HeadPiece(NamedTuple):
 
 def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> None:
     """Raise an UnsupportedError unless a call can be computed by sums that go from process to process."""
-    if not isinstance(problem.mechanism, Kernelised):
+    if not problem.mechanism.has_state:
         raise UnsupportedError(
-            f"form='state' is for mechanisms of features (LinearTransformer, Performer, RandomFeature); "
+            f"form='state' is for mechanisms with a state (LinearTransformer, Performer, GatedDelta, ...); "
             f"{problem.mechanism} keeps keys, so use form='auto'"
         )
     parts = problem.pattern.factors
@@ -85,6 +90,12 @@ def attend_by_state(
     chain: Chain, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parameters: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
     """The output of this process's queries over the keys up to each, (batch, heads, q_len, v_dim)."""
+    mechanism = chain.problem.mechanism
+    if isinstance(mechanism, Recurrent) and "log_decay" not in parameters:
+        constant = mechanism.constant_log_decay(v[:, :, :, :0].to(chain.dtype))
+        if constant is not None:  # by the number of a head among all, which a piece does not know
+            parameters = {**parameters, "log_decay": constant.expand(1, -1, v.shape[2])}
+            chain = chain._replace(names=tuple(parameters))
     return _Chained.apply(chain, q, k, v, *(parameters[name] for name in chain.names))
 
 
@@ -111,7 +122,7 @@ class _Chained(torch.autograd.Function):
         pieces, ctx.pieces = ctx.pieces, None
         if pieces is None:  # after retain_graph=True: computed again, as in a ring
             pieces = list(_pieces(chain, tensors, True))
-        sharing = chain.problem.heads // chain.problem.kv_heads
+        sharing = chain.problem.heads // chain.heads
         for head in reversed(range(len(pieces))):  # the last process begins with the last head, and so do all
             piece = pieces[head]
             own = grads[0][:, head * sharing : (head + 1) * sharing].to(chain.dtype)
@@ -119,40 +130,39 @@ class _Chained(torch.autograd.Function):
             _send(chain, chain.before, from_sums, own.device)
             found.append(from_keys)
         by_tensor = zip(*found[::-1], strict=True)
-        return None, *(_joined(chain, parts, x.shape[1] == 1) for parts, x in zip(by_tensor, tensors, strict=True))
+        return None, *(_joined(chain, parts, x) for parts, x in zip(by_tensor, tensors, strict=True))
 
 
 def _pieces(chain: Chain, tensors: Sequence[torch.Tensor], learning: bool) -> Iterator[HeadPiece]:
-    """The key/value heads in their order; the sums of each are received before it, and sent on after it."""
+    """The key heads in their order; the sums of each are received before it, and sent on after it."""
     device = tensors[0].device
-    for head in range(chain.problem.kv_heads):
+    for head in range(chain.heads):
         before = _received(chain, chain.before, device)
-        piece = _computed(chain, [_cut(chain, x, head, at == 0) for at, x in enumerate(tensors)], before, learning)
+        piece = _computed(chain, [_cut(chain, x, head) for x in tensors], before, learning)
         _send(chain, chain.after, piece.after, device)
         yield piece
 
 
-def _cut(chain: Chain, x: torch.Tensor, head: int, of_queries: bool) -> torch.Tensor:
-    """The part of a tensor (batch, heads or kv_heads or 1, ...) that one key/value head needs."""
-    each = chain.problem.heads // chain.problem.kv_heads if of_queries else 1
-    return x[:, head * each : (head + 1) * each] if x.shape[1] > 1 or chain.problem.kv_heads == 1 else x
+def _cut(chain: Chain, x: torch.Tensor, head: int) -> torch.Tensor:
+    """The part of a tensor (batch, heads or 1, ...) that one key head needs."""
+    each = x.shape[1] // chain.heads
+    return x[:, head * each : (head + 1) * each] if each else x
 
 
-def _joined(chain: Chain, parts: Sequence[torch.Tensor], shared: bool) -> torch.Tensor:
-    """The gradient of a whole tensor from those of its heads; it is summed where heads share the tensor."""
-    together = shared and chain.problem.kv_heads > 1
-    return torch.stack(list(parts)).sum(0) if together else torch.cat(list(parts), dim=1)
+def _joined(chain: Chain, parts: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """The gradient of a whole tensor x from those of its heads; it is summed where heads share the tensor."""
+    return torch.stack(list(parts)).sum(0) if x.shape[1] < chain.heads else torch.cat(list(parts), dim=1)
 
 
 def _computed(chain: Chain, tensors: list[torch.Tensor], before: dict[str, torch.Tensor], learning: bool) -> HeadPiece:
     problem, mechanism = chain.problem, chain.problem.mechanism
-    assert isinstance(mechanism, Kernelised)
     start, added = chain.layout.chunks[chain.group.rank][0].start, problem.q_len
     inputs = [x.detach().to(chain.dtype).requires_grad_(learning) for x in tensors]
     for x in _floating(before).values():
         x.requires_grad_(learning)
     if not added:
-        return HeadPiece(inputs, inputs[0].new_zeros(*inputs[0].shape[:3], problem.v_dim), before, before)
+        none = inputs[0].new_zeros(problem.batch, problem.heads // chain.heads, 0, problem.v_dim)
+        return HeadPiece(inputs, none, before, before)
     grid = Grid(added, start + added, start, range(added), range(start, start + added), inputs[0].device)
     live = visible_keys(problem.pattern, grid)
     parameters = dict(zip(chain.names, inputs[3:], strict=True))
@@ -208,10 +218,13 @@ def _received(chain: Chain, peer: int | None, device: torch.device) -> dict[str,
     sizes = {name: size for name, size in zip(NAMES, header.tolist(), strict=True) if size}
     if not sizes:
         return {}
+    problem = chain.problem
+    columns = problem.mechanism.state_shape(problem.head_dim, problem.v_dim)[1]
     shapes = [
-        (chain.problem.batch, 1, size, *([chain.problem.v_dim + 1] if name == "total" else []))
+        (problem.batch, problem.value_group, size, columns)
+        if name == "total" else (problem.batch, 1, size)
         for name, size in sizes.items()
-    ]
+    ]  # fmt: skip
     kinds = [DTYPES.get(name, chain.dtype) for name in sizes]
     lengths = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True)]
     row = torch.empty(sum(lengths), dtype=torch.uint8, device=device)

@@ -27,19 +27,21 @@ from regard.core.problem import learns
 from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import attention
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext, Projection
-from regard.layers.multi_head import LayerMechanism
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, ProjectedContext, Projection
+from regard.layers.attending import AttentionLayer, LayerMechanism
 from regard.layers.recording import current_recording
 
+DIVISIBLE = "MultiHeadAttention, LatentAttention and FeedForward"
 _made = WeakTensorKeyDictionary()  # the DTensor of each parameter that still exists, so that tied ones stay one
 
 
 class TensorParallel(ParallelStyle):
-    """A `MultiHeadAttention` or `FeedForward` divided among processes, as a style of `parallelize_module`.
+    """An attention layer or `FeedForward` divided among processes, as a style of `parallelize_module`.
 
     Each process has some of the heads, or some of the hidden numbers; input and output are whole on every process. With
     fewer key/value heads than processes, every process keeps the weights of all of them, but computes and caches only
-    those that its query heads look at. Attention dropout is drawn for each process.
+    those that its query heads look at. Of a `LatentAttention` every process computes and caches all latents. Attention
+    dropout is drawn for each process.
 
     Raises:
         ArgumentError: another module, or heads that the processes do not divide.
@@ -62,11 +64,13 @@ class TensorParallel(ParallelStyle):
         group = Group.of(device_mesh)
         if type(module) is MultiHeadAttention:
             _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
+        elif type(module) is LatentAttention:
+            _divide_latent_attention(module, device_mesh, HeadShare.of(group, module.heads, module.heads))
         elif type(module) is FeedForward:
             _divide_feed_forward(module, device_mesh, group)
         else:
             raise ArgumentError(
-                f"TensorParallel is for MultiHeadAttention and FeedForward and was given {kind_of(module)}; "
+                f"TensorParallel is for {DIVISIBLE} and was given {kind_of(module)}; "
                 f"tensor_parallel_plan(model) names the layers of a model"
             )
         return module
@@ -103,7 +107,7 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
     `clip_grad_norm_` and optimisers take either only DTensors or none.
 
     Args:
-        model: a model of `regard_lab.models`, or any module with MultiHeadAttention or FeedForward layers inside.
+        model: a model of `regard_lab.models`, or any module with attention or FeedForward layers inside.
 
     Returns:
         A `TensorParallel` for each of these layers, by its name, and a `KeptWhole` for every other module with weights.
@@ -116,12 +120,12 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, ParallelStyle]:
     {'0': TensorParallel(), '1': KeptWhole()}
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"model is {kind_of(model)}; give a module with MultiHeadAttention or FeedForward layers")
-    layers = (MultiHeadAttention, FeedForward)
+        raise ArgumentError(f"model is {kind_of(model)}; give a module with layers of {DIVISIBLE}")
+    layers = (AttentionLayer, FeedForward)
     divided = {name for name, one in model.named_modules() if name and isinstance(one, layers)}
     if not divided:
         raise ArgumentError(
-            f"{kind_of(model)} has no MultiHeadAttention or FeedForward inside; for such a layer itself, "
+            f"{kind_of(model)} has no {DIVISIBLE.replace(' and ', ' or ')} inside; for such a layer itself, "
             f"parallelize_module(layer, mesh, TensorParallel())"
         )
     _refuse_unlike_ties(model, divided)
@@ -242,6 +246,17 @@ def _divide_attention(module: MultiHeadAttention, mesh: DeviceMesh, share: HeadS
     _divide(mechanism.learned, mesh, {name: share.axis_of(one) for name, one in mechanism.learned.items()})
     _become(mechanism, DividedMechanism, share=share)
     _become(module, DividedAttention, share=share, heads=len(share.heads), kv_heads=len(share.kv_heads))
+
+
+def _divide_latent_attention(module: LatentAttention, mesh: DeviceMesh, share: HeadShare) -> None:
+    for part in (module.to_query_latent, module.query_norm, module.to_latent, module.latent_norm):
+        if part is not None:
+            KeptWhole()._apply(part, mesh)
+    for part in (module.to_q, module.to_k, module.to_v):
+        _divide_projection(part, mesh, share.group)
+    _divide_sum(module.to_output, mesh, share.group)
+    _divide(module, mesh, {"sinks": 0})
+    _become(module, DividedLatentAttention, share=share, heads=len(share.heads))
 
 
 def _divide_projection(module: nn.Linear, mesh: DeviceMesh, group: Group, share: HeadShare | None = None) -> None:
@@ -462,18 +477,12 @@ class DividedMechanism(LayerMechanism):
         return self.share.of_keys(local) if len(local) == self.share.all_kv_heads else local
 
 
-class DividedAttention(MultiHeadAttention):
-    """What `TensorParallel` makes of a MultiHeadAttention: `heads` and `kv_heads` are those of this process."""
+class Divided(AttentionLayer):
+    """What `TensorParallel` makes of an attention layer: `heads` are those of this process."""
 
     share: HeadShare
 
-    def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
-        return super().forward(copied(x, self.share.group), *inputs, **options)
-
-    def project_context(self, context: torch.Tensor) -> ProjectedContext:
-        return super().project_context(copied(context, self.share.group))
-
-    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any) -> torch.Tensor:
+    def _attend(self, q: Any, k: Any, v: Any, pattern: Any, bias: Any, q_start: Any, gate: Any = None) -> torch.Tensor:
         if current_recording(self) is not None:
             raise UnsupportedError("a layer over several processes records nothing; record it on one process")
         share = self.share
@@ -489,3 +498,26 @@ class DividedAttention(MultiHeadAttention):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, process {self.share.group.rank} of {self.share.group.count}"
+
+
+class DividedAttention(Divided, MultiHeadAttention):
+    """A MultiHeadAttention; `kv_heads` are those of this process as well."""
+
+    def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        return super().forward(copied(x, self.share.group), *inputs, **options)
+
+    def project_context(self, context: torch.Tensor) -> ProjectedContext:
+        return super().project_context(copied(context, self.share.group))
+
+
+class DividedLatentAttention(Divided, LatentAttention):
+    """A LatentAttention, whose latents are the same on all processes."""
+
+    def _of_queries(self, x: torch.Tensor) -> torch.Tensor:
+        return copied(super()._of_queries(x), self.share.group)
+
+    def _latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
+        return copied(super()._latents(x, first), self.share.group)
+
+    def _matrices(self, projection: nn.Linear) -> torch.Tensor:
+        return _local(projection.weight).unflatten(0, (self.heads, -1))

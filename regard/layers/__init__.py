@@ -1,16 +1,20 @@
 """Attention layers: modules with weights around `regard.attention`.
 
-`MultiHeadAttention` is self- and cross-attention with any pattern. `record_attention` collects statistics while a model
-runs. Caches (`regard.layers.caches`) belong to the caller, so one model serves several texts at once.
+`MultiHeadAttention` is self- and cross-attention with any pattern; `LatentAttention` is self-attention that caches one
+short vector for each token. `record_attention` collects statistics while a model runs. Caches (`regard.layers.caches`)
+belong to the caller, so one model serves several texts at once.
 """
 
 from regard.layers.feed_forward import FeedForward, Projection, project
+from regard.layers.latent import FormPlan, LatentAttention
 from regard.layers.multi_head import MultiHeadAttention, ProjectedContext
 from regard.layers.recording import Recording, record_attention
 
 __all__ = [
     "MultiHeadAttention",
     "ProjectedContext",
+    "LatentAttention",
+    "FormPlan",
     "FeedForward",
     "Projection",
     "project",

@@ -9,87 +9,22 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, real, shown, whole, yes_or_no
-from regard.backends import BACKENDS
+from regard.arguments import a_string, count_of, shown, whole, yes_or_no
 from regard.bias import Bias
-from regard.core.backend import check_backend
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
-from regard.core.problem import checked_dropout, checked_mechanism, checked_q_start, checked_softcap
-from regard.core.tensors import Stored
+from regard.core.problem import checked_mechanism, checked_q_start
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
-from regard.functional import attention, attention_detail
+from regard.layers.attending import AttentionLayer, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
-from regard.layers.feed_forward import Projection, check_vectors
+from regard.layers.feed_forward import Projection
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
-from regard.layers.recording import RecordedLayer, current_recording
+from regard.layers.recording import current_recording
 from regard.mechanisms import Mechanism
-from regard.mechanisms.base import Sizes, takes
-from regard.patterns import Causal, Pattern, as_pattern
+from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary, as_rotary
 from regard.reprs import brief
 
-GATE = "gate"  # a parameter that is computed from each input vector instead of learned
 MOST_LISTED = 1_024  # heads whose divisors a message lists
-
-
-class LayerMechanism(nn.Module):
-    """A mechanism inside a layer: the declaration, its learned parameters and its projection of the keys.
-
-    Args:
-        declared: the mechanism as the user gave it.
-        heads, kv_heads, head_dim: of the layer.
-        context_dim: size of the vectors that are projected to keys.
-    """
-
-    def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
-        super().__init__()
-        self.declared = declared
-        self.key_dim = declared.key_dim(head_dim)  # of the layer's keys, before a score's projection
-        if declared.shares_keys and kv_heads != heads:
-            raise ArgumentError(
-                f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
-            )
-        declared.check_dims(head_dim, self.key_dim)
-        # A score may project its keys. They are projected once, so that a cache holds the projected keys.
-        self.called = declared.with_projected_keys()
-        self.learned = declared.new_parameters(heads, kv_heads)
-        self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
-        self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
-
-    def extra_repr(self) -> str:
-        return str(self.declared)
-
-    def keys(self, k: torch.Tensor) -> torch.Tensor:
-        """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
-        return self.declared.project_keys(k, dict(self.learned))
-
-    @property
-    def kept_dim(self) -> int:
-        heads = next((x.shape[0] for x in self.learned.values()), 1)
-        one = next(iter(self.learned.values()), torch.empty(0, device="cpu"))
-        return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]
-
-    @property
-    def reason_against_caches(self) -> str | None:
-        """The reason why a cache of keys cannot continue a text with this mechanism, or None."""
-        if self.to_gate is not None:
-            return "its gates scale the past, and a cache of keys holds no gates; use kind='state'"
-        if not takes(self.declared, Causal):
-            return "it is not causal, so later tokens would change earlier outputs"
-        if self.declared.counts_keys:
-            return "its score depends on the number of keys, so later tokens would change earlier outputs"
-        return None
-
-    def gate(self, vectors: torch.Tensor) -> torch.Tensor | None:
-        """The share of the past that each vector (batch, length, dim) keeps, 0 to 1: (batch, kv_heads, length)."""
-        return None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
-
-    def options(self, gate: torch.Tensor | None) -> dict[str, Any]:
-        """The options `mechanism` and `parameters` for a call of `attention`."""
-        parameters = {name: self.learned[name] for name in self.needed if name != GATE}
-        if gate is not None:
-            parameters[GATE] = gate
-        return {"mechanism": self.called, "parameters": parameters or None}
 
 
 @brief
@@ -131,7 +66,7 @@ class ProjectedContext:
         return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index), gate)
 
 
-class MultiHeadAttention(RecordedLayer):
+class MultiHeadAttention(AttentionLayer):
     """Multi-head self- and cross-attention: `concat(head_1 … head_h) Wo`.
 
     Args:
@@ -187,19 +122,10 @@ class MultiHeadAttention(RecordedLayer):
         sizes = _sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
         self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
-        positions = as_rotary(positions)
-        self.pattern = as_pattern(pattern)
-        self.positions = positions
-        if positions is not None:
-            positions.check(self.head_dim)
-        self.dropout = checked_dropout(dropout)
-        check_backend(backend, BACKENDS)
-        self.options: dict[str, Any] = {
-            "softcap": checked_softcap(softcap),
-            "scale": scale if scale is None else real("scale", scale),
-            "backend": backend,
-            "strict": yes_or_no("strict", strict),
-        }
+        self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict)
+        self.positions = as_rotary(positions)
+        if self.positions is not None:
+            self.positions.check(self.head_dim)
         projection_bias = yes_or_no("projection_bias", projection_bias)
         self.mechanism = LayerMechanism(checked_mechanism(mechanism), *sizes[1:])
         if yes_or_no("sinks", sinks) and "sink" not in self.mechanism.declared.options:
@@ -354,16 +280,7 @@ class MultiHeadAttention(RecordedLayer):
             return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device, shared=shared)
         if (reason := self.mechanism.reason_against_caches) is not None:
             raise UnsupportedError(f"{declared}: {reason}")
-        if kind == "ring" and capacity is None:
-            back = self.pattern.reach().back
-            if back is None:
-                raise ArgumentError(
-                    f"a ring without capacity= keeps as many entries as the pattern looks back, and {self.pattern} has "
-                    f"no limit; give capacity=, or a pattern with a window"
-                )
-            capacity = max(1, back)
-        options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
-        options |= {"dtype": weight.dtype if dtype is None else dtype, "device": weight.device, "shared": shared}
+        options = self._cache_options(kind, capacity, dtype, shared)
         return new_cache(kind, batch, self.kv_heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
 
     def _continued(
@@ -389,29 +306,6 @@ class MultiHeadAttention(RecordedLayer):
             cache.belong_to(self)
         return output
 
-    def _join(self, heads: torch.Tensor) -> torch.Tensor:
-        return self.to_output(heads.transpose(1, 2).flatten(2))  # (batch, length, dim)
-
-    def _attend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | Stored,
-        v: torch.Tensor | Stored,
-        pattern: Pattern,
-        bias: torch.Tensor | Bias | None,
-        q_start: int | torch.Tensor | None,
-        gate: torch.Tensor | None,
-    ) -> torch.Tensor:
-        options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
-        options["sink"] = self.sinks
-        options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
-        recording = current_recording(self)
-        if recording is None:
-            return attention(q, k, v, **options)  # (batch, heads, length, head_dim)
-        detail = attention_detail(q, k, v, want=recording.want, **options)
-        recording.add(self, detail)
-        return detail.output
-
     def _keys_of_self(self, x: torch.Tensor, first: int, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.context_dim != self.dim:
             raise ShapeError(
@@ -422,18 +316,6 @@ class MultiHeadAttention(RecordedLayer):
             return q, v
         k = self._rotated(self._split(self.to_k(x), self.kv_heads), first)
         return self.mechanism.keys(k), v
-
-    def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
-        if self.positions is None:
-            return heads
-        if not isinstance(start, torch.Tensor):
-            return self.positions.rotate_from(heads, start)
-        start = start.to(heads.device)
-        return self.positions.rotate(heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device))
-
-    def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
-        batch, length, size = joined.shape
-        return joined.view(batch, length, heads, size // heads).transpose(1, 2)  # (batch, heads, length, size)
 
     def _check(
         self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | RecurrentState | None
@@ -467,29 +349,6 @@ class MultiHeadAttention(RecordedLayer):
                 "Rotary compares positions, and x and its context have no common origin; use a layer without "
                 "positions for cross-attention, or give q_start"
             )
-
-    def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, length: int) -> None:
-        """Refuse what a cache of this length cannot continue: a mask, a pattern by length, and another position."""
-        if pattern.of_one_call:
-            raise UnsupportedError(
-                f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several "
-                f"calls; use a pattern of positions (Where, KeySpan, ...)"
-            )
-        if pattern.by_length:
-            raise UnsupportedError(
-                f"pattern {pattern} depends on the number of keys, which grows with a cache, so continuing a text "
-                f"would differ from computing it at once; use RandomBlocks(..., past=True)"
-            )
-        if isinstance(q_start, torch.Tensor) or q_start != length:
-            raise UnsupportedError(
-                f"q_start={q_start} with a cache of {count_of(length, 'entries')}: new entries follow the cached ones, "
-                f"so leave q_start out"
-            )
-
-    def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
-        check_vectors(name, vectors, getattr(self.to_v, "weight", None))
-        if vectors.dim() != 3 or vectors.shape[-1] != size:
-            raise ShapeError(f"{name} has shape {tuple(vectors.shape)}; this layer needs (batch, length, {size})")
 
     def extra_repr(self) -> str:
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"

@@ -9,6 +9,7 @@ from regard.mechanisms.linear import EluPlusOne, FeatureMap, LinearTransformer, 
 from regard.mechanisms.linformer import Linformer
 from regard.mechanisms.lsh import LSH
 from regard.mechanisms.random_features import Performer, RandomFeature
+from regard.mechanisms.recurrent import SSD, DeltaRule, GatedDelta, GatedLinear, KimiDelta, Lightning, Retention
 from regard.mechanisms.scores import Additive, Concat, Dot, General, LocalPredictive, ScaledDot, Score
 from regard.mechanisms.softmax import Softmax
 from regard.mechanisms.text import parse
@@ -24,6 +25,13 @@ __all__ = [
     "Products",
     "Performer",
     "RandomFeature",
+    "Retention",
+    "Lightning",
+    "SSD",
+    "GatedLinear",
+    "DeltaRule",
+    "GatedDelta",
+    "KimiDelta",
     "Softmax",
     "Score",
     "ScaledDot",

@@ -25,6 +25,7 @@ class Sizes:
     heads: int
     kv_heads: int
     k_len: int
+    head_dim: int = 1
 
 
 class Given(NamedTuple):
@@ -59,7 +60,7 @@ class Computed(NamedTuple):
     """
 
     output: torch.Tensor
-    log_sum_exp: torch.Tensor
+    log_sum_exp: torch.Tensor | None
     weights: torch.Tensor | None = None
     allowed: torch.Tensor | None = None
 
@@ -118,7 +119,9 @@ class Mechanism(Comparing, Declared, enrol=False):
     statistics: ClassVar[frozenset[str]] = frozenset()  # of STATISTICS
     shares_keys: ClassVar[bool] = False  # are the queries the keys?
     computed: ClassVar[frozenset[str]] = frozenset()  # parameters of one call, which `new_parameters` does not make
-    by_key: ClassVar[frozenset[str]] = frozenset()  # parameters whose last axis is the key's position
+    by_key: ClassVar[frozenset[str]] = frozenset()  # parameters whose third axis is the key's position
+    optional: ClassVar[frozenset[str]] = frozenset()  # parameters that may be left out
+    groups_values: ClassVar[bool] = False  # may v have more heads than q and k?
     has_state: ClassVar[bool] = False  # can it be continued in constant memory?
     is_softmax: ClassVar[bool] = False  # are its weights a softmax of scores over the allowed keys?
 
@@ -129,6 +132,10 @@ class Mechanism(Comparing, Declared, enrol=False):
     def key_dim(self, head_dim: int) -> int:
         """The size of a key for queries of head_dim."""
         return head_dim
+
+    def state_shape(self, head_dim: int, v_dim: int) -> tuple[int, int]:
+        """The shape of what a state holds for each key/value head."""
+        raise NotImplementedError(f"{type(self).__name__} has no state")
 
     def formula(self, given: Given) -> Computed:
         """The paper's formula, pair by pair, which the reference backend computes in float32 at least."""

@@ -78,6 +78,9 @@ class Kernelised(Mechanism, enrol=False):
         """The number of features of a vector, by which costs are estimated."""
         return head_dim
 
+    def state_shape(self, head_dim: int, v_dim: int) -> tuple[int, int]:
+        return self.feature_dim(head_dim), v_dim + 1  # the last column is the denominator
+
 
 def _logarithms(features: Features, allowed: torch.Tensor) -> torch.Tensor:
     """log e_ij of the allowed pairs, (batch, kv_heads, q_len or 1, keys)."""

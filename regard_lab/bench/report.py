@@ -22,7 +22,7 @@ STYLES = ("o-", "s--", "^--", "D--", "v--", "P--")
 
 
 @contextmanager
-def new_picture(path: Path, width: float, height: float, **options: Any) -> Generator[Figure]:
+def new_picture(path: Path, width: float, height: float) -> Generator[Figure]:
     """An empty figure of this size in inches, independent of the user's matplotlib style; then written as PNG.
 
     Raises:

@@ -9,8 +9,7 @@ from typing import Annotated
 import torch
 from typer import Argument, Option
 
-from regard.errors import ArgumentError, CheckpointError, NotFoundError, RegardError
-from regard.packages import needed
+from regard.errors import ArgumentError, NotFoundError, RegardError
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
 from regard_lab.bench.complexity import CostTable, describe_table, run_complexity
 from regard_lab.bench.results import Results
@@ -18,6 +17,7 @@ from regard_lab.cli.console import StoppedError, check_picture_name, note, out_j
 from regard_lab.cli.console import out as out_line
 from regard_lab.cli.options import Json, default
 from regard_lab.seeing import approximation as compare_approximations
+from regard_lab.walkthrough import read_weights
 
 COMPLEXITY = "complexity"
 NAMES = ("q", "k", "v")
@@ -120,20 +120,8 @@ def read_operands(file: Path) -> list[torch.Tensor]:
 
     Raises:
         CheckpointError: it is no such file, or one of the three is not in it.
-        MissingPackageError: safetensors is not installed.
     """
-    with needed("safetensors", "reading tensors"):
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    if Path(file).is_dir():
-        raise NotFoundError(f"{file} is a folder; name a safetensors file inside it")
-    try:
-        tensors = load_file(file)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise NotFoundError(f"{file} does not exist; name a safetensors file") from error
-    except (SafetensorError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise CheckpointError(f"{file} cannot be read as safetensors: {reason}") from error
+    tensors = read_weights(file)
     if missing := [name for name in NAMES if name not in tensors]:
         raise NotFoundError(
             f"{file} holds {', '.join(sorted(tensors)) or 'no tensor'} and lacks {', '.join(missing)}; it needs q, k "

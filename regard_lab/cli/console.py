@@ -194,9 +194,9 @@ def counting(what: str, total: int) -> Generator[Any]:
 
 
 @contextmanager
-def counting_passes(what: str, *models: Any) -> Generator[None]:
-    """On a terminal, a line that counts the passes of models, whose number nobody knows before."""
-    if not has_terminal():
+def counting_passes(what: str, model: Any) -> Generator[None]:
+    """On a terminal, a line that counts the passes of a model, whose number is not known before."""
+    if not has_terminal() or model is None:
         yield
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -204,12 +204,11 @@ def counting_passes(what: str, *models: Any) -> Generator[None]:
     columns = (SpinnerColumn(), TextColumn(f"{what}, {{task.completed:,.0f}} passes of the model"), TimeElapsedColumn())
     with Progress(*columns, console=terminal(), transient=True) as progress:
         task = progress.add_task(what, total=None)
-        hooks = [model.register_forward_hook(lambda *_: progress.advance(task)) for model in {*models}]
+        hook = model.register_forward_hook(lambda *_: progress.advance(task))
         try:
             yield
         finally:
-            for hook in hooks:
-                hook.remove()
+            hook.remove()
 
 
 PICTURES = (".png", ".svg", ".pdf")

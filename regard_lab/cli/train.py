@@ -19,6 +19,7 @@ from regard_lab.cli.options import Json, with_settings
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.report import Uptrained
 from regard_lab.conversion.uptraining import Uptraining
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
 from regard_lab.training import (
@@ -42,7 +43,7 @@ from regard_lab.training.recipes import (
     TranslationTraining,
 )
 from regard_lab.training.recipes.choosing import SIZES
-from regard_lab.training.recipes.recipe import check_still_there, share_of_work
+from regard_lab.training.recipes.recipe import check_still_there
 
 MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
 RESUME = (

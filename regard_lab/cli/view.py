@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from typer import Argument, Option
 
-from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
 from regard_lab.cli.console import check_page_name, check_picture_name, counting_passes, note, out
@@ -23,19 +21,28 @@ from regard_lab.cli.running import remark_on_training
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, show_relevance, words_instead
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
-from regard_lab.decoding.loading import load_with_tokeniser
-from regard_lab.models import LanguageModel, TextEncoder
-from regard_lab.seeing import LENSES, Relevance, draw_attention, draw_maps, draw_relevance, look, relevance
-from regard_lab.seeing.explorer import Exploration, compared, explore_text, explore_translation, to_page
+from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.seeing import LENSES, draw_attention, draw_maps, draw_relevance, look
+from regard_lab.seeing.explorer import (
+    Exploration,
+    compared,
+    explore_model,
+    explore_text,
+    explore_translation,
+    reason_against,
+    to_page,
+)
 from regard_lab.seeing.explorer.page import walk_to_answer
 from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
 from regard_lab.seeing.explorer.server import Ask, ExplorerServer
-from regard_lab.seeing.lenses.erasing import LONGEST_WORD, Changed, text_with_word, with_word
+from regard_lab.seeing.lenses.contrast import find_contrast, find_place
+from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
-from regard_lab.text.seen_words import SeenWords
+from regard_lab.training.recipes.classification import CLASSES_FILE
 from regard_lab.walkthrough import shown_walk, walk_whole_run
 
 MANY_WORDS = 60  # from here on, explaining them is announced as slow
@@ -52,23 +59,16 @@ def view(
     ] = None,
     pictures: Annotated[
         list[Path] | None,
-        Option(
-            "--picture",
-            "--png",
-            "--svg",
-            metavar="FILE",
-            help="Draw the attention weights as PNG, SVG or PDF, instead of serving the page.",
-        ),
+        Option("--picture", "--png", "--svg", metavar="FILE", help="Draw attention, as PNG, SVG or PDF."),
     ] = None,
-    why: Annotated[
-        str | None, Option(metavar="WORD", help="The word that is shown first; or with --lens, a class.")
-    ] = None,
+    why: Annotated[str | None, Option(metavar="WORD", help="The written word that is shown first.")] = None,
     instead: Instead = None,
     lens: Annotated[
         str | None,
         Option(
             metavar="NAME",
-            help=f"Print what a word that the model chose depends on, instead of a page: {', '.join(LENSES)}.",
+            help="Of a Hugging Face folder: print what the word, or class, of --why depends on, by default the last "
+            f"word that the model chose: {', '.join(LENSES)}.",
         ),
     ] = None,
     place: Place = None,
@@ -78,6 +78,12 @@ def view(
     second: Annotated[
         str | None, Option(metavar="TEXT", help="Compare with another sentence, of this run or that of --with.")
     ] = None,
+    with_model: Annotated[
+        bool, Option("--model/--no-model", help="Put the model into the page, which then computes by itself.")
+    ] = True,
+    int8: Annotated[
+        bool, Option("--int8", help="Store its weights in 8 bits: a quarter of the size, and less exact.")
+    ] = False,
     port: Annotated[int, Option(min=0, max=65535, help="Port of the local page; 0 for a free one.")] = 0,
     browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
@@ -90,14 +96,31 @@ def view(
         check_page_name(export)
     for path in pictures or ():
         check_picture_name(path)
-    if lens is None:
-        check_goes_with_why(why, {"--instead": instead, "--place": place})
     if lens is not None:
-        check_options(lens)
-        _print_relevance(relevance_of(run, text, why, words_instead(instead), place, lens), pictures)
+        _print_relevance(run, text, lens, pictures or [], of=why, instead_of=words_instead(instead), place=place)
         return
+    check_goes_with_why(why, {"--instead": instead, "--place": place})
+    if int8 and not with_model:
+        raise ArgumentError("--int8 stores the model of the page, and --no-model leaves it out; give one of them")
     opened = open_run(run, why, words_instead(instead), place)
-    if (words := len(text.split())) >= MANY_WORDS and (export is not None or not pictures):
+    for path in pictures or ():
+        _draw(opened, text, path)
+    if export is None and pictures:
+        return
+    if with_model and with_run is None and second is None and opened.play is not None:
+        exploration = opened.play(text, "int8" if int8 else None)
+        if export is not None:
+            page = to_page(replace(exploration, walk=opened.walk(text)))
+            page.save(export)
+            held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
+            note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
+        else:
+            _serve(ExplorerServer(exploration, port=port, asks=opened.asks()), browser)
+        return
+    if with_model:
+        other = "it compares, and pages that compare contain no model" if opened.play else opened.unplayed
+        note(f"the page is written without its model: {other}")
+    if (words := len(text.split())) >= MANY_WORDS:
         note(
             f"the text has {words} words, which are read again many times to explain what is written; this may take "
             f"minutes. --picture draws the attention alone, in seconds"
@@ -114,69 +137,53 @@ def view(
         title = ": ".join(str(part) for part in (with_run, second and tidy(second)) if part is not None)
         return compared(exploration, other.read(second or text, None if second else exploration), title)
 
-    for path in pictures or ():
-        _draw(opened, text, path)
     if export is not None:
-        with counting_passes("explaining words", opened.model, other.model):
+        with counting_passes("explaining words", opened.pretrained):
             page = to_page(replace(read(text), walk=opened.walk(text)))
         page.save(export)
         note(f"the page is {export}; it needs no network")
-    elif not pictures:
-        server = ExplorerServer(
-            read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
-        )
-        _serve(server, browser)
+        return
+    server = ExplorerServer(
+        read(text), partial(read, first=general), text=text, label=opened.label, port=port, asks=opened.asks()
+    )
+    _serve(server, browser)
 
 
-def relevance_of(
-    run: Path, text: str, why: str | None, others: Sequence[str], place: int | None, lens: Any
-) -> Relevance:
-    """What a word that a model chose for a text depends on, or a class; by default its last word."""
-    if is_hugging_face(run):
-        with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers import load_folder
-            from regard_lab.seeing.transformers import pretrained_relevance
-        return pretrained_relevance(*load_folder(run), text, why, others, lens, place=place)
-    saved, tokeniser = load_with_tokeniser(run)
-    if saved.kind == TextEncoder.KIND:
-        raise ArgumentError(f"--lens is for words that a model writes, and {run} holds a {saved.kind}; leave it out")
-    model: Any
-    source, ids = None, tokeniser.encode(text)
-    if saved.kind == LanguageModel.KIND:
-        model = LanguageModel.from_saved(saved, str(run))
-    else:
-        translator = Translator.load(run)
-        (translation,) = translator.translate([text])
-        model, source, ids = translator.model, text, list(translation.ids)
-    if not (words := tokeniser.words(ids)):
-        raise ArgumentError("the model wrote nothing, so there is nothing to explain; give another text")
-    why, place = (words[-1][0], len(words) - 1) if why is None else (why, place)
-    return relevance(model, tokeniser, source, ids, why, others, lens, place=place)
-
-
-def _print_relevance(found: Relevance, pictures: Sequence[Path] | None) -> None:
+def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], **asked: Any) -> None:
+    """Print what a word that a model of transformers chose depends on, and draw it where asked."""
+    check_options(lens)
+    if not is_hugging_face(run):
+        raise ArgumentError(f"--lens is for Hugging Face folders, and {run} is none; use regard translate --why")
+    with needed("transformers", "a Hugging Face folder", "transformers"):
+        from regard.integrations.transformers import load_folder
+        from regard_lab.seeing.transformers import pretrained_relevance
+    found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
     show_relevance(found)
-    for path in pictures or ():
+    for path in pictures:
         draw_relevance(found, path)
         note(f"the words with their relevance are drawn in {path}")
 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run that reads texts, and what a page may ask about them."""
+    """A run that reads texts, and what a page may ask about them.
+
+    Args:
+        play: makes a page that contains the model, of a text and a precision; None where `unplayed` says why not.
+        pretrained: a model of Hugging Face.
+    """
 
     run: Path
     label: str
     read: Reading
     translator: Translator | None
-    model: torch.nn.Module
     change: ChangeWord | None = None
-    general: OpenedRun | None = None
+    play: Callable[[str, str | None], Exploration] | None = None
+    unplayed: str = ""
+    pretrained: Any = None
 
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""
-        if self.general is not None:
-            return self.general
         return self if self.translator is None else replace(self, read=_translating(self.translator, {}))
 
     def walk(self, text: str) -> ShownWalk:
@@ -204,29 +211,11 @@ class OpenedRun:
         """What the local page may ask for, by its name."""
         asks: dict[str, Ask] = {"walk": lambda body: walk_to_answer(self.walk(body["text"]))}
         if self.change is not None:
-            asks["change"] = lambda body: changed_to_json(self._change(body))
+            change = self.change
+            asks["change"] = lambda body: changed_to_json(
+                change(body["text"], body.get("place", -1), body.get("word", ""))
+            )
         return asks
-
-    def _change(self, body: Mapping[str, Any]) -> Changed:
-        """What the model does with one word replaced; a word that does not occur in the training data is refused."""
-        word = body.get("word", "")
-        if isinstance(word, str):
-            _check_word(word, None if self.translator is None else self.translator.words)
-        assert self.change is not None
-        return self.change(body["text"], body.get("place", -1), word)
-
-
-def _check_word(word: str, seen: SeenWords | None) -> None:
-    """Refuse a word that is too long, or that does not occur in the training data."""
-    if len(word) > LONGEST_WORD:
-        raise ArgumentError(f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}")
-    if seen is None or not (unknown := seen.unknown(word)):
-        return
-    near = get_close_matches(unknown[0].lower(), sorted(seen.words), n=3)
-    known = f"like it are {', '.join(near)}" if near else f"it knows {count_of(len(seen.words), 'words', ',')}"
-    raise ArgumentError(
-        f"the model does not know the word {unknown[0]!r}, which does not occur in its training data; {known}"
-    )
 
 
 def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), place: int | None = None) -> OpenedRun:
@@ -238,39 +227,45 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
             of the written words it is if it occurs more than once.
     """
     if is_hugging_face(run):
-        return _open_pretrained(run, why, others, place)
+        return _open_pretrained(run, {} if why is None else {"of": why, "instead_of": others, "place": place})
     saved, tokeniser = load_with_tokeniser(run)
     note(remark_on_training(run))
     if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
         _check_no_why(why, run, saved.kind)
         model = (LanguageModel if saved.kind == LanguageModel.KIND else TextEncoder).from_saved(saved, str(run))
-        change = partial(text_with_word, model, tokeniser) if isinstance(model, LanguageModel) else None
-        return OpenedRun(
-            run, "Text", lambda text, like: explore_text(model, tokeniser, text, title=tidy(text)), None, model, change
-        )
+        words, reason = seen_words_of(saved, run), reason_against(model)
+        classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
+
+        def play(text: str, precision: str | None) -> Exploration:
+            return explore_model(model, tokeniser, text, words, classes=classes, precision=precision)
+
+        read = lambda text, like: explore_text(model, tokeniser, text, title=tidy(text))  # noqa: E731
+        return OpenedRun(run, "Text", read, None, None, None if reason else play, reason or "")
     translator = Translator.load(run)
     check_attends(translator.model)  # before any work
-
-    def change_word(text: str, place: int, word: str) -> Changed:
-        (translation,) = translator.translate([text])
-        return with_word(translator.model, translator.tokeniser, text, translation.ids, place, word)
-
+    reason = reason_against(translator.model)
     asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
-    return OpenedRun(run, "Sentence", _translating(translator, asked), translator, translator.model, change_word)
+    play_translation = None if reason else partial(_playing, translator, asked)
+    reading = _translating(translator, asked)
+    return OpenedRun(run, "Sentence", reading, translator, None, play_translation, reason or "")
 
 
-def _open_pretrained(folder: Path, why: str | None, others: Sequence[str], place: int | None) -> OpenedRun:
+def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
         from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
     model, tokenizer = load_folder(folder)
 
-    def read(text: str, like: Exploration | None, **asked: Any) -> Exploration:
-        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True, **asked)
+    once = [asked]  # for the first text; the word of --why may not occur in others
 
-    general = OpenedRun(folder, "Text", read, None, model, partial(change_pretrained, model, tokenizer))
-    asked = {} if why is None else {"of": why, "instead_of": others, "place": place}
-    return replace(general, read=partial(read, **asked), general=general)
+    def read(text: str, like: Exploration | None) -> Exploration:
+        return explore_pretrained(
+            model, tokenizer, text, title=tidy(text), changes=True, **(once.pop() if once else {})
+        )
+
+    reason = "pages compute models of regard_lab, and this is one of Hugging Face"
+    change = partial(change_pretrained, model, tokenizer)
+    return OpenedRun(folder, "Text", read, None, change, unplayed=reason, pretrained=model)
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:
@@ -301,6 +296,24 @@ def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
         return replace(exploration, notes=(*exploration.notes, *notes), written_text=written)
 
     return read
+
+
+def _playing(translator: Translator, asked: Mapping[str, Any], text: str, precision: str | None) -> Exploration:
+    """A page that contains a translator; the word of --why is shown first."""
+    model = translator.model
+    assert isinstance(model, TranslationTransformer)
+    (translation,) = translator.translate([text])
+    first = None
+    if asked:
+        at = find_place(translator.tokeniser, text, translation.ids, asked["of"], asked["place"])
+        word = translator.tokeniser.words(list(translation.ids))[at][0]
+        if asked["instead_of"]:  # a word that cannot stand there is refused
+            find_contrast(translator.tokeniser, text, translation.ids, **asked)
+        first = {"word": word, "place": at, "others": list(asked["instead_of"]) or None}
+    return explore_model(
+        model, translator.tokeniser, text, translator.words, target_ids=translation.ids, precision=precision,
+        asked=first, pronouns=PRONOUNS,
+    )  # fmt: skip
 
 
 def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`regard walkthrough`: a sentence through attention, in the terminal, as JSON or as a page."""
+"""`regard walkthrough`: a sentence through attention, in the terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -10,34 +10,26 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard.storage.files import replace_file
-from regard_lab.cli.console import check_page_name, out, out_console, out_json, out_lines, out_width
+from regard_lab.cli.console import out_console, out_json, out_lines, out_width
 from regard_lab.cli.options import Json, default_note
 from regard_lab.text.terminal import has
 from regard_lab.walkthrough import (
     Walk,
     read_weights,
-    to_html,
     to_json,
     to_rich,
     to_text,
     walk,
-    walk_run,
     walk_whole,
     walk_whole_run,
 )
 from regard_lab.walkthrough import example as options_of_example
 
-# The walk for --run and --whole, and why it does not take an option of another walk.
-WALKS: dict[tuple[bool, bool], tuple[Callable[..., Walk], str]] = {
-    (False, False): (walk, "drawn weights have one layer; name a --run for more, or add --whole for a whole model"),
-    (True, False): (walk_run, "a run has its own"),
-    (False, True): (walk_whole, "a whole model shows all its layers and heads, with vectors as rows"),
-    (True, True): (walk_whole_run, "a run has its own, and all its layers and heads are shown"),
-}
-OF_THE_COMMAND = ("run", "whole", "html", "as_json")  # options that no walk takes
+DRAWN = "drawn weights have one layer; name a --run for more, or add --whole for a whole model"
+WHOLE = "a whole model shows all its layers and heads"
+OF_A_RUN = "a run has its own, and all its layers and heads are shown"
+OF_THE_COMMAND = ("whole", "as_json")  # options that no walk takes
 LARGEST_SEED = 2**63 - 1
 
 
@@ -48,7 +40,7 @@ def walkthrough(
     ] = None,
     word: Annotated[
         str | None,
-        Option(help="The word shown in detail, or its number from 1. [default: the second; with --whole the last]"),
+        Option(help="The word shown in detail, or its number from 1. [default: the second; of a decoder the last]"),
     ] = None,
     context: Annotated[
         str | None, Option(metavar="TEXT", help="Attend to this text instead (cross-attention).")
@@ -91,50 +83,35 @@ def walkthrough(
     weights: Annotated[
         Path | None, Option(metavar="FILE", help="Safetensors with table, W_q, W_k, W_v, W_o, or some of them.")
     ] = None,
-    columns: Annotated[bool, Option("--columns", help="Write vectors as columns, not as rows.")] = False,
     decimals: Annotated[
         int | None, Option(min=0, max=8, help=f"Decimals of the printed numbers. {default_note(walk, 'decimals')}")
     ] = None,
     example: Annotated[
         str | None, Option("--example", metavar="NAME", help="life-is-short: the numbers that articles print.")
     ] = None,
-    run: Annotated[Path | None, Option(metavar="RUN", help="Take the weights of a trained model.")] = None,
-    whole: Annotated[
-        bool, Option("--whole", help="Show a whole Transformer, a small one or that of --run, up to the next word.")
-    ] = False,
+    run: Annotated[Path | None, Option(metavar="RUN", help="Show a whole trained model, up to the next word.")] = None,
+    whole: Annotated[bool, Option("--whole", help="Show a whole small Transformer, up to the next word.")] = False,
     model: Annotated[
         str | None, Option(help="With --whole: decoder, encoder or encoder-decoder. [default: by --context]")
     ] = None,
     layers: Annotated[
         int | None, Option(min=1, help=f"With --whole: layers of each side. {default_note(walk_whole, 'layers')}")
     ] = None,
-    layer: Annotated[
-        int | None, Option(min=0, help=f"With --run: the layer, from 0. {default_note(walk_run, 'layer')}")
-    ] = None,
-    html: Annotated[Path | None, Option(metavar="FILE.html", help="Write a page that needs no network.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Walk, and show the steps in the terminal, as JSON or as a page."""
+    """Walk, and show the steps in the terminal or as JSON."""
     typed = {name: value for name, value in locals().items() if not (value is None or value is False)}
     options: dict[str, Any] = {name: value for name, value in typed.items() if name not in OF_THE_COMMAND}
-    chosen, reason = WALKS[run is not None, whole]
+    chosen: Callable[..., Walk] = walk_whole_run if run is not None else walk_whole if whole else walk
+    reason = OF_A_RUN if run is not None else WHOLE if whole else DRAWN
     _check_fitting(options, chosen, reason)
-    if html is not None:
-        check_page_name(html)
     if weights is not None:
         options["weights"] = read_weights(weights)
     if (name := options.pop("example", None)) is not None:
         options = options_of_example(name) | options
-    steps = chosen(**options) if run is None else chosen(run, **options)
-    if html is not None:
-        replace_file(html, to_html(steps).encode())
+    steps = chosen(**options)
     if as_json:
         out_json(to_json(steps))
-    elif html is not None:
-        out(
-            f"{count_of(len(steps.steps), 'steps')} of {count_of(len(steps.words), 'words')} are in {html}; open it in "
-            f"a browser"
-        )
     else:
         _show(steps)
 

@@ -1,7 +1,6 @@
 """Conversion of Hugging Face folders to another number of key/value heads, one layer at a time.
 
-To calibrate on a text, transformers computes the model; each layer receives its weights just before it runs and gives
-them up afterwards. The second moments of a layer's inputs wait on disk until the layer is converted.
+Only to calibrate on a text is the whole model loaded, as transformers computes it.
 """
 
 from __future__ import annotations
@@ -9,24 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 import zlib
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, UnsupportedError
 from regard.packages import needed
 from regard.storage.files import write_folder
-from regard.storage.tensors import load_tensors, raw_bytes, save_tensors
+from regard.storage.tensors import raw_bytes
 from regard_lab.conversion.alignment import align, likeness
 from regard_lab.conversion.heads import (
     POOLINGS,
@@ -41,7 +38,7 @@ from regard_lab.conversion.heads import (
 )
 from regard_lab.conversion.layouts import CROSSINGS, Crossing, FamilyLayout, Read, Tensors, folded, present
 from regard_lab.conversion.model_folders import CONFIG_FILE, INDEX_FILE, ModelFolder, TensorFile, TensorWriter, blank
-from regard_lab.conversion.own_models import Calibration, second_moment
+from regard_lab.conversion.own_models import Calibration, moments_of
 
 ROW, ROWS = 256, 32  # ids in a row of the calibration text, and the most rows
 
@@ -61,100 +58,19 @@ def row_ids(folder: Path, text: str, rows: int = ROWS) -> torch.Tensor:
     return ids[: len(ids) // length * length].reshape(-1, length)[:rows]
 
 
-@contextmanager
-def moments_of_folder(source: ModelFolder, calibration: Calibration) -> Generator[Callable[[int], torch.Tensor]]:
-    """Run the model of a folder on a text; gives a function from the number of a layer to its second moments.
+@torch.no_grad()
+def moments_of_folder(source: ModelFolder, calibration: Calibration) -> dict[str, torch.Tensor]:
+    """The second moments of the inputs of each layer's attention, by its number.
 
     Args:
         calibration: runs the model, such as `lambda model: model(ids)`; it is transformers' model without its head.
     """
-    with tempfile.TemporaryDirectory(prefix="regard-calibration-") as place:
-
-        def path(number: int | str) -> Path:
-            return Path(place) / f"{number}.safetensors"
-
-        def observe(number: str, inputs: torch.Tensor) -> None:
-            product, count = second_moment(inputs)
-            if path(number).exists():
-                earlier = load_tensors(path(number))
-                product, count = product + earlier["sum"], count + int(earlier["count"])
-            save_tensors(path(number), {"sum": product, "count": torch.tensor(count)}, durable=False)
-
-        with torch.no_grad():
-            calibration(streamed_model(source, observe))
-        for number in source.layers:
-            if not path(number).exists():
-                raise ArgumentError(f"the calibration did not run layer {number}; let it call the model on a text")
-
-        def moments(number: int) -> torch.Tensor:
-            stored = load_tensors(path(number))
-            return stored["sum"] / stored["count"]
-
-        yield moments
-
-
-def streamed_model(source: ModelFolder, observe: Callable[[str, torch.Tensor], None]) -> nn.Module:
-    """The model of a folder in float32, whose layers have weights only while they run.
-
-    Args:
-        observe: receives the number of each layer and the inputs of its attention.
-    """
     with needed("transformers", "a text for a Hugging Face folder", "transformers"):
-        from transformers import AutoConfig, AutoModel
-    config = AutoConfig.from_pretrained(source.folder)
-    with torch.device("meta"):
-        model = AutoModel.from_config(config).eval()
-    _restore_buffers(model, config)
-    saved = _saved_names(model, source)
-    layers = {}
-    for number, name in source.layers.items():
-        layers[number] = name.removeprefix(f"{model.base_model_prefix}.")
-    inside = tuple(f"{layer}." for layer in layers.values())
-    _load(model, {name: saved[name] for name in saved if not name.startswith(inside)}, source)
-    for number, name in layers.items():
-        layer = model.get_submodule(name)
-        own = {part.removeprefix(f"{name}."): saved[part] for part in saved if part.startswith(f"{name}.")}
-        layer.register_forward_pre_hook(lambda module, _, own=own: _load(module, own, source))
-        layer.register_forward_hook(lambda module, *_: _unload(module))
-        query = layer.get_submodule(source.layout.q)
-        query.register_forward_pre_hook(lambda _, inputs, number=number: observe(number, inputs[0]))
-    return model
-
-
-def _saved_names(model: nn.Module, source: ModelFolder) -> dict[str, str]:
-    """The name in the folder of each parameter of the model."""
-    prefix = f"{model.base_model_prefix}."
-    names = {name.removeprefix(prefix): name for name in source.entries}
-    wanted = dict(model.named_parameters())
-    if missing := sorted(set(wanted) - set(names)):
-        raise CheckpointError(f"{source.folder} lacks the tensor {missing[0]!r} that transformers expects")
-    return {name: names[name] for name in wanted}
-
-
-def _load(module: nn.Module, names: dict[str, str], source: ModelFolder) -> None:
-    state = {name: tensor.float() for name, saved in names.items() if (tensor := source.read(saved)) is not None}
-    module.load_state_dict(state, strict=False, assign=True)
-
-
-def _unload(module: nn.Module) -> None:
-    state = {name: parameter.to("meta") for name, parameter in module.named_parameters()}
-    module.load_state_dict(state, strict=False, assign=True)
-
-
-def _restore_buffers(model: nn.Module, config: Any) -> None:
-    """Compute the buffers, which no file holds: frequencies of positions, and the scale of Gemma's embeddings."""
-    for name, module in list(model.named_modules()):
-        meta = [key for key, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
-        if not meta:
-            continue
-        parent = model.get_submodule(name.rpartition(".")[0])
-        if type(module).__name__.endswith("RotaryEmbedding"):
-            setattr(parent, name.rpartition(".")[2], type(module)(config=config))
-        elif meta == ["embed_scale"]:
-            scale: Any = module.scalar_embed_scale
-            module.embed_scale = torch.tensor(scale)
-        else:
-            raise UnsupportedError(f"{name} of this model has the buffer {meta[0]!r}, which is not known here")
+        from transformers import AutoModel
+    model = AutoModel.from_pretrained(source.folder, dtype="auto").eval()
+    inside = f"{model.base_model_prefix}."
+    layers = {f"{name.removeprefix(inside)}.{source.layout.q}": number for number, name in source.layers.items()}
+    return {layers[name]: moment for name, moment in moments_of(model, layers, calibration).items()}
 
 
 def _first_line(error: Exception) -> str:
@@ -183,10 +99,10 @@ def convert_folder(
     """Convert a folder of Hugging Face; programs that load the source load the result. See `convert_kv_heads`."""
     source = ModelFolder(folder)
     check_convertible(source, kv_heads, method)
-    is_needed = method == "align" and calibration is not None and kv_heads < source.sizes.kv_heads
-    with moments_of_folder(source, calibration) if is_needed else nullcontext(None) as moments:
-        conversion = FolderConversion(source, kv_heads, method, moments, check, tell)
-        write_folder(out, conversion.write, replace=True)
+    is_needed = method == "align" and kv_heads < source.sizes.kv_heads
+    moments = moments_of_folder(source, calibration) if calibration is not None and is_needed else None
+    conversion = FolderConversion(source, kv_heads, method, moments, check, tell)
+    write_folder(out, conversion.write, replace=True)
     return conversion.report()
 
 
@@ -219,7 +135,7 @@ class FolderConversion:
     source: ModelFolder
     kv_heads: int
     method: str
-    moments: Callable[[int], torch.Tensor] | None = None
+    moments: Mapping[str, torch.Tensor] | None = None
     check: bool = True
     tell: Callable[[str], object] | None = None
     differences: list[float] = field(default_factory=list)
@@ -363,7 +279,7 @@ class FolderConversion:
         if self.kv_heads >= layer.kv_heads:
             return layer
         name, source = self.source.layers[number], self.source
-        moment = None if self.moments is None else self.moments(int(number))
+        moment = None if self.moments is None else self.moments[number]
         turned = layer
         if self.method == "align":
             space = source.layout.space(source.config, source.sizes.head_dim)

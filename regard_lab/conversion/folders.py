@@ -39,7 +39,7 @@ def convert_kv_heads(
         method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, which
             changes no output, and then takes their mean. "align" by default with a calibration, otherwise "mean".
         calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`. For a Hugging Face
-            folder it receives the model of transformers, with one layer in memory at a time.
+            folder it receives the model of transformers without its head; for it alone the whole model is loaded.
         check: compare the result with its reference, the same heads repeated, before it is written.
         tell: a function such as `print`, which is given a sentence if the layers of a Hugging Face folder take long.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -273,10 +273,11 @@ def turned(
             )
     copy = deepcopy(model).double().eval()
     layers, state = attention_layers(copy), copy.state_dict()
-    moments = {} if calibration is None else moments_of(copy, groups, calibration)
+    keys = [f"{name}.to_k" for name in groups]
+    moments = {} if calibration is None else moments_of(copy, keys, calibration)
     found = []
     for name, count in groups.items():
-        layer, moment = layers[name], moments.get(name)
+        layer, moment = layers[name], moments.get(f"{name}.to_k")
         sizes = HeadSizes(len(layers), layer.heads, layer.kv_heads, layer.head_dim, layer.dim)
         before = OWN.read(name, sizes, state.get)
         space = KeySpace(layer.positions if isinstance(layer.positions, Rotary) else None)
@@ -294,19 +295,20 @@ def turned(
 
 
 @torch.no_grad()
-def moments_of(model: nn.Module, names: Mapping[str, Any], calibration: Calibration) -> dict[str, torch.Tensor]:
-    """The mean of x xᵀ over the inputs x of each layer's keys, with a 1 as last number: (dim + 1, dim + 1)."""
+def moments_of(model: nn.Module, names: Iterable[str], calibration: Calibration) -> dict[str, torch.Tensor]:
+    """The mean of x xᵀ over the inputs x of each named module, with a 1 as last number: (dim + 1, dim + 1)."""
     sums: dict[str, torch.Tensor] = {}
     counts = dict.fromkeys(names, 0)
 
     def observe(name: str, x: torch.Tensor) -> None:
-        product, count = second_moment(x)
-        sums[name] = sums.get(name, 0) + product
-        counts[name] += count
+        flat = x.detach().double().flatten(0, -2)
+        flat = torch.cat([flat, flat.new_ones(len(flat), 1)], 1)
+        sums[name] = sums.get(name, 0) + flat.T @ flat
+        counts[name] += len(flat)
 
     handles = [
-        model.get_submodule(f"{name}.to_k").register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
-        for name in names
+        model.get_submodule(name).register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
+        for name in counts
     ]
     try:
         calibration(model)
@@ -316,13 +318,6 @@ def moments_of(model: nn.Module, names: Mapping[str, Any], calibration: Calibrat
     if missing := [name for name, count in counts.items() if not count]:
         raise ArgumentError(f"the calibration did not run {missing[0]!r} of the model; let it call the model on a text")
     return {name: product / counts[name] for name, product in sums.items()}
-
-
-def second_moment(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The sum of x xᵀ over all vectors of x (..., dim), with a 1 as last number, in float64; and their number."""
-    flat = x.detach().double().flatten(0, -2)
-    flat = torch.cat([flat, flat.new_ones(len(flat), 1)], 1)
-    return flat.T @ flat, len(flat)
 
 
 def _score(layer: MultiHeadAttention) -> object:

@@ -41,6 +41,7 @@ from regard_lab.conversion.report import (
     divergence,
     speed_of_folders,
 )
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.text import Tokeniser
@@ -51,7 +52,7 @@ from regard_lab.training.config import setting
 from regard_lab.training.engine import Batch
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, read_running_text
 from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
-from regard_lab.training.recipes.recipe import RunConfig, Tell, share_of_work, silent
+from regard_lab.training.recipes.recipe import RunConfig, Tell, silent
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import TranslationTask
 
@@ -161,12 +162,9 @@ class Uptraining:
     def _check(self, folder: Path, out: Path) -> None:
         """Refuse settings that exclude each other, and an `out` that holds something else."""
         config = self.config
-        if config.report is not None:
-            with needed("matplotlib", "--report"):
-                import matplotlib  # noqa: F401
-            if is_hugging_face(folder):
-                with needed("transformers", "--report for a Hugging Face folder", "transformers"):
-                    import transformers  # noqa: F401
+        if config.report is not None and is_hugging_face(folder):
+            with needed("transformers", "--report for a Hugging Face folder", "transformers"):
+                import transformers  # noqa: F401
         if config.steps is not None and not config.texts:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.distil and config.steps is None:

@@ -42,7 +42,7 @@ def sharing() -> Generator[SharedWork | None]:
     ...     print(share)
     None
     """
-    rank, processes = _of_launcher("RANK", 0), _of_launcher("WORLD_SIZE", 1)
+    processes, rank = share_of_work().values()
     if processes == 1:
         yield None
         return
@@ -102,8 +102,9 @@ def share_lines(
     ...     first, second, out.read_text().split()[:3]
     (False, True, ['aa', 'bb', 'aa'])
     """
-    rank = _of_launcher("RANK", 0) if rank is None else rank
-    processes = _of_launcher("WORLD_SIZE", 1) if processes is None else processes
+    work = share_of_work()
+    rank = work["rank"] if rank is None else rank
+    processes = work["world"] if processes is None else processes
     if not 0 <= rank < processes:
         raise ArgumentError(f"process {rank} of {processes}; the processes are numbered from 0 to {processes - 1}")
     out = Path(out)
@@ -132,11 +133,19 @@ def share_lines(
     return _join(out, parts, len(blocks))
 
 
-def _of_launcher(name: str, default: int) -> int:
-    value = os.environ.get(name, str(default))
-    if not value.isdecimal() or (name == "WORLD_SIZE" and int(value) < 1):
-        raise ArgumentError(f"the environment variable {name} is {shown(value)}; torchrun sets it to a whole number")
-    return int(value)
+def share_of_work() -> dict[str, int]:
+    """How many processes work together and which this is, as the launcher's environment has it.
+
+    >>> share_of_work()
+    {'world': 1, 'rank': 0}
+    """
+    values = {name: os.environ.get(name, default) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))}
+    for name, value in values.items():
+        if not value.isdecimal() or (name, int(value)) == ("WORLD_SIZE", 0):
+            raise ArgumentError(
+                f"the environment variable {name} is {shown(value)}; torchrun sets it to a whole number"
+            )
+    return {"world": int(values["WORLD_SIZE"]), "rank": int(values["RANK"])}
 
 
 def _digest(lines: Sequence[str], settings: str) -> str:

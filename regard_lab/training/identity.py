@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import torch
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.bench import results as bench
 from regard_lab.training.config import TrainingConfig
 from regard_lab.training.engine import Workers
 
@@ -27,7 +26,6 @@ MAY_CHANGE = ("steps", "minutes", "patience", "keep", "skip_non_finite", "parall
 DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
 RUN_FILE = "run.json"
 README_FILE = "README.txt"
-PACKAGES = ("regard", "torch", "accelerate", "tokenizers", "numpy")
 FILES = {
     "step-000100/": "a checkpoint after 100 steps: config.json and weights.safetensors are the model, training.json "
     "and optimiser.safetensors the state from which training continues with identical results, bit for bit",
@@ -145,7 +143,7 @@ def describe_session(folder: Path, identity: Identity, step: int, workers: Worke
     session = {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "after_step": step,
-        **machine(workers.device),
+        **bench.environment(workers.device.type),
         "processes": workers.count,
         "parallel": identity.config.parallel,
     }
@@ -169,29 +167,3 @@ def read_sessions(path: Path) -> tuple[list[Any], list[str]]:
     except CheckpointError as error:
         return [], [f"the sessions before this one are lost: {error}"]
     return (sessions, []) if isinstance(sessions, list) else ([], [f"{path} has no sessions before this one"])
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """Versions, processor and device; nothing that names a person or a host.
-
-    >>> machine(torch.device("cpu"))["device"]
-    'cpu'
-    """
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    processors = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "python": platform.python_version(),
-        "versions": versions,
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": processors[0] if processors else platform.processor() or "unknown",
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-    }

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic, process_time
@@ -17,10 +16,10 @@ from typing import Any, NamedTuple
 
 from regard.arguments import a_path, count_of
 from regard.errors import CheckpointError, DataError, MissingPackageError
-from regard.packages import needed
 from regard.reprs import brief
 from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
+from regard_lab.bench.report import new_picture
 
 CHECK = "crc32"
 _CHECKED = re.compile(rb'(.*), "crc32": "([0-9a-f]{8})"\}', re.DOTALL)
@@ -171,22 +170,17 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     if not training and not validation:
         lines = count_of(len(log.lines), "lines")
         raise DataError("; ".join([f"{log_path} has no loss in its {lines}, so there is no curve to draw yet", *lost]))
-    with needed("matplotlib", "drawing"):
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=(7, 5), dpi=120, layout="constrained")
-    losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    _draw_losses(losses, training, validation)
-    rates.plot(*_points(training, "learning_rate"), color="#666666", linewidth=1.2)
-    rates.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
-    rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    for axes in (losses, rates):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    if lost:
-        figure.suptitle(f"left out: {count_of(len(log.lost), 'damaged lines')} of the log", fontsize="small")
-    picture = BytesIO()
-    figure.savefig(picture, format="png")
-    replace_file(Path(png_path), picture.getvalue(), durable=False)  # the log can draw it again
+    with new_picture(Path(png_path), 7, 5) as figure:
+        losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+        _draw_losses(losses, training, validation)
+        rates.plot(*_points(training, "learning_rate"), color="#666666", linewidth=1.2)
+        rates.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
+        rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+        for axes in (losses, rates):
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+        if lost:
+            figure.suptitle(f"left out: {count_of(len(log.lost), 'damaged lines')} of the log", fontsize="small")
     return lost
 
 

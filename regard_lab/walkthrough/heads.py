@@ -8,29 +8,18 @@ from dataclasses import dataclass
 import torch
 
 from regard.arguments import count_of
-from regard.errors import UnsupportedError
 from regard.positions import Rotary
-from regard_lab.walkthrough.layer import Scene, Writing, give_layer, give_slopes
+from regard_lab.walkthrough.layer import Scene, give_layer, projected, rotated
 from regard_lab.walkthrough.steps import Axis, Walker, numbered
 
 
-def measure_angles(
-    walker: Walker, rotary: Rotary, words: Axis, size: int, writing: Writing, name: str = "angles"
-) -> None:
-    """Add the step `angles`, or of another name, of rotary positions, (words, size).
-
-    Raises:
-        UnsupportedError: a rotation of only some components, or of neighbouring ones.
-    """
-    if rotary.dims is not None or rotary.pairs != "halves":
-        raise UnsupportedError(
-            f"{rotary} rotates pairs that a walkthrough cannot show; it needs all components, paired by halves"
-        )
+def measure_angles(walker: Walker, rotary: Rotary, words: Axis, size: int, name: str = "angles") -> None:
+    """Add the step `angles`, or of another name, of rotary positions, (words, size)."""
     speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
     walker.step(
-        f"{name} = {writing.doubled(writing.angles(len(words), speeds))}", "Angles",
+        f"{name} = (torch.arange({len(words)})[:, None] * {speeds}).repeat(1, 2)", "Angles",
         "Each pair of components has its own frequency; the angles of a word are its position times these frequencies.",
-        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=writing.axes(words, numbered("numbers", size)),
+        f"θ_{{ic}} = i · {rotary.base:g}^{{-2c/d}}", axes=(words, numbered("numbers", size)),
     )  # fmt: skip
 
 
@@ -47,62 +36,43 @@ USUAL = 1.5  # root mean square of queries and keys up to which scaling does wha
 
 def project(walker: Walker, scene: Scene) -> tuple[str, str]:
     """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
-    layer, writing = scene.layer, scene.writing
+    layer = scene.layer
     walker.section = "Queries, keys and values" + (f" of head {scene.head}" if layer.heads > 1 else "")
     for letter, title, says in PROJECTIONS:
         source, head, words = (scene.x, scene.head, scene.readers) if letter == "q" else scene.source_of_keys
-        bias = f"b_{letter}" if f"b_{letter}" in walker.values else ""
         size = numbered("numbers", walker.values[f"W_{letter}"].shape[1])
         if letter != "q" and scene.group > 1:
             says += f" Key/value head {head} is shared by {count_of(scene.group, 'query heads')}."
         place = "i" if letter == "q" else "j"
-        formula = f"{letter}_{place} = W_{letter} {source}_{place}" + (f" + b_{letter}" if bias else "")
-        line = f"{letter} = {writing.projected(source, f'W_{letter}', head=head, bias=bias)}"
-        walker.step(line, title, says, formula, axes=writing.axes(words, size))
+        formula = f"{letter}_{place} = W_{letter} {source}_{place}"
+        walker.step(f"{letter} = {source} @ W_{letter}[{head}].T", title, says, formula, axes=(words, size))
     if layer.positions is None:
         return "q", "k"
-    measure_angles(walker, layer.positions, scene.read, layer.head_dim, writing)
+    measure_angles(walker, layer.positions, scene.read, layer.head_dim)
     for letter, title in (("q", "Rotated queries"), ("k", "Rotated keys")):
         walker.step(
-            f"{letter}_turned = {writing.rotated(letter, layer.head_dim)}", title,
+            f"{letter}_turned = {rotated(letter, layer.head_dim)}", title,
             "Rotated by their positions, so that a score depends on the distance of two words.",
-            f"R(θ_i) {letter}_i", axes=writing.axes(scene.readers, numbered("numbers", layer.head_dim)),
+            f"R(θ_i) {letter}_i", axes=(scene.readers, numbered("numbers", layer.head_dim)),
         )  # fmt: skip
     return "q_turned", "k_turned"
 
 
-def look_around(walker: Walker, scene: Scene) -> None:
-    """Add the steps `distances` and `allowed`, if the layer has a bias by distance or a mask."""
-    pair = scene.readers, scene.read
-    walker.section = "Distances and mask"
-    if scene.bias is not None:
-        give_slopes(walker, scene.bias, scene.layer.heads, pair)
-    if scene.mask:
-        what = (
-            "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer as a mask"
-        )
-        line = f"allowed = {scene.mask}" + (f"[{scene.head}]" if scene.varies_by_head else "")
-        walker.step(line, "Mask", f"{what}: 1 means allowed, 0 masked.", axes=pair, scale="none")
-
-
 def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
     """Add the steps of the chosen word, from its scores to its context vector."""
-    word, lines, writing, axes = scene.chosen, scene.lines, scene.writing, (scene.read,)
+    word, lines, axes = scene.chosen, scene.lines, (scene.read,)
     walker.section = f"One word: “{word}”"
-    place: dict[str, str | int] = {"k": writing.by_row(k), "k_t": writing.by_column(k)}
-    place |= {"q_i": writing.one(q, scene.word)}
-    place |= {"h": scene.head, "m": len(scene.read), "hidden": writing.by_row("hidden")}
+    place = {"q_i": f"{q}[{scene.word}]", "k": k, "h": scene.head, "m": len(scene.read), "hidden": "hidden"}
     if lines.hidden:
         size = numbered("numbers", walker.values["v_a"].shape[-1])
-        hidden = lines.hidden_columns if writing.columns else lines.hidden
         walker.step(
-            f"hidden = {hidden.format(**place)}", "A hidden layer for each pair",
+            f"hidden = {lines.hidden.format(**place)}", "A hidden layer for each pair",
             f"Learned matrices combine the query of “{word}” with each key; tanh limits the result to −1 to 1.",
-            lines.hidden_formula, axes=writing.axes(scene.read, size),
+            lines.hidden_formula, axes=(scene.read, size),
         )  # fmt: skip
     line = f"omega = {lines.one.format(**place)}"
     walker.step(line, "Scores, not yet normalised", lines.says, lines.formula, axes=axes)
-    rows = Rows("omega", ("scaled", "nearer", "masked", "alpha", "z"), f"[{scene.word}]", axes)
+    rows = Rows("omega", ("scaled", "masked", "alpha", "z"), f"[{scene.word}]", axes)
     _weigh(
         walker, scene, rows,
         weights=lambda alpha: (
@@ -116,22 +86,20 @@ def follow_word(walker: Walker, scene: Scene, q: str, k: str) -> None:
 def take_all(walker: Walker, scene: Scene, q: str, k: str) -> None:
     """Add the same steps for all words at once."""
     walker.section = "All words at once"
-    pair, writing = (scene.readers, scene.read), scene.writing
-    place: dict[str, str | int] = {"q": writing.by_row(q), "k": writing.by_row(k), "k_t": writing.by_column(k)}
-    place |= {"h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
-    matrices = "Ω = Q^T K" if writing.columns else "Ω = Q K^T"
+    pair = scene.readers, scene.read
+    place = {"q": q, "k": k, "h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
     walker.step(
         f"scores = {scene.lines.all.format(**place)}", "Scores",
         f"Row i holds the scores of word i; row {scene.word + 1} equals those of “{scene.chosen}” above.",
-        matrices if scene.multiplies else scene.lines.formula, axes=pair,
+        "Ω = Q K^T" if scene.multiplies else scene.lines.formula, axes=pair,
     )  # fmt: skip
-    names = ("scaled_scores", "nearer_scores", "masked_scores", "weights", "contexts")
+    names = ("scaled_scores", "masked_scores", "weights", "contexts")
     _weigh(
         walker, scene, Rows("scores", names, "", pair),
         weights=lambda weights: (
             f"Row i holds the weights of word i; each row sums to 1. {saturated(walker, scene, weights, (q, k))}"
         ).rstrip(),
-        context=f"{writing.line} i is the context vector of word i.",
+        context="Row i is the context vector of word i.",
     )  # fmt: skip
 
 
@@ -140,15 +108,15 @@ class Rows:
     """Names of the steps for one word or for all, the index of the row that is chosen, and the axes of the scores."""
 
     scores: str
-    names: tuple[str, str, str, str, str]
+    names: tuple[str, str, str, str]
     chosen: str
     axes: tuple[Axis, ...]
 
 
 def _weigh(walker: Walker, scene: Scene, rows: Rows, *, weights: Callable[[torch.Tensor], str], context: str) -> None:
-    """Add scaling, bias by distance and mask, as the layer has them; then weights and context vectors."""
-    name, letter, size, writing = rows.scores, "ω", scene.layer.head_dim, scene.writing
-    scaled, nearer, masked, alpha, z = rows.names
+    """Add scaling and mask, as the layer has them; then weights and context vectors."""
+    name, letter, size = rows.scores, "ω", scene.layer.head_dim
+    scaled, masked, alpha, z = rows.names
     if scene.scaling:
         says = (
             f"The more numbers a vector has, the larger its scores: with {count_of(size, 'numbers')} they are "
@@ -158,29 +126,17 @@ def _weigh(walker: Walker, scene: Scene, rows: Rows, *, weights: Callable[[torch
             f"{scaled} = {name}{scene.scaling}", "Scaling", says, "s_{ij} = {ω_{ij}}/{√{d}}", axes=rows.axes
         )
         letter = "s"
-    if scene.bias is not None:
-        says = "The score decreases with the distance of the word; each head has its own slope."
-        line = f"{nearer} = {name} - slopes[{scene.head}] * distances{rows.chosen}"
-        name = walker.step(line, "Distance", says, f"{letter}_{{ij}} - m_h |j - i|", axes=rows.axes)
     if scene.mask:
         says = "Masked scores become minus infinity, whose exponential is 0."
         line = f"{masked} = {name}.masked_fill(~allowed{rows.chosen}, -math.inf)"
         name = walker.step(line, "Mask", says, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=rows.axes)
     walker.step(
-        f"{alpha} = {name}.softmax(-1){filled(walker)}", "Attention weights", weights,
+        f"{alpha} = {name}.softmax(-1)", "Attention weights", weights,
         f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}", axes=rows.axes, scale="weights",
     )  # fmt: skip
     title = "Context vectors" if rows.axes[1:] else "Context vector"
-    numbers = numbered("numbers", scene.layer.value_dim)
-    axes = writing.axes(scene.readers, numbers) if rows.axes[1:] else (numbers,)
-    line = f"{z} = {writing.weighted(alpha, 'v', one=not rows.axes[1:])}"
-    walker.step(line, title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
-
-
-def filled(walker: Walker, name: str = "allowed") -> str:
-    """The expression that makes the weights of empty rows zero; "" if there are none by the mask of that name."""
-    allowed = walker.values.get(name)
-    return "" if allowed is None or bool(allowed.any(-1).all()) else ".nan_to_num(0)"
+    axes = (*((scene.readers,) if rows.axes[1:] else ()), numbered("numbers", scene.layer.value_dim))
+    walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=axes)
 
 
 def _most(scene: Scene, alpha: torch.Tensor) -> str:
@@ -246,19 +202,20 @@ class Naming:
 
 def every_head(walker: Walker, scene: Scene, naming: Naming) -> str:
     """Add the steps of attention in all heads, up to the output of the layer; return its name."""
-    layer, writing, once = scene.layer, scene.writing, naming.once
+    layer, once = scene.layer, naming.once
     heads = _numbered_heads(layer.heads, "head")
     q, k, v = _project_all(walker, scene, naming, heads)
     weights = _weigh_all(walker, scene, naming, heads, q, k)
     contexts = walker.step(
-        f"{naming.name('contexts')} = {writing.weighted(weights, v, heads=True)}", f"{naming.kind}: context vectors",
+        f"{naming.name('contexts')} = {weights} @ {v}", f"{naming.kind}: context vectors",
         once("In each head, the sum of the values by the attention weights."), "z_i^h = Σ_j α_{ij}^h v_j^h",
-        axes=(heads, *writing.axes(scene.readers, numbered("numbers", layer.value_dim))),
+        axes=(heads, scene.readers, numbered("numbers", layer.value_dim)),
     )  # fmt: skip
     joined = walker.step(
-        f"joined{naming.tag} = {writing.joined(contexts)}", f"{naming.kind}: {'heads ' if naming.tag else ''}joined",
+        f"joined{naming.tag} = torch.cat(list({contexts}), dim=-1)",
+        f"{naming.kind}: {'heads ' if naming.tag else ''}joined",
         once("The context vectors of all heads, one after the other, for each word."), "r_i = [z_i^1 ; … ; z_i^H]",
-        axes=writing.axes(scene.readers, numbered("numbers", layer.heads * layer.value_dim)),
+        axes=(scene.readers, numbered("numbers", layer.heads * layer.value_dim)),
     )  # fmt: skip
     says = once("A matrix combines the heads into a vector that has the size of the word's vector again.")
     return _map_output(walker, scene, joined, "r", naming, says)
@@ -269,20 +226,20 @@ def _map_output(walker: Walker, scene: Scene, source: str, letter: str, naming: 
     tag, result = naming.tag, ("attended", "a") if naming.tag else ("output", "o")
     bias = f"b_o{tag}" if f"b_o{tag}" in walker.values else ""
     return walker.step(
-        f"{result[0]}{tag} = {scene.writing.projected(source, f'W_o{tag}', bias=bias)}",
+        f"{result[0]}{tag} = {projected(source, f'W_o{tag}', bias)}",
         f"{naming.kind}: output" if tag else "Output", says,
         f"{result[1]}_i = W_o {letter}_i" + (" + b_o" if bias else ""),
-        axes=scene.writing.axes(scene.readers, numbered("numbers", scene.layer.dim)),
+        axes=(scene.readers, numbered("numbers", scene.layer.dim)),
     )  # fmt: skip
 
 
 def _project_all(walker: Walker, scene: Scene, naming: Naming, many: Axis) -> tuple[str, str, str]:
     """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
-    layer, writing, tag, once, names = scene.layer, scene.writing, naming.tag, naming.once, {}
+    layer, tag, once, names = scene.layer, naming.tag, naming.once, {}
     few = many if scene.group == 1 else _numbered_heads(layer.kv_heads, "key/value head")
     angles = f"angles{naming.scope}"
     if layer.positions is not None and angles not in walker.values:
-        measure_angles(walker, layer.positions, scene.read, layer.head_dim, writing, angles)
+        measure_angles(walker, layer.positions, scene.read, layer.head_dim, angles)
     for letter, what, heads, words, source in (
         ("q", "queries", many, scene.readers, scene.x),
         ("k", "keys", few, scene.read, scene.c),
@@ -290,18 +247,18 @@ def _project_all(walker: Walker, scene: Scene, naming: Naming, many: Axis) -> tu
     ):
         name, matrix, bias = f"{letter.upper()}{tag}", f"W_{letter}{tag}", f"b_{letter}{tag}"
         bias = bias if bias in walker.values else ""
-        axes = writing.axes(words, numbered("numbers", walker.values[matrix].shape[1]))
+        axes = words, numbered("numbers", walker.values[matrix].shape[1])
         says = once(f"The {what} of every head, each by a matrix of its own.")
         if tag and scene.crosses:
             whose = "the words that are written" if letter == "q" else "the encoder's output"
             says = once(f"In cross-attention, {what} come from {whose}.")
         walker.step(
-            f"{name} = {writing.projected(source, matrix, bias=bias, heads=True)}", f"{naming.kind}: {what}", says,
+            f"{name} = {projected(source, matrix, bias, heads=True)}", f"{naming.kind}: {what}", says,
             f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""), axes=(heads, *axes),
         )  # fmt: skip
         if layer.positions is not None and letter != "v":
             says = once("Rotated by their positions, so that a score depends on the distance of two words.")
-            line = writing.rotated(name, layer.head_dim, angles)
+            line = rotated(name, layer.head_dim, angles)
             name = walker.step(f"{name}_turned = {line}", f"{naming.kind}: {what} rotated", says, axes=(heads, *axes))
         if scene.group > 1 and letter != "q":
             says = once(f"Each key/value head is shared by {scene.group} neighbouring query heads.")
@@ -313,11 +270,8 @@ def _project_all(walker: Walker, scene: Scene, naming: Naming, many: Axis) -> tu
 
 def _weigh_all(walker: Walker, scene: Scene, naming: Naming, many: Axis, q: str, k: str) -> str:
     """Add the scores and the attention weights of all heads; return the name of the weights."""
-    writing, once, tag, pairs = scene.writing, naming.once, naming.tag, (many, scene.readers, scene.read)
-    scores = scene.lines.heads.format(
-        Q=writing.by_row(q, heads=True), K=writing.by_row(k, heads=True), K_t=writing.by_column(k, heads=True),
-        n=len(scene.readers), m=len(scene.read),
-    )  # fmt: skip
+    once, tag, pairs = naming.once, naming.tag, (many, scene.readers, scene.read)
+    scores = scene.lines.heads.format(Q=q, K=k, n=len(scene.readers), m=len(scene.read))
     for parameter in ("W_a", "U_a", "v_a"):
         scores = scores.replace(parameter, f"{parameter}{tag}")
     scores += scene.scaling
@@ -329,7 +283,7 @@ def _weigh_all(walker: Walker, scene: Scene, naming: Naming, many: Axis, q: str,
     name = walker.step(
         f"{naming.name('scores')} = {scores}", f"{naming.kind}: scores", once(says), formula, axes=pairs
     )  # fmt: skip
-    allowed = f"allowed{tag}" if tag or not scene.varies_by_head else "allowed_by_head"
+    allowed, filled = f"allowed{tag}", ""
     if scene.mask:
         if allowed not in walker.values:
             what = "A word may look at itself and at earlier words" if scene.causal else "The pattern of this layer"
@@ -340,8 +294,9 @@ def _weigh_all(walker: Walker, scene: Scene, naming: Naming, many: Axis, q: str,
         says = once("Masked scores become minus infinity, whose exponential is 0.")
         line = f"{naming.name('masked')} = {name}.masked_fill(~{allowed}, -math.inf)"
         name = walker.step(line, f"{naming.kind}: masked scores", says, axes=pairs)
+        filled = "" if walker.values[allowed].any(-1).all() else ".nan_to_num(0)"  # the weights of empty rows are 0
     return walker.step(
-        f"{naming.name('weights')} = {name}.softmax(-1){filled(walker, allowed)}", f"{naming.kind}: attention weights",
+        f"{naming.name('weights')} = {name}.softmax(-1){filled}", f"{naming.kind}: attention weights",
         lambda weights: _most_of_heads(scene, weights, once), "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}", axes=pairs,
         scale="weights",
     )  # fmt: skip
@@ -368,51 +323,39 @@ def compare(walker: Walker, scene: Scene) -> None:
     if many:
         walker.check(f"all_weights[{scene.head}]", "weights")
         walker.check(f"all_contexts[{scene.head}]", "contexts")
-    if scene.multiplies and scene.bias is None:
+    if scene.multiplies:
         walker.check(_fused_call(scene), "all_contexts" if many else "contexts")
-    walker.check(_layer_call(scene), "output")
+    walker.check(f"layer({scene.x}[None]{f', {scene.c}[None]' if scene.crosses else ''})[0]", "output")
 
 
 def _fused_call(scene: Scene) -> str:
     """The expression of PyTorch's fused attention for all heads."""
-    layer, many, writing = scene.layer, scene.layer.heads > 1, scene.writing
+    layer, many = scene.layer, scene.layer.heads > 1
     q, k, v = ("Q", "K", "V") if many else ("q", "k", "v")
     if layer.positions is not None:
         q, k = f"{q}_turned", f"{k}_turned"
     if scene.group > 1:
         k, v = f"{k}_shared", f"{v}_shared"
-    inputs = [writing.by_row(name, heads=many) for name in (q, k, v)]
+    inputs = [q, k, v]
     if scene.mask:
-        inputs.append(f"attn_mask={'allowed_by_head' if many and scene.varies_by_head else 'allowed'}")
-    if layer.options["scale"] is not None or not scene.scaling:
-        inputs.append(f"scale={layer.options['scale'] or 1.0!r}")
-    return writing.by_row(f"F.scaled_dot_product_attention({', '.join(inputs)})", heads=many)
-
-
-def _layer_call(scene: Scene) -> str:
-    """The expression that calls the layer itself with a batch of one text."""
-    writing = scene.writing
-    inputs = [f"{writing.by_row(scene.x)}[None]"]
-    if scene.crosses:
-        inputs.append(f"{writing.by_row(scene.c)}[None]")
-    if scene.bias is not None:
-        inputs.append("bias=ALiBi()")
-    if scene.crosses and scene.layer.pattern.compares_positions:
-        inputs.append("q_start=0")
-    return writing.by_row(f"layer({', '.join(inputs)})[0]")
+        inputs.append("attn_mask=allowed")
+    if not scene.scaling:
+        inputs.append("scale=1.0")
+    return f"F.scaled_dot_product_attention({', '.join(inputs)})"
 
 
 def walk_layer(walker: Walker, scene: Scene) -> None:
     """Add every step of the layer, and check the results against the layer itself.
 
     Raises:
-        UnsupportedError: a layer that a walkthrough cannot show.
         RegardError: a step differs from another way to compute it.
     """
     give_layer(walker, scene)
     walker.give("layer", scene.layer, "a regard.MultiHeadAttention with these weights")
     q, k = project(walker, scene)
-    look_around(walker, scene)
+    if scene.mask:
+        walker.section, says = "The mask", "A word may look at itself and at earlier words: 1 means allowed, 0 masked."
+        walker.step(f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read), scale="none")
     follow_word(walker, scene, q, k)
     take_all(walker, scene, q, k)
     join_heads(walker, scene)

@@ -1,17 +1,13 @@
-"""What the shown layer reads: vectors drawn from a seed, or what the earlier layers of a trained model compute."""
+"""From text to vectors: the words of a sentence, or the sub-words of a trained model, as ids and as vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regard.bias import ALiBi
-from regard.layers import MultiHeadAttention
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.language import Stack
-from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer
 from regard_lab.text import Tokeniser
 from regard_lab.walkthrough.drawn import Drawn
-from regard_lab.walkthrough.layer import ROWS, Writing
 from regard_lab.walkthrough.steps import Axis, Walker, check_words, find_word, numbered
 
 Text = str | Sequence[str]
@@ -52,30 +48,26 @@ def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Ax
             )  # fmt: skip
 
 
-def embed_words(walker: Walker, prefix: str, words: Axis, positions: str, writing: Writing = ROWS) -> str:
+def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str:
     """Add the steps from `{prefix}ids` to vectors, with sinusoidal positions if requested; return their name."""
     dim, waves = walker.values["table"].shape[1], positions == "sinusoidal"
-    axes, of, x = (
-        writing.axes(words, numbered("numbers", dim)),
-        " of the context" if prefix else "",
-        "c" if prefix else "x",
-    )
+    axes, of, x = (words, numbered("numbers", dim)), " of the context" if prefix else "", "c" if prefix else "x"
     embeddings = f"{prefix}embeddings" if waves else x
     walker.step(
-        f"{embeddings} = {writing.turned(f'F.embedding({prefix}ids, table)', whole=False)}",
-        f"Embeddings{of}", "Each id selects its row of the table: the vector of the word.",
+        f"{embeddings} = F.embedding({prefix}ids, table)", f"Embeddings{of}",
+        "Each id selects its row of the table: the vector of the word.",
         f"{'e' if waves else x}_i = E_{{id_i}}", axes=axes,
     )  # fmt: skip
     if not waves:
         return x
     speeds = f"10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})"
     angles = walker.step(
-        f"{prefix}positions_angles = {writing.angles(len(words), speeds)}",
+        f"{prefix}positions_angles = torch.arange({len(words)})[:, None] * {speeds}",
         f"Angles{of}", "The position times frequencies from 1 down to about 1 / 10000.", "θ_{ic} = i · 10000^{-2c/d}",
-        axes=writing.axes(words, numbered("numbers", dim // 2)),
+        axes=(words, numbered("numbers", dim // 2)),
     )  # fmt: skip
     walker.step(
-        f"{prefix}positions = {writing.waves(angles)}", f"Positions{of}",
+        f"{prefix}positions = torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)", f"Positions{of}",
         "A sine and a cosine for each angle: fast and slow waves that encode the position of a word.",
         "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]", axes=axes,
     )  # fmt: skip
@@ -93,12 +85,11 @@ def read_pieces(
     *,
     opens: bool,
     closes: bool,
-    follows: bool = False,
     target: bool = False,
 ) -> Axis:
     """Add the steps that split a text by the tokeniser of the run, with BEGIN and END as in training.
 
-    A context has a followed word only with `follows`. A `target` is what a translator writes.
+    A `target` is what a translator writes.
 
     Raises:
         ArgumentError: an empty or too long text, or a word that is not in it.
@@ -112,7 +103,7 @@ def read_pieces(
     of = " of the context" if prefix else ""
     line = f"[{', '.join(parts)}]"
     labels = tuple(tokeniser.pieces(eval(line, walker.values)))
-    words = Axis("words", labels, None if prefix and not follows else find_word(word, labels))
+    words = Axis("words", labels, find_word(word, labels))
     walker.step(
         f"{prefix}ids = torch.tensor({line})", f"Ids{of}",
         "The tokeniser of the model splits the text into learned sub-words, each with a number.",
@@ -129,8 +120,8 @@ def embed_run(
     model: Stack | TranslationTransformer,
     words: Axis,
     written: bool,
+    result: str,
     prefix: str = "",
-    result: str = "h",
 ) -> str:
     """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
     config, size = model.config, numbered("numbers", model.config.dim)
@@ -156,45 +147,3 @@ def embed_run(
         f"{result} = {name} + {prefix}positions", f"Embeddings with positions{of}",
         "The sum encodes the word and its position.", f"{result[0]}_i = e_i + p_i", axes=(words, size),
     )  # fmt: skip
-
-
-def enter_layer(
-    walker: Walker, model: Stack | TranslationTransformer, words: Axis, seen: Axis | None, h: str, layer: int
-) -> tuple[str, MultiHeadAttention, ALiBi | None]:
-    """Add the steps up to an attention layer of a model, that of a text or of a translator's source.
-
-    With a context that is `seen`, up to the cross-attention of a translator; the output of its encoder becomes `c`.
-
-    Returns:
-        The name of the layer's input, the layer, and its bias by distance.
-    """
-    size, bias, first = numbered("numbers", model.config.dim), None, True
-    axes = words, size
-    if isinstance(model, Stack):
-        stack, call, norm, own = "blocks", "layer(h)", "attention_norm", model.blocks[layer]
-        assert isinstance(own, Block)
-        attention, bias = own.attention, own.bias
-    elif seen is None:
-        stack, call, norm, own = "encoder", "layer(h, None)", "around_attention.norm", model.encoder[layer]
-        assert isinstance(own, EncoderLayer)
-        attention, first = own.attention, own.around_attention.norm_first
-    else:
-        stack, norm, own = "decoder", "around_cross_attention.norm", model.decoder[layer]
-        assert isinstance(own, DecoderLayer)
-        attention, first = own.cross_attention, own.around_cross_attention.norm_first
-        start = 0 if attention.pattern.compares_positions else None
-        call = f"layer(h, c[None], live=None, context_live=None, context_q_start={start})"
-        says = "The encoder reads the context; its output gives the keys and values."
-        walker.step("c = model.encode(context_ids[None])[0][0]", "The encoder's vectors", says, axes=(seen, size))
-    name = f"model.{stack}[{layer}]"
-    if layer > 0:
-        says = f"The output of layer{'s 0 to' if layer > 1 else ''} {layer - 1}."
-        line = f"deeper = reduce(lambda h, layer: {call}, model.{stack}[:{layer}], {h}[None])[0]"
-        h = walker.step(line, "After the earlier layers", says, axes=axes)
-    if seen is not None:
-        line = f"looked = {name}.around_self_attention({h}[None], {name}.self_attention)[0]"
-        h = walker.step(line, "After self-attention", "The target words first attend to each other.", axes=axes)
-    if first:
-        says = "The norm scales every vector to about the same length; the result is the input of attention."
-        h = walker.step(f"x = {name}.{norm}({h})", "Normalised", says, f"x_i = norm({h[0]}_i)", axes=axes)
-    return h, attention, bias

@@ -16,96 +16,28 @@ from regard.patterns import Causal, Full
 from regard_lab.walkthrough.steps import Axis, Walker
 
 
-@dataclass(frozen=True)
-class Writing:
-    """How vectors are written. Names are those of matrices of vectors; with `heads`, they have an axis for heads.
+def projected(x: str, matrix: str, bias: str, *, heads: bool = False) -> str:
+    """Vectors multiplied by a matrix, or by those of all heads; plus a bias, if named.
 
-    Args:
-        columns: if True, a vector is a column; if False, a row.
-
-    >>> Writing().projected("x", "W_q", head=0), Writing(columns=True).projected("x", "W_q", head=0)
-    ('x @ W_q[0].T', 'W_q[0] @ x')
+    >>> projected("x", "W_q", "b_q", heads=True), projected("x", "W_o", "")
+    ('x @ W_q.mT + b_q[:, None]', 'x @ W_o.T')
     """
-
-    columns: bool = False
-
-    def axes(self, words: Axis, numbers: Axis) -> tuple[Axis, Axis]:
-        """The axes of vectors of words."""
-        return (numbers, words) if self.columns else (words, numbers)
-
-    @property
-    def line(self) -> str:
-        """What a vector is, for explanations."""
-        return "Column" if self.columns else "Row"
-
-    def turned(self, rows: str, whole: bool = True) -> str:
-        """An expression that gives vectors as rows, for this way to write; `whole`: put it in parentheses first."""
-        if not self.columns:
-            return rows
-        return f"({rows}).T" if whole else f"{rows}.T"
-
-    def by_row(self, name: str, heads: bool = False) -> str:
-        """Vectors as rows."""
-        return f"{name}{'.mT' if heads else '.T'}" if self.columns else name
-
-    def by_column(self, name: str, heads: bool = False) -> str:
-        """Vectors as columns."""
-        return name if self.columns else f"{name}{'.mT' if heads else '.T'}"
-
-    def one(self, name: str, place: int) -> str:
-        """The vector of one word."""
-        return f"{name}[:, {place}]" if self.columns else f"{name}[{place}]"
-
-    def projected(self, x: str, matrix: str, *, head: int | None = None, bias: str = "", heads: bool = False) -> str:
-        """Vectors multiplied by a matrix, by that of one head, or by those of all heads; plus a bias, if named."""
-        at = "" if head is None else f"[{head}]"
-        if self.columns:
-            more = "[:, :, None]" if heads else f"{at}[:, None]"
-            return f"{matrix}{at} @ {x}" + (f" + {bias}{more}" if bias else "")
-        turned = f"{matrix}.mT" if heads else f"{matrix}{at}.T"
-        return f"{x} @ {turned}" + (f" + {bias}{'[:, None]' if heads else at}" if bias else "")
-
-    def weighted(self, weights: str, values: str, *, one: bool = False, heads: bool = False) -> str:
-        """The sum of values by weights, of one word or of all."""
-        if not self.columns:
-            return f"{weights} @ {values}"
-        return f"{values} @ {weights}{'' if one else '.mT' if heads else '.T'}"
-
-    def angles(self, words: int, speeds: str) -> str:
-        """Each position times each frequency."""
-        if self.columns:
-            return f"({speeds})[:, None] * torch.arange({words})"
-        return f"torch.arange({words})[:, None] * {speeds}"
-
-    def waves(self, angles: str) -> str:
-        """A sine and a cosine of each angle, in turn."""
-        if self.columns:
-            return f"torch.stack([{angles}.sin(), {angles}.cos()], dim=1).flatten(0, 1)"
-        return f"torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)"
-
-    def doubled(self, angles: str) -> str:
-        """The angles of both halves of a vector."""
-        return f"({angles}).repeat(2, 1)" if self.columns else f"({angles}).repeat(1, 2)"
-
-    def rotated(self, name: str, size: int, angles: str = "angles") -> str:
-        """Queries or keys (of one head or of all) rotated by the step of their angles."""
-        half, rest, axis = size // 2, ", :" if self.columns else "", -2 if self.columns else -1
-        swapped = f"[-{name}[..., {half}:{rest}], {name}[..., :{half}{rest}]]"
-        return f"{name} * {angles}.cos() + torch.cat({swapped}, {axis}) * {angles}.sin()"
-
-    def joined(self, name: str) -> str:
-        """The vectors of all heads, concatenated for each word."""
-        return f"torch.cat(list({name}), dim={0 if self.columns else -1})"
+    turned, added = (f"{matrix}.mT", f" + {bias}[:, None]") if heads else (f"{matrix}.T", f" + {bias}")
+    return f"{x} @ {turned}{added if bias else ''}"
 
 
-ROWS = Writing()
+def rotated(name: str, size: int, angles: str = "angles") -> str:
+    """Queries or keys (of one head or of all) rotated by the step of their angles."""
+    half = size // 2
+    swapped = f"[-{name}[..., {half}:], {name}[..., :{half}]]"
+    return f"{name} * {angles}.cos() + torch.cat({swapped}, -1) * {angles}.sin()"
 
 
 @dataclass(frozen=True)
 class ScoreLines:
     """A score function as PyTorch expressions, with placeholders for word i, head h, n queries and m keys.
 
-    Queries and keys {q}, {k} have vectors as rows, {k_t} as columns; {q_i} is the query of word i.
+    Queries and keys {q}, {k} have vectors as rows; {q_i} is the query of word i.
 
     Args:
         formula: the score of one pair.
@@ -113,7 +45,6 @@ class ScoreLines:
         one, all, heads: the scores of one query (m), of all (n, m) and of all heads (heads, n, m).
         hidden: the hidden layer of a score that has one, (m, hidden); `one` then uses it, as {hidden}.
         hidden_formula: the formula of the hidden layer.
-        hidden_columns: the hidden layer from keys {k_t} as columns, (hidden, m).
     """
 
     formula: str
@@ -123,22 +54,21 @@ class ScoreLines:
     heads: str
     hidden: str = ""
     hidden_formula: str = ""
-    hidden_columns: str = ""
 
 
 DOT = ScoreLines(
     formula="ω_{ij} = q_i · k_j",
     says="The dot product of query and key: large if the two vectors point in similar directions.",
     one="{k} @ {q_i}",
-    all="{q} @ {k_t}",
-    heads="{Q} @ {K_t}",
+    all="{q} @ {k}.T",
+    heads="{Q} @ {K}.mT",
 )
 GENERAL = ScoreLines(
     formula="ω_{ij} = q_i^T W_a k_j",
     says="Luong's general score: a learned matrix weighs every product of a query component and a key component.",
     one="{k} @ ({q_i} @ W_a[{h}])",
-    all="{q} @ W_a[{h}] @ {k_t}",
-    heads="{Q} @ W_a @ {K_t}",
+    all="{q} @ W_a[{h}] @ {k}.T",
+    heads="{Q} @ W_a @ {K}.mT",
 )
 ADDITIVE = ScoreLines(
     formula="ω_{ij} = v_a^T h_{ij}",
@@ -147,7 +77,6 @@ ADDITIVE = ScoreLines(
     all="torch.tanh(({q} @ W_a[{h}].T)[:, None] + {k} @ U_a[{h}].T) @ v_a[{h}]",
     heads='torch.einsum("hijd,hd->hij", torch.tanh(({Q} @ W_a.mT)[:, :, None] + ({K} @ U_a.mT)[:, None]), v_a)',
     hidden="torch.tanh({q_i} @ W_a[{h}].T + {k} @ U_a[{h}].T)",
-    hidden_columns="torch.tanh((W_a[{h}] @ {q_i})[:, None] + U_a[{h}] @ {k_t})",
     hidden_formula="h_{ij} = tanh(W_a q_i + U_a k_j)",
 )
 CONCAT = ScoreLines(
@@ -159,7 +88,6 @@ CONCAT = ScoreLines(
     heads='torch.einsum("hijd,hd->hij", torch.tanh(torch.cat([{Q}[:, :, None].expand(-1, -1, {m}, -1), '
     "{K}[:, None].expand(-1, {n}, -1, -1)], -1) @ W_a[:, None].mT), v_a)",
     hidden="torch.tanh(torch.cat([{q_i}.expand({m}, -1), {k}], -1) @ W_a[{h}].T)",
-    hidden_columns="torch.tanh(W_a[{h}] @ torch.cat([{q_i}[:, None].expand(-1, {m}), {k_t}]))",
     hidden_formula="h_{ij} = tanh(W_a [q_i ; k_j])",
 )
 
@@ -221,7 +149,6 @@ class Scene:
         word, head: indices, from 0.
         origin: where the weights of a name come from.
         bias: a bias by distance, added to the scores.
-        writing: how vectors are written.
     """
 
     layer: MultiHeadAttention
@@ -233,7 +160,6 @@ class Scene:
     head: int
     origin: Callable[[str], str]
     bias: ALiBi | None = None
-    writing: Writing = ROWS
 
     @property
     def crosses(self) -> bool:
@@ -260,9 +186,6 @@ class Scene:
     @property
     def scaling(self) -> str:
         """The expression that scales the scores; empty if they are not scaled."""
-        given = self.layer.options["scale"]
-        if given is not None:
-            return f" * {given!r}"
         return f" / math.sqrt({self.layer.head_dim})" if isinstance(self.score, ScaledDot) else ""
 
     @property

@@ -6,11 +6,9 @@ The lines that are shown are executed, so that the numbers shown are the numbers
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from inspect import Parameter, signature
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +18,6 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import a_string, count_of, one_of, whole
-from regard.bias import ALiBi
 from regard.errors import ArgumentError, RegardError
 from regard.patterns import parse
 from regard.reprs import brief
@@ -160,29 +157,6 @@ def opening_code(call: str) -> tuple[str, str]:
     return f"from regard_lab.walkthrough import {names}", f"globals().update({call}.names())"
 
 
-def wrapped_code(code: str, room: int, measure: Callable[[str], int] = len) -> list[str]:
-    """A statement in lines of at most `room` characters, cut after spaces where there are some.
-
-    Each but the last ends in a backslash, which continues a statement and a string. `measure` gives the width of a
-    text.
-
-    >>> print("\\n".join(wrapped_code("from regard_lab.walkthrough import walk", 36)))
-    from regard_lab.walkthrough import \\
-    walk
-    """
-    lines, line = [], ""
-    for letter in UNITS_OF_CODE.findall(code):
-        if measure(line + letter) >= room:
-            end = line.rfind(" ") + 1 or len(line)
-            lines.append(line[:end] + "\\")
-            line = line[end:]
-        line += letter
-    return [*lines, line]
-
-
-UNITS_OF_CODE = re.compile(r"\\(?:x..|u.{4}|U.{8}|.)|.")  # of Python code; an escape is never cut
-
-
 Scale = Literal["none", "signed", "weights"]  # how the numbers of a step are coloured
 
 
@@ -209,7 +183,7 @@ class Step:
         section: the section that the step belongs to.
         name: the variable that the line assigns.
         title, says: a heading, and one or two sentences of explanation.
-        formula: in the notation of `regard_lab.walkthrough.tables`; empty if there is none.
+        formula: in the notation of `regard_lab.walkthrough.records`; empty if there is none.
         line: `name = …`, using variables that were given or assigned before.
         axes: one for each axis of the value.
         value: a tensor, or words.
@@ -259,7 +233,7 @@ class Check:
 @brief
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """All steps of attention for one text, from which text, JSON and page are written.
+    """All steps of attention for one text, from which text and JSON are written.
 
     Args:
         words: the words of the queries, or sub-words of a trained model.
@@ -269,8 +243,8 @@ class Walk:
         given: the variables that lines may use besides those that earlier lines assign.
         steps: in the order of execution.
         checks: comparisons of the results with other ways to compute them.
-        decimals: of the numbers in text and page; JSON contains all digits.
-        brief: text and page show the numbers of the followed word only; JSON contains all.
+        decimals: of the printed numbers; JSON contains all digits.
+        brief: the text has the numbers of the followed word only; JSON contains all.
         notes: what a reader should know before the first step.
         call: the call of this package that makes it, in Python.
     """
@@ -320,12 +294,14 @@ class Walk:
         return values[name]
 
 
+A_WALK = "a Walk, as walk and walk_whole_run return it"  # for errors
+
 # The options in words.
 LABELS = {
-    "kv_heads": "key/value heads", "head": "head shown", "layer": "layer shown", "dim": "size of vectors",
+    "kv_heads": "key/value heads", "head": "head shown", "dim": "size of vectors",
     "query_dim": "size of queries", "key_dim": "size of keys", "value_dim": "size of values",
     "encoder_layers": "encoder layers", "decoder_layers": "decoder layers", "weights_seed": "seed of the weights",
-    "draw": "random weights", "given": "given weights", "columns": "vectors as columns", "run": "trained model",
+    "draw": "random weights", "given": "given weights", "run": "trained model",
 }  # fmt: skip
 COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
 
@@ -343,8 +319,7 @@ def numbered(unit: str, count: int) -> Axis:
 
 # The names that every line may use: PyTorch, and a few functions of regard.
 LANGUAGE: dict[str, Any] = {
-    "torch": torch, "F": F, "math": math, "reduce": reduce, "parse": parse, "split_words": split_words, "ALiBi": ALiBi,
-    "BEGIN": BEGIN, "END": END,
+    "torch": torch, "F": F, "math": math, "parse": parse, "split_words": split_words, "BEGIN": BEGIN, "END": END,
 }  # fmt: skip
 TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
 

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import torch
 
-from regard.arguments import count_of, whole
+from regard.arguments import count_of, of_kind, whole
 from regard.packages import needed
+from regard_lab.seeing.canvas import DARK_SCALE
 from regard_lab.seeing.terminal import visible, visible_text
 from regard_lab.text.terminal import printable
-from regard_lab.walkthrough.steps import Axis, Scale, Step, Walk, opening_code, wrapped_code
-from regard_lab.walkthrough.tables import (
-    DARK,
-    WHITE,
-    Gap,
-    NumberTable,
-    check_walk,
-    elsewhere,
-    formula_text,
-    kept,
-    largest,
-    mixed,
-    sections,
-    shade,
-    shown,
-    signed_colours,
-    tables,
-    weight_colours,
-    whose,
-)
+from regard_lab.walkthrough.records import formula_text
+from regard_lab.walkthrough.steps import A_WALK, Axis, Scale, Step, Walk, opening_code
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -45,6 +31,100 @@ MARK = "▸ "  # before the chosen word
 
 Span = tuple[str, str]  # characters, and a style as Rich has them
 Line = list[Span]
+
+
+@dataclass(frozen=True, eq=False)
+class NumberTable:
+    """A table of numbers (rows, columns); the single row of one word has no label, and only heads have a title."""
+
+    title: str
+    rows: Axis
+    columns: Axis
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A number of rows or columns that are omitted here."""
+
+    count: int
+
+
+def tables(step: Step, brief: bool) -> list[NumberTable]:
+    """The tables of a step whose value is a tensor: one, or one for each head; `brief`: of the followed word only."""
+    assert isinstance(step.value, torch.Tensor)
+    axes, values = step.axes, step.value
+    if brief and (place := _followed(step)) is not None:
+        axes, values = (*axes[:place], *axes[place + 1 :]), values.select(place, axes[place].chosen or 0)
+    *heads, rows, columns = axes if len(axes) > 1 else (Axis("", ("",)), *axes)
+    values = values.int() if values.dtype == torch.bool else values
+    values = values.reshape(-1, len(rows), len(columns))
+    titles = heads[0].labels if heads else ("",)
+    return [NumberTable(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
+
+
+def _followed(step: Step) -> int | None:
+    """The axis of the followed word in a step of several axes: that of the queries, or of the keys if it has no other.
+
+    None if the step shows all words.
+    """
+    if len(step.axes) == 1:
+        return None
+    return next((place for place, axis in enumerate(step.axes) if axis.chosen is not None), None)
+
+
+def whose(step: Step) -> str | None:
+    """The word whose numbers a brief table shows; None if it shows those of all words."""
+    place = _followed(step)
+    return None if place is None else step.axes[place].labels[step.axes[place].chosen or 0]
+
+
+def elsewhere(walk: Walk) -> str:
+    """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
+    others = dict.fromkeys(word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen))
+    return f" (in the encoder, of {', '.join(f'“{word}”' for word in others)})" if others else ""
+
+
+def kept(axis: Axis, room: int) -> list[int | Gap]:
+    """The indices of an axis that fit: some at both ends and the chosen word, with gaps for the omitted ones.
+
+    >>> kept(Axis("words", tuple("abcdefgh"), chosen=3), 4)
+    [0, 1, Gap(count=1), 3, Gap(count=3), 7]
+    """
+    count, room = len(axis), max(room, 2)
+    if count <= room:
+        return list(range(count))
+    tail = max(room // 3, 1)
+    places = {*range(room - tail), *range(count - tail, count)}
+    if axis.chosen is not None and axis.chosen not in places:
+        places.add(axis.chosen)
+        places -= {*range(1, room - tail)} & {room - tail - 1}  # make room for it, but keep the first
+    ordered = sorted(places)
+    entries: list[int | Gap] = [ordered[0]]
+    for before, after in pairwise(ordered):
+        entries += [Gap(after - before - 1), after] if after - before > 1 else [after]
+    return entries
+
+
+def largest(step: Step) -> float:
+    """The largest absolute finite number of a step, to which colours are relative; 0 if there is none."""
+    assert isinstance(step.value, torch.Tensor)
+    finite = step.value[step.value.isfinite()].double().abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def shown(value: float, decimals: int) -> str:
+    """A number as it is printed in tables: with so many decimals, or three digits if it is large.
+
+    >>> [shown(x, 3) for x in (0.12345, -1.5, -0.0001, 3, 123456.0, float("-inf"))]
+    ['0.123', '−1.500', '0.000', '3', '1.23e+05', '−∞']
+    """
+    if value == -math.inf:
+        return "−∞"
+    if isinstance(value, int):
+        return str(value).replace("-", "−")
+    text = f"{value:z.{decimals}f}" if abs(value) < 1000 else f"{value:.3g}"
+    return text.replace("-", "−")
 
 
 def to_text(walk: Walk, width: int = 100) -> str:
@@ -70,13 +150,13 @@ def to_rich(walk: Walk, width: int = 100) -> Text:
 
 def lines(walk: Walk, width: int) -> Iterator[Line]:
     """Every line of a walkthrough as spans; tables omit rows and columns that do not fit, with their number."""
-    check_walk(walk)
+    of_kind("walk", walk, Walk, A_WALK)
     width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
-    for number, title, steps in sections(walk):
+    for number, (title, steps) in enumerate(groupby(walk.steps, key=lambda step: step.section), start=1):
         yield from ([], _ruled(fitted(f"{number}  {visible(title)}", width - 4), width))
-        for place, step in steps:
-            yield from ([], *_step(step, place, width, walk))
+        for place, step in enumerate(steps, start=1):
+            yield from ([], *_step(step, f"{number}.{place}", width, walk))
     yield from ([], _ruled("Checks", width))
     for one in walk.checks:
         said = f"{one.line} equals {one.name}; the largest difference is {one.difference:.1e}"
@@ -114,8 +194,7 @@ def _opening(walk: Walk, width: int) -> Iterator[Line]:
     if walk.call:
         yield []
         yield from _wrapped("To run the lines below in Python, run these two first:", width, "dim")
-        for statement in opening_code(walk.call):
-            yield from _code(wrapped_code(statement, width - 4, places))
+        yield from ([(f">>> {statement}", "green")] for statement in opening_code(walk.call))  # the terminal wraps it
 
 
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
@@ -131,7 +210,8 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
         yield [(INDENT, ""), *line]
     if step.formula:
         yield [(f"{INDENT}{formula_text(step.formula)}", "italic")]
-    yield from _code(textwrap.wrap(step.line, room - 4, break_on_hyphens=False), INDENT)
+    for place, part in enumerate(textwrap.wrap(step.line, room - 4, break_on_hyphens=False)):
+        yield [(f"{INDENT}{'... ' if place else '>>> '}{part}", "green")]
     if not isinstance(step.value, torch.Tensor):
         for line in _wrapped("  ".join(map(visible, step.value)), room, ""):
             yield [(INDENT, ""), *line]
@@ -142,11 +222,6 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
         yield from ([(INDENT, ""), *line] for line in _table(table, step.scale, deepest, room, walk.decimals))
     if (more := len(shown_heads) - HEADS) > 0:
         yield [(f"{INDENT}… {count_of(more, 'more heads')}", "dim")]
-
-
-def _code(parts: Sequence[str], indent: str = "") -> Iterator[Line]:
-    for place, part in enumerate(parts):
-        yield [(f"{indent}{'... ' if place else '>>> '}{part}", "green")]
 
 
 def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimals: int) -> Iterator[Line]:
@@ -175,7 +250,7 @@ def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimal
                 line.append((f"{'…':^{len(_gap(column))}}", "dim"))
             else:
                 value = values[row][column]
-                line += [(" ", ""), (f"{shown(value, decimals):>{cell}}", _style(value, deepest, scale))]
+                line += [(" ", ""), (f"{shown(value, decimals):>{cell}}", style_of(value, deepest, scale))]
         yield line
 
 
@@ -194,19 +269,47 @@ def _label(axis: Axis, column: int | Gap, cell: int) -> Span:
     return " " * (cell + 1 - places(label)) + label, "bold" if column == axis.chosen else "dim"
 
 
-def _style(value: float, deepest: float, scale: Scale) -> str:
-    """Text and background colour for Rich; numbers have a dark background in every terminal."""
+def style_of(value: float, largest: float, scale: Scale) -> str:
+    """Text and background colour of a number for Rich: deep for large ones, and dark in every terminal.
+
+    Args:
+        largest: the largest absolute number of its step.
+
+    >>> style_of(1.0, 1.0, "weights"), style_of(0.0, 1.0, "weights"), style_of(0.0, 1.0, "signed")
+    ('#000000 on #d3e6ff', 'dim', '#ffffff on #15171c')
+    """
     if scale == "none":
         return ""
-    letter, level = shade(value, deepest, scale) or ("p", 0)
-    if letter == "h":
+    if value == -math.inf or (value == 0 and scale == "weights"):
         return "dim"
-    if letter == "w":
-        paper, ink = weight_colours(level, dark=True)
-    else:
-        colour, share = signed_colours(letter, level)
-        paper, ink = mixed(colour, DARK, share), WHITE
-    return f"#{ink} on #{paper}"
+    if scale == "weights":
+        level = round(min(max(value, 0.0), 1.0) * (len(WEIGHTS) - 1))
+        return f"#{'000000' if level >= BLACK_INK else 'ffffff'} on #{WEIGHTS[level]}"
+    share = DEEPEST * abs(value) / largest if largest else 0.0
+    return f"#ffffff on #{mixed(POSITIVE if value > 0 else NEGATIVE, DARK, share)}"
+
+
+def mixed(colour: str, paper: str, share: float) -> str:
+    """A colour with the given opacity over a background colour.
+
+    >>> mixed("000000", "ffffff", 0.5)
+    '808080'
+    """
+    pairs = zip(bytes.fromhex(colour), bytes.fromhex(paper), strict=True)
+    return "".join(f"{round(share * over + (1 - share) * under):02x}" for over, under in pairs)
+
+
+def _levels(stops: tuple[str, ...], count: int = 52) -> tuple[str, ...]:
+    """Colours between the stops of a scale."""
+    colours = [stop.removeprefix("#") for stop in stops]
+    places = [divmod(level / (count - 1) * (len(stops) - 1), 1) for level in range(count)]
+    return tuple(mixed(colours[min(int(at) + 1, len(stops) - 1)], colours[int(at)], share) for at, share in places)
+
+
+WEIGHTS = _levels(DARK_SCALE)  # as in all pictures of weights; every number is printed too
+BLACK_INK = 31  # the level from which black is easier to read than white, by WCAG's relative luminance
+NEGATIVE, POSITIVE, DARK = "2166ac", "e08214", "15171c"  # blue and orange, which nobody confuses, and their background
+DEEPEST = 0.6  # opacity of the colour of the largest signed number
 
 
 def _gap(gap: Gap) -> str:

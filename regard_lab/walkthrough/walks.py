@@ -1,4 +1,4 @@
-"""The walkthroughs: of one layer, `walk` and `walk_run`, and of a whole model, `walk_whole` and `walk_whole_run`.
+"""The walkthroughs: of one layer, `walk`, and of a whole model, `walk_whole` and `walk_whole_run`.
 
 `example` gives the options of `walk` for a worked example that articles print.
 """
@@ -26,14 +26,12 @@ from regard_lab.walkthrough.drawn import draw as draw_layer
 from regard_lab.walkthrough.heads import walk_layer
 from regard_lab.walkthrough.inputs import (
     Text,
-    embed_run,
     embed_words,
-    enter_layer,
     number_words,
     read_pieces,
     split_texts,
 )
-from regard_lab.walkthrough.layer import SCORES, Scene, Writing
+from regard_lab.walkthrough.layer import SCORES, Scene
 from regard_lab.walkthrough.stacks import LEARNED, through_model
 from regard_lab.walkthrough.steps import (
     RANDOM_NOTE,
@@ -48,7 +46,7 @@ from regard_lab.walkthrough.steps import (
 )
 
 # The options that are settings of a walkthrough only where they do not have their defaults.
-LATER = ("query_dim", "key_dim", "value_dim", "weights_seed", "words", "draw", "columns")
+LATER = ("query_dim", "key_dim", "value_dim", "weights_seed", "words", "draw")
 POSITIONS = ("none", "sinusoidal", "rotary")
 
 # "Life is short, eat dessert first", as articles about self-attention from scratch compute it: six words without the
@@ -83,7 +81,6 @@ def walk(
     seed: int = 0,
     weights_seed: int | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
-    columns: bool = False,
     decimals: int = 3,
 ) -> Walk:
     """Compute one attention layer for a text step by step, with weights drawn from a seed or given.
@@ -107,8 +104,7 @@ def walk(
         weights_seed: a seed of its own for the weights.
         weights: tensors that replace drawn ones, by name: table (words, dim), W_q (heads, query_dim, dim), W_k and W_v
             likewise, W_o (dim, heads · value_dim), and W_a, U_a, v_a of a score.
-        columns: if True, vectors are columns in lines, formulas and tables.
-        decimals: of the numbers in text and page, 0 to 8.
+        decimals: of the printed numbers, 0 to 8.
 
     Returns:
         The steps with all intermediate results; `walk(...)["weights"]` is the tensor of the step named "weights".
@@ -125,7 +121,7 @@ def walk(
     >>> round(steps["alpha"].sum().item(), 6)
     1.0
     """
-    yes_or_no("causal", causal), yes_or_no("columns", columns)
+    yes_or_no("causal", causal)
     heads, head, dim, seed = whole("heads", heads, 1), whole("head", head), whole("dim", dim, 1), whole("seed", seed)
     weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
     call, more = call_of(walk, locals()), changed(walk, locals())
@@ -148,14 +144,14 @@ def walk(
     drawn = draw_layer(sorted({*cut, *(read or ())}), dim, new, draw, seed, weights_seed, weights)
     place = find_word(word, cut)
 
-    walker, writing = Walker(), Writing(columns)
+    walker = Walker()
     readers, seen = Axis("words", tuple(cut), place), None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, readers, seen, words)
     number_words(walker, every, drawn, readers, seen)
-    x = c = embed_words(walker, "", readers, positions, writing)
+    x = c = embed_words(walker, "", readers, positions)
     if seen is not None:
-        c = embed_words(walker, "context_", seen, positions, writing)
-    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin, writing=writing)
+        c = embed_words(walker, "context_", seen, positions)
+    scene = Scene(drawn.layer, readers, seen or readers, x, c, place, head, drawn.origin)
     walk_layer(walker, scene)
     settings = {"heads": heads, "kv_heads": drawn.layer.kv_heads, "head": head, "dim": dim, "score": score}
     settings |= {"positions": positions, "causal": causal, "seed": seed}
@@ -175,61 +171,6 @@ def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
 
 
 Model = LanguageModel | TextEncoder | TranslationTransformer
-
-
-def walk_run(
-    run: str | Path,
-    text: str,
-    *,
-    word: int | str | None = None,
-    context: str | None = None,
-    layer: int = 0,
-    head: int = 0,
-) -> Walk:
-    """Compute one attention layer of a trained model for a text step by step, in float64.
-
-    For a translator without `context`, `text` is the source, and a layer of the encoder is shown. With `context`, the
-    source sentence, `text` is the translation so far, and the cross-attention of the decoder is shown.
-
-    Args:
-        run: the folder of a training run or of a saved LanguageModel, TextEncoder or TranslationTransformer.
-        text: the text to read; its words are the sub-words of the model's tokeniser.
-        word: the word that is shown in detail: its number, from 1, or its text; the second by default.
-        context: the source sentence, for a translator.
-        layer, head: which to show, from 0.
-
-    Returns:
-        The steps with all intermediate results.
-
-    Raises:
-        CheckpointError: missing or damaged files.
-        ArgumentError: no words or too many, or a word, layer or head that does not exist.
-        UnsupportedError: a kind of model or layer that a walkthrough cannot show.
-    """
-    call = call_of(walk_run, locals())
-    walker, model, kind = _open_run(run)
-    translates, crosses = isinstance(model, TranslationTransformer), context is not None
-    if crosses and not translates:
-        raise ArgumentError(f"{run} is a {kind}, which reads a single text; leave the context out")
-    side = "" if not translates else "decoder_" if crosses else "encoder_"
-    counts = {"layer": getattr(model.config, f"{side}layers"), "head": model.config.heads}
-    for what, number in (("layer", layer), ("head", head)):
-        if not 0 <= whole(what, number) < counts[what]:
-            raise ArgumentError(f"{what} {number} does not exist; this model has {what}s 0 to {counts[what] - 1}")
-
-    opens, closes = crosses or not translates, not crosses and not isinstance(model, LanguageModel)
-    readers, seen = read_pieces(walker, "", text, word, opens=opens, closes=closes, target=crosses), None
-    assert readers.chosen is not None
-    place = readers.chosen
-    h = embed_run(walker, model, readers, written=crosses)
-    if context is not None:
-        seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
-    x, attention, bias = enter_layer(walker, model, readers, seen, h, layer)
-    c = x if seen is None else "c"
-    walk_layer(walker, Scene(attention, readers, seen or readers, x, c, place, head, lambda name: LEARNED, bias))
-    settings = {"run": str(run), "model": kind, "layer": layer, "head": head, "heads": attention.heads}
-    settings |= {"kv_heads": attention.kv_heads, "dim": attention.dim, "pattern": str(attention.pattern)}
-    return walker.walk(readers, seen, settings, call=call)
 
 
 def _open_run(run: str | Path) -> tuple[Walker, Model, str]:
@@ -366,7 +307,7 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     if translates != (context is not None):
         way = "leave the context out"
         if translates:
-            command = f"regard walkthrough Das --context {quote(text)} --run {quote(str(run))} --whole"
+            command = f"regard walkthrough Das --context {quote(text)} --run {quote(str(run))}"
             way = (
                 "give the source sentence as --context and the translation so far as the text. For this source, with "
                 f"Das as the translation so far: {command}"
@@ -380,7 +321,7 @@ def walk_whole_run(run: str | Path, text: str, *, word: int | str | None = None,
     readers = read_pieces(walker, "", text, word, opens=True, closes=encodes, target=translates)
     seen = None
     if context is not None:
-        seen = read_pieces(walker, "context_", context, None, opens=False, closes=True, follows=True)
+        seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
     through_model(walker, model, readers, seen, "tokeniser.pieces({})", LEARNED)
     layers = ("encoder_layers", "decoder_layers") if translates else ("layers",)
     sizes = {name: getattr(model.config, name) for name in (*layers, "heads", "dim")}

@@ -21,12 +21,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from regard_lab.cli import main
 from regard_lab.cli.app import app
 from regard_lab.text.terminal import printable
 
 from .command_places import BASES, PLACES, inputs
 from .running import Found
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "cli"))
+from commanding import Forked
 
 DOCUMENTED = {0, 1, 2, 130}  # README.md; and a reader that is gone, -SIGPIPE
 ACCEPTED, LONGEST = 0.5, 30.0  # CPU seconds after which a command is interrupted; seconds after which it hangs
@@ -167,64 +169,6 @@ def descriptor(place: str, number: int, here: Path) -> int | None:
     return os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT, 0o600)
 
 
-def child(one: Invocation, places: Mapping[str, str], here: Path) -> None:
-    """Become the command, as Python would start it; never returns."""
-    code = 70
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        os.environ |= {"TOKENIZERS_PARALLELISM": "false", **one.environment}
-        work = here / "work"
-        os.chdir(work)
-        if one.gone:
-            shutil.rmtree(work)
-        streams: list[Any] = []
-        encoding = one.environment.get("PYTHONIOENCODING", "utf-8")
-        for number, place in enumerate((one.stdin, one.stdout, one.stderr)):
-            opened = descriptor(place.format(**places), number, here)
-            if opened is None:
-                os.close(number)
-            else:
-                os.dup2(opened, number)
-            lenient = "backslashreplace" if number == 2 else "surrogateescape" if number == 0 else "strict"
-            mode = "r" if number == 0 else "w"
-            try:
-                streams.append(os.fdopen(number, mode, encoding=encoding, errors=lenient, closefd=False))
-            except OSError:  # closed
-                streams.append(None)
-        sys.stdin, sys.stdout, sys.stderr = streams
-        sys.argv = [
-            "regard",
-            *(word.format(**places) if "{" in word and "%" not in word else word for word in one.words),
-        ]
-        code = ended()
-    finally:
-        os._exit(code)
-
-
-def ended() -> int:
-    """The exit code of the command, with what Python itself would add to it."""
-    import traceback
-
-    try:
-        main()
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        if sys.stderr is not None:
-            traceback.print_exc()
-        code = 1
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.flush()
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except (OSError, ValueError):
-        code = 120  # as Python does, with "Exception ignored"
-    return code
-
-
 def cpu_seconds(process: int) -> float:
     user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
@@ -245,18 +189,28 @@ def ended_with(
     """The exit code, what standard error holds, and the names that are left in the working folder."""
     shutil.rmtree(here, ignore_errors=True)
     (here / "work").mkdir(parents=True)
-    process = os.fork()
-    if process == 0:
-        child(one, places, here)
+
+    def settle() -> None:
+        os.chdir(here / "work")
+        if one.gone:
+            shutil.rmtree(here / "work")
+
+    words = (word.format(**places) if "{" in word and "%" not in word else word for word in one.words)
+    opened = enumerate(place.format(**places) for place in (one.stdin, one.stdout, one.stderr))
+    streams = {number: descriptor(place, number, here) for number, place in opened}
+    process = Forked(*words, streams=streams, prepare=settle, TOKENIZERS_PARALLELISM="false", **one.environment)
+    for number in streams.values():
+        if number is not None:
+            os.close(number)
     began, interrupted = time.monotonic(), False
-    while not (done := os.waitpid(process, os.WNOHANG))[0]:
+    while (code := process.poll()) is None:
         if time.monotonic() - began > LONGEST * (2 if interrupted else 1):
-            os.kill(process, signal.SIGKILL)
-        if not interrupted and cpu_seconds(process) > ACCEPTED:
-            os.kill(process, signal.SIGINT)
+            process.send_signal(signal.SIGKILL)
+        if not interrupted and cpu_seconds(process.pid) > ACCEPTED:
+            process.send_signal(signal.SIGINT)
             interrupted = True
         time.sleep(0.003)
-    code = os.waitstatus_to_exitcode(done[1])
+    process.communicate()
     found.count("accepted" if code == 0 else "interrupted" if interrupted else "refused")
     found.at_most("seconds", time.monotonic() - began)
     said = (here / "stream2").read_text("utf-8", "replace") if (here / "stream2").exists() else None
@@ -332,15 +286,10 @@ def work(numbers: Sequence[int], folder: Path, size: int = 42) -> Found:
 
 
 def run_command(*words: str) -> None:
-    """Run a command that has to succeed, in a fork."""
-    process = os.fork()
-    if process == 0:
-        for number in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-        sys.argv = ["regard", *words]
-        os._exit(ended())
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert code == 0, f"regard {' '.join(words)} ended with {code}"
+    """Run a command that has to succeed."""
+    process = Forked(*words)
+    _, said = process.communicate()
+    assert process.returncode == 0, f"regard {' '.join(words)} ended with {process.returncode}: {said.decode()}"
 
 
 def state_of(folder: Path) -> frozenset[tuple[str, int, int]]:

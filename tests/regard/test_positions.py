@@ -85,19 +85,32 @@ def test_learned_refuses_positions_without_a_vector():
     "wrong",
     [lambda: Sinusoidal(5), lambda: Sinusoidal(0), lambda: Learned(0, 4), lambda: Rotary(dims=3),
      lambda: Rotary(pairs="odd"), lambda: Rotary().check(7), lambda: Rotary(dims=8).check(6), lambda: Rotary(base=0),
-     lambda: Rotary(base=-1.0), lambda: Rotary(base=math.nan)],
+     lambda: Rotary(base=-1.0), lambda: Rotary(base=math.nan), lambda: Rotary(frequencies=()),
+     lambda: Rotary(dims=4, frequencies=(0.5,)), lambda: Rotary(frequencies=(math.inf,))],
 )  # fmt: skip
 def test_sizes_that_are_no_pairs_and_bases_that_are_not_above_0_are_refused(wrong):
     with pytest.raises(rg.ArgumentError):
         wrong()
 
 
+ROTARIES = [Rotary(), Rotary(dims=4), Rotary(base=500.0, pairs="neighbours"), Rotary(frequencies=(0.3, 2.0, 0.3))]
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rotary", [Rotary(), Rotary(dims=4), Rotary(base=500.0, pairs="neighbours")], ids=str)
+@pytest.mark.parametrize("rotary", ROTARIES, ids=str)
 def test_neighbouring_positions_give_the_bits_of_the_same_positions(rotary, dtype):
     x = torch.randn(2, 3, 5, 8, dtype=dtype)
     for start in (0, 7, 7, 100_000):
         assert torch.equal(rotary.rotate_from(x, start), rotary.rotate(x, start + torch.arange(5)))
+
+
+def test_pairs_turn_by_their_own_frequencies_and_those_of_the_base_are_the_default():
+    x, places = torch.randn(1, 2, 5, 8, dtype=torch.float64), torch.arange(5)
+    same = tuple(100.0 ** (-c / 4) for c in range(4))
+    torch.testing.assert_close(Rotary(frequencies=same).rotate(x, places), Rotary(base=100.0).rotate(x, places))
+    turned = Rotary(frequencies=(0.3, 2.0)).rotate(x, places)
+    pairs = torch.complex(x[..., :2], x[..., 2:4]) * torch.exp(1j * places[:, None] * torch.tensor([0.3, 2.0]).double())
+    torch.testing.assert_close(turned, torch.cat([pairs.real, pairs.imag, x[..., 4:]], -1))
 
 
 def test_cosines_kept_in_inference_mode_are_not_used_where_gradients_are_wanted():

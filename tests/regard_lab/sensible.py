@@ -162,7 +162,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "measure_language_model.model": language_model, "footprint.model": language_model,
     "kept": lambda: record().to_dict(),
     "asked": lambda: {"cache_mib": 1, "length": 64}, "write_report.rows": lambda: [record()], "walk": a_walk,
-    "walk_run.run": saved_translator, "walk.head": lambda: 1, "walk_run.head": lambda: 1, "width": lambda: 80,
+    "walk.head": lambda: 1, "width": lambda: 80,
     "results": lambda: Results({}, True, "x"),
     "work": lambda: Work(8), "write_report.folder": lambda: "report", "environment": dict, "quick": lambda: True,
     "allowed": lambda: torch.ones(7, 11, dtype=torch.bool).numpy(), "scale": lambda: 0.5,

@@ -32,7 +32,6 @@ class TileMap:
     kinds: (batch or 1, heads or 1, rows of tiles, columns of tiles) int32.
     bits: (kinds, TILE, TILE // 8) uint8, bit k % 8 of a byte for key k.
     empty_rows: (batch or 1, heads or 1, q_len, 1); None if no row is empty.
-    pairs, kept: the pairs in tiles that are not empty, and the allowed pairs, of all batch rows and heads.
     limits: of a band, the least and the largest distance of a key from a query, the first key and one past the last,
         (4,) int32, with queries and keys counted like the tiles; None for a pattern that is no band.
     """
@@ -40,8 +39,6 @@ class TileMap:
     kinds: torch.Tensor
     bits: torch.Tensor
     empty_rows: torch.Tensor | None
-    pairs: int
-    kept: int
     limits: torch.Tensor | None = None
 
 
@@ -71,13 +68,10 @@ def _tile_map(pattern: Pattern, grid: Grid, batch: int, heads: int) -> TileMap:
                 tiles_of_pattern[one] = _tiles(one, grid, kinds)
         found.append([tiles_of_pattern[one] for one in row])
     empty_rows = torch.stack([torch.stack([tiles.empty_rows for tiles in row]) for row in found])[..., None]
-    times = batch * heads // (len(found) * len(found[0]))
     return TileMap(
         kinds=torch.stack([torch.stack([tiles.kinds for tiles in row]) for row in found]),
         bits=torch.stack(kinds.bits),
         empty_rows=empty_rows if empty_rows.any() else None,
-        pairs=times * sum(tiles.pairs for row in found for tiles in row),
-        kept=times * sum(tiles.kept for row in found for tiles in row),
         limits=_limits(pattern, grid),
     )
 
@@ -137,11 +131,10 @@ def _plain(pattern: Pattern, batch: int, heads: int) -> list[list[Pattern]]:
 
 @dataclass
 class _Kinds:
-    """The kinds of tiles so far: the bits of each, its rows with an allowed pair, and its number of allowed pairs."""
+    """The kinds of tiles so far: the bits of each, and its rows with an allowed pair."""
 
     bits: list[torch.Tensor] = field(default_factory=list)
     looking: list[torch.Tensor] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)
     _numbers: dict[bytes, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,25 +150,21 @@ class _Kinds:
             self._numbers[name] = len(self.bits)
             self.bits.append(bits)
             self.looking.append(allowed.any(-1))
-            self.kept.append(int(allowed.sum()))
         return self._numbers[name]
 
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The tiles of one pattern: kinds (rows of tiles, columns), which rows are empty, and pairs as in TileMap."""
+    """The tiles of one pattern: kinds (rows of tiles, columns), and which rows are empty."""
 
     kinds: torch.Tensor
     empty_rows: torch.Tensor
-    pairs: int
-    kept: int
 
 
 def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
     evaluated = EvaluatedBlocks(pattern, grid)
     numbers: dict[Hashable, int] = {}  # kinds by the pattern's name for equal blocks
     table, empty_rows = [], []
-    pairs = kept = 0
     for block in (one for blocks in schedule_of(pattern, grid) for one in blocks.each()):
         row = torch.zeros(-(-len(grid.keys) // TILE), dtype=torch.int32, device="cpu")
         looking = torch.zeros(TILE, dtype=torch.bool, device="cpu")
@@ -193,8 +182,6 @@ def _tiles(pattern: Pattern, grid: Grid, kinds: _Kinds) -> _Tiles:
             if kind != EMPTY:
                 row[column] = kind
                 looking |= kinds.looking[kind]
-                pairs += len(block.rows) * len(keys)
-                kept += kinds.kept[kind]
         table.append(row)
         empty_rows.append(~looking[: len(block.rows)])
-    return _Tiles(torch.stack(table), torch.cat(empty_rows), pairs, kept)
+    return _Tiles(torch.stack(table), torch.cat(empty_rows))

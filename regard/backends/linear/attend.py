@@ -6,7 +6,7 @@ A walk is an autograd function, whose backward pass takes the steps in reverse o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from regard.backends import recurrence
+from regard.backends.documents import Pack, first_rows, is_causal, on_all, pack_documents, put_back, visible_keys
 from regard.backends.limits import Limited, no_weights, not_empty, on_mechanism, where
-from regard.backends.linear.sight import Sight, visible_keys, without_hidden
+from regard.backends.linear.sight import Sight, without_hidden
 from regard.backends.linear.walk import BLOCK, CHUNK, Step, Sums, Walk, WalkTensors, longer_on, normalised, vanishing
 from regard.backends.second_order import Piece, gradients
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.mechanisms.features import Features, Kernelised
-from regard.patterns import Causal
+from regard.mechanisms.recurrent import Recurrent
 
 
 def follow(walk: Walk, tensors: WalkTensors) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,53 +207,6 @@ class _WayBack:
         return [None if x is None else x.unflatten(0, self.tensors.units) for x in grads]
 
 
-@dataclass(frozen=True)
-class Pack:
-    """Documents of similar length as one batch; the longest is less than twice as long as the shortest.
-
-    places: (documents, longest), the index of each position of a document among the positions of all batch rows; the
-    last index of a shorter document is repeated. real: the same shape, False for the repetitions.
-    """
-
-    places: torch.Tensor
-    real: torch.Tensor
-
-    def take(self, x: torch.Tensor) -> torch.Tensor:
-        """From (batch, heads, positions, ...) to (documents, heads, longest, ...)."""
-        taken = x.transpose(1, 2).flatten(0, 1).index_select(0, self.places.flatten())
-        return taken.unflatten(0, self.places.shape).transpose(1, 2)
-
-
-def pack_documents(ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device) -> list[Pack]:
-    """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids."""
-    names = torch.arange(batch, device=device)[:, None].expand(batch, length)
-    for one in ids:
-        _, here = torch.unique(one.to(device)[..., :length], return_inverse=True)
-        _, names = torch.unique(names * length * batch + here, return_inverse=True)
-    names = names.flatten()
-    places = names.argsort(stable=True)  # document by document, positions in ascending order
-    lengths = torch.bincount(names)
-    return list(_by_length(places, lengths, lengths.cumsum(0) - lengths))
-
-
-def _by_length(places: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor) -> Iterator[Pack]:
-    classes = lengths.double().log2().ceil().long()  # 1, 2, 3 to 4, 5 to 8, ...
-    for one in classes.unique().tolist():
-        mine = classes == one
-        steps = torch.arange(int(lengths[mine].max()), device=places.device)
-        last = lengths[mine, None] - 1
-        yield Pack(places[starts[mine, None] + steps.minimum(last)], steps <= last)
-
-
-def put_back(packs: Sequence[Pack], parts: Sequence[torch.Tensor], batch: int) -> torch.Tensor:
-    """From each pack's (documents, heads, longest, ...) to (batch, heads, positions, ...)."""
-    real = torch.cat([pack.real.flatten() for pack in packs]).nonzero()[:, 0]
-    places = torch.cat([pack.places.flatten() for pack in packs])[real]
-    source = torch.empty_like(places).index_copy_(0, places, real)
-    rows = torch.cat([part.transpose(1, 2).flatten(0, 1) for part in parts])
-    return rows.index_select(0, source).unflatten(0, (batch, -1)).transpose(1, 2)
-
-
 Outputs = tuple[torch.Tensor, torch.Tensor]  # output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len)
 
 
@@ -261,20 +216,9 @@ def attend(problem: Problem, operands: Operands) -> Outputs:
     return _by_document(problem, operands, ids) if ids else _whole(problem, operands)
 
 
-def is_causal(problem: Problem) -> bool:
-    """Does the pattern mask all keys after a query's own position?"""
-    return Causal() in problem.pattern.factors
-
-
 def _whole(problem: Problem, operands: Operands) -> Outputs:
     keys = operands.grid.keys
-    leading, before = 0, len(keys)  # rows before the first key; keys before the next row's own
-    if not keys:
-        leading = problem.q_len
-    elif is_causal(problem):
-        assert problem.q_start is not None
-        leading = min(max(0, keys.start - problem.q_start), problem.q_len)
-        before = problem.q_start + leading - keys.start
+    leading, before = first_rows(problem, keys)
     walk = Walk(problem.q_len - leading, len(keys), before, longer_on(problem.device, problem.batch * problem.heads))
     sight = Sight(walk, visible_keys(problem.pattern, operands.grid))
     operands = operands._replace(q=operands.q[:, :, leading:])
@@ -309,7 +253,7 @@ def _in_blocks(problem: Problem, operands: Operands, walk: Walk) -> Outputs:
 
 def _cut(problem: Problem, operands: Operands, keys: slice) -> dict[str, torch.Tensor]:
     by_key = problem.mechanism.by_key
-    return {name: x[..., keys] if name in by_key else x for name, x in operands.parameters.items()}
+    return {name: x[:, :, keys] if name in by_key else x for name, x in operands.parameters.items()}
 
 
 def _learning(operands: Operands) -> bool:
@@ -323,15 +267,15 @@ def _by_document(problem: Problem, operands: Operands, ids: Iterable[torch.Tenso
     visible = visible_keys(problem.pattern, operands.grid)
     cut = len(operands.grid.keys) < length
     visible_here = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=operands.q.device)
-    visible_here = _on_all(visible_here if visible is None else visible, problem, operands).expand(batch, 1, length)
+    visible_here = on_all(visible_here if visible is None else visible, problem, operands).expand(batch, 1, length)
     sights = [_sight(problem, pack, visible_here) for pack in packs]
     hidden = [rows for one in sights if (rows := one.empty_rows()) is not None]
     empty_rows = put_back(packs, hidden, batch) if cut or visible is not None else None
     features = _features(problem, operands, visible, empty_rows)
     k, k_log, decay_log = (
-        None if x is None else _on_all(x, problem, operands) for x in (features.k, features.k_log, features.decay_log)
+        None if x is None else on_all(x, problem, operands) for x in (features.k, features.k_log, features.decay_log)
     )
-    features, v = replace(features, k=k, k_log=k_log, decay_log=decay_log), _on_all(operands.v, problem, operands)
+    features, v = replace(features, k=k, k_log=k_log, decay_log=decay_log), on_all(operands.v, problem, operands)
     results = [_walked(sight, _taken(pack, features), pack.take(v)) for pack, sight in zip(packs, sights, strict=True)]
     outputs, logs = zip(*results, strict=True)
     return put_back(packs, outputs, batch), put_back(packs, logs, batch)
@@ -349,14 +293,6 @@ def _taken(pack: Pack, features: Features) -> Features:
     return replace(features, **tensors)
 
 
-def _on_all(x: torch.Tensor, problem: Problem, operands: Operands) -> torch.Tensor:
-    """A tensor of the reachable keys (·, ·, keys, ...) padded with zeros to all keys."""
-    keys = operands.grid.keys
-    if len(keys) == problem.k_len:
-        return x
-    return functional.pad(x, (0, 0) * (x.dim() - 3) + (keys.start, problem.k_len - keys.stop))
-
-
 def _features(
     problem: Problem, operands: Operands, visible: torch.Tensor | None, empty_rows: torch.Tensor | None
 ) -> Features:
@@ -372,11 +308,11 @@ def _walked(sight: Sight, features: Features, v: torch.Tensor) -> Outputs:
 
 
 class Linear(Limited):
-    """Mechanisms with feature maps (linear attention), with log_sum_exp as the only statistic."""
+    """Mechanisms of features and recurrent ones, whose past is a sum or a memory; log_sum_exp is the only statistic."""
 
     name = "linear"
     limits = (
-        on_mechanism(Kernelised, "linear attention by feature maps"),
+        on_mechanism((Kernelised, Recurrent), "linear attention by feature maps and recurrent memories"),
         not_empty,
         no_weights,
         where(
@@ -390,6 +326,8 @@ class Linear(Limited):
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
+        if isinstance(problem.mechanism, Recurrent):
+            return Offer(recurrence.cost(problem), partial(recurrence.run, problem, recurrence.PLAIN))
         by_document = bool(problem.pattern.documents)
         return Offer(_cost(problem, by_document), partial(self.run, problem))
 

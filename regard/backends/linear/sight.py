@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from regard.backends.flash import weigh
 from regard.backends.linear.walk import Walk, WalkTensors
 from regard.backends.second_order import Piece, gradients
 from regard.mechanisms.features import Features, Kernelised
-from regard.patterns import Grid, Pattern
 
 PAIRS = 1 << 20  # of positions i and j <= i that are computed at once for second derivatives
 
@@ -137,13 +136,6 @@ class Sight:
         """Of running sums (..., keys), the entry of the last key that each row may look at, (..., rows)."""
         last = torch.arange(self.walk.before, self.walk.before + self.walk.rows, device=by_key.device)
         return by_key[..., last.clamp_max(max(0, self.walk.keys - 1))]
-
-
-def visible_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
-    """Keys of the grid that are not padding, (batch or 1, 1, keys); None where all are visible."""
-    spans = (part.visible_keys(grid) for part in pattern.factors if part.query_free)
-    masks = [span for span in spans if span is not None]
-    return reduce(torch.logical_and, masks) if masks else None
 
 
 def without_hidden(

@@ -168,7 +168,7 @@ def _compared(
         cache_before = _cache_bytes(model, batches[0])
     pairs, largest = _attended(model, batches)
     cache = _cache_bytes(model, batches[0])
-    shapes = [_ids_of(batch).shape for batch in batches]
+    shapes = [next(x.shape for x in one.values() if isinstance(x, torch.Tensor)) for one in batches]
     rows, most = sum(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
     notes = [TRAIN] if given else [NO_TEXT, TRAIN]
     if cache is not None:
@@ -221,10 +221,6 @@ def _batches(model: PreTrainedModel, inputs: Any, tokenizer: Any, length: int) -
             raise ArgumentError(f"inputs hold {kind_of(one)}; give texts, ids (batch, length) or mappings of keywords")
         batches.append({name: x.to(model.device) if isinstance(x, torch.Tensor) else x for name, x in one.items()})
     return batches
-
-
-def _ids_of(batch: Mapping[str, Any]) -> torch.Tensor:
-    return next(value for value in batch.values() if isinstance(value, torch.Tensor))
 
 
 def _outputs_compared(

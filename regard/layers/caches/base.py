@@ -103,6 +103,8 @@ class Cache(Owned):
 
     With int8 keys a score changes by at most scale · Σ|q| · a / 254; with int8 values an output by at most a / 254.
 
+    A joined cache keeps the keys alone, and a value is the first v_dim numbers of its key, as in latent attention.
+
     Args:
         batch: number of texts in the batch.
         kv_heads: key/value heads.
@@ -112,6 +114,7 @@ class Cache(Owned):
         device: device of the entries.
         capacity: the most entries, for the kinds that have a limit.
         shared: whether several layers may write to it; otherwise it belongs to the layer that writes first.
+        joined: whether values are the first numbers of the keys, so that it holds one tensor.
     """
 
     _changing = ("_held", "_owner")
@@ -129,20 +132,21 @@ class Cache(Owned):
         *,
         capacity: int | None = None,
         shared: bool = False,
+        joined: bool = False,
     ) -> None:
-        self.shared = yes_or_no("shared", shared)
+        self.shared, self.joined = yes_or_no("shared", shared), yes_or_no("joined", joined)
         self.dtype = checked_dtype(dtype)
         self.capacity = self._checked_capacity(capacity)
         device = checked_device(device)
         axes = whole("batch", batch, 0), whole("kv_heads", kv_heads, 1), self._room(0, 0)
-        dims = {"k": whole("head_dim", head_dim, 0)}
-        dims["v"] = dims["k"] if v_dim is None else whole("v_dim", v_dim, 0)
+        head_dim = whole("head_dim", head_dim, 0)
+        self.v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
+        if self.joined and self.v_dim > head_dim:
+            raise ArgumentError(f"v_dim is {self.v_dim}, and in a joined cache at most head_dim, {head_dim}")
+        dims = {"k": head_dim} if self.joined else {"k": head_dim, "v": self.v_dim}
         planes = {name: torch.empty(*axes, dim, dtype=self.dtype, device=device) for name, dim in dims.items()}
         if self.dtype == torch.int8:
-            scales = {"k_scales": 1, "v_scales": 1}
-            planes |= {
-                name: torch.empty(*axes, dim, dtype=torch.float32, device=device) for name, dim in scales.items()
-            }
+            planes |= {f"{name}_scales": torch.empty(*axes, 1, dtype=torch.float32, device=device) for name in dims}
         self._held = Held(planes)
         self._set_up()
 
@@ -174,12 +178,12 @@ class Cache(Owned):
         """Bytes allocated, including room for later entries."""
         return sum(plane.numel() * plane.element_size() for plane in self._held.planes.values())
 
-    def append(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Entries, Entries]:
+    def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
         """Append entries, and return all keys and values that queries at the new positions may look at.
 
         Args:
             k: (batch, kv_heads, added, head_dim).
-            v: (batch, kv_heads, added, v_dim).
+            v: (batch, kv_heads, added, v_dim); None for a joined cache.
 
         Returns:
             Keys and values of all positions: tensors if nothing was rounded or dropped, else `Stored`. Attention takes
@@ -193,7 +197,7 @@ class Cache(Owned):
         After an error the cache is unchanged.
         """
         held = self._with(self._stored(k, v))
-        returned, kept = self._returned(held, k.dtype if k.dtype == v.dtype else None), self._kept_of(held)
+        returned, kept = self._returned(held, k.dtype if v is None or k.dtype == v.dtype else None), self._kept_of(held)
         self._held = kept
         return returned
 
@@ -229,6 +233,7 @@ class Cache(Owned):
         held = self._whole()
         words = {"cache": self.kind, "format": FORMAT, "first": str(held.first)}
         words |= {} if self.capacity is None else {"capacity": str(self.capacity)}
+        words |= {"v_dim": str(self.v_dim)} if self.joined else {}
         save_tensors(path, held.used(), words)
 
     @classmethod
@@ -238,10 +243,10 @@ class Cache(Owned):
         Raises:
             CheckpointError: the file is missing, damaged, of another kind, or not a cache.
         """
-        capacity, held = read(a_path("path", path), cls.kind, cls.bounded, device)
+        capacity, v_dim, held = read(a_path("path", path), cls.kind, cls.bounded, device)
         batch, kv_heads, _, head_dim = held.planes["k"].shape
-        v_dim, dtype = held.planes["v"].shape[3], held.planes["k"].dtype
-        cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, capacity=capacity)
+        dtype, joined = held.planes["k"].dtype, "v" not in held.planes
+        cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, capacity=capacity, joined=joined)
         cache._take(held)
         return cache
 
@@ -278,11 +283,11 @@ class Cache(Owned):
 
     # What all kinds of cache share
 
-    def _stored(self, k: torch.Tensor, v: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _stored(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """New entries as this cache stores them, by the names of its planes, after a check."""
-        self._check(k, v)
+        given = self._checked(k, v)
         new = {}
-        for name, x in (("k", k), ("v", v)):
+        for name, x in given.items():
             new[name], scales = kept(name, x, self.dtype)
             if scales is not None:
                 new[f"{name}_scales"] = scales
@@ -298,15 +303,19 @@ class Cache(Owned):
 
     def _returned(self, held: Held, dtype: torch.dtype | None) -> tuple[Entries, Entries]:
         used = held.used()
+        k, of_v = used["k"], "k_scales" if self.joined else "v_scales"
+        v = k[..., : self.v_dim] if self.joined else used["v"]
         if self.dtype == dtype != torch.int8 and not held.first:
-            return used["k"], used["v"]
-        return (
-            Stored(used["k"], used.get("k_scales"), held.first),
-            Stored(used["v"], used.get("v_scales"), held.first),
-        )
+            return k, v
+        return Stored(k, used.get("k_scales"), held.first), Stored(v, used.get(of_v), held.first)
 
-    def _check(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        for name, new in (("k", k), ("v", v)):
+    def _checked(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """The new entries by the names of their planes, after a check."""
+        if (v is None) != self.joined:
+            way = "values are in the keys, so give keys alone" if self.joined else "give keys and values"
+            raise ShapeError(f"append to a {'joined ' * self.joined}{self.kind} cache: {way}")
+        given = {"k": k} if v is None else {"k": k, "v": v}
+        for name, new in given.items():
             check_tensor(name, new)
             if isinstance(new, Stored):
                 raise ShapeError(f"{name} comes from another cache; append takes tensors")
@@ -316,11 +325,12 @@ class Cache(Owned):
             if reason := _misfit(name, new.shape, plane.shape):
                 raise ShapeError(reason)
             check_numbers(name, new, self.dtype)
-        if k.shape[2] != v.shape[2]:
+        if v is not None and k.shape[2] != v.shape[2]:
             raise ShapeError(
                 f"{count_of(k.shape[2], 'keys')} but {count_of(v.shape[2], 'values')}; append as many values as keys"
             )
         self._check_capacity(k.shape[2])
+        return given
 
     def _checked_capacity(self, capacity: int | None) -> int | None:
         if self.bounded is False and capacity is not None:
@@ -332,5 +342,6 @@ class Cache(Owned):
     def __repr__(self) -> str:
         batch, kv_heads, _, head_dim = self._held.planes["k"].shape
         sizes = f"batch={batch}, kv_heads={kv_heads}, length={self.length}, head_dim={head_dim}"
+        sizes += f", joined v_dim={self.v_dim}" if self.joined else ""
         end = "" if self.capacity is None else f", capacity={self.capacity}"
         return f"{type(self).__name__}({sizes}, {str(self.dtype).removeprefix('torch.')}{end})"

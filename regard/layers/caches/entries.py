@@ -179,14 +179,15 @@ def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
     return words["cache"]
 
 
-def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str) -> tuple[int | None, Held]:
-    """Read the capacity and the entries of a cache of this kind, checking every claim of the file."""
+def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str) -> tuple[int | None, int, Held]:
+    """Read the capacity, v_dim and the entries of a cache of this kind, checking every claim of the file."""
     read_kind(path, (kind,))
     words, planes = load_tensor_metadata(path), load_tensors(path)
     first = whole_number(path, words, "first")
     limited = bounded or (bounded is None and "capacity" in words)
     capacity = whole_number(path, words, "capacity") if limited else None
-    if not _fit_together(planes):
+    names = ("k",) if "v_dim" in words else ("k", "v")  # a joined cache has one tensor, and says what of it are values
+    if not _fit_together(planes, names):
         shapes = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
         raise CheckpointError(f"{path} holds {shapes}, which are not the keys and values of a cache")
     entries = planes["k"].shape[2]
@@ -194,8 +195,11 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
         raise CheckpointError(
             f"{path} holds {count_of(entries, 'entries')} from position {first}, which a {kind} cache never does"
         )
+    v_dim = whole_number(path, words, "v_dim") if "v_dim" in words else planes["v"].shape[3]
+    if "v_dim" in words and v_dim > planes["k"].shape[3]:
+        raise CheckpointError(f"{path} has values of {v_dim} numbers in keys of {planes['k'].shape[3]}")
     planes = {name: plane.to(device) for name, plane in planes.items()}
-    return capacity, Held(planes, 0, entries, first)
+    return capacity, v_dim, Held(planes, 0, entries, first)
 
 
 def whole_number(path: Path, words: dict[str, str], name: str) -> int:
@@ -206,14 +210,14 @@ def whole_number(path: Path, words: dict[str, str], name: str) -> int:
     return int(text)
 
 
-def _fit_together(planes: dict[str, torch.Tensor]) -> bool:
-    if not {"k", "v"} <= planes.keys() or any(plane.dim() != 4 for plane in planes.values()):
+def _fit_together(planes: dict[str, torch.Tensor], names: tuple[str, ...]) -> bool:
+    if not {*names} <= planes.keys() or any(plane.dim() != 4 for plane in planes.values()):
         return False
     dtype = planes["k"].dtype
-    scales = {"k_scales", "v_scales"} if dtype == torch.int8 else set()
+    scales = {f"{name}_scales" for name in names} if dtype == torch.int8 else set()
     return (
-        planes.keys() == {"k", "v"} | scales
-        and dtype == planes["v"].dtype
+        planes.keys() == {*names} | scales
+        and all(planes[name].dtype == dtype for name in names)
         and dtype in DTYPES.values()
         and len({plane.shape[:3] for plane in planes.values()}) == 1
         and planes["k"].shape[1] > 0

@@ -160,10 +160,10 @@ class PagedCache(Cache):
         return copy.copy(self)
 
     @uncompiled  # a compiler would make pages of its own, and free them
-    def append(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Entries, Entries]:
+    def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
         """Append entries, and return all keys and values; see `Cache.append`."""
         new = self._stored(k, v)
-        dtype = k.dtype if k.dtype == v.dtype else None
+        dtype = k.dtype if v is None or k.dtype == v.dtype else None
         if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
             held, table = self._whole().joined(new), PageTable(((),) * self.batch)
             returned = self._returned(held, dtype)

@@ -1,4 +1,4 @@
-"""A text kept as sums of constant size, for mechanisms whose weights are products of features."""
+"""A text kept in constant memory: as sums over its keys, or as the memory into which they were written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import NamedTuple, Self
 import torch
 
 from regard.arguments import a_path, count_of, shown, whole, yes_or_no
-from regard.backends.linear.sight import Sight, visible_keys, without_hidden
+from regard.backends.documents import visible_keys
+from regard.backends.linear.sight import Sight, without_hidden
 from regard.backends.linear.walk import Sums, Walk, normalised
+from regard.backends.recurrence import PLAIN, Given, Rule, scan, without_unseen
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
@@ -19,6 +21,7 @@ from regard.layers.caches.base import Owned, check_rows
 from regard.layers.caches.entries import whole_number
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
+from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Grid, Pattern
 from regard.patterns.grid import checked_device
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
@@ -30,7 +33,8 @@ FORMAT = "1"
 class Summed:
     """Sums over the keys so far.
 
-    total: (batch, kv_heads, features, v_dim + 1), divided by exp(log) where log is given.
+    total: (batch, kv_heads, features, v_dim + 1), divided by exp(log) where log is given; of a recurrent mechanism its
+        memory (batch, kv_heads, head_dim, v_dim).
     log: (batch, kv_heads, 1).
     least: (batch, kv_heads, 1), lower bound of the logarithm of the denominator, for mechanisms that define one.
     met: (batch, 1, 1), whether a key without padding has occurred; None if it has in every batch row.
@@ -48,11 +52,11 @@ class Summed:
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Summed:
         return Summed(**{name: change(x) for name, x in self.tensors.items()})
 
-    def fits(self, mechanism: Kernelised, sizes: Mapping[str, int]) -> bool:
+    def fits(self, mechanism: Mechanism, sizes: Mapping[str, int]) -> bool:
         """Whether dtypes and shapes are those of the sums of a mechanism with these sizes."""
         batch, kv_heads, dtype = sizes["batch"], sizes["kv_heads"], self.total.dtype
         wanted = {
-            "total": (dtype, (batch, kv_heads, mechanism.feature_dim(sizes["head_dim"]), sizes["v_dim"] + 1)),
+            "total": (dtype, (batch, kv_heads, *mechanism.state_shape(sizes["head_dim"], sizes["v_dim"]))),
             "log": (dtype, (batch, kv_heads, 1)),
             "least": (torch.float64, (batch, kv_heads, 1)),
             "met": (torch.bool, (batch, 1, 1)),
@@ -70,7 +74,7 @@ class _SoFar(NamedTuple):
 
 
 def add(
-    mechanism: Kernelised, before: Summed | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    mechanism: Mechanism, before: Summed | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     live: torch.Tensor | None, scale: float, parameters: Mapping[str, torch.Tensor],
 ) -> tuple[torch.Tensor, Summed]:  # fmt: skip
     """Outputs (batch, heads, n, v_dim) of the next n queries of a text, and the sums that include their keys.
@@ -81,6 +85,14 @@ def add(
     met = None if live is None or before is None else before.met
     if live is not None and met is None:
         met = torch.full((1, 1, 1), before is not None, device=live.device)
+    now = None if live is None or met is None else (met | live.any(-1, keepdim=True)).expand(batch, 1, 1)
+    if isinstance(mechanism, Recurrent):
+        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if before is None else before.total
+        given = Given(q, k, v, *mechanism.gates(parameters, k, v), memory)
+        given = given if live is None else without_unseen(given, live, met)
+        output, memory = scan(PLAIN, Rule(mechanism.corrects, scale), given)
+        return output, Summed(memory, met=now)
+    assert isinstance(mechanism, Kernelised)
     sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)
     empty_rows = sight.empty_rows()
     if live is not None and empty_rows is not None:  # padding and empty rows may hold NaN
@@ -101,22 +113,21 @@ def add(
     total, log = (None if x is None else x.unflatten(0, tensors.units) for x in (sums.total, sums.log))
     assert total is not None
     least = None if tensors.least is None else tensors.least[..., -1:]
-    now = None if live is None or met is None else (met | live.any(-1, keepdim=True)).expand(batch, 1, 1)
     return output.reshape(batch, q.shape[1], *output.shape[2:]), Summed(total, log, least, now)
 
 
 class RecurrentState(Owned):
-    """Causal attention of a feature mechanism continued in constant memory: it keeps sums over keys, not the keys.
+    """A text continued in constant memory: sums over the keys, or the memory of a recurrent mechanism, not the keys.
 
-        S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i
+        S_i = S_{i-1} + φ(k_i) [v_i, 1]ᵀ,   [numerator, denominator]_i = φ(q_i) S_i,   or the step of the mechanism
 
     Continuing a text gives the same outputs as computing it at once. Gradients flow back through every recorded call.
     Tensors are never changed in place, so `copy.copy(state)` is an independent state at the same position.
 
     Args:
-        mechanism: a mechanism of features, such as LinearTransformer().
+        mechanism: a mechanism of features, such as LinearTransformer(), or a recurrent one, such as GatedDelta().
         batch: number of texts in the batch.
-        kv_heads: key/value heads.
+        kv_heads: key/value heads; the heads of v where it has more than k.
         head_dim: size of a key.
         v_dim: size of a value; head_dim by default.
         dtype: of the sums, float32 or float64; narrower ones lose keys after a few hundred.
@@ -152,11 +163,11 @@ class RecurrentState(Owned):
         shared: bool = False,
     ) -> None:
         self.shared = yes_or_no("shared", shared)
-        if not isinstance(mechanism, Kernelised):
+        if not isinstance(mechanism, Mechanism) or not mechanism.has_state:
             name = str(mechanism) if isinstance(mechanism, Mechanism) else shown(mechanism)
             raise UnsupportedError(
-                f"{name} cannot be continued in constant memory, which needs a mechanism of features "
-                f"(LinearTransformer, Performer, RandomFeature); use regard.layers.caches.new_cache"
+                f"{name} cannot be continued in constant memory, which needs a mechanism of features or a recurrent "
+                f"one (LinearTransformer, Performer, GatedDelta, ...); use regard.layers.caches.new_cache"
             )
         if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
             raise ArgumentError(f"dtype is {shown(dtype)}; sums are float32 or float64")

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard.errors import ArgumentError
 from regard.patterns import Pattern
+from regard_lab.seeing.explorer.engine import EmbeddedModel, embed, reason_against
 from regard_lab.seeing.explorer.figures import draw_attention, to_exploration
 from regard_lab.seeing.explorer.page import Page, page_of, to_answer, to_long_answer, to_long_page, to_page
 from regard_lab.seeing.explorer.sources import (
@@ -18,6 +19,7 @@ from regard_lab.seeing.explorer.sources import (
     Exploration,
     compared,
     explore_maps,
+    explore_model,
     explore_pattern,
     explore_text,
     explore_translation,
@@ -38,6 +40,10 @@ __all__ = [
     "Attention",
     "explore_translation",
     "explore_text",
+    "explore_model",
+    "embed",
+    "EmbeddedModel",
+    "reason_against",
     "explore_maps",
     "explore_weights",
     "explore_pattern",

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from regard import __version__
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.explorer.records import ShownWalk, changes_to_json, rounded, sums_of
+from regard_lab.seeing.explorer.engine import EmbeddedModel
+from regard_lab.seeing.explorer.records import FEW_NUMBERS, MOST_NUMBERS, ShownWalk, changes_to_json, rounded, sums_of
 from regard_lab.seeing.explorer.records import shown_sentence as _sentence
 from regard_lab.seeing.explorer.records import shown_text as _shown
 from regard_lab.seeing.explorer.sources import Attention, Exploration, Second
@@ -131,7 +132,9 @@ def to_page(exploration: Exploration, *, live: Mapping[str, Any] | None = None) 
         exploration: what the page shows.
         live: what a local page may ask its server for; None for a page that stands alone.
     """
-    return _page(exploration.title, to_answer(exploration, live=live), is_live=live is not None)
+    return _page(
+        exploration.title, to_answer(exploration, live=live), is_live=live is not None, model=exploration.model
+    )
 
 
 def page_of(answer: Mapping[str, Any]) -> Page:
@@ -170,15 +173,17 @@ def _planes(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.contiguous().view(torch.uint8).view(-1, 4).T
 
 
-def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
+def _page(title: str, answer: dict[str, Any], *, is_live: bool, model: EmbeddedModel | None = None) -> Page:
     script, style = (_read(name) for name in ("explorer.js", "explorer.css"))
     # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
     data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     connects = "'self'" if is_live else "'none'"
+    computes = " 'wasm-unsafe-eval'; worker-src blob:" if model else ""
     rules = (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; "
-        f"connect-src {connects}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src '{_digest(script)}'{computes}; style-src '{_digest(style)}'; "
+        f"img-src data: blob:; connect-src {connects}; base-uri 'none'; form-action 'none'"
     )
+    held = {} if model is None else {"model": model.text, "tensors": model.packed, "engine": _read("engine.js")}
     return Page(
         "\n".join(
             (
@@ -190,6 +195,7 @@ def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
                 '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
                 f'<script type="application/json" id="regard-header">{data}</script>',
                 f'<script type="text/plain" id="regard-arrays">{answer["arrays"]}</script>',
+                *(f'<script type="text/plain" id="regard-{name}">{text}</script>' for name, text in held.items()),
                 f'<script type="module">{script}</script>\n</body>\n</html>\n',
             )
         )
@@ -220,6 +226,7 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
     """Everything except the arrays as JSON values; the arrays are added to `packed`."""
     if exact is None:
         exact = sum(one.weights.numel() for one in exploration.attentions) <= EXACT
+    walk = exploration.walk
     return {
         "version": __version__,
         "title": _sentence(exploration.title, 400),
@@ -230,9 +237,12 @@ def header_of(exploration: Exploration, packed: Packed, *, exact: bool | None = 
         "chosen": exploration.chosen,
         "notes": [_sentence(note, 400) for note in exploration.notes],
         "patterns": [one.to_json(packed.add) for one in exploration.patterns],
-        "walk": None if exploration.walk is None else exploration.walk.to_json(packed.add),
+        "walk": None
+        if walk is None
+        else walk.to_json(packed.add, MOST_NUMBERS if exploration.model is None else FEW_NUMBERS),
         "changes": None if exploration.changes is None else changes_to_json(exploration.changes, exploration.follows),
         "second": None if exploration.second is None else _second(exploration.second, packed),
+        "model": None if exploration.model is None else exploration.model.to_json(),
     }
 
 

@@ -19,6 +19,7 @@ from regard_lab.seeing.terminal import visible
 
 LONGEST = 120  # characters of a word
 MOST_NUMBERS = 60_000  # of a step whose numbers are all stored; of a larger one those of the followed word
+FEW_NUMBERS = 1_000  # the same in a page that contains a model, so that the model is most of it
 ROUNDING = 0.01  # of the sum of a row: weights rounded to bfloat16 sum to 1 within 0.004
 
 # What is followed while words change: written or next words, words at masked places, or the vectors of words.
@@ -190,7 +191,7 @@ class ShownStep:
     value: torch.Tensor | tuple[str, ...]
     scale: str = "signed"
 
-    def to_json(self, add: Add, labels: dict[tuple[str, ...], int]) -> dict[str, Any]:
+    def to_json(self, add: Add, labels: dict[tuple[str, ...], int], most: int = MOST_NUMBERS) -> dict[str, Any]:
         """JSON values; a tensor is added to the arrays of the page as float32, and labels that are new to `labels`."""
         axes: list[dict[str, Any]] = []
         for axis in self.axes:
@@ -204,7 +205,7 @@ class ShownStep:
         if not isinstance(self.value, torch.Tensor):
             return record | {"words": list(map(shown_text, self.value))}
         value, followed = self.value, [at for at, axis in enumerate(self.axes) if axis.chosen is not None]
-        if value.numel() > MOST_NUMBERS and followed and len(self.axes) > 1:
+        if value.numel() > most and followed and len(self.axes) > 1:
             at, chosen = followed[0], self.axes[followed[0]].chosen
             assert chosen is not None
             value, record["only"] = value.select(at, chosen), at  # this axis has the followed word alone
@@ -243,10 +244,10 @@ class ShownWalk:
     checks: int = 0
     difference: float = 0.0
 
-    def to_json(self, add: Add) -> dict[str, Any]:
+    def to_json(self, add: Add, most: int = MOST_NUMBERS) -> dict[str, Any]:
         """JSON values; labels of axes are stored once, however many steps have them."""
         labels: dict[tuple[str, ...], int] = {}
-        steps = [step.to_json(add, labels) for step in self.steps]
+        steps = [step.to_json(add, labels, most) for step in self.steps]
         return {
             "steps": steps, "labels": [list(map(shown_text, one)) for one in labels], "word": self.word,
             "words": list(map(shown_text, self.words)), "note": shown_sentence(self.note, 1000),

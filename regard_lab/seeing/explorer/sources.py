@@ -14,18 +14,20 @@ from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import Pattern
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, RecurrentTranslator
+from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 from regard_lab.models.kinds import TranslationModel
+from regard_lab.seeing.explorer.engine import Computed, EmbeddedModel, differences, embed
 from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
 from regard_lab.seeing.explorer.records import Follows, PatternMap, ShownWalk, check_sums
 from regard_lab.seeing.lenses.contrast import Contrast, Explained, against_alternatives, alternatives, find_contrast
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
 from regard_lab.seeing.lenses.explaining import LENSES, explain
 from regard_lab.seeing.lenses.record import Relevance
-from regard_lab.seeing.maps import KINDS, AttentionMaps, SampledMaps, TextMaps, TextModel, look, look_rows, look_text
+from regard_lab.seeing.maps import AttentionMaps, Kind, SampledMaps, TextMaps, TextModel, look, look_rows, look_text
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.relations import looks_of, relations_in
-from regard_lab.text import BEGIN, END, Tokeniser
+from regard_lab.text import BEGIN, END, Tokeniser, tidy
+from regard_lab.text.seen_words import SeenWords
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs
 MOST_WEIGHTS = 12 * 12 * 512 * 512  # of a page; of a longer text some rows of each head are computed
@@ -84,6 +86,7 @@ class Exploration:
         follows: what `changes` give: probabilities of written or next words, or at masked places, or vectors of words.
         second: another exploration that this one is compared with.
         written_text: the translation as text.
+        model: a model that computes everything else in the page.
     """
 
     title: str
@@ -99,6 +102,7 @@ class Exploration:
     second: Second | None = None
     written_text: str = ""
     follows: Follows = "words"
+    model: EmbeddedModel | None = None
 
     def __post_init__(self) -> None:
         for one in self.attentions:
@@ -227,6 +231,69 @@ def explore_text(model: TextModel, tokeniser: Tokeniser, text: str, *, title: st
     return replace(found, notes=(f"Texts of more than {MOST_REREAD} words are not read again without each word.",))
 
 
+def explore_model(
+    model: Computed,
+    tokeniser: Tokeniser,
+    text: str,
+    words: SeenWords | None = None,
+    *,
+    target_ids: Sequence[int] = (),
+    classes: Sequence[str] = (),
+    precision: str | None = None,
+    asked: dict[str, Any] | None = None,
+    pronouns: Sequence[str] = (),
+) -> Exploration:
+    """A page that contains a model and computes: what it shows first, without any weights.
+
+    Args:
+        model, tokeniser, words, classes, precision: as for `embed`.
+        text: the text that is shown first.
+        target_ids: what a translator writes then.
+        asked: the written word that is shown first: its `word`, its `place`, and the `others` it is compared with.
+        pronouns: words of which one that is written once is shown first, compared with the others.
+    """
+    shown: dict[str, Any]
+    found, notes = embed(model, tokeniser, words, classes=classes, precision=precision), []
+    ids = tokeniser.encode(text)
+    if isinstance(model, TranslationTransformer):
+        patterns = patterns_used(model, tokeniser.pieces([*ids, END]), tokeniser.pieces([BEGIN, *target_ids]))
+        own = {"encoder": model.config.encoder_pattern, "cross": model.config.cross_pattern}
+        own["decoder"] = f"causal & ({model.config.decoder_pattern})"
+        kinds = [(kind, *WORDING[kind], *ENDS[kind]) for kind in ENDS]
+        shown = {"label": "Sentence", "written": "target", "follows": "words"}
+    else:
+        causal = isinstance(model, LanguageModel)
+        patterns = patterns_used(model, tokeniser.pieces([BEGIN, *ids, *([] if causal else [END])]))
+        own = {"text": str(model.config.pattern_of(0))}
+        kinds = [("text", "Self-attention", "words read", "word reading", "text", "text")]
+        shown = {"label": "Text", "written": "text" if causal else "", "follows": "words" if causal else "vectors"}
+    shown |= {
+        "text": tidy(text), "patterns": own, "asked": asked and {**asked, "source": tidy(text)},
+        "pronouns": list(pronouns),
+        "kinds": [
+            {"kind": kind, "name": name, "rows": rows, "columns": columns, "row_title": row_title,
+             "column_title": column_title, "unwritten": kind == "decoder" or shown["written"] == "text"}
+            for kind, name, column_title, row_title, rows, columns in kinds
+        ],
+    }  # fmt: skip
+    listed = "" if words is None else f", and the {len(words.words):,} words of its training"
+    notes.append(
+        f"This page contains the model: {found.parameters:,} parameters in {found.precision}, its tokeniser{listed}. "
+        f"It computes in this browser."
+    )
+    if found.precision == "int8":
+        notes.append(differences(model, tokeniser, text, target_ids))
+    return Exploration(tidy(text), {}, (), {}, notes=tuple(notes), patterns=patterns, model=replace(found, shown=shown))
+
+
+# The texts whose words are the queries and the keys of each kind of attention of a translator, as pages list them.
+ENDS: dict[Kind, tuple[str, str]] = {
+    "cross": ("target", "source"),
+    "encoder": ("source", "source"),
+    "decoder": ("target", "read"),
+}
+
+
 def explore_maps(maps: AttentionMaps | TextMaps | SampledMaps, *, title: str = "") -> Exploration:
     """Recorded maps as the explorer shows them, between words."""
     if isinstance(maps, SampledMaps):
@@ -242,12 +309,11 @@ def explore_maps(maps: AttentionMaps | TextMaps | SampledMaps, *, title: str = "
     of_kind("maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them")
     maps = maps.merged()
     texts = {"source": maps.source_words, "target": maps.target_words, "read": maps.read_words}
-    ends = {"encoder": ("source", "source"), "decoder": ("target", "read"), "cross": ("target", "source")}
-    kinds = [kind for kind in sorted(KINDS, key=["cross", "encoder", "decoder"].index) if len(getattr(maps, kind))]
+    kinds = [kind for kind in ENDS if len(getattr(maps, kind))]
     attentions = []
     for kind in kinds:
         name, columns, rows = WORDING[kind]
-        one = Attention(name, *ends[kind], getattr(maps, kind), rows, columns, kind == "decoder")
+        one = Attention(name, *ENDS[kind], getattr(maps, kind), rows, columns, kind == "decoder")
         attentions.append(with_relations(one, maps.source_words) if kind == "encoder" else one)
     return Exploration(title or "Attention of a translation", texts, tuple(attentions), {})
 

@@ -1,20 +1,19 @@
 """Erasure: the fall of the log odds when one word at a time is replaced by the baseline.
 
 And what a model does then: the probability of each word that it wrote or read before, and the translation of what is
-left, or of the source with another word.
+left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from regard.arguments import a_string, shown, whole
-from regard.errors import ArgumentError
+from regard.arguments import a_string
 from regard.reprs import brief
 from regard_lab.models import LanguageModel
 from regard_lab.models.kinds import TranslationModel
@@ -34,7 +33,7 @@ from regard_lab.seeing.lenses.contrast import (
 )
 from regard_lab.seeing.lenses.record import WordRelevances
 from regard_lab.seeing.watching import Span, in_eval_mode
-from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise
+from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
 LIKELIEST = 3  # sub-words that are named beside a written word
 LONGEST_WORD = 60  # characters of a word that a page puts in the place of another
@@ -123,45 +122,6 @@ def without_each(
     return dict(zip([None, *places], found, strict=True))
 
 
-def with_word(
-    model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], place: int, word: str = ""
-) -> Changed:
-    """The translation of a source in which one word is erased, or replaced by another word.
-
-    Args:
-        place: index of the word, as `Tokeniser.words` counts them.
-        word: the other word; empty to erase.
-
-    Raises:
-        ArgumentError: a place that does not exist, or more than one word.
-
-    >>> from regard_lab.models import TranslationTransformer
-    >>> tokeniser = Tokeniser.train(["The cat slept. Die Katze schlief."] * 2, 300)
-    >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
-    >>> changed = with_word(model, tokeniser, "The cat slept.", tokeniser.encode("Die Katze schlief."), 1, "slept")
-    >>> len(changed.probabilities) == len("Die Katze schlief . <end>".split())
-    True
-    """
-    ids = [*tokeniser.encode(a_string("source", source)), END]
-    words = tokeniser.words(ids)
-    if not 0 <= whole("place", place) < len(words) - 1:
-        raise ArgumentError(f"word {place} does not exist; the source has the words 0 to {len(words) - 2}")
-    if not a_string("word", word):
-        return _after(model, tokeniser, ids, [place], target_ids)[0]
-    start, rest = _with_another(tokeniser, ids[:-1], words[place], word)
-    found = _after(model, tokeniser, [*tokeniser.encode(start + rest), END], [None], target_ids)[0]
-    return replace(found, word=word)
-
-
-def _with_another(tokeniser: Tokeniser, ids: Sequence[int], old: Span, word: str) -> tuple[str, str]:
-    """A text up to and with the other word in the place of an old one, and the rest of the text."""
-    if len(normalise(word).split()) != 1:
-        raise ArgumentError(f"{shown(word)} is not one word; give one word in the place of {old[0]!r}")
-    before, through, text = (tokeniser.decode(ids[:stop]) for stop in (old[1].start, old[1].stop, len(ids)))
-    gap = " " if through[len(before) :].startswith(" ") else ""
-    return f"{before}{gap}{normalise(word)}", text[len(through) :]
-
-
 def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, most: int) -> dict[int | None, Changed]:
     """The probability of each next word of a text as it is (None), and without each of its first words, by their index.
 
@@ -171,31 +131,6 @@ def text_without_each(model: LanguageModel, tokeniser: Tokeniser, text: str, mos
     read = ReadText.of(model, tokeniser, text)
     places = range(1, min(len(read.spans), most + 1))
     return dict(zip([None, *places], next_words(read, [None, *places]), strict=True))
-
-
-def text_with_word(model: LanguageModel, tokeniser: Tokeniser, text: str, place: int, word: str = "") -> Changed:
-    """The probability of each next word of a text in which one word is erased, or replaced by another word.
-
-    Args:
-        place: index of the word; "<begin>" is 0.
-        word: the other word; empty to erase.
-
-    Raises:
-        ArgumentError: a place that does not exist, or more than one word.
-
-    >>> tokeniser = Tokeniser.train(["The cat slept."] * 2, 300)
-    >>> model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
-    >>> changed = text_with_word(model, tokeniser, "The cat slept.", 2, "slept")
-    >>> len(changed.probabilities) == len("The cat slept . (next)".split())
-    True
-    """
-    read = ReadText.of(model, tokeniser, text)
-    if not 1 <= whole("place", place) < len(read.spans):
-        raise ArgumentError(f"word {place} does not exist; the text has the words 1 to {len(read.spans) - 1}")
-    if not a_string("word", word):
-        return next_words(read, [place])[0]
-    start, _ = _with_another(tokeniser, read.ids, read.spans[place], word)
-    return replace(next_words(read, [None], other=(place, [BEGIN, *tokeniser.encode(start)]))[0], word=word)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from regard.arguments import count_of
 from regard.errors import CheckpointError
-from regard.packages import needed
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed
-from regard_lab.bench.report import markdown_table
+from regard_lab.bench.report import markdown_table, new_picture
 from regard_lab.seeing.canvas import LINES, MARKS
 from regard_lab.training.comparison.measures import Measures
 
@@ -27,7 +25,6 @@ PEAK = (
     "Peak memory is that of the process during training, above its memory before training. A small training comes",
     "first, so that what a process loads once counts for no model.", "",
 )  # fmt: skip
-COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six"}
 
 
 def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) -> list[Path]:
@@ -45,7 +42,7 @@ def write_report(rows: Sequence[Measures], asked: dict[str, Any], folder: Path) 
     replace_file(folder / JSON, (json.dumps({"asked": asked, "rows": [row.to_dict() for row in rows]}, indent=1)
                                  + "\n").encode())  # fmt: skip
     replace_file(folder / MARKDOWN, render_markdown(rows, asked).encode())
-    replace_file(folder / PICTURE, _drawn(rows))
+    draw(rows, folder / PICTURE)
     return [folder / name for name in (MARKDOWN, JSON, PICTURE)]
 
 
@@ -58,7 +55,7 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         of, per = of[1:], ["KiB per id", "KiB per text"]
     measures, names = list(rows[0].quality), short_names([row.name for row in rows])
     lines = [
-        f"# {title([row.name for row in rows])}", "",
+        f"# {count_of(len(rows), 'models')} compared: {', '.join(names.values())}", "",
         "All models have the same data, split, tokeniser, batches and seed. Times are those of one machine, and one",
         "seed is one sample: small differences mean nothing.", "",
         "## Quality", "",
@@ -92,30 +89,6 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def title(names: Sequence[str]) -> str:
-    """The heading of a comparison: the models, or what one model was varied in.
-
-    >>> title(["none", "bahdanau", "transformer"])
-    'Three models compared: none, bahdanau, transformer'
-    >>> title(["transformer heads=8 kv_heads=8", "transformer heads=8 kv_heads=2", "transformer heads=8 kv_heads=1"])
-    'Transformer with kv_heads 8, 2 and 1'
-    >>> title(["attention=causal mechanism=linear", "attention=causal mechanism=performer(16, seed=1)"])
-    'Language model with mechanism linear and performer(16, seed=1)'
-    """
-    named = [_parts(name) if "=" not in _parts(name)[0] else ["language model", *_parts(name)] for name in names]
-    model = named[0][0]
-    settings = [dict(part.split("=", 1) for part in parts[1:]) for parts in named]
-    varied = [key for key in settings[0] if len({one.get(key) for one in settings}) > 1]
-    same = all(
-        parts[0] == model and one.keys() == settings[0].keys() for parts, one in zip(named, settings, strict=True)
-    )
-    if same and len(varied) == 1 and len(names) > 1:
-        values = [one[varied[0]] for one in settings]
-        return f"{model.capitalize()} with {varied[0]} {', '.join(values[:-1])} and {values[-1]}"
-    count = COUNTS.get(len(names), str(len(names)))
-    return f"{count} model{'s' if len(names) > 1 else ''} compared: {', '.join(names)}"
-
-
 def short_names(names: Sequence[str]) -> dict[str, str]:
     """The names without the settings that all have in common.
 
@@ -140,15 +113,11 @@ def _span(first: float, last: float) -> str:
     return f"{first:.0f} words" if first == last else f"{first:.0f} to {last:.0f} words"
 
 
-def _drawn(rows: Sequence[Measures]) -> bytes:
+def draw(rows: Sequence[Measures], path: Path) -> None:
     """Validation loss over steps and over seconds and, for translators, exact match against length."""
     names = short_names([row.name for row in rows])
-    with needed("matplotlib", "drawing"):
-        import matplotlib
-        from matplotlib.figure import Figure
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        panels = 3 if rows[0].by_length else 2
-        figure = Figure(figsize=(4.2 * panels, 3.8), dpi=120, layout="constrained", facecolor="white")
+    panels = 3 if rows[0].by_length else 2
+    with new_picture(path, 4.2 * panels, 3.8) as figure:
         axes = figure.subplots(1, panels)
         for number, row in enumerate(rows):
             kind = number % len(LINES)
@@ -174,9 +143,6 @@ def _drawn(rows: Sequence[Measures]) -> bytes:
         legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False)
         for name in legend.get_texts():
             name.set(text=fill(name.get_text(), room - LETTERS_OF_A_MARK), parse_math=False)
-        picture = BytesIO()
-        figure.savefig(picture, format="png")
-    return picture.getvalue()
 
 
 def write_plainly(panel: Any) -> None:

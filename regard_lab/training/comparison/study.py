@@ -17,6 +17,7 @@ from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import render_sealed
 from regard_lab.decoding import Translator
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.models import LanguageModel
 from regard_lab.training import read_log
 from regard_lab.training.comparison.measures import (
@@ -35,7 +36,7 @@ from regard_lab.training.comparison.report import ABOUT_THE_STUDY, read_asked, r
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.recipes.choosing import SIZES
 from regard_lab.training.recipes.language import LanguageModelTraining
-from regard_lab.training.recipes.recipe import Requested, Tell, share_of_work, silent
+from regard_lab.training.recipes.recipe import Requested, Tell, silent
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import Described, brief
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE, load_with_tokeniser, seen_words_of
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.models.storage import read_checkpoints
@@ -38,7 +39,6 @@ from regard_lab.training.recipes.recipe import (
     Training,
     in_order,
     sample_lines,
-    share_of_work,
     shown_pairs,
     silent,
 )

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from regard.errors import ArgumentError
 from regard.reprs import Described, brief
 from regard_lab.decoding.generator import Generator
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
@@ -39,7 +40,6 @@ from regard_lab.training.recipes.recipe import (
     Training,
     pronoun_sentences,
     read_parts,
-    share_of_work,
     silent,
 )
 

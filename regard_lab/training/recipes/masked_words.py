@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.reprs import Described, brief
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 from regard_lab.text.batches import TokenBatches, pad
@@ -39,7 +40,6 @@ from regard_lab.training.recipes.recipe import (
     in_order,
     pronoun_sentences,
     read_parts,
-    share_of_work,
     silent,
 )
 

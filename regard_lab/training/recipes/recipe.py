@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -14,6 +13,7 @@ import torch
 from regard.arguments import absent, count_of, of_kind, one_of, suggest
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.reprs import Described, brief
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageConfig, RecurrentTranslator, TranslationTransformer
 from regard_lab.models.base import Storable
@@ -384,18 +384,6 @@ def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any])
                 f"{file} does not exist here, and the run in {folder} was begun with this path{relative}; name the "
                 f"place of the file by --{name}, or resume the run where that path is right"
             )
-
-
-def share_of_work() -> dict[str, int]:
-    """How many processes train together and which this is, as the launcher's environment has it.
-
-    >>> share_of_work()
-    {'world': 1, 'rank': 0}
-    """
-    values = {name: os.environ.get(name, default) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))}
-    if strange := [f"{n}={x}" for n, x in values.items() if not x.isdecimal() or (n, x) == ("WORLD_SIZE", "0")]:
-        raise ArgumentError(f"{', '.join(strange)} in the environment is no number; launchers such as torchrun set it")
-    return {"world": int(values["WORLD_SIZE"]), "rank": int(values["RANK"])}
 
 
 def read_parts(

@@ -19,6 +19,7 @@ from regard.arguments import count_of
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import Described, brief
 from regard_lab.decoding import Translation, Translator
+from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.kinds import TranslationModel
@@ -48,7 +49,6 @@ from regard_lab.training.recipes.recipe import (
     Tell,
     Training,
     sample_lines,
-    share_of_work,
     shown_pairs,
     silent,
 )

@@ -44,13 +44,14 @@ def _small_pages(monkeypatch):
 class CacheIsAList(RuleBasedStateMachine):
     """The model: for each batch row a list of all (key, value) so far; of them those from `first` on are held."""
 
-    kind, dtype, unlimited = "dynamic", "float32", False
+    kind, dtype, unlimited, joined = "dynamic", "float32", False, False
 
     @initialize(capacity=st.integers(1, 9))
     def start(self, capacity):
         self.capacity = None if self.kind == "dynamic" or self.unlimited else capacity
         options = {} if self.capacity is None else {"capacity": capacity}
-        self.cache = new_cache(self.kind, 2, KV_HEADS, HEAD_DIM, v_dim=V_DIM, dtype=self.dtype, **options)
+        options |= {"v_dim": V_DIM - 3, "joined": True} if self.joined else {"v_dim": V_DIM}
+        self.cache = new_cache(self.kind, 2, KV_HEADS, HEAD_DIM, dtype=self.dtype, **options)
         self.rows: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[], []]
         self.first = 0
         self.appended = 0
@@ -64,6 +65,10 @@ class CacheIsAList(RuleBasedStateMachine):
         k, v = (torch.randn(size, generator=generator, dtype=torch.float64).to(given) for size in sizes)
         return k, v
 
+    def added(self, k: torch.Tensor, v: torch.Tensor) -> Any:
+        """Append them; a joined cache takes the values in the keys."""
+        return self.cache.append(k) if self.joined else self.cache.append(k, v)
+
     @property
     def left(self) -> int:
         return self.capacity - len(self.rows[0]) if self.kind in ("static", "paged") and self.capacity else 20
@@ -73,7 +78,7 @@ class CacheIsAList(RuleBasedStateMachine):
         added = min(added, self.left)
         k, v = (x.requires_grad_(recorded and self.dtype != "int8") for x in self.fresh(added))
         with torch.set_grad_enabled(grad):
-            keys, values = self.cache.append(k, v)
+            keys, values = self.added(k, v)
         for row, entries in enumerate(self.rows):
             entries += [(k[row, :, at].detach().clone(), v[row, :, at].detach().clone()) for at in range(added)]
         self.holds(keys, values, self.first)
@@ -85,7 +90,7 @@ class CacheIsAList(RuleBasedStateMachine):
     @rule(more=st.integers(1, 3))
     def one_more_than_the_capacity_is_refused(self, more):
         with pytest.raises(rg.ArgumentError, match="would not fit"):
-            self.cache.append(*self.fresh(self.left + more))
+            self.added(*self.fresh(self.left + more))
 
     @rule(data=st.data())
     def crop(self, data):
@@ -135,7 +140,7 @@ class CacheIsAList(RuleBasedStateMachine):
     @rule(added=st.integers(0, 20))
     def what_is_refused_later_is_forgotten(self, added):
         with suppress(KeyboardInterrupt), self.cache.unless_refused():
-            self.cache.append(*self.fresh(min(added, self.left)))
+            self.added(*self.fresh(min(added, self.left)))
             raise KeyboardInterrupt
 
     @rule(wrong=st.sampled_from(["rank", "heads", "dim", "integers", "pairs", "crop", "crop below", "reorder"]))
@@ -164,19 +169,25 @@ class CacheIsAList(RuleBasedStateMachine):
         length = len(self.rows[0])
         assert keys.shape == (len(self.rows), KV_HEADS, length, HEAD_DIM)
         assert (keys.first if isinstance(keys, Stored) else 0) == first
+        assert values.shape[-1] == (V_DIM - 3 if self.joined else V_DIM)
         for found, part in ((wide(keys), 0), (wide(values), 1)):
             if found.numel():
-                wanted = torch.stack([torch.stack([entry[part] for entry in row[first:]], 1) for row in self.rows])
-                assert ((found - wanted).abs() <= off_by(wanted.double(), DTYPES[self.dtype])).all()
+                of = 0 if self.joined else part  # values in the keys are rounded with them
+                wanted = torch.stack([torch.stack([entry[of] for entry in row[first:]], 1) for row in self.rows])
+                size, bound = found.shape[-1], off_by(wanted.double(), DTYPES[self.dtype])
+                assert ((found - wanted[..., :size]).abs() <= bound[..., :size]).all()
 
 
 PAIRS = {
     "dynamic": ("float32", "bfloat16", "int8"), "static": ("float64", "float16"), "ring": ("float32", "int8"),
     "paged": ("float32", "int8"), "unlimited": ("float64",),
+    "joined dynamic": ("float32", "int8"), "joined static": ("bfloat16",), "joined ring": ("int8",),
+    "joined paged": ("float32", "int8"),
 }  # fmt: skip
 for _kind, _dtype in [(kind, dtype) for kind, dtypes in PAIRS.items() for dtype in dtypes]:
-    limits = {"kind": "paged", "unlimited": True} if _kind == "unlimited" else {"kind": _kind}
-    machine = type(f"{_kind}_{_dtype}", (CacheIsAList,), {**limits, "dtype": _dtype})
+    limits = {"kind": "paged", "unlimited": True} if _kind == "unlimited" else {"kind": _kind.split()[-1]}
+    limits["joined"] = _kind.startswith("joined")
+    machine = type(f"{_kind}_{_dtype}".replace(" ", "_"), (CacheIsAList,), {**limits, "dtype": _dtype})
     machine.TestCase.settings = settings(max_examples=15, stateful_step_count=25)
-    globals()[f"Test_{_kind}_{_dtype}"] = machine.TestCase
+    globals()[f"Test_{machine.__name__}"] = machine.TestCase
 del machine, CacheIsAList

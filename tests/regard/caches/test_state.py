@@ -12,11 +12,12 @@ import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.layers.caches import RecurrentState
+from regard.mechanisms.base import Sizes
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 MECHANISMS = [
     m.LinearTransformer(), m.LinearTransformer(m.Products(2)), m.Performer(17), m.RandomFeature(3),
-    m.RandomFeature(7, gated=True),
+    m.RandomFeature(7, gated=True), m.Retention(), m.GatedDelta(), m.KimiDelta(),
 ]  # fmt: skip
 every = pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 LENGTH = 139
@@ -24,8 +25,11 @@ LENGTH = 139
 
 def text(mechanism=MECHANISMS[0], length=LENGTH, dtype=torch.float64):
     q, k, v = (torch.randn(2, heads, length, dim, dtype=dtype) for heads, dim in ((6, 5), (3, 5), (3, 7)))
-    gated = getattr(mechanism, "gated", False)
-    return q, k, v, {"gate": torch.rand(2, 3, length, dtype=dtype)} if gated else {}
+    parameters = {}
+    for name, shape in mechanism.parameter_shapes(Sizes(2, 6, 3, length, 5)).items():
+        x = torch.rand(shape, dtype=dtype)
+        parameters[name] = {"log_decay": -x, "strength": x / 5}.get(name, x)
+    return q, k, v, parameters
 
 
 def state(mechanism=MECHANISMS[0], **options) -> RecurrentState:
@@ -37,7 +41,7 @@ def go_on(state, q, k, v, parameters, steps, **options):
     told = []
     for step in steps:
         here = slice(state.length, state.length + step)
-        handed = {name: x[..., here] for name, x in parameters.items()}
+        handed = {name: x[:, :, here] for name, x in parameters.items()}
         told.append(state.attend(q[:, :, here], k[:, :, here], v[:, :, here], parameters=handed, **options))
     return torch.cat(told, dim=2)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fuzz.mechanism_formulas import FOUND
+from fuzz.mechanism_formulas import FOUND, RECURRENT
 from fuzz.mechanisms import Case
 
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.mechanisms.base import Mechanism, Sizes, takes
+from regard.mechanisms.recurrent import Recurrent
 from regard.testing import make_qkv
 
 LENGTH = 11  # of the keys, and of the queries but where a test says otherwise
@@ -37,7 +38,9 @@ class Call:
 
     @property
     def always_causal(self) -> bool:
-        return isinstance(self.mechanism, m.RandomFeature) and self.mechanism.gated
+        return isinstance(self.mechanism, Recurrent) or (
+            isinstance(self.mechanism, m.RandomFeature) and self.mechanism.gated
+        )
 
     @property
     def learning(self) -> list[torch.Tensor]:
@@ -59,6 +62,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "gated-random-feature": m.RandomFeature(features=19, gated=True, seed=1),
     "linformer": m.Linformer(length=LENGTH + 2, rank=3),
     "lsh": m.LSH(chunk=3, buckets=4, rounds=2, seed=1),
+    **RECURRENT,
     **{name: kernel.declare(Case(1)) for name, kernel in FOUND.items()},
 }
 
@@ -72,11 +76,13 @@ def make_call(name: str, *, dtype: torch.dtype = torch.float64, requires_grad: b
     q, k, v = (x.requires_grad_(requires_grad) for x in make_qkv(**given))
     if mechanism.shares_keys:
         q = k if given["q_len"] == given["k_len"] else k[:, :, -given["q_len"] :]
-    shapes = mechanism.parameter_shapes(Sizes(q.shape[0], q.shape[1], k.shape[1], k.shape[2]))
+    shapes = mechanism.parameter_shapes(Sizes(q.shape[0], q.shape[1], k.shape[1], k.shape[2], k.shape[3]))
     drawn = torch.Generator().manual_seed(3)
     parameters = {one: torch.randn(shape, generator=drawn, dtype=torch.float64) for one, shape in shapes.items()}
-    if "gate" in parameters:
-        parameters["gate"] = parameters["gate"].sigmoid()
+    for one in parameters.keys() & {"gate", "strength"}:
+        parameters[one] = parameters[one].sigmoid() / 3  # of keys that are not of length 1
+    if "log_decay" in parameters:
+        parameters["log_decay"] = -parameters["log_decay"].abs()
     parameters = {one: x.to(dtype).requires_grad_(requires_grad) for one, x in parameters.items()}
     return Call(mechanism, q, k, v, parameters or None)
 

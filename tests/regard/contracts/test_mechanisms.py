@@ -59,8 +59,9 @@ def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_ba
             with torch.no_grad():
                 for x in (call.k, call.v):
                     x.masked_fill_(hidden[:, None, :, None], spoilt)
-                if "gate" in (call.parameters or {}):
-                    call.parameters["gate"].masked_fill_(hidden[:, None], spoilt)
+                for one in call.mechanism.computed & set(call.parameters or {}):
+                    x = call.parameters[one]
+                    x.masked_fill_(hidden[:, None] if x.dim() == 3 else hidden[:, None, :, None], spoilt)
             rows = slice(3, 8)  # of the queries: those that are keys themselves may be spoilt where they are hidden
             output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
             sent = torch.autograd.grad(output[:, :, rows].square().sum(), call.learning)
@@ -138,6 +139,8 @@ def test_parameters_that_are_missing_too_many_or_misshapen_are_refused(name):
     with pytest.raises(rg.ArgumentError, match="parameters"):
         ask_with({**handed, "more": call.q})
     for one, x in handed.items():
+        if one in call.mechanism.optional:
+            continue
         with pytest.raises(rg.ArgumentError, match="parameters"):
             ask_with({other: y for other, y in handed.items() if other != one})
         with pytest.raises(rg.ShapeError, match=one):

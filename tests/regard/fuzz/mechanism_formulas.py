@@ -76,12 +76,51 @@ FOUND = {name: Kernel(**formula) for name, formula in formulas("mechanisms").ite
 KERNELS |= FOUND
 
 
+RECURRENT: dict[str, Any] = {
+    "retention": m.Retention(), "lightning": m.Lightning(0.5), "ssd": m.SSD(), "gated_linear": m.GatedLinear(),
+    "delta_rule": m.DeltaRule(), "gated_delta": m.GatedDelta(), "kimi_delta": m.KimiDelta(),
+}  # fmt: skip
+CORRECTING = {"delta_rule", "gated_delta", "kimi_delta"}
+
+
+def _constant_log_decay(kind: str, heads: int) -> torch.Tensor:
+    """RetNet's decays, and half of lightning attention's slopes, (1, heads, 1)."""
+    h = torch.arange(heads, dtype=torch.float64)
+    found = (1 - 2 ** (-5 - h)).log() if kind == "retention" else -0.5 * 2 ** (-8 / heads * (h + 1))
+    return found[None, :, None]
+
+
+def _recurred(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
+    """Each row's own memory, into which the keys that it sees are written one after the other."""
+    case, mask = made.case, made.mask
+    each = lambda x: x.repeat_interleave(case.heads // x.shape[1], 1)  # noqa: E731
+    q, k, v = (each(leaves[name]) for name in ("q", "k", "v"))
+    decay = leaves.get("log_decay", _constant_log_decay(case.kind, case.kv_heads))
+    decay = moved(each(decay).exp()) if "log_decay" in leaves or case.kind in ("retention", "lightning") else None
+    memory = v.new_zeros(case.batch, case.heads, case.q_len, case.head_dim, case.v_dim)
+    for t in range(case.k_len):
+        key = k[:, :, t, None, :, None]  # (batch, heads, 1, head_dim, 1)
+        faded = memory
+        if decay is not None:
+            now = decay[:, :, min(t, decay.shape[2] - 1)]
+            faded = moved((now[:, :, None, :, None] if now.dim() == 3 else now[:, :, None, None, None]) * memory)
+        update = v[:, :, t, None, None]
+        if case.kind in CORRECTING:
+            update = moved(update - moved((key * faded).sum(-2, keepdim=True)))
+        if "strength" in leaves:
+            update = moved(each(leaves["strength"])[:, :, t, None, None, None] * update)
+        memory = torch.where(mask[:, :, :, t, None, None], moved(faded + moved(key * update)), memory)
+    return moved((memory * q[..., None]).sum(-2)) * made.scale
+
+
 def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
     """The output in float64; every number that is rounded goes through `moved`."""
     case = made.case
     group = case.heads // case.kv_heads
     each = lambda x: x.repeat_interleave(group, 1)  # noqa: E731
     leaves = {name: moved(x) for name, x in leaves.items()}
+    if case.kind in RECURRENT:
+        return _recurred(made, leaves, moved)
     v, mask = each(leaves["v"]), made.mask
     if case.kind == "lsh":
         x = leaves["k"]

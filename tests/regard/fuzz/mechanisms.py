@@ -19,10 +19,22 @@ from .cases import DTYPES, described, start_of
 from .found import TESTS, module_of
 from .judging import SECOND, Verdict, share_of
 from .meanings import FULL, Node, Places, build, mask_of, plain_leaf
-from .mechanism_formulas import FOUND, KERNELS, Tensors, expected
+from .mechanism_formulas import CORRECTING, FOUND, KERNELS, RECURRENT, Tensors, expected
 from .oracle import detached, differentiated, named
 
-KINDS = ("linear", "linear", "relu", "performer", "performer", "features", "gated", "linformer", "lsh", *FOUND)
+KINDS = (
+    "linear",
+    "linear",
+    "relu",
+    "performer",
+    "performer",
+    "features",
+    "gated",
+    "linformer",
+    "lsh",
+    *RECURRENT,
+    *FOUND,
+)
 LOOPS = module_of(TESTS / "mechanisms" / "lsh_by_loops.py")
 FAST = {"linformer": "linformer", "lsh": "lsh"}  # the backend beside the reference; "linear" for the others
 
@@ -47,6 +59,7 @@ class Case:
     q_start: int | tuple[int, ...] | None = None
     learners: tuple[str, ...] = ()
     second: bool = False
+    value_group: int = 1  # value heads that share a query and a key head; heads and kv_heads are those of v
     chunks: int = 0  # the length of chunks by which a state continues the text; 0: computed at once
 
     @property
@@ -62,10 +75,13 @@ def draw_mechanism(seed: int) -> Case:
     r = random.Random(f"mechanism {seed}")
     kind = r.choice(KINDS)
     kv_heads, group = r.choice((1, 2, 3)), 1 if kind == "lsh" else r.choice((1, 2))
+    value_group = r.choice((1, 2)) if kind in RECURRENT and group == 1 else 1
+    kv_heads *= value_group
     k_len = r.choice((1, 2, 3, 5, 8, 13, 19, 31)) if r.random() < 0.95 or kind == "lsh" else r.choice((67, 130, 200))
+    k_len = min(k_len, 67) if kind in RECURRENT else k_len  # the formula has a memory for each row
     q_len = k_len if r.random() < 0.5 else r.randint(1, k_len if kind == "lsh" else k_len + 5)
     batch = r.choice((1, 2, 3))
-    causal = kind == "gated" or (kind != "linformer" and r.random() < 0.5)
+    causal = kind == "gated" or kind in RECURRENT or (kind != "linformer" and r.random() < 0.5)
     leaves = [Node("causal")] if causal else []
     if r.random() < 0.5:
         leaves.append(plain_leaf(r, r.choice(("key_span", "spans_by_row")), k_len))
@@ -76,15 +92,16 @@ def draw_mechanism(seed: int) -> Case:
         "performer": (None, 0.3),
         "linformer": (None, 0.7, 0, -0.5),
         "lsh": (None, 0.7),
+        **dict.fromkeys(RECURRENT, (None, 0.7, -1.5)),
     }
-    learned = ("q", "k", "v", "gate", "key_projection", "value_projection")
+    learned = ("q", "k", "v", "gate", "log_decay", "strength", "key_projection", "value_projection")
     learning = r.random() < 0.6
     case = Case(
         seed, kind, batch, kv_heads * group, kv_heads, q_len, k_len, r.choice((1, 2, 5, 8)), r.choice((1, 3, 7)),
         r.choice(DTYPES[:2] + DTYPES), pattern, r.choice((2, 5, 16)), r.choice(scales.get(kind, (None,))),
         None if kind in ("lsh", "gated") or r.random() < 0.6 else r.randint(-3, k_len + 3),
         tuple(x for x in learned if r.random() < 0.8) if learning else (),
-        r.random() < 0.4,
+        r.random() < 0.4, value_group,
     )  # fmt: skip
     continued = (
         kind not in FAST
@@ -108,14 +125,17 @@ class Made:
         self.mask = torch.from_numpy(mask_of(case.pattern, self.at).copy())
         drawn = torch.Generator().manual_seed(case.seed % 2**63)
         normal = lambda *shape: torch.randn(shape, generator=drawn, dtype=torch.float64)  # noqa: E731
-        k = normal(case.batch, case.kv_heads, case.k_len, case.head_dim)
+        k = normal(case.batch, case.kv_heads // case.value_group, case.k_len, case.head_dim)
+        k = torch.nn.functional.normalize(k, dim=-1) if case.kind in CORRECTING else k
         self.given = {
-            "q": normal(case.batch, case.heads, case.q_len, case.head_dim),
+            "q": normal(case.batch, case.heads // case.value_group, case.q_len, case.head_dim),
             "k": k,
             "v": normal(case.batch, case.kv_heads, case.k_len, case.v_dim),
         }
         if case.kind == "gated":
             self.given["gate"] = normal(case.batch, case.kv_heads, case.k_len).sigmoid()
+        if case.kind in RECURRENT:
+            self.given |= self._gates(normal)
         if case.kind == "linformer":
             for name in ("key_projection", "value_projection"):
                 self.given[name] = normal(case.kv_heads, 3, case.k_len + 2) * case.k_len**-0.5
@@ -125,6 +145,7 @@ class Made:
         self.hidden = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
         if seen is not None and case.kind != "lsh":  # there, a hidden key is a query too
             self.hidden = ~seen.any(2)[..., None]
+            self.hidden = self.hidden[:, :1] if case.value_group > 1 else self.hidden  # alike for all heads
         self.given = {name: x.to(self.dtype) for name, x in self.given.items()}
         self.learners = tuple(x for x in case.learners if x in self.given)
         self.grad_output = normal(case.batch, case.heads, case.q_len, case.v_dim).to(self.dtype)
@@ -133,11 +154,31 @@ class Made:
             self.mechanism: Any = m.Linformer(case.k_len + 2, 3)
         elif case.kind == "lsh":
             self.mechanism = m.LSH(chunk=3, buckets=4, rounds=2, seed=case.seed % 5)
+        elif case.kind in RECURRENT:
+            self.mechanism = RECURRENT[case.kind]
         else:
             self.mechanism = KERNELS[case.kind].declare(case)
         self.scale = case.head_dim**-0.5 if case.scale is None else case.scale
         if case.kind == "lsh":
             self.seen = self._seen()
+
+    def _gates(self, normal: Any) -> Tensors:
+        """What this kind takes of log_decay and strength; decays of 0, of 1 and far below float32's range occur."""
+        case, by_key = self.case, (self.case.batch, self.case.kv_heads, self.case.k_len)
+        shapes = {"log_decay": by_key, "strength": by_key}
+        if case.kind in ("gated_linear", "kimi_delta"):
+            shapes["log_decay"] = (*by_key, case.head_dim)
+        takes = {"ssd": shapes, "gated_linear": ("log_decay",), "delta_rule": ("strength",), "gated_delta": shapes,
+                 "kimi_delta": shapes, "retention": ("log_decay",), "lightning": ("log_decay",)}[case.kind]  # fmt: skip
+        optional = {"ssd": "strength", "retention": "log_decay", "lightning": "log_decay"}.get(case.kind)
+        given = {}
+        for name in [one for one in takes if one != optional or case.seed % 3]:
+            x = normal(*shapes[name])
+            given[name] = x.sigmoid() if name == "strength" else -x.abs() * (0.01, 0.3, 2.0)[case.seed % 3]
+            if name == "log_decay" and case.seed % 4 == 0:
+                extreme = torch.tensor([0.0, -1e6, -torch.inf])[(normal(*x.shape).abs() * 3).long() % 3].double()
+                given[name] = torch.where(normal(*x.shape) > 0.8, extreme, given[name])
+        return given
 
     def _seen(self) -> torch.Tensor:
         """Which keys each position sees among those that are not hidden, by the loops of tests/regard/mechanisms."""
@@ -233,6 +274,6 @@ def _continued(made: Made) -> Tensors:
         for at in range(0, case.k_len, case.chunks):
             part = slice(at, at + case.chunks)
             q, k, v = (given[name][:, :, part] for name in ("q", "k", "v"))
-            parameters = {"gate": given["gate"][..., part]} if "gate" in given else None
+            parameters = {name: x[:, :, part] for name, x in (made.parameters(given) or {}).items()} or None
             outputs.append(state.attend(q, k, v, pattern=made.pattern(), scale=case.scale, parameters=parameters))
     return {"output": torch.cat(outputs, 2)}

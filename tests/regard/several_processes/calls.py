@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -139,24 +142,17 @@ MAKERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass
-class Counter:
-    """Counts the bytes that this process sends point to point, by wrapping torch's own function."""
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """The bytes of each message that this process sends point to point, by wrapping torch's own function."""
+    plain, sent = dist.batch_isend_irecv, []
 
-    sent: int = 0
+    def counting(ops: list[dist.P2POp]) -> Any:
+        sent.extend(op.tensor.nbytes for op in ops if op.op is dist.isend)
+        return plain(ops)
 
-    def __enter__(self) -> Counter:
-        self._plain = dist.batch_isend_irecv
-
-        def counting(ops: list[dist.P2POp]) -> Any:
-            self.sent += sum(op.tensor.nbytes for op in ops if op.op is dist.isend)
-            return self._plain(ops)
-
-        dist.batch_isend_irecv = counting
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        dist.batch_isend_irecv = self._plain
+    with patch.object(dist, "batch_isend_irecv", counting):
+        yield sent
 
 
 def computed(case: Case, detail: Any, inputs: list[torch.Tensor], learning: dict[str, torch.Tensor], grads: Any) -> Any:
@@ -180,13 +176,13 @@ def on_processes(case: Case) -> dict[str, Any]:
     k, v = (distributed.part(whole[name], of_k, rank) for name in ("k", "v"))
     options, learning = case.made(rank)
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    with Counter() as counter:
+    with counted() as sent:
         detail = distributed.attention_detail(
             q, k, v, dist.group.WORLD, layout=case.layout, form=case.form, want=("log_sum_exp", *case.want), **options
         )
-        forward = counter.sent
+        forward = sum(sent)
         found = computed(case, detail, inputs, learning, (grad, grad_lse))
-    return {**{name: one.numpy() for name, one in found.items()}, "sent": (forward, counter.sent)}
+    return {**{name: one.numpy() for name, one in found.items()}, "sent": (forward, sum(sent))}
 
 
 def on_one(case: Case) -> dict[str, torch.Tensor]:

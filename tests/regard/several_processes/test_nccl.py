@@ -6,7 +6,7 @@ tests run with one process. `test_as_nccl_sends.py` checks on every machine what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import regard
 from regard import distributed
 from regard.distributed import Layout, joined, measure_machine
 from several_processes import calls, test_passed_states
@@ -53,19 +52,13 @@ def test_sums_that_are_passed_on_give_the_same(name, pool):
     count = max(pool.count, 2)
     if count != pool.count:
         pytest.skip("sums are passed on where there are two GPUs")
-    expected = whole(count, name)
+    expected = test_passed_states.whole(count, name, True)
     parts = pool.run(test_passed_states.passed, count, name, True, DEVICE)
     for what, x in expected.items():
         found = joined(
             [torch.from_numpy(one[what]) for one in parts], Layout("contiguous", test_passed_states.LENGTHS[count])
         )
         assert (found - x).abs().max() < 1e-10, what
-
-
-def whole(count: int, name: str) -> dict[str, Any]:
-    chosen = test_passed_states.options(name, True)
-    call: Callable[..., Any] = lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more)  # noqa: E731
-    return test_passed_states.computed(call, test_passed_states.tensors(count, name))
 
 
 def half(form: str) -> list[torch.Tensor]:

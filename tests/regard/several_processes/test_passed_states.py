@@ -14,14 +14,17 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard.distributed import ContextParallel, Layout, joined, part
 from regard.layers import MultiHeadAttention
-from several_processes.calls import Counter
+from several_processes.calls import counted
 
-LENGTHS = {2: (9, 6), 4: (5, 0, 70, 3)}
+LENGTHS = {2: (9, 6), 4: (0, 9, 0, 69)}
 MECHANISMS = {
     "linear": m.LinearTransformer(),
     "performer": m.Performer(features=8, seed=0),
     "random feature": m.RandomFeature(6, seed=1),
     "gated random feature": m.RandomFeature(6, gated=True, seed=1),
+    "retention": m.Retention(),
+    "kimi delta": m.KimiDelta(),
+    "shared gated delta": m.GatedDelta(),
 }
 
 
@@ -29,11 +32,17 @@ def tensors(count: int, name: str) -> dict[str, torch.Tensor]:
     """Whole q, k, v, the gradient of the output, and for gates a number for each key."""
     length, numbers = sum(LENGTHS[count]), torch.Generator().manual_seed(3)
     sizes = {"q": (4, 5), "k": (2, 5), "v": (2, 3), "grad": (4, 3)}
+    if "shared" in name:  # two value heads share a query and a key head
+        sizes |= {"q": (1, 5), "k": (1, 5), "grad": (2, 3)}
     drawn = {
         one: torch.randn(2, heads, length, dim, generator=numbers, dtype=torch.float64)
         for one, (heads, dim) in sizes.items()
     }
-    if "gated" in name:
+    if "delta" in name:
+        shape = (2, 2, length, 5) if "kimi" in name else (2, 2, length)
+        drawn["log_decay"] = -torch.rand(shape, generator=numbers, dtype=torch.float64)
+        drawn["strength"] = torch.rand(1, 2, length, generator=numbers, dtype=torch.float64) / 5
+    elif "gated" in name:
         drawn["gate"] = torch.rand(1, 2, length, generator=numbers, dtype=torch.float64) * 0.5 + 0.4
     return drawn
 
@@ -45,10 +54,16 @@ def options(name: str, padded: bool) -> dict[str, Any]:
 
 def computed(call: Any, given: dict[str, torch.Tensor]) -> dict[str, Any]:
     leaves = {name: x.clone().requires_grad_() for name, x in given.items() if name != "grad"}
-    parameters = {"parameters": {"gate": leaves["gate"]}} if "gate" in leaves else {}
-    output = call(leaves["q"], leaves["k"], leaves["v"], **parameters)
+    parameters = {name: x for name, x in leaves.items() if name not in ("q", "k", "v")}
+    output = call(leaves["q"], leaves["k"], leaves["v"], parameters=parameters or None)
     (output * given["grad"]).sum().backward()
     return {"output": output.detach(), **{name: x.grad for name, x in leaves.items()}}
+
+
+def whole(count: int, name: str, padded: bool) -> dict[str, Any]:
+    """What one process computes."""
+    chosen = options(name, padded)
+    return computed(lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more), tensors(count, name))
 
 
 def passed(count: int, name: str, padded: bool, device: str = "cpu") -> dict[str, Any]:
@@ -64,28 +79,27 @@ def passed(count: int, name: str, padded: bool, device: str = "cpu") -> dict[str
 @pytest.mark.parametrize(("count", "padded"), [(2, False), (4, True)])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_values_and_gradients_are_those_of_one_process(name, count, padded, pools):
-    chosen = options(name, padded)
-    expected = computed(lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more), tensors(count, name))
+    expected = whole(count, name, padded)
     parts = pools(count).run(passed, count, name, padded)
     layout = Layout("contiguous", LENGTHS[count])
     for what, x in expected.items():
-        whole = joined([torch.from_numpy(one[what]) for one in parts], layout)
-        assert (whole - x).abs().max() < 1e-10, what
+        found = joined([torch.from_numpy(one[what]) for one in parts], layout)
+        assert (found - x).abs().max() < 1e-10, what
 
 
 def bytes_sent(count: int, name: str) -> int:
     """Bytes that this process sends in a forward pass."""
     layout, rank = Layout("contiguous", LENGTHS[count]), dist.get_rank()
     own = [part(tensors(count, name)[one], layout, rank) for one in "qkv"]
-    with torch.no_grad(), Counter() as counter:
+    with torch.no_grad(), counted() as sent:
         distributed.attention(*own, dist.group.WORLD, form="state", **options(name, False))
-    return counter.sent
+    return sum(sent)
 
 
 def test_only_sums_of_a_fixed_size_are_sent(pools):
     sums = 2 * 2 * 5 * (3 + 1) * 8  # batch · kv_heads · features · (v_dim + 1) numbers of 8 bytes
     headers = 2 * 4 * 8  # four sizes for each key/value head
-    assert pools(4).run(bytes_sent, 4, "linear") == [sums + headers] * 3 + [0]
+    assert pools(4).run(bytes_sent, 4, "linear") == [headers, sums + headers, sums + headers, 0]
 
 
 def layers(count: int, several: bool) -> dict[str, Any]:
@@ -107,8 +121,8 @@ def layers(count: int, several: bool) -> dict[str, Any]:
 
 def test_a_layer_passes_its_state(pools):
     expected, parts = layers(4, False), pools(4).run(layers, 4, True)
-    whole = joined([torch.from_numpy(one["output"]) for one in parts], Layout("contiguous", LENGTHS[4]), dim=1)
-    assert abs(whole.numpy() - expected["output"]).max() < 1e-10
+    found = joined([torch.from_numpy(one["output"]) for one in parts], Layout("contiguous", LENGTHS[4]), dim=1)
+    assert abs(found.numpy() - expected["output"]).max() < 1e-10
     for name in expected.keys() - {"output"}:
         assert abs(sum(one[name] for one in parts) - expected[name]).max() < 1e-10, name
 
@@ -136,7 +150,7 @@ def refusing(changed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"mechanism": m.Softmax()}, "is for mechanisms of features"),
+        ({"mechanism": m.Softmax()}, "is for mechanisms with a state"),
         ({"pattern": "full"}, "computes causal or causal & key_span, not full"),
         ({"layout": "zigzag"}, "needs layout='contiguous'"),
         ({"backend": "linear"}, "form='state' from sums"),

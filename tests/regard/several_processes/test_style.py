@@ -16,7 +16,7 @@ import regard
 from regard.distributed import ContextParallel, Layout, TensorParallel, joined, part, shard_model
 from regard.distributed.group import about_weights
 from regard.errors import ArgumentError
-from regard.layers import MultiHeadAttention, record_attention
+from regard.layers import LatentAttention, MultiHeadAttention, record_attention
 
 LENGTHS = {2: (7, 6), 4: (5, 3, 4, 1)}
 
@@ -27,7 +27,8 @@ def model() -> nn.Module:
         MultiHeadAttention(dim=16, heads=4, kv_heads=2, pattern=pattern, positions="rotary", sinks=True)
         for pattern in ("causal", "causal_window(4)")
     ]
-    return nn.Sequential(layers[0], nn.Linear(16, 16), layers[1]).double()
+    latent = LatentAttention(16, 4, latent_dim=9, rope_dim=6, head_dim=5, pattern="causal", sinks=True)
+    return nn.Sequential(layers[0], nn.Linear(16, 16), layers[1], latent).double()
 
 
 def whole() -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,7 +39,7 @@ def whole() -> tuple[torch.Tensor, torch.Tensor]:
 def shared(count: int, layout: str):
     """The output of this process and the gradients of all weights."""
     mesh = init_device_mesh("cpu", (count,))
-    plan = {"0": ContextParallel(layout), "2": ContextParallel(layout, form="ring")}
+    plan = {"0": ContextParallel(layout), "2": ContextParallel(layout, form="ring"), "3": ContextParallel(layout)}
     layers = parallelize_module(model(), mesh, plan)
     division, rank = Layout(layout, LENGTHS[count]), dist.get_rank()
     x, grad = (part(one, division, rank, dim=1) for one in whole())
@@ -67,9 +68,7 @@ def shared_and_sharded() -> tuple[float, dict[str, float]]:
     alone = model()
     expected = alone(x)
     (expected * grad).sum().backward()
-    layers = parallelize_module(
-        model(), mesh["places"], {"0": ContextParallel("zigzag"), "2": ContextParallel("zigzag")}
-    )
+    layers = parallelize_module(model(), mesh["places"], {name: ContextParallel("zigzag") for name in "023"})
     layers = shard_model(layers, mesh["rows"])
     division, place, row = Layout("zigzag", LENGTHS[2]), mesh.get_local_rank("places"), mesh.get_local_rank("rows")
     own = [part(one, division, place, dim=1)[row : row + 1] for one in (x, expected.detach(), grad)]

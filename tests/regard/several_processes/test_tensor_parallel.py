@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from regard.bias import ALiBi, Bias, T5Relative
 from regard.distributed import TensorParallel, tensor_parallel_plan
 from regard.errors import ArgumentError
-from regard.layers import FeedForward, MultiHeadAttention, record_attention
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, record_attention
 from regard.patterns import Causal, CausalWindow, Explicit, Full, KeySpan, Pattern, PerHead, Prefix, Strided
 
 IDS = torch.randint(4, 60, (3, 11), generator=torch.Generator().manual_seed(2))
@@ -42,6 +42,7 @@ def tensor_bias() -> torch.Tensor:
     return drawn.requires_grad_()
 
 
+LATENT = {"heads": 8, "latent_dim": 9, "rope_dim": 6, "value_dim": 5}
 # a layer, and the options of its call
 LAYERS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
     "heads": ({"heads": 4, "pattern": "causal", "positions": "rotary"}, dict),
@@ -61,12 +62,18 @@ LAYERS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
     ),
     "Linformer": ({"heads": 8, "kv_heads": 8, "mechanism": "linformer(11, 4)"}, dict),
     "LSH": ({"heads": 8, "mechanism": "lsh(4, 2, 2)", "pattern": "causal"}, dict),
+    "latents": ({**LATENT, "pattern": "causal", "sinks": True}, lambda: {"bias": ALiBi()}),
+    "absorbed latents": (
+        {**LATENT, "query_latent_dim": 7, "projection_bias": True},
+        lambda: {"bias": t5(), "form": "absorbed"},
+    ),
 }
 
 
-def layer(name: str) -> MultiHeadAttention:
+def layer(name: str) -> MultiHeadAttention | LatentAttention:
     torch.manual_seed(1)
-    made = MultiHeadAttention(dim=24, head_dim=4, **LAYERS[name][0]).double()
+    kind = LatentAttention if "latent_dim" in LAYERS[name][0] else MultiHeadAttention
+    made = kind(dim=24, head_dim=4, **LAYERS[name][0]).double()
     with torch.no_grad():
         for one in made.parameters():
             one.add_(torch.randn_like(one) / 10)  # sinks and biases begin as zeros
@@ -238,7 +245,7 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
     assert all("record it on one process" in message for message in pools(2).refusals(with_a_recording))
     with pytest.raises(ArgumentError, match="model is an int; give a module"):
         tensor_parallel_plan(3)  # ty: ignore
-    with pytest.raises(ArgumentError, match="has no MultiHeadAttention or FeedForward inside"):
+    with pytest.raises(ArgumentError, match="has no MultiHeadAttention, LatentAttention or FeedForward inside"):
         tensor_parallel_plan(nn.Linear(2, 2))
 
 

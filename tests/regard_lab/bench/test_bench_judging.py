@@ -1,14 +1,17 @@
-"""Whoever answers wrongly is found out, in every row, gradient and statistic."""
+"""Results are judged by the formulas of papers: whoever is wrong in a row, gradient or statistic is found out."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from regard.core.result import top_keys
 from regard.errors import ArgumentError
+from regard.mechanisms import LSH, Additive, LinearTransformer, Linformer, Performer, RandomFeature, Softmax
 from regard.patterns import CausalWindow
 from regard_lab.bench.cases import PLAN_RUN, REGARD, with_statistic
-from regard_lab.bench.judging import chosen_rows, judge
+from regard_lab.bench.judging import FORMULAS, Bound, chosen_rows, hashed_pairs, judge, own_last, places
 from regard_lab.bench.peers import PEERS
 from regard_lab.bench.work import (
     BIG_BIRD,
@@ -21,10 +24,11 @@ from regard_lab.bench.work import (
     Contest,
     Work,
     allowed_pairs,
+    make_tensors,
 )
 
 SMALL = Work(70, heads=2, head_dim=8, pattern=SMALL_WINDOW)
-WORKS = {
+SOFTMAX = {
     "window": SMALL,
     "gradients": replace(SMALL, backward=True),
     "long, so that rows are chosen": replace(SMALL, q_len=700, k_len=700, backward=True),
@@ -34,70 +38,73 @@ WORKS = {
     "dropout": replace(SMALL, dropout=0.2, backward=True),
     "random blocks": Work(640, heads=1, head_dim=8, pattern=BIG_BIRD),
 }
+ADDITIVE = Softmax(Additive(query_dim=8, key_dim=8, hidden=5))
+MECHANISMS = {
+    "linear": (LinearTransformer(), FULL),
+    "causal linear": (LinearTransformer(), CAUSAL),
+    "performer": (Performer(features=24), CAUSAL),
+    "random features": (RandomFeature(features=24), CAUSAL),
+    "linformer": (Linformer(700, rank=6), FULL),
+    "hashed": (LSH(chunk=16, buckets=8, rounds=3), FULL),
+    "hashed, causal": (LSH(chunk=16, buckets=8, rounds=3), CAUSAL),
+    "hashed, one chunk": (LSH(chunk=1000, buckets=8, rounds=3), FULL),
+    "additive": (ADDITIVE, CAUSAL),
+}
+WORKS = SOFTMAX | {
+    name: Work(130, heads=2, head_dim=8, v_dim=11, pattern=pattern, mechanism=mechanism, backward=True)
+    for name, (mechanism, pattern) in MECHANISMS.items()
+}
 
 
-def contest(work):
-    return Contest("here", work, (REGARD,))
+def verdict(work, contender=REGARD):
+    return judge(Contest("here", work, (REGARD,)), contender)
 
 
-def spoiled(change, work=SMALL):
-    """regard, with its output changed."""
+def spoiled(change, work):
+    """The verdict on regard with its output changed."""
 
     def prepare(given, tensors):
         attend = REGARD.prepare(given, tensors)
         return lambda: change(attend(), tensors)
 
-    return judge(contest(work), Contender("spoiled", prepare))
+    return verdict(work, Contender("spoiled", prepare))
 
 
 @pytest.mark.parametrize("name", WORKS)
 def test_regard_is_right(name):
-    for contender in (REGARD, PLAN_RUN):
-        verdict = judge(contest(WORKS[name]), contender)
-        assert verdict.right, verdict
-    assert set(verdict.errors) >= {"output", "dq", "dk", "dv"} or not WORKS[name].backward
-    assert ("dbias" in verdict.errors) is WORKS[name].learned_bias
+    for work in (WORKS[name], *([WORKS[name].as_long_as(600)] if name in MECHANISMS else [])):  # every row, some rows
+        for contender in (REGARD, *([PLAN_RUN] if name in SOFTMAX else [])):
+            found = verdict(work, contender)
+            assert found.right, found
+            gradients = {"dq", "dv"} if "hashed" in name else {"dq", "dk", "dv"}
+            gradients |= {f"d{one}" for one in make_tensors(work).parameters}
+            gradients |= {"dbias"} if work.learned_bias else set()
+            assert set(found.errors) == {"output"} | (gradients if work.backward else set())
 
 
 @pytest.mark.parametrize("want", ["log_sum_exp", "entropy", "received", top_keys(3)])
 @pytest.mark.parametrize("length", [70, 600])
 def test_statistics_are_judged(want, length):
-    verdict = judge(contest(SMALL.as_long_as(length)), with_statistic(want))
-    assert verdict.right, verdict
-    assert len(verdict.errors) == 2
+    found = verdict(SMALL.as_long_as(length), with_statistic(want))
+    assert found.right, found
+    assert len(found.errors) == 2
 
 
-def test_one_wrong_number_is_found():
-    def change(output, tensors):
+@pytest.mark.parametrize("name", ["gradients", *MECHANISMS])
+def test_wrong_values_and_gradients_are_found(name):
+    def one_number(output, tensors):
         output = output.clone()
-        output[0, 1, 69, 3] += 1e-3
+        output[0, 1, -1, 3] += 1e-3
         return output
 
-    verdict = spoiled(change)
-    assert not verdict.right
-    assert "output" in str(verdict)
-
-
-def test_a_wrong_pattern_is_found():
-    other = Contender("other", lambda work, tensors: REGARD.prepare(replace(work, pattern=CAUSAL), tensors))
-    assert not judge(contest(SMALL), other).right
-
-
-def test_a_wrong_gradient_is_found_though_the_output_is_right():
-    def change(output, tensors):
-        return output + (tensors.k.sum() - tensors.k.sum().detach()) * 1e-3
-
-    verdict = spoiled(change, replace(SMALL, backward=True))
-    assert verdict.errors["output"] <= 1
-    assert verdict.errors["dk"] > 1
-    assert verdict.errors["dq"] <= 1
-
-
-def test_a_gradient_that_is_not_finite_is_wrong():
-    verdict = spoiled(
-        lambda output, tensors: output + 0 * (tensors.q - tensors.q.detach()).sqrt(), replace(SMALL, backward=True)
-    )
-    assert not verdict.right
+    found = spoiled(one_number, WORKS[name])
+    assert found.errors["output"] > 1
+    assert "output" in str(found)
+    pulled = spoiled(lambda output, tensors: output + 1e-2 * (tensors.v - tensors.v.detach()), WORKS[name])
+    assert max(pulled.errors["output"], pulled.errors["dq"]) <= 1 < pulled.errors["dv"]
+    assert not spoiled(lambda output, tensors: output * torch.nan, WORKS[name]).right
+    steep = lambda output, tensors: output + 0 * (tensors.q - tensors.q.detach()).sum().sqrt()  # noqa: E731
+    assert not spoiled(steep, WORKS[name]).right
 
 
 def test_wrong_statistics_are_found():
@@ -105,21 +112,63 @@ def test_wrong_statistics_are_found():
         attend = with_statistic("received").prepare(work, tensors)
         return lambda: {name: x * 1.001 if name == "received" else x for name, x in attend().items()}
 
-    verdict = judge(contest(SMALL), Contender("spoiled", prepare))
-    assert verdict.errors["output"] <= 1 < verdict.errors["received"]
+    found = verdict(SMALL, Contender("spoiled", prepare))
+    assert found.errors["output"] <= 1 < found.errors["received"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("window", {"pattern": CAUSAL}),
+        ("causal linear", {"pattern": FULL}),
+        ("performer", {"mechanism": Performer(features=24, seed=1)}),
+        ("random features", {"mechanism": RandomFeature(features=24, sigma=1.1)}),
+        ("hashed", {"mechanism": LSH(chunk=16, buckets=8, rounds=2)}),
+        ("hashed", {"mechanism": LSH(chunk=17, buckets=8, rounds=3)}),
+    ],
+)
+def test_another_pattern_or_mechanism_is_found_out(name, changes):
+    other = replace(REGARD, prepare=lambda work, tensors: REGARD.prepare(replace(work, **changes), tensors))
+    assert verdict(WORKS[name], other).errors["output"] > 1
+
+
+def test_parameters_get_their_gradients_checked():
+    def pull(output, tensors):
+        energy = tensors.parameters["energy"]
+        return output + 1e-2 * (energy.sum() - energy.sum().detach())
+
+    found = spoiled(pull, WORKS["additive"])
+    assert found.errors["output"] <= 1 < found.errors["denergy"]
 
 
 def test_own_dropout_is_judged_without():
     work = replace(SMALL, pattern=FULL, dropout=0.4)
-    assert judge(contest(work), PEERS["SDPA"]).right
-    assert not judge(contest(work), replace(PEERS["SDPA"], own_dropout=False)).right
+    assert verdict(work, PEERS["SDPA"]).right
+    assert not verdict(work, replace(PEERS["SDPA"], own_dropout=False)).right
 
 
 def test_peers_of_torch_are_right():
-    assert judge(contest(replace(SMALL, pattern=CAUSAL, backward=True)), PEERS["SDPA"]).right
-    assert judge(contest(replace(SMALL, backward=True)), PEERS["SDPA bool mask"]).right
+    assert verdict(replace(SMALL, pattern=CAUSAL, backward=True), PEERS["SDPA"]).right
+    assert verdict(WORKS["gradients"], PEERS["SDPA bool mask"]).right
     for name in ("SDPA enable_gqa", "SDPA repeat_interleave"):
-        assert judge(contest(WORKS["grouped heads and a cache"]), PEERS[name]).right
+        assert verdict(WORKS["grouped heads and a cache"], PEERS[name]).right
+    broadcast = PEERS["tanh of a broadcast sum"]
+    assert verdict(replace(WORKS["additive"], pattern=FULL), broadcast).right
+    with pytest.raises(NotImplementedError, match="full additive attention without groups"):
+        verdict(WORKS["additive"], broadcast)
+
+
+def test_softmax_beside_the_linear_transformer_is_judged_as_softmax():
+    assert verdict(WORKS["causal linear"], PEERS["SDPA, softmax"]).right
+    unchanged = replace(PEERS["SDPA, softmax"], works_on=lambda work: work)
+    assert not verdict(WORKS["causal linear"], unchanged).right
+
+
+def test_the_bound_leaves_room_for_what_peers_add_and_not_for_more():
+    expected = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    bound = Bound.of(expected, expected.float())
+    assert bound.share(expected * (1 + 0.9e-5)) < 1 < bound.share(expected * (1 + 1.1e-5))
+    assert bound.share(expected * torch.inf) == float("inf")
 
 
 def test_rows_of_a_long_call_hold_its_edges():
@@ -136,6 +185,27 @@ def test_formulas_agree_with_the_patterns(pattern):
     assert (allowed_pairs(pattern, rows, 1280, 1280) == pattern.dense(1280, 1280)[rows].numpy()).all()
 
 
-def test_a_pattern_without_formula_is_refused():
+def test_pairs_of_hashing_follow_the_definition():
+    work = Work(40, heads=1, head_dim=8, mechanism=LSH(chunk=4, buckets=4, rounds=2))
+    tensors = make_tensors(work)
+    buckets = work.mechanism.bucket(tensors.k)[0, 0].tolist()
+    expected = np.zeros((40, 40), dtype=bool)
+    for bucket in buckets:
+        order = sorted(range(40), key=lambda j: (bucket[j], j))
+        chunk = {j: at // 4 for at, j in enumerate(order)}
+        for i in range(40):
+            for j in range(40):
+                expected[i, j] |= bucket[i] == bucket[j] and chunk[i] - chunk[j] in (0, 1) and i != j
+    expected[np.arange(40), np.arange(40)] = ~expected.any(1)
+    assert (hashed_pairs(work, tensors, list(range(40)))[0, 0].numpy() == expected).all()
+    assert places(np.array([2, 0, 2, 1])).tolist() == [2, 0, 3, 1]
+    assert own_last(np.array([[3, 0], [0, 2]]), [0, 1]).tolist() == [[1, 0], [0, 1]]
+
+
+def test_a_pattern_or_a_mechanism_without_formula_is_refused(monkeypatch):
     with pytest.raises(ArgumentError, match="no formula is known for causal_window"):
         allowed_pairs(CausalWindow(3), [0], 4, 4)
+    monkeypatch.delitem(FORMULAS, LinearTransformer)
+    for work in (replace(WORKS["additive"], mechanism=Softmax(), pattern=FULL), WORKS["linear"]):
+        with pytest.raises(ArgumentError, match="no formula is known for"):
+            verdict(work)

@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import Any
 
 from regard_lab.cli import main
 
 STREAMS = (0, 1, 2)
+ERRORS = ("surrogateescape", "strict", "backslashreplace")  # what Python does with signs that a stream cannot hold
 LINES = ["the animal sleeps", "a street", "the old animal"]
 SMALL = ("--dim", 16, "--heads", 2, "--layers", 1, "--vocab-size", 300, "--batch-tokens", 256, "--cpu")
 
@@ -86,54 +87,65 @@ class Forked:
 
     Args:
         words: of the command line, after `regard`.
-        stdout: a file to write to; the reading end of its pipe is closed where it is `None`.
+        streams: file descriptors by the number of a stream; None: it is closed.
         prepare: called in the fork before the command.
-        environment: variables that are set in the fork; those that Python reads when it starts change nothing.
+        environment: variables that are set in the fork; of those that Python reads when it starts, PYTHONIOENCODING.
     """
 
     def __init__(
-        self, *words: object, stdout: IO | None = None, prepare: Callable[[], None] | None = None, **environment: str
-    ) -> None:
+        self, *words: object, streams: Mapping[int, int | None] | None = None,
+        prepare: Callable[[], None] | None = None, **environment: str,
+    ) -> None:  # fmt: skip
         pipes = [os.pipe() for _ in STREAMS]
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            self._be_regard([str(word) for word in words], pipes, stdout, prepare, environment)
+            given = {stream: pipe[stream > 0] for stream, pipe in enumerate(pipes)} | {**(streams or {})}
+            self._be_regard([str(word) for word in words], given, prepare, environment)
         for stream, (reading, writing) in zip(STREAMS, pipes, strict=True):
             os.close(reading if stream == 0 else writing)
         self.stdin = os.fdopen(pipes[0][1], "wb")
         self.stdout, self.stderr = (os.fdopen(pipes[stream][0], "rb") for stream in (1, 2))
 
     def _be_regard(
-        self, words: list[str], pipes: list[tuple[int, int]], stdout: IO | None, prepare: Callable[[], None] | None,
-        environment: dict,
-    ) -> None:  # fmt: skip
+        self, words: list[str], streams: dict[int, int | None], prepare: Callable[[], None] | None, environment: dict
+    ) -> None:
         """Does not return. Ends as Python ends a program: streams are flushed, and SystemExit is the exit code."""
         code: object = 70
         try:
-            for stream, pipe in zip(STREAMS, pipes, strict=True):
-                os.dup2(stdout.fileno() if stdout and stream == 1 else pipe[stream > 0], stream)
+            opened: list[Any] = []
+            encoding = environment.get("PYTHONIOENCODING", "utf-8")
+            for stream, descriptor in sorted(streams.items()):
+                if descriptor is None:
+                    os.close(stream)
+                    opened.append(None)
+                    continue
+                os.dup2(descriptor, stream)
+                how = {"encoding": encoding, "errors": ERRORS[stream], "closefd": False}
+                opened.append(open(stream, "w" if stream else "r", **how))  # noqa: SIM115
             os.closerange(3, 4096)  # among them the other ends of the pipes
-            sys.stdin, sys.stdout, sys.stderr = (
-                open(stream, "w" if stream else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
-                for stream in STREAMS
-            )
+            sys.stdin, sys.stdout, sys.stderr = opened
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
             os.environ |= environment
             sys.argv = ["regard", *words]
             if prepare is not None:
                 prepare()
             main()
+            code = 0
         except SystemExit as leaving:
             code = leaving.code
         except BaseException:
             traceback.print_exc()
         finally:
-            try:
-                sys.stdout.flush()
+            code = code if isinstance(code, int) else int(code is not None)
+            with contextlib.suppress(OSError, ValueError, AttributeError):
                 sys.stderr.flush()
-            finally:
-                os._exit(code if isinstance(code, int) else int(code is not None))
+            try:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+            except (OSError, ValueError):
+                code = 120  # as Python does, with "Exception ignored"
+            os._exit(code)
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, or `None` while it runs."""

@@ -135,7 +135,7 @@ def test_language_models_are_compared_by_their_patterns_and_mechanisms(data, tmp
     assert softmax["memory"]["bytes once"] == 0 < softmax["memory"]["bytes an id written"]
     kept = json.loads((tmp_path / "b/mechanism=performer_16__seed=1_/settings.json").read_text())
     assert kept["settings"]["mechanism"] == ["performer(16, seed=1)"]
-    title = "# Language model with mechanism softmax and performer(16, seed=1)\n"
+    title = "# 2 models compared: mechanism=softmax, mechanism=performer(16, seed=1)\n"
     assert (tmp_path / "b/compare.md").read_text().startswith(title)
 
 

@@ -22,7 +22,7 @@ from regard_lab.cli.app import HELP_FILE, Convert, TopLevel, Train, Unloaded, ap
 from regard_lab.decoding import Translator
 from regard_lab.seeing import look
 from regard_lab.training import recipes
-from regard_lab.walkthrough import walk_run
+from regard_lab.walkthrough import walk_whole_run
 
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
@@ -118,9 +118,9 @@ def test_the_kept_help_is_that_of_the_commands_in_every_width():
 def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
     translator = Translator.load(run_folder)
     expected = look(translator.model, translator.tokeniser, "the animal sleeps", ()).encoder[0, 0]
+    weights = walk_whole_run(run_folder, "a", context="the animal sleeps")["weights_e0"]
     for head, is_first in ((0, True), (1, False)):
-        weights = walk_run(run_folder, "the animal sleeps", layer=0, head=head)["weights"]
-        assert ((weights - expected).abs().max() < 1e-5) == is_first
+        assert ((weights[head] - expected).abs().max() < 1e-5) == is_first
     drawn = regard("show", "per_head(full, causal)", "--length", "3").out
     assert "head 0: full" in drawn
     assert "head 1: causal" in drawn

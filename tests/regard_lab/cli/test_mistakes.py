@@ -110,13 +110,6 @@ plan -> --q-len
 @plan --heads 8 --kv-heads 3 -> heads must be a multiple of kv-heads
 @plan --softcap 30 --backend fused -> have no softcap
 @plan --k-len 2000000000000000000 -> must be a number from 0 to
-@plan --ranks 0 -> --ranks is 0; it has to be at least 1
-@plan --ranks 5000 -> at most 4,096 are forecast
-@plan --form ring --flops 1e12 -> --form and --flops belong to --ranks N
-@plan --ranks 2 --layout spiral -> layout is 'spiral'; there are contiguous, zigzag
-@plan --ranks 2 --form state -> is not forecast; give ring, gather or auto
-@plan --ranks 2 --k-len 11 --dropout 0.1 -> --dropout and --k-len with --ranks
-@plan --ranks 2 --mechanism lsh(chunk=4) -> has no form over several processes
 approximation {empty} -> is a folder
 1: approximation {file} -> cannot be read as safetensors
 approximation {two} -> holds q, x and lacks k, v
@@ -137,14 +130,11 @@ walkthrough a b --word 9 -> put a text of several words in quotes, as in regard 
 @walk --word 9 -> the text has words 1 to 2
 @walk --word cake -> 'cake' is not in the text
 @walk --heads=129 -> --heads is 129; it has to be at most 128
-@walk --layer 1 -> name a --run
 @walk --example life-is-short -> not both
 @walk --weights {missing} -> cannot be read as safetensors
-@walk --run {missing} --columns -> leave out --columns: a run has its own
+@walk --run {missing} --causal -> leave out --causal: a run has its own
 @walk --model encoder -> add --whole
 @walk --whole --head 1 --causal -> leave out --causal, --head: a whole model shows all
-@walk --html page.png -> ends in .html
-1: @walk --html /proc/page.html -> no file can be made in /proc
 view {run} ' ' -> the TEXT is empty
 view {run} a --export page.txt -> is HTML; give it a name that ends in .html
 view {run} a --instead es --place 1 -> --instead and --place belong to --why

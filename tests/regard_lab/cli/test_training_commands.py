@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -24,14 +23,13 @@ from regard_lab.models import LanguageModel, TranslationTransformer
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import load_model
 from regard_lab.text import Tokeniser
-from regard_lab.training import average_checkpoints, draw_curves, read_log, read_run
+from regard_lab.training import average_checkpoints, draw_curves, read_log
 from regard_lab.training.comparison.study import read_asked, read_measures
-from regard_lab.training.identity import FILES, read_sessions
+from regard_lab.training.identity import FILES
 from regard_lab.training.recipes import evaluation, recipe
-from regard_lab.training.recipes.run_folder import FILES_OF_RECIPES, draw_run, read_settings, read_test, write_samples
+from regard_lab.training.recipes.run_folder import FILES_OF_RECIPES, draw_run, read_settings, write_samples
 from regard_lab.training.record import Log
 
-FLIPS = 6  # of each file
 PROGRAM = "from regard_lab.cli import main; main()"
 QUICK = ("--warmup-steps", 1, "--schedule", "constant", *SMALL)
 
@@ -342,7 +340,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_data_are_read(dat
 def test_a_full_disk_behind_standard_output_is_named(run_folder):
     with open("/dev/full", "w") as full:
         for words in (("show", "causal"), ("translate", run_folder, "a street")):
-            process = Forked(*words, stdout=full)
+            process = Forked(*words, streams={1: full.fileno()})
             _, err = process.communicate()
             assert (process.returncode, err.decode()) == (1, "regard: standard output: No space left on device\n")
 
@@ -404,36 +402,6 @@ def logged(translator, tmp_path_factory):
     for step in range(4, 60):
         log.write({"step": step, "kind": "training", "loss": 2.0 + step, "learning_rate": 0.1})
     return folder
-
-
-def read_everything(run):
-    saved = load_model(run)
-    sessions, lost = read_sessions(run / "run.json")
-    if lost:
-        raise RegardError(lost[0])
-    return (
-        saved.config, {name: tensor.tolist() for name, tensor in saved.state.items()}, saved.extra_files,
-        read_settings(run), read_test(run), read_run(run), read_log(run / "log.jsonl"), sessions,
-    )  # fmt: skip
-
-
-def test_a_flipped_bit_of_any_file_of_a_run_changes_nothing_or_is_noticed(logged):
-    whole, dice = read_everything(logged), random.Random(0)
-    noticed = set()
-    for path in sorted(path for path in logged.rglob("*") if path.is_file()):
-        if path.name == "optimiser.safetensors":
-            continue  # read by a resumed training; its seal is that of all tensors
-        content = path.read_bytes()
-        for place in dice.sample(range(len(content)), min(FLIPS, len(content))):
-            flipped = bytes([content[place] ^ 1 << dice.randrange(8)])
-            path.write_bytes(content[:place] + flipped + content[place + 1 :])
-            try:
-                assert read_everything(logged) == whole, (path.name, place)
-            except RegardError:
-                noticed.add(path.name)
-        path.write_bytes(content)
-    read = {"test.jsonl", "log.jsonl", "settings.json", "run.json", "checkpoints.json", "training.json"}
-    assert noticed == read | {"config.json", "weights.safetensors", "tokeniser.json", "source-words.json"}
 
 
 def test_a_changed_test_split_is_scored_nowhere(logged):

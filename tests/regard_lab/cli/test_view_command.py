@@ -68,7 +68,7 @@ def header(path):
 )
 def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
     path = tmp_path / "page.html"
-    assert succeeded("view", runs / kind, SENTENCE, "--export", path).stdout == b""
+    assert succeeded("view", runs / kind, SENTENCE, "--no-model", "--export", path).stdout == b""
     found = header(path)
     assert [one["name"] for one in found["attentions"]] == names
     assert found["live"] is None
@@ -78,6 +78,29 @@ def test_every_kind_of_model_is_exported(runs, tmp_path, kind, names):
     assert found["walk"]["steps"] or found["walk"]["note"]  # what a random model writes may not read back
     if kind != "transformer":
         assert bool(found["walk"]["steps"]) == (kind != "bahdanau")
+
+
+@pytest.mark.parametrize("kind", ["transformer", "language-model", "encoder"])
+def test_a_page_contains_its_model_and_the_command_says_what_is_published(runs, tmp_path, kind):
+    path = tmp_path / "page.html"
+    said = succeeded("view", runs / kind, SENTENCE, "--int8", "--export", path).err
+    assert "publishes its" in said
+    assert "parameters in int8, its tokeniser" in said
+    found = header(path)
+    assert found["attentions"] == []
+    assert found["model"]["precision"] == "int8"
+    assert found["walk"]["steps"] or found["walk"]["note"]
+    assert "int8 rounds the weights" in found["notes"][1]
+
+
+def test_a_model_that_a_page_cannot_compute_is_left_out_with_the_reason(runs, tmp_path):
+    for kind, says in (("bahdanau", "this model is a RecurrentTranslator"), ("pretrained", "one of Hugging Face")):
+        said = succeeded("view", runs / kind, SENTENCE, "--export", tmp_path / "page.html").err
+        assert "the page is written without its model: pages compute" in said
+        assert says in said
+        assert header(tmp_path / "page.html")["model"] is None
+    refused = regard("view", runs / "transformer", SENTENCE, "--no-model", "--int8")
+    assert "--no-model leaves it out; give one" in refused.last
 
 
 def test_two_runs_and_two_sentences_are_compared(runs, tmp_path):
@@ -116,7 +139,7 @@ def test_what_cannot_be_viewed_is_one_sentence(runs):
     for kind, words, reason in (
         ("none", [SENTENCE], "attention='none'"),
         ("pretrained", [SENTENCE, "--why", "es"], "'es' was not"),
-        ("encoder", [SENTENCE, "--lens", "erase"], "leave it out"),
+        ("encoder", [SENTENCE, "--lens", "erase"], "is none; use regard translate --why"),
         ("pretrained", [SENTENCE * 60, "--export", "a.html"], "reads at most 128"),
         ("transformer", [SENTENCE, "--with", "nowhere"], "nowhere"),
     ):
@@ -131,22 +154,12 @@ def test_the_page_is_served_until_it_is_interrupted(runs):
         host, path = re.fullmatch(r"http://(127\.0\.0\.1:\d+)(/\S{32,}/)", url).groups()
         connection = http.client.HTTPConnection(host, timeout=30)
         connection.request("GET", path)
-        assert b"regard-explorer" in connection.getresponse().read()
+        assert b"regard-engine" in connection.getresponse().read()  # the page itself reads other sentences
         connection.close()
-        connection.request(
-            "POST", f"{path}read", json.dumps({"text": "The street."}), {"Content-Type": "application/json"}
-        )
-        answer = json.loads(connection.getresponse().read())
-        assert answer["header"]["texts"]["source"][:2] == ["The", "street"]
+        body = json.dumps({"text": "The street."})
+        connection.request("POST", f"{path}walk", body, {"Content-Type": "application/json"})
+        assert "steps" in json.loads(connection.getresponse().read())["walk"]
         connection.close()
-        for question in ({"place": 1}, {"place": 1, "word": "was"}, {"place": 77}, {"place": 1, "word": "x" * 99}):
-            body = json.dumps({"text": SENTENCE, **question})
-            connection.request("POST", f"{path}change", body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-            assert response.status == (422 if question["place"] == 77 or len(question.get("word", "")) > 60 else 200)
-            assert "error" in answer or len(answer["probabilities"]) > 1
-            connection.close()
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=30)
         assert running.returncode == 0
@@ -177,12 +190,15 @@ def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, tmp_path):
     assert refused.returncode == 2
     assert "'es' was written 2 times, at places 0, 2 of the written words" in refused.err
     assert "(--place in a command)" in refused.err
-    for place, more in ((0, ("--instead", "er")), (2, ("--second", "The street."))):
+    for place, more in ((0, ("--instead", "er")), (2, ()), (2, ("--second", "The street."))):
         succeeded(*command, "--place", place, *more)
         found = header(path)
-        assert found["chosen"] == place
-        assert found["texts"]["target"] == ["es", "weil", "es", "<end>"]
-        if "--second" in more:
+        if "--second" not in more:
+            others = ["er"] if "--instead" in more else None
+            assert found["model"]["asked"] == {"word": "es", "place": place, "others": others, "source": SENTENCE}
+        else:
+            assert found["chosen"] == place
+            assert found["texts"]["target"] == ["es", "weil", "es", "<end>"]
             assert found["second"]["header"]["texts"]["target"] == ["das", "Tier", "<end>"]
     refused = regard(*command, "--place", 1)
     assert refused.returncode == 2
@@ -237,8 +253,9 @@ def test_interrupted_heads_print_what_is_done(runs, monkeypatch):
     assert "interrupted; the figures are those of 1 of 2 texts" in answer.err
 
 
-@pytest.mark.parametrize("kind", ["language-model", "pretrained", "transformer"])
-def test_a_lens_is_printed_without_a_page(runs, tmp_path, kind):
-    text = succeeded("view", runs / kind, "the animal was tired", "--lens", "erase", "--svg", tmp_path / "a.svg").out
+def test_a_lens_is_printed_without_a_page(runs, tmp_path):
+    text = succeeded(
+        "view", runs / "pretrained", "the animal was tired", "--lens", "erase", "--svg", tmp_path / "a.svg"
+    ).out
     assert "lens erase" in text
     assert (tmp_path / "a.svg").exists()

@@ -10,11 +10,9 @@ from safetensors.torch import save_file
 
 from regard_lab.walkthrough import (
     example,
-    to_html,
     to_json,
     to_text,
     walk,
-    walk_run,
     walk_whole,
     walk_whole_run,
 )
@@ -51,8 +49,8 @@ def test_json_is_that_of_the_library_with_the_same_options(walked):
 
 def test_the_worked_example_of_the_articles_is_one_option(walked):
     assert walked("--example", "life-is-short") == (to_text(walk(**example("life-is-short"))) + "\n", "")
-    options = ["--columns", "--word", "dessert", "--decimals", 2]
-    expected = walk(**example("life-is-short") | {"columns": True, "word": "dessert", "decimals": 2})
+    options = ["--word", "dessert", "--decimals", 2]
+    expected = walk(**example("life-is-short") | {"word": "dessert", "decimals": 2})
     assert walked("--example", "life-is-short", *options) == (to_text(expected) + "\n", "")
 
 
@@ -68,7 +66,7 @@ def test_sizes_draws_and_weights_are_options(walked, tmp_path):
     assert walked(SENTENCE, *options) == (to_json(expected) + "\n", "")
 
 
-def test_a_whole_model_is_one_option(walked, writer, tmp_path):
+def test_a_whole_model_is_one_option(walked, writer):
     assert walked(SENTENCE, "--whole", "--layers", 1) == (to_text(walk_whole(SENTENCE, layers=1)) + "\n", "")
     options = ["--context", "Das Leben", "--heads", 4, "--kv-heads", 2, "--dim", 16, "--word", "is", "--seed", 3]
     expected = walk_whole(
@@ -79,23 +77,11 @@ def test_a_whole_model_is_one_option(walked, writer, tmp_path):
     assert walked(SENTENCE, "--whole", "--model", "encoder", "--words", "letters")[0] == to_text(expected) + "\n"
     expected = walk_whole_run(writer, "the animal")
     assert walked("the animal", "--whole", "--run", writer) == (to_text(expected) + "\n", "")
-    page = tmp_path / "whole.html"
-    walked("the animal", "--whole", "--run", writer, "--html", page)
-    assert page.read_text(encoding="utf-8") == to_html(expected)
-
-
-def test_a_page_is_written_and_the_answer_says_where(walked, tmp_path):
-    page = tmp_path / "walk.html"
-    said, remarks = walked(SENTENCE, "--html", page)
-    assert remarks == ""
-    assert len(said.splitlines()) == 1
-    assert str(page) in said
-    assert page.read_text(encoding="utf-8") == to_html(walk(SENTENCE))
 
 
 def test_a_run_is_walked_through_with_its_own_tokeniser(walked, writer):
-    said, _ = walked("the animal", "--run", writer, "--layer", 1, "--head", 1, "--word", "animal")
-    assert said == to_text(walk_run(writer, "the animal", layer=1, head=1, word="animal")) + "\n"
+    said, _ = walked("the animal", "--run", writer, "--word", "animal")
+    assert said == to_text(walk_whole_run(writer, "the animal", word="animal")) + "\n"
 
 
 @pytest.mark.parametrize(

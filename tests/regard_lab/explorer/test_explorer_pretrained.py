@@ -1,7 +1,6 @@
 """Models of transformers in the explorer: eager attention's weights between whole words, and what a change does."""
 
 import json
-from http.client import HTTPConnection
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from regard_lab.seeing.transformers import (
 from regard_lab.seeing.watching import merge
 
 from .pretrained import BYTES, MASKED, PAIRS, PIECES, SENTENCE, albert, bert, characters, mistral, t5
+from .test_explorer_server import post
 
 WRITTEN = "the street was tired"
 
@@ -313,13 +313,8 @@ def test_a_change_that_is_impossible_is_refused_with_a_sentence(place, word, say
 
 def asked(server, name, **body):
     """The status and the answer of the server to a question of its page."""
-    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
-    headers = {"Content-Type": "application/json"}
-    connection.request("POST", f"/{server.token}/{name}", json.dumps(body), headers)
-    response = connection.getresponse()
-    found = response.status, json.loads(response.read())
-    connection.close()
-    return found
+    status, _, answer = post(server, body, path=f"/{server.token}/{name}")
+    return status, json.loads(answer)
 
 
 def test_a_model_is_served_until_the_page_is_closed():

@@ -294,7 +294,7 @@ def asked(request, tmp_path_factory):
     ):
         if request.param == "t5":
             patched.setattr("regard_lab.seeing.transformers.changing.MOST_WRITTEN", 4)
-        assert set(running.asks) == {"read", "walk", "change"}
+        assert set(running.asks) == {"read", "walk", *(["change"] if request.param in ("bert", "t5") else [])}
         yield running
 
 
@@ -356,13 +356,13 @@ def assert_answers_or_explains(server, count):
 
 def test_a_question_for_another_word_without_a_field_or_with_any_value_in_it_is_answered_or_explained(asked):
     """Each field by itself, in a question that is right otherwise: chance seldom leaves the others right."""
-    right = {"text": "The street.", "place": 1, "word": "animal"}
-    assert assert_answered_or_explained(asked, "change", right)
+    right, name = {"text": "The street.", "place": 1, "word": "animal"}, "change" if "change" in asked.asks else "read"
+    assert assert_answered_or_explained(asked, name, right)
     values = None, True, 1.5, float("nan"), 10**300, -1, "", "\ud800", "</s>", "[MASK]", "a b", "a" * 61, [], {}
-    for name in right:
-        assert_answered_or_explained(asked, "change", {field: one for field, one in right.items() if field != name})
+    for left in right:
+        assert_answered_or_explained(asked, name, {field: one for field, one in right.items() if field != left})
         for value in values:
-            assert_answered_or_explained(asked, "change", {**right, name: value})
+            assert_answered_or_explained(asked, name, {**right, left: value})
 
 
 def test_questions_of_any_shape_are_answered_or_explained(asked):

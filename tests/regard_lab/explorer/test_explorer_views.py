@@ -12,11 +12,10 @@ from regard_lab.seeing import look_text
 from regard_lab.seeing.explorer import compared, explore_maps, explore_text, explore_translation
 from regard_lab.seeing.explorer import sources as sources_module
 from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
-from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import heads_apart
 from regard_lab.seeing.lenses.contrast import baseline
-from regard_lab.seeing.lenses.erasing import text_with_word, text_without_each, with_word, without_each
+from regard_lab.seeing.lenses.erasing import text_without_each, without_each
 from regard_lab.seeing.maps import look_rows
 from regard_lab.seeing.relations import relations_in
 from regard_lab.text import BEGIN, END
@@ -115,7 +114,7 @@ def test_probabilities_without_a_word_are_those_of_the_model(name):
 
 
 @torch.no_grad()
-def test_translations_of_a_changed_source_are_those_of_the_translator():
+def test_the_translation_of_a_source_is_that_of_the_translator():
     from regard_lab.decoding import Translator
 
     model = translator()
@@ -123,24 +122,6 @@ def test_translations_of_a_changed_source_are_those_of_the_translator():
     assert without_each(model, TOKENISER, SOURCE, IDS, 0)[None].translation == tuple(
         word for word, _ in TOKENISER.words(list(greedy.translate([SOURCE])[0].ids))
     )
-    changed = with_word(model, TOKENISER, SOURCE, IDS, 1, "street")
-    (expected,) = greedy.translate([SOURCE.replace("animal", "street")])
-    assert changed.translation == tuple(word for word, _ in TOKENISER.words(list(expected.ids)))
-    assert changed.word == "street"
-
-
-@pytest.mark.parametrize(
-    ("place", "word", "says"),
-    [
-        (99, "", "word 99 does not exist"),
-        (-1, "", "does not exist"),
-        (1, "two words", "not one word"),
-        ("1", "", "place"),
-    ],
-)
-def test_a_change_that_is_impossible_is_refused_with_a_sentence(place, word, says):
-    with pytest.raises(ArgumentError, match=says):
-        with_word(translator(), TOKENISER, SOURCE, IDS, place, word)
 
 
 def test_a_live_page_replaces_a_word_and_explains_what_it_refuses(browser):
@@ -317,38 +298,3 @@ def test_probabilities_without_each_word_are_those_of_the_model():
         moved, after = expected_of(vectors, READ, 1)
         assert found[place].probabilities == pytest.approx([*moved, float(after[top])], rel=1e-4)
         assert found[place].probabilities[:place] == found[None].probabilities[:place]  # predicted before it was read
-
-
-def test_probabilities_with_another_word_are_those_of_the_changed_text():
-    """The other word may have more sub-words or fewer; what is read after it is the same."""
-    plain = text_without_each(language_model(), TOKENISER, SOURCE, 0)[None]
-    for place, word in ((2, "street"), (2, "unusually"), (7, "es")):
-        found = text_with_word(language_model(), TOKENISER, SOURCE, place, word)
-        changed = [BEGIN, *TOKENISER.encode(SOURCE.replace(SPANS[place][0], word))]
-        moved, _ = expected_of(None, changed, place + 1)
-        assert found.probabilities[:place] == plain.probabilities[:place]
-        assert found.probabilities[place:-1] == pytest.approx(moved, rel=1e-4)
-        assert found.word == word
-
-
-def test_a_live_page_replaces_a_word_of_a_text(browser):
-    model = language_model()
-
-    def change(body):
-        return changed_to_json(text_with_word(model, TOKENISER, body["text"], body["place"], body["word"]))
-
-    found = explore_text(model, TOKENISER, SOURCE)
-    with (
-        ExplorerServer(found, lambda text: None, text=SOURCE, label="Text", asks={"change": change}).start() as server,
-        Opened(browser, f"{server.url}#view=change") as opened,
-    ):
-        page = opened.page
-        page.get_by_role("group", name="Words of the text").get_by_text("animal", exact=True).click()
-        page.locator("#swap").fill("street")
-        page.keyboard.press("Enter")
-        page.locator("[data-change]").filter(has_text="With “street”").wait_for()
-        found = text_with_word(model, TOKENISER, SOURCE, 2, "street")
-        cells = page.get_by_role("region", name="Next words").locator("tbody td:nth-child(3)").all_inner_texts()
-        assert [float(cell) for cell in cells] == pytest.approx(found.probabilities, abs=5.1e-4)
-        assert json.loads(json.dumps(changed_to_json(found)))["translation"] == []
-        assert not opened.complaints

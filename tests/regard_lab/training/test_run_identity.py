@@ -49,9 +49,7 @@ def test_a_run_tells_its_model_settings_data_and_each_session(tmp_path):
     assert told["data"] == ToyTask().fingerprint()
     assert [session["after_step"] for session in told["sessions"]] == [0, 4]
     for session in told["sessions"]:
-        assert (
-            session["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-        )  # the build may stand in one
+        assert session["torch"] == torch.__version__
         assert (session["python"], session["processes"]) == (platform.python_version(), 1)
         assert session["processor"]
         assert platform.node() not in json.dumps(session)

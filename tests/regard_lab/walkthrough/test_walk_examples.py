@@ -16,9 +16,8 @@ WEIGHTS = [0.2912, 0.0106, 0.0982, 0.0625, 0.4917, 0.0458]
 CONTEXT = [-1.5993, 0.0156, 1.2670, 0.0032, -0.6460, -1.1407]
 
 
-@pytest.mark.parametrize("columns", [False, True])
-def test_life_is_short_gives_the_numbers_of_the_articles_and_of_their_code(columns):
-    found = walk(**example("life-is-short"), columns=columns)
+def test_life_is_short_gives_the_numbers_of_the_articles_and_of_their_code():
+    found = walk(**example("life-is-short"))
     assert found.words == ("Life", "is", "short", "eat", "dessert", "first")
     assert found.chosen == "is"
     assert found["ids"].tolist() == IDS

@@ -1,4 +1,4 @@
-"""The lines of a walkthrough run; its numbers are those of PyTorch's module and of NumPy, as rows and as columns."""
+"""The lines of a walkthrough run; its numbers are those of PyTorch's module and of NumPy."""
 
 import math
 from dataclasses import replace
@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from walk_cases import CASES, COLUMNS, SENTENCE, case, check_lines, given
+from walk_cases import CASES, SENTENCE, case, check_lines, given
 
 from regard.errors import ArgumentError, RegardError
 from regard_lab.walkthrough import layer, walk
@@ -18,7 +17,7 @@ def test_lines_give_every_step_and_end_where_the_layer_and_the_fused_call_do(nam
     check_lines(case(name))
     checks = case(name).checks
     assert max(check.difference for check in checks) < 1e-12
-    assert checks[-1].line.startswith("layer(x.T[None]" if "columns" in name else "layer(x[None]")
+    assert checks[-1].line.startswith("layer(x[None]")
     fused = any(check.line.startswith("F.scaled_dot_product_attention") for check in checks)
     assert fused == (CASES[name].get("score", "scaled_dot") in ("scaled_dot", "dot"))
 
@@ -76,27 +75,6 @@ def test_what_does_not_go_together_is_refused(options, said):
         walk(SENTENCE, **options)
 
 
-@pytest.mark.parametrize("name", COLUMNS)
-def test_every_vector_is_a_column_of_the_same_numbers(name):
-    columns, rows = case(name), case(name.removesuffix(", columns"))
-    turned = 0
-    for one, other in zip(columns.steps, rows.steps, strict=True):
-        assert one.name == other.name
-        if not isinstance(one.value, torch.Tensor):
-            continue
-        units, others = ([axis.unit for axis in step.axes] for step in (one, other))
-        if others[-2:] == ["words", "numbers"]:
-            assert units[-2:] == ["numbers", "words"], one.name
-            torch.testing.assert_close(one.value.mT, other.value, rtol=0, atol=1e-9)
-            turned += 1
-        elif one.name.startswith("positions"):
-            torch.testing.assert_close(one.value.T, other.value, rtol=0, atol=1e-9)
-        else:
-            assert units == others
-            torch.testing.assert_close(one.value, other.value, rtol=0, atol=1e-9)
-    assert turned >= 6
-
-
 def pytorch_module(found, dim, heads):
     """torch.nn.MultiheadAttention with the weights of a walk."""
     module = torch.nn.MultiheadAttention(dim, heads, bias=False, batch_first=True, dtype=torch.float64)
@@ -118,17 +96,6 @@ def test_self_causal_and_cross_attention_equal_pytorch_s_module(kind):
     torch.testing.assert_close(found["output"], output[0], rtol=0, atol=1e-6)
     followed = {"self": 0, "causal": 1, "cross": 0}[kind]
     torch.testing.assert_close(found["alpha"], weights[0, followed, found.word], rtol=0, atol=1e-6)
-
-
-def test_grouped_heads_equal_pytorch_s_fused_call():
-    found = case("grouped")
-    q, k, v = found["Q"][None], found["K"][None], found["V"][None]
-    assert (q.shape[1], k.shape[1]) == (6, 2)
-    contexts = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0]
-    torch.testing.assert_close(found["all_contexts"], contexts, rtol=0, atol=1e-6)
-    torch.testing.assert_close(found["contexts"], contexts[4], rtol=0, atol=1e-6)
-    output = contexts.transpose(0, 1).flatten(1) @ given(found)["W_o"].T
-    torch.testing.assert_close(found["output"], output, rtol=0, atol=1e-6)
 
 
 def by_pairs(found, score):

@@ -4,16 +4,15 @@ import shlex
 
 import pytest
 import torch
-from test_walk_page import Outline, tab
 from walk_cases import SENTENCE, SIZES, SOURCE, TEXT, TOKENISER, check_lines, saved
 
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.layers import record_attention
 from regard_lab.models import EncoderConfig, LanguageConfig, LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models.recurrent import RecurrentTranslator
 from regard_lab.text import BEGIN, END
-from regard_lab.walkthrough import stacks, to_html, walk_whole, walk_whole_run
+from regard_lab.walkthrough import LIMIT, stacks, walk_whole, walk_whole_run
 
-__all__ = ["tab"]
 CONTEXT = "Das Leben ist kurz"
 WHOLE = {
     "decoder": {},
@@ -131,46 +130,6 @@ def test_a_line_that_is_not_the_model_s_raises(monkeypatch, what, wrong):
         walk_whole(SENTENCE)
 
 
-def test_the_page_folds_layers_and_opens_the_output():
-    found = walk_whole(SENTENCE, context=CONTEXT)
-    source = to_html(found)
-    page = Outline(source)
-    sections = list(dict.fromkeys(step.section for step in found.steps))
-    parts = [one for tag, one in page.attributes if tag == "details" and one.get("class") == "part"]
-    assert len(parts) == len(sections) == page.tags.count("section")
-    assert ["open" in one for one in parts] == [name == "The output" for name in sections]
-    assert page.tags.count("summary") == len(parts) + 1
-    assert page.tags.count("article") == len(found.steps) == page.tags.count("h3")
-    assert len(source) < 400_000
-    assert "A Transformer, step by step" in source
-    ids = [one["id"] for _, one in page.attributes if "id" in one]
-    assert {one["href"][1:] for tag, one in page.attributes if tag == "a"} <= set(ids)
-    text = " ".join("".join(page.texts).split())
-    assert all(step.line in text for step in found.steps)
-
-
-@pytest.mark.parametrize(("dark", "width"), [(False, 390)])
-def test_a_browser_shows_it_folded_and_keys_open_a_layer(tab, tmp_path, dark, width):
-    path = tmp_path / "page.html"
-    path.write_text(to_html(walk_whole(SENTENCE, context=CONTEXT)), encoding="utf-8")
-    tab.open(path, width=width, dark=dark)
-    assert tab.requests == [path.as_uri()]
-    assert tab.complaints == []
-    folded = "[...document.querySelectorAll('details.part')].filter(one => !one.open).length"
-    assert tab.run(folded) == 6
-    for _ in range(15):  # the skip link, the given variables and the parts come first
-        tab.page.keyboard.press("Tab")
-        if tab.run("document.activeElement.parentElement.className") == "part":
-            break
-    assert tab.run("document.activeElement.tagName") == "SUMMARY"
-    tab.run("document.activeElement.click()")  # what Enter does on a summary
-    assert tab.run(folded) == 5
-    tab.run("document.querySelectorAll('details').forEach(one => one.open = true)")
-    assert tab.run("document.documentElement.scrollWidth <= innerWidth")  # tables scroll, the page does not
-    paper = tab.run("getComputedStyle(document.querySelector('.step')).backgroundColor")
-    assert paper == ("rgb(21, 23, 28)" if dark else "rgb(255, 255, 255)")
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -198,5 +157,22 @@ def test_what_a_walk_of_a_run_cannot_show_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="give the source sentence as --context") as refused:
         walk_whole_run(run, "it's late")
     typed = shlex.split(str(refused.value).partition("translation so far: ")[2])
-    assert typed == ["regard", "walkthrough", "Das", "--context", "it's late", "--run", str(run), "--whole"]
+    assert typed == ["regard", "walkthrough", "Das", "--context", "it's late", "--run", str(run)]
     assert walk_whole_run(run, typed[2], context=typed[4])["probabilities"].isfinite().all()
+    with pytest.raises(ArgumentError, match="has no words"):
+        walk_whole_run(tmp_path / "run", "  ")
+    with pytest.raises(ArgumentError, match=f"at most {LIMIT} words"):
+        walk_whole_run(tmp_path / "run", "the animal " * 100)
+    linear = LanguageModel(LanguageConfig(**SIZES, heads=2, layers=1, mechanism="linear", positions="none"))
+    with pytest.raises(UnsupportedError, match="a walkthrough needs softmax attention"):
+        walk_whole_run(saved(linear, tmp_path / "linear"), TEXT)
+    recurrent = RecurrentTranslator(RecurrentTranslator.Config(vocab_size=TOKENISER.vocab_size, dim=8))
+    with pytest.raises(UnsupportedError, match="a walkthrough needs a language-model"):
+        walk_whole_run(saved(recurrent, tmp_path / "recurrent"), TEXT)
+    with pytest.raises(RegardError):
+        walk_whole_run(tmp_path / "nothing", TEXT)
+
+
+def test_lines_of_a_run_typed_one_after_the_other_give_every_step(tmp_path):
+    model = TranslationTransformer(TranslationTransformer.Config(**SIZES, heads=3, encoder_layers=2, decoder_layers=2))
+    check_lines(walk_whole_run(saved(model, tmp_path / "run"), TEXT, context=SOURCE))

@@ -43,8 +43,6 @@ CASES |= {
     "wide, unequal": {"dim": 6, "heads": 2, "score": "general", "query_dim": 5, "key_dim": 3, "value_dim": 7},
     "wide, grouped across": {"dim": 9, "heads": 4, "kv_heads": 2, **WIDE, "context": CONTEXT, "head": 2},
 }
-COLUMNS = {f"{name}, columns": {**options, "columns": True} for name, options in CASES.items()}
-CASES |= COLUMNS
 VIEWED = list(CASES)[::3]  # of every kind some, for tests of what all walks have in common
 
 

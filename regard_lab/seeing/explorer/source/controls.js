@@ -2,6 +2,7 @@
 
 import {html, nothing} from "lit-html";
 import {SCALES, css} from "./colours.js";
+import {headSwitch} from "./live.js";
 import {drawn} from "./surface.js";
 
 /** A labelled list of choices: pairs of a value and what it is called. */
@@ -25,7 +26,7 @@ export function headChoice(app, {mean = true, kinds = true} = {}) {
           app.set({kind, layer: source.header.attentions[kind].shape[0] - 1}))
       : nothing}
     ${choice("Layer", numbers(layers), state.layer, (layer) => app.set({layer}))}
-    ${choice("Head", [...all, ...numbers(heads)], state.head, (head) => app.set({head}))}
+    ${choice("Head", [...all, ...numbers(heads)], state.head, (head) => app.set({head}))} ${headSwitch(app)}
   `;
 }
 

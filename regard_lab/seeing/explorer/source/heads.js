@@ -2,6 +2,7 @@
 
 import {html} from "lit-html";
 import {choice, colourChoice, legend} from "./controls.js";
+import {headSwitch} from "./live.js";
 import {entry, pixels} from "./colours.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 
@@ -42,7 +43,7 @@ export function headsView(app) {
       ${kinds.length > 1 ? choice("Attention", kinds.map((one, at) => [at, one.name]), state.kind, (kind) =>
         app.set({kind})) : ""}
       ${choice("Sort by", measures.map((name) => [name, sortOf(attention, name).title]), state.sort, (sort) => app.set({sort}))}
-      ${colourChoice(app, false)}
+      ${colourChoice(app, false)} ${headSwitch(app)}
     </div>
     ${attention.sampled.length ? html`<p class="hint"><span class="badge" data-sampled>sampled</span> Measured on the rows of ${attention.shape[2].toLocaleString("en")} words of
       ${attention.shape[3].toLocaleString("en")}, drawn at random: the numbers are estimates.</p>` : ""}
@@ -101,6 +102,7 @@ async function draw(app, canvas, order, chosen) {
   if (!canvas.isConnected || app.state.view !== "heads") return;
   const {width, side, tall, across, down} = layout(canvas, attention, order);
   canvas.grid = {side, tall, across};
+  app.light = () => canvas.isConnected && app.state.view === "heads" && draw(app, canvas, order, chosen);
   const pen = context(canvas, width, down * (tall + LABEL + GAP));
   const theme = themeColours(canvas);
   const small = new OffscreenCanvas(thumbnails.columns, thumbnails.rows);
@@ -119,7 +121,24 @@ async function draw(app, canvas, order, chosen) {
     pen.strokeStyle = at === chosen ? theme.accent : theme.line;
     pen.lineWidth = at === chosen ? 3 : 1;
     pen.strokeRect(left - frame, top + LABEL - frame, side + 2 * frame, tall + 2 * frame);
+    light(pen, app, [left, top + LABEL, side, tall], theme);
+    if (!app.state.off?.split(",").includes(`${attention.kind}.${layer}.${head}`)) return;
+    pen.beginPath(); // a head that is switched off is crossed out
+    pen.moveTo(left, top + LABEL + tall);
+    pen.lineTo(left + side, top + LABEL);
+    pen.stroke();
   });
+}
+
+/** The row and the column of the word under the pointer. */
+function light(pen, {lit, attention}, [left, top, side, tall], theme) {
+  if (!lit) return;
+  const [, , rows, columns] = attention.shape;
+  pen.strokeStyle = theme.lit;
+  pen.lineWidth = 1.5;
+  if (attention.rows === lit.text) pen.strokeRect(left - 1, top + tall * lit.at / rows, side + 2, Math.max(tall / rows, 3));
+  if (attention.columns === lit.text) pen.strokeRect(left + side * lit.at / columns, top - 1, Math.max(side / columns, 3), tall + 2);
+  if (attention.columns === "read" && lit.text === "target" && lit.at + 1 < columns) pen.strokeRect(left + side * (lit.at + 1) / columns, top - 1, Math.max(side / columns, 3), tall + 2);
 }
 
 function paint(small, {rows, columns, bytes}, number, table, scale) {

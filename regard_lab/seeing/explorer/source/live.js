@@ -1,12 +1,180 @@
-// What a changed text does: the form for another sentence, and words that are erased or replaced. A local page asks its
-// server; a page that stands alone contains the erasure of each word.
+// What a changed text does: another sentence, words erased, heads switched off, scores scaled, other patterns. A page that
+// contains its model computes it; a page of regard view asks its server; any other contains the erasure of each word.
 
 import {html, nothing} from "lit-html";
 import {signed} from "./colours.js";
 import {choice} from "./controls.js";
-import {Source, largest} from "./data.js";
+import {Run, Source, largest} from "./data.js";
 
 const READING = "Reading…";
+const OFFERED = 12; // known words that are offered while typing
+export const PLAIN = {erase: "", off: "", factor: "1", masks: ""}; // the state of a model as it was trained
+
+/** The model of the page, in a thread of its own. */
+export class Engine {
+  constructor({model}, root = document) {
+    const read = (id) => root.getElementById(id).textContent, [text, packed] = [read("regard-model"), read("regard-tensors")];
+    const waiting = (this.waiting = new Map());
+    this.model = model;
+    this.words = JSON.parse(text).words ?? [];
+    this.worker = new Worker(URL.createObjectURL(new Blob([read("regard-engine")], {type: "text/javascript"})));
+    this.worker.onmessage = ({data: {id, answer, error}}) => {
+      const {done, fail} = waiting.get(id);
+      waiting.delete(id);
+      if (error === undefined) done(answer);
+      else fail(new Error(error));
+    };
+    this.ready = this.#ask("load", {text, packed, digest: model.digest});
+    this.ready.catch(() => {}); // whoever asks next is told
+    this.last = 0;
+  }
+
+  #ask(what, given) {
+    return new Promise((done, fail) => {
+      const id = (this.last = (this.last ?? 0) + 1);
+      this.waiting.set(id, {done, fail});
+      this.worker.postMessage({...given, id, ask: what});
+    });
+  }
+
+  /** What the model makes of a question {source, erase, off, scale, patterns}: "run", "lens" or "written". */
+  async ask(what, given) {
+    await this.ready;
+    return this.#ask(what, given);
+  }
+
+  /** The same as plain values, for tests and for the console. */
+  async run(given) {
+    const {target, probabilities, text, unknown, attention} = await this.ask("run", given);
+    const nested = ([size, ...rest], weights) => Array.from({length: size}, (_, at) => {
+      const part = weights.subarray(at * weights.length / size, (at + 1) * weights.length / size);
+      return rest.length ? nested(rest, part) : part[0];
+    });
+    const maps = Object.entries(attention).map(([kind, {shape, weights}]) => [kind, nested(shape, weights)]);
+    return {target, probabilities, text, unknown, attention: Object.fromEntries(maps)};
+  }
+
+  /** The run of a state of the page, and that of the text without changes. */
+  async play(stored, state) {
+    const {changed, ...given} = questionOf(state), plain = new Run(stored, given, await this.ask("run", given));
+    if (!Object.keys(changed).length) return plain;
+    const question = {...given, ...changed}, against = plain.answer.follows === undefined ? plain.answer.ids.target : [plain.answer.follows];
+    return new Run(stored, question, await this.ask("run", {...question, against}), plain);
+  }
+}
+
+const numbers = (text) => text.split(".").map(Number);
+
+/** What a state asks of the engine: its text, and what is changed. */
+function questionOf({text, erase, off, factor, masks}) {
+  const heads = off.split(",").filter(Boolean).map((one) => one.split(".")).map(([kind, layer, head]) => [kind, Number(layer), Number(head)]);
+  const patterns = Object.fromEntries(masks.split(";").filter((one) => one.includes(":")).map((one) => one.split(/:(.*)/s).map((part) => part.trim())));
+  return {source: text, changed: {
+    ...(erase ? {erase: numbers(erase)} : {}), ...(heads.length ? {off: heads} : {}),
+    ...(Number(factor) !== 1 ? {scale: Number(factor)} : {}), ...(Object.keys(patterns).length ? {patterns} : {}),
+  }};
+}
+
+/** Play: a newer change replaces those that wait; words are shown before the lens is computed. */
+export async function play(app, changes, began = performance.now()) {
+  Object.assign(app.state, changes);
+  app.played = app.state;
+  if (app.playing) return (app.waits = began);
+  app.playing = true;
+  do {
+    app.waits = null;
+    try {
+      const run = app.state.text.trim() ? await app.engine.play(app.stored, app.state) : null;
+      app.state.busy = run ? "" : "The sentence is empty; write one.";
+      if (run && app.waits === null) await app.replace(run);
+      window.regard.shown.push(performance.now() - began);
+    } catch (error) {
+      app.state.busy = error.message;
+    }
+    began = app.waits ?? began;
+  } while (app.waits !== null);
+  app.playing = false;
+  await app.draw();
+  return lens(app, began);
+}
+
+/** Compute what the chosen word depends on, unless the page knows it; a newer question ends it. */
+export async function lens(app, began = performance.now()) {
+  const {source} = app, {header} = source, place = Number(app.state.place ?? header.chosen);
+  if (!(source instanceof Run) || header.explained[place] || app.asking === source) return;
+  app.asking = source;
+  const answer = await app.engine.ask("lens", {...source.given, place, others: source.others(place)}).catch(() => null);
+  app.asking = null;
+  if (app.source !== source || app.playing) return;
+  if (!answer) return lens(app, began);
+  source.explain(place, answer);
+  header.explained[place] ??= [];
+  await app.draw();
+  window.regard.coloured.push(performance.now() - began);
+}
+
+const flipped = (list, one, by) => {
+  const all = list ? list.split(by) : [];
+  return (all.includes(one) ? all.filter((other) => other !== one) : [...all, one]).join(by);
+};
+
+/** Whether a head is switched off, and a button that switches it. */
+export function headSwitch(app) {
+  const {state: {layer, head, off}, attention} = app;
+  if (!app.engine || head === "mean") return nothing;
+  const name = `${attention.kind}.${layer}.${head}`;
+  return html`<button aria-pressed=${String(off.split(",").includes(name))} @click=${() => play(app, {off: flipped(off, name, ",")})}>Switched off</button>`;
+}
+
+/** The text, what is written, and what is changed, above every view. */
+export function playForm(app) {
+  const {state, source: {header, answer, base}, engine} = app, {texts, model} = header, shown = (base ?? app.source).header.texts;
+  const words = texts.source ?? texts.text, gone = state.erase ? numbers(state.erase) : [], unknown = answer.unknown ?? [];
+  const changed = Object.keys(PLAIN).some((name) => String(state[name]) !== PLAIN[name]);
+  const light = (text, at) => { app.lit = at === null ? null : {text, at}; app.light?.(); };
+  const hover = (text, at) => ({enter: () => light(text, at), leave: () => light(text, null)});
+  const word = (text, at, label, pressed, click) => {
+    const {enter, leave} = hover(text, at);
+    return html`<button class="word ${text === "target" ? "" : "erased"}" aria-pressed=${String(pressed)} @click=${click} @pointerenter=${enter} @pointerleave=${leave}
+      @focus=${enter} @blur=${leave}><bdi>${label}</bdi></button>`;
+  };
+  const own = texts.source ? "source" : "text", next = (likeliest) => likeliest.map(([one, p]) => html`<bdi>${one}</bdi> ${p.toFixed(3)} `);
+  return html`<form class="live" @submit=${(event) => event.preventDefault()}>
+      <label for="sentence">${model.label}</label>
+      <input id="sentence" name="text" .value=${state.text} maxlength="1000" autocomplete="off" spellcheck="false" list="known"
+        @input=${(event) => play(app, {text: event.target.value, erase: "", place: undefined}, event.timeStamp)} />
+      <datalist id="known">${offered(state.text, engine.words).map((text) => html`<option value=${text}></option>`)}</datalist>
+      <span role="alert">${state.busy}</span></form>
+    ${unknown.length ? html`<p class="unknown" role="status">Not in the training of this model: <bdi>${unknown.join(", ")}</bdi>; what it makes of such words is a guess.</p>` : nothing}
+    <div class="played"><span>reads</span><div class="words" role="group" aria-label="Words that are read; press one to erase it">
+      ${words.map((one, at) => answer.erasable.includes(at) ? word(own, at, shown[own][at] ?? one, gone.includes(at), () => play(app, {erase: flipped(state.erase, String(at), ".")}))
+        : html`<span class="word plain"><bdi>${one}</bdi></span>`)}</div>
+    ${texts.target ? html`<span>writes</span><div class="words" role="group" aria-label="Words that are written; press one to explain it">
+      ${texts.target.map((one, at) => word("target", at, one, at === Number(state.place ?? header.chosen), () => app.set({row: at, place: at})))}</div>`
+      : answer.follows !== undefined ? html`<span>next</span><p>${next(answer.likeliest.at(-1))}</p>`
+      : answer.likeliest.length ? html`<span>masked</span><p>${answer.likeliest.map((one) => html`${next(one)}<br />`)}</p>`
+      : answer.target.length ? html`<span>class</span><p>${next(answer.target.map((one, at) => [one, answer.probabilities[at]]))}</p>` : nothing}</div>
+    <details class="tweaks" ?open=${changed}><summary>Change the model${changed ? " (changed)" : ""}</summary><div class="bar">
+      <label class="choice"><span>Scores \u00d7 ${Number(state.factor).toFixed(2)}</span><input type="range" min="-3" max="3" step="0.1" .value=${String(Math.log2(state.factor))}
+        aria-label="Factor of all attention scores" @input=${(event) => play(app, {factor: (2 ** event.target.value).toFixed(3).replace(/\.?0+$/, "")}, event.timeStamp)} /></label>
+      ${model.kinds.map(({kind, name}) => html`<label class="choice"><span>Pattern, ${name.toLowerCase()}</span><input size="22" placeholder=${model.patterns[kind]}
+        .value=${questionOf(state).changed.patterns?.[kind] ?? ""} @change=${(event) => play(app, {masks: withMask(state.masks, kind, event.target.value)})} /></label>`)}
+      ${state.off ? html`<span class="badge">off: ${state.off.split(",").join(", ")}</span>` : nothing}
+      <button type="button" ?disabled=${!changed} @click=${() => play(app, PLAIN)}>As trained</button></div></details>`;
+}
+
+function withMask(masks, kind, text) {
+  const others = masks.split(";").filter((one) => one && !one.startsWith(`${kind}:`));
+  return [...others, ...(text.trim() ? [`${kind}:${text.trim().replaceAll(";", "")}`] : [])].join(";");
+}
+
+/** The text with its last word completed to words that the training had. */
+function offered(text, words) {
+  const [, before, last] = text.match(/^(.*?)([\p{L}\p{N}']+)$/su) ?? [null, "", ""], found = [];
+  for (let at = 0; last && at < words.length && found.length < OFFERED; at += 1)
+    if (words[at].length > last.length && words[at].toLowerCase().startsWith(last.toLowerCase())) found.push(`${before}${words[at]}`);
+  return found;
+}
 
 export function liveForm(app) {
   const {live} = app.source.header;
@@ -77,14 +245,14 @@ const KINDS = {
 /** What "What if" shows: the words that are changed, and those that are followed: their numbers, before and now. */
 function changing(app) {
   const {header} = app.source;
-  const {texts, changes: {follows = "words", unchanged, erased}} = header; // stored examples name none
+  const {changes: {follows = "words", unchanged, erased}} = header, {texts} = (app.source.base ?? app.source).header; // stored examples name none
   const kind = follows !== "words" ? follows : texts.target ? "written" : "next";
   const follow = {
     written: () => texts.target, next: () => [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]],
     masked: () => unchanged.likeliest.map(([[best]]) => best), vectors: () => texts.text,
   }[kind]();
   const first = kind === "next" ? 1 : 0; // before the first word of a text nothing was predicted
-  const places = Object.keys(erased).map(Number);
+  const places = Object.keys(erased).map(Number), all = app.source.header.changes.now;
   const chosen = places.includes(app.state.changed) ? app.state.changed : null;
   const written = followed(app, {kind, first, places, chosen, last: follow.length - 1});
   const named = (at) => kind === "masked" ? `${follow[at]} (masked place ${at + 1})`
@@ -94,7 +262,7 @@ function changing(app) {
   const moving = places.filter((at) => (kind === "next" ? at <= written : kind !== "vectors" || at !== written));
   const among = moving.length ? moving : places;
   const place = chosen ?? among[largest(among.map((at) => -left(at)), 1)[0]]; // at first the word that matters most
-  return {kind, ...KINDS[kind], source: texts.source ?? texts.text, follow, written, named, numbers, unchanged, erased, places, place};
+  return {kind, ...KINDS[kind], source: texts.source ?? texts.text, follow, written, named, numbers, unchanged, erased, places, place, all};
 }
 
 /** The index of the word whose number is told. Until one is chosen it is one that the changed word can move: words up to
@@ -112,23 +280,23 @@ function followed({state}, {kind, first, places, chosen, last}) {
 export function changeView(app) {
   const {header} = app.source;
   const found = changing(app);
-  const {kind, source, follow, written, named, numbers, unchanged, erased, places, place} = found;
+  const {kind, source, follow, written, named, numbers, unchanged, erased, places, place, all} = found;
   const swap = app.swap?.source === app.source && app.swap.place === place ? app.swap : null;
-  const now = swap?.answer ?? erased[place];
-  if (place === undefined) return html`<h2>What if a word were missing?</h2><p class="hint">The ${found.of} has no word that can be erased.</p>`;
+  const now = all ?? swap?.answer ?? erased[place];
+  if (!now) return html`<h2>What if a word were missing?</h2><p class="hint">${app.engine && app.source.answer.erasable.length ? "Computing…" : `The ${found.of} has no word that can be erased.`}</p>`;
   const row = (word, one, at) => kind === "vectors" ? [word, [], numbers(one)[at], []]
     : [word, [numbers(unchanged)[at]], numbers(one)[at], [one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")]];
   const heads = (first) => kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
   return html`
-    <h2>What if a word were missing, or another one?</h2>
-    <p class="hint">Choose a word of the ${found.of}:</p>
-    <div class="words" role="group" aria-label="Words of the ${found.of}">
+    <h2>${app.engine ? "What if it were changed?" : "What if a word were missing, or another one?"}</h2>
+    <p class="hint">${app.engine ? "Press words above to erase them, switch heads off, or change the model." : `Choose a word of the ${found.of}:`}</p>
+    ${app.engine ? nothing : html`<div class="words" role="group" aria-label="Words of the ${found.of}">
       ${source.map((word, at) => places.includes(at)
         ? html`<button class="word" aria-pressed=${at === place ? "true" : "false"} @click=${() => choose(app, at)}><bdi>${word}</bdi></button>`
         : html`<span class="word plain"><bdi>${word}</bdi></span>`)}
-    </div>
+    </div>`}
     <div class="bar">
-      ${header.live?.change ? html`<form class="live swap" @submit=${(event) => change(app, event, place)}>
+      ${app.engine ? nothing : header.live?.change ? html`<form class="live swap" @submit=${(event) => change(app, event, place)}>
         <label for="swap">Another word for “<bdi>${source[place]}</bdi>”</label>
         <input id="swap" name="word" maxlength="60" autocomplete="off" />
         <button ?disabled=${swap?.busy === true}>Replace</button>
@@ -141,22 +309,21 @@ export function changeView(app) {
     <section class="panel">
       <p class="summary" data-change>${telling(found, now, place)}</p>
       ${unchanged.translation.length ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
-        <h3>${now.word ? html`Written with “<bdi>${now.word}</bdi>”` : html`Written without “<bdi>${source[place]}</bdi>”`}</h3>
-        <p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}
+        ${now.translation ? html`<h3>${all ? "Written now" : now.word ? html`Written with “<bdi>${now.word}</bdi>”` : html`Written without “<bdi>${source[place]}</bdi>”`}</h3><p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}` : nothing}
       ${found.moves ? html`<h3>${found.moves}</h3>${moves(found, now)}` : nothing}
     </section>
     <div class="columns">
       <section class="panel"><h3>${found.each}</h3>${table(found.table, heads("Word"), follow.map((_, at) => row(named(at), now, at)), written)}</section>
-      <section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table("Erasures", heads("Without"),
-        places.map((at) => row(source[at], erased[at], written)), places.indexOf(place))}</section>
+      ${all ? nothing : html`<section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table("Erasures", heads("Without"),
+        places.map((at) => row(source[at], erased[at], written)), places.indexOf(place))}</section>`}
     </div>
     <p class="hint">${found.says} An erased word keeps its place and has the mean embedding of the ${kind === "written" ? "sentence" : "text"}'s words. ${found.ends}</p>
   `;
 }
 
-function telling({kind, source, follow, named, numbers, written, unchanged}, now, place) {
+function telling({kind, source, follow, named, numbers, written, unchanged, all}, now, place) {
   const after = numbers(now)[written];
-  const how = now.word ? `With “${now.word}” in the place of “${source[place]}”` : `Without “${source[place]}”`;
+  const how = all ? "As changed" : now.word ? `With “${now.word}” in the place of “${source[place]}”` : `Without “${source[place]}”`;
   if (kind === "vectors") {
     const others = follow.map((_, at) => at).filter((at) => at !== place);
     const most = others[largest(others.map((at) => -numbers(now)[at]), 1)[0]];
@@ -164,7 +331,7 @@ function telling({kind, source, follow, named, numbers, written, unchanged}, now
       : `; of the other words that of “${named(most)}” moves most (${numbers(now)[most].toFixed(3)})`;
     return `${how}, the vector of “${named(written)}” has a cosine of ${after.toFixed(3)} with the one before${also}.`;
   }
-  if (kind === "next" && written < place) return `The probability of “${named(written)}” stays ${after.toFixed(3)}: the model predicts it before it reads “${source[place]}”.`;
+  if (kind === "next" && !all && written < place) return `The probability of “${named(written)}” stays ${after.toFixed(3)}: the model predicts it before it reads “${source[place]}”.`;
   const [likeliest, chance] = now.likeliest[written][0];
   const before = numbers(unchanged)[written];
   return `${how}, the probability of “${named(written)}” is ${digits(after, before)} instead of ${digits(before, after)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;

@@ -8,7 +8,7 @@ import {embedded} from "./data.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
 import {linksView, stepsView} from "./links.js";
-import {changeView, liveForm} from "./live.js";
+import {Engine, PLAIN, changeView, lens, liveForm, playForm} from "./live.js";
 import {LongApp} from "./long.js";
 import {patternView} from "./pattern.js";
 import {readerView} from "./reader.js";
@@ -28,18 +28,18 @@ const VIEWS = {
   walk: {title: "Walk-through", draw: walkView, fits: (header) => header.walk !== null || Boolean(header.live?.walk)},
   compare: {title: "Compare", draw: compareView, fits: weighs},
 };
-const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step"]; // in the address
+const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step", "text", ...Object.keys(PLAIN)]; // in the address
 
 export class App {
-  constructor(element, source) {
-    this.element = element;
-    this.source = source;
+  /** state: what the page was told to show; engine: the model of the page, if it contains one. */
+  constructor(element, source, state, engine = null) {
+    Object.assign(this, {element, source, engine, stored: source.stored});
     this.state = {
       view: "reader", kind: 0, layer: 0, head: "mean", row: source.header.chosen, column: 0,
       scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "", pattern: 0, panel: 0, step: 0,
     };
     this.state.layer = (source.header.attentions[0]?.shape[0] ?? 1) - 1;
-    Object.assign(this.state, fromAddress(location.hash));
+    Object.assign(this.state, engine ? {text: source.given.source, ...PLAIN} : {}, state);
     this.#repair();
   }
 
@@ -61,9 +61,10 @@ export class App {
 
   /** Replace what is shown, as after reading another sentence; chosen words were those of the sentence before. */
   replace(source) {
+    const same = this.engine && source.given.source === this.source.given.source;
     this.source = source;
-    for (const name of ["place", "changed", "next", "pair", "followed"]) delete this.state[name];
-    return this.set({kind: 0, row: source.header.chosen, column: 0, said: source.header.title});
+    for (const name of same ? [] : ["place", "changed", "next", "pair", "followed"]) delete this.state[name];
+    return this.set({...(same ? {} : {kind: this.engine ? this.state.kind : 0, row: source.header.chosen, column: 0}), said: source.header.title});
   }
 
   async draw() {
@@ -98,7 +99,7 @@ export class App {
   }
 
   #remember() {
-    const chosen = Object.fromEntries(KEPT.map((name) => [name, String(this.state[name])]));
+    const chosen = Object.fromEntries(KEPT.filter((name) => name in this.state).map((name) => [name, String(this.state[name])]));
     if (parent !== window) parent.postMessage({regard: chosen}, "*"); // a notebook's widget tells Python
     const kept = new URLSearchParams(chosen);
     try {
@@ -122,8 +123,8 @@ function page(app, weights) {
   const {state, source} = app;
   return html`
     <header class="top">
-      <h1><bdi>${source.header.title}</bdi></h1>
-      ${source.header.live ? liveForm(app) : nothing}
+      <h1 class=${app.engine ? "said" : ""}><bdi>${source.header.title}</bdi></h1>
+      ${app.engine ? playForm(app) : source.header.live ? liveForm(app) : nothing}
       <nav aria-label="Views">
         ${Object.entries(VIEWS).filter(([, view]) => view.fits(source.header)).map(
           ([name, view]) => html`<button aria-current=${name === state.view ? "page" : "false"}
@@ -143,13 +144,43 @@ function page(app, weights) {
   `;
 }
 
-const element = document.getElementById("regard-explorer");
-if (element) {
+/** A page that contains its model: the text of the address, or its own, is run before anything is shown. */
+async function openModel(element, stored) {
+  element.textContent = "Unpacking the model\u2026";
+  const engine = new Engine(stored.header), state = fromAddress(location.hash), own = {text: stored.header.model.text, ...PLAIN};
+  window.regard = {ready: engine.ready, run: (given) => engine.run(given), engine, shown: [], coloured: []};
+  let [run, busy] = [null, ""];
+  try {
+    run = await engine.play(stored, {...own, ...state});
+  } catch (error) {
+    busy = error.message;
+    for (const name of Object.keys(own)) delete state[name];
+    run = await engine.play(stored, own); // what the address asks for cannot be computed; the sentence says so
+  }
   element.replaceChildren();
-  const source = embedded();
-  const app = source.header.long ? new LongApp(element, source) : new App(element, source);
-  (app.load ? app.load() : app.draw()).then(() => addEventListener("resize", () => app.draw()));
+  const app = new App(element, run, state, engine);
+  await app.set({busy});
+  lens(app);
+  return app;
+}
+
+async function open(element) {
+  const stored = embedded();
+  if (stored.header.model) return openModel(element, stored);
+  element.replaceChildren();
+  const app = stored.header.long ? new LongApp(element, stored) : new App(element, stored, fromAddress(location.hash));
+  await (app.load ? app.load() : app.draw());
+  return app;
+}
+
+const element = document.getElementById("regard-explorer");
+if (element) open(element).then((app) => {
+  addEventListener("resize", () => app.draw());
   if (app instanceof App) addEventListener("message", ({source: sender, data}) => {
     if (sender === parent && parent !== window && data?.regard instanceof Object) app.set(kept(data.regard));
   });
-}
+}, (error) => {
+  element.textContent = error.message;
+  element.setAttribute("role", "alert");
+  element.dataset.ready = "failed";
+});

@@ -4,6 +4,7 @@ import {html, nothing} from "lit-html";
 import {signed, weightColours} from "./colours.js";
 import {badge, choice, headChoice} from "./controls.js";
 import {largest} from "./data.js";
+import {lens} from "./live.js";
 
 const LENSES = {
   erase: {
@@ -28,25 +29,28 @@ const SHOWN = 200; // words of a text that are shown around the chosen one
 
 export function readerView(app, weights) {
   const {header} = app.source;
-  return header.written && Object.keys(header.explained).length ? explainedReader(app) : attentionReader(app, weights);
+  return header.written && (app.engine || Object.keys(header.explained).length) ? explainedReader(app) : attentionReader(app, weights);
 }
 
 function explainedReader(app) {
   const {header} = app.source;
   const words = header.texts[header.written];
-  const place = header.explained[app.state.place ?? header.chosen] ? (app.state.place ?? header.chosen) : header.chosen;
+  const can = (at) => header.explained[at] || (app.engine && words[at] !== "<begin>" && words[at] !== "<end>");
+  const place = can(app.state.place ?? header.chosen) ? (app.state.place ?? header.chosen) : header.chosen;
   const lenses = header.explained[place];
-  const first = lenses.find((one) => one.lens === (app.state.lens ?? "erase")) ?? lenses[0];
-  const attention = lenses.find((one) => one.lens === "attention");
-  return html`
-    <h2>What does this word depend on?</h2>
+  if (!lenses) lens(app);
+  const chooser = html`<h2>What does this word depend on?</h2>${app.engine && header.texts.target ? nothing : html`
     <p class="hint">Choose a ${header.texts.source ? "written word" : "word"}:</p>
     <div class="words" role="group" aria-label="Words to explain">
-      ${words.map((word, at) => header.explained[at]
+      ${words.map((word, at) => can(at)
         ? html`<button class="word" aria-pressed=${at === Number(place) ? "true" : "false"}
-            @click=${() => app.set({place: at, row: at, said: summary(header.explained[at][0])})}><bdi>${word}</bdi></button>`
+            @click=${() => app.set({place: at, row: at, said: header.explained[at]?.length ? summary(header.explained[at][0]) : ""})}><bdi>${word}</bdi></button>`
         : html`<span class="word plain"><bdi>${word}</bdi></span>`)}
-    </div>
+    </div>`}`;
+  if (!lenses?.length) return html`${chooser}<p class="hint" role="status">${lenses ? "Nothing was read before this word." : "Computing what it depends on…"}</p>`;
+  const first = lenses.find((one) => one.lens === (app.state.lens ?? "erase")) ?? lenses[0];
+  const attention = lenses.find((one) => one.lens === "attention");
+  return html`${chooser}
     <p class="question">Why <strong><bdi>${first.word}</bdi></strong> rather than ${either(first.others)}?
       Log odds ${first.log_odds.toFixed(2)}, probability ${first.probability.toFixed(3)} among these.</p>
     <div class="columns">

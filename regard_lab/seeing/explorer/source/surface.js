@@ -40,7 +40,7 @@ export function themeColours(element) {
   const style = getComputedStyle(element);
   const read = (name) => style.getPropertyValue(name).trim();
   return {ink: read("--ink"), faint: read("--faint"), line: read("--line"), accent: read("--accent"),
-    unseen: read("--unseen"), paper: read("--paper")};
+    unseen: read("--unseen"), lit: "#e8441f", paper: read("--paper")};
 }
 
 /** A text cut so that it fits a width. */

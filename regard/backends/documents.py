@@ -1,0 +1,92 @@
+"""Which keys a call linear in the length may look at: padding, the place of its rows, and documents side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch.nn import functional
+
+from regard.core.backend import Operands
+from regard.core.problem import Problem
+from regard.patterns import Causal, Grid, Pattern
+
+
+def visible_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
+    """Keys of the grid that are not padding, (batch or 1, 1, keys); None where all are visible."""
+    spans = (part.visible_keys(grid) for part in pattern.factors if part.query_free)
+    masks = [span for span in spans if span is not None]
+    return reduce(torch.logical_and, masks) if masks else None
+
+
+def is_causal(problem: Problem) -> bool:
+    """Does the pattern mask all keys after a query's own position?"""
+    return Causal() in problem.pattern.factors
+
+
+def first_rows(problem: Problem, keys: range) -> tuple[int, int]:
+    """The number of rows before the first key, and the number of keys before the next row's own."""
+    if not keys:
+        return problem.q_len, 0
+    if not is_causal(problem):
+        return 0, len(keys)
+    assert problem.q_start is not None
+    leading = min(max(0, keys.start - problem.q_start), problem.q_len)
+    return leading, problem.q_start + leading - keys.start
+
+
+def on_all(x: torch.Tensor, problem: Problem, operands: Operands) -> torch.Tensor:
+    """A tensor of the reachable keys (·, ·, keys, ...) padded with zeros to all keys."""
+    keys = operands.grid.keys
+    if len(keys) == problem.k_len:
+        return x
+    return functional.pad(x, (0, 0) * (x.dim() - 3) + (keys.start, problem.k_len - keys.stop))
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Documents of similar length as one batch; the longest is less than twice as long as the shortest.
+
+    places: (documents, longest), the index of each position of a document among the positions of all batch rows; the
+    last index of a shorter document is repeated. real: the same shape, False for the repetitions.
+    """
+
+    places: torch.Tensor
+    real: torch.Tensor
+
+    def take(self, x: torch.Tensor) -> torch.Tensor:
+        """From (batch, heads, positions, ...) to (documents, heads, longest, ...)."""
+        taken = x.transpose(1, 2).flatten(0, 1).index_select(0, self.places.flatten())
+        return taken.unflatten(0, self.places.shape).transpose(1, 2)
+
+
+def pack_documents(ids: Iterable[torch.Tensor], batch: int, length: int, device: torch.device) -> list[Pack]:
+    """The documents of a call: positions of one batch row whose ids are equal in every tensor of ids."""
+    names = torch.arange(batch, device=device)[:, None].expand(batch, length)
+    for one in ids:
+        _, here = torch.unique(one.to(device)[..., :length], return_inverse=True)
+        _, names = torch.unique(names * length * batch + here, return_inverse=True)
+    names = names.flatten()
+    places = names.argsort(stable=True)  # document by document, positions in ascending order
+    lengths = torch.bincount(names)
+    return list(_by_length(places, lengths, lengths.cumsum(0) - lengths))
+
+
+def _by_length(places: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor) -> Iterator[Pack]:
+    classes = lengths.double().log2().ceil().long()  # 1, 2, 3 to 4, 5 to 8, ...
+    for one in classes.unique().tolist():
+        mine = classes == one
+        steps = torch.arange(int(lengths[mine].max()), device=places.device)
+        last = lengths[mine, None] - 1
+        yield Pack(places[starts[mine, None] + steps.minimum(last)], steps <= last)
+
+
+def put_back(packs: Sequence[Pack], parts: Sequence[torch.Tensor], batch: int) -> torch.Tensor:
+    """From each pack's (documents, heads, longest, ...) to (batch, heads, positions, ...)."""
+    real = torch.cat([pack.real.flatten() for pack in packs]).nonzero()[:, 0]
+    places = torch.cat([pack.places.flatten() for pack in packs])[real]
+    source = torch.empty_like(places).index_copy_(0, places, real)
+    rows = torch.cat([part.transpose(1, 2).flatten(0, 1) for part in parts])
+    return rows.index_select(0, source).unflatten(0, (batch, -1)).transpose(1, 2)

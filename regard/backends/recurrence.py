@@ -1,0 +1,322 @@
+"""Recurrent mechanisms chunk by chunk: a memory between chunks, a triangular system inside each.
+
+With S the memory before a chunk and e_ij the decay from key j to position i, the product of a_t over j < t <= i:
+
+    x_i = v_i - (e_i0 S)ᵀ k_i - Σ_{j<i} (k_i e_ij · k_j) u_j,   u_i = b_i x_i       without the delta rule x_i = v_i
+    o_i = (e_i0 S)ᵀ q_i + Σ_{j<=i} (q_i e_ij · k_j) u_j,        S' = e_n0 S + Σ_j (e_nj k_j) u_jᵀ
+
+Each e_ij is the exponential of a sum of log decays over exactly the keys between j and i. Nothing is subtracted and
+nothing divided by a product of decays, so log decays may be -inf, and their gradients need no terms that cancel.
+
+Sources: Gated Linear Attention, Yang et al. 2024, section 4; Parallelizing the Delta Rule, Yang et al. 2024, section 3.
+
+Letters: u units (batch row and value head), c chunks, r rows of queries that share a key, and of keys, n positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.nn import functional
+
+from regard.backends.documents import first_rows, on_all, pack_documents, put_back, visible_keys
+from regard.backends.second_order import Piece, Tensors, gradients
+from regard.core.backend import Cost, Operands, reachable_keys
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.mechanisms.recurrent import Recurrent
+
+CHUNK = 32  # positions of a triangular system
+BLOCK = 256  # positions whose pairs are in memory at once
+
+
+class Rule(NamedTuple):
+    """What a recurrence computes beside its tensors."""
+
+    corrects: bool
+    scale: float
+
+
+class Given(NamedTuple):
+    """The tensors of a recurrence over n positions; the heads of v are a multiple of those of k.
+
+    q: (batch, heads, n, head_dim), more or fewer heads than v, or as many. k: (batch, ·, n, head_dim).
+    v: (batch, kv_heads, n, v_dim). log_decay: (batch, kv_heads, n) or (..., head_dim), None for 0.
+    strength: (batch, kv_heads, n), None for 1. memory: (batch, kv_heads, head_dim, v_dim), before the first position.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    log_decay: torch.Tensor | None
+    strength: torch.Tensor | None
+    memory: torch.Tensor
+
+    def part(self, here: slice, memory: torch.Tensor) -> Given:
+        """Some of the positions, with the memory before them."""
+        return Given(*(None if x is None else x[:, :, here] for x in self[:5]), memory)  # ty: ignore[invalid-argument-type]
+
+
+Outputs = tuple[torch.Tensor, torch.Tensor]  # (batch, heads, n, v_dim), and the memory after the last position
+
+
+class Engine(Protocol):
+    """What computes a recurrence: outputs with what the backward pass needs, and the gradients of what was given."""
+
+    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]: ...
+
+    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors: ...
+
+
+def scan(engine: Engine, rule: Rule, given: Given) -> Outputs:
+    """The outputs of a recurrence over all positions, differentiable twice."""
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
+        return _Scan.apply(engine, rule, *given)
+    output, memory, _ = engine.forward(rule, given, False)
+    return output, memory
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, engine: Engine, rule: Rule, *tensors: Any) -> Any:
+        output, memory, ctx.kept = engine.forward(rule, Given(*tensors), True)
+        ctx.engine, ctx.rule = engine, rule
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        return output, memory
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        given = Given(*ctx.saved_tensors)
+        first = partial(ctx.engine.backward, ctx.rule, given, ctx.kept)
+        whole = Piece(partial(_followed, ctx.rule), (...,) * len(given), (..., ...))
+        pieces = [whole] if given.v.shape[2] else []
+        return None, None, *gradients(first, lambda: pieces, given, grads)
+
+
+def _blocks(length: int) -> Iterator[slice]:
+    return (slice(at, min(at + BLOCK, length)) for at in range(0, length, BLOCK))
+
+
+def _followed(rule: Rule, *tensors: Any) -> Outputs:
+    """The recurrence by plain differentiable operations; autograd's memory for it grows linearly with the length."""
+    given = Given(*tensors)
+    outputs, memory = [], given.memory
+    for here in _blocks(given.v.shape[2]):
+        output, memory = block(rule, given.part(here, memory))
+        outputs.append(output)
+    return torch.cat(outputs, 2), memory
+
+
+class Plain:
+    """Plain operations of PyTorch. The backward pass computes each block again and differentiates it by autograd."""
+
+    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        kept, memory = [], given.memory
+        heads = max(given.q.shape[1], given.v.shape[1])
+        output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])
+        with torch.no_grad():
+            for here in _blocks(given.v.shape[2]):
+                kept += [memory] if learns else []
+                output[:, :, here], memory = block(rule, given.part(here, memory))
+        return output, memory, kept
+
+    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
+        found = [None if x is None else torch.zeros_like(x) for x in given[:5]]
+        later = torch.zeros_like(given.memory) if grads[1] is None else grads[1]
+        for here, memory in reversed([*zip(_blocks(given.v.shape[2]), kept, strict=True)]):
+            part = given.part(here, memory)
+            part = Given(*(None if x is None else x.detach().requires_grad_() for x in part))  # ty: ignore[invalid-argument-type]
+            with torch.enable_grad():
+                outputs = block(rule, part)
+            sent = later if grads[0] is None else grads[0][:, :, here]
+            own = (outputs, (sent, later)) if grads[0] is not None else (outputs[1:], (later,))
+            learning = [x for x in part if x is not None]
+            *by_key, later = torch.autograd.grad(own[0], learning, own[1], allow_unused=True, materialize_grads=True)
+            for into, one in zip([x for x in found if x is not None], by_key, strict=True):
+                into[:, :, here] = one
+        return *found, later
+
+
+PLAIN = Plain()
+
+
+def block(rule: Rule, given: Given) -> Outputs:
+    """The recurrence over the positions of one block."""
+    heads, length = given.v.shape[1:3]
+    size = min(CHUNK, 1 << (length - 1).bit_length())
+
+    def cut(x: torch.Tensor, shared: int = 1) -> torch.Tensor:  # (batch, heads, length, ...) -> (u, c, n, ...)
+        x = x if shared == 1 else x.repeat_interleave(shared, 1)
+        x = functional.pad(x, (0, 0) * (x.dim() - 3) + (0, -length % size))
+        return x.flatten(0, 1).unflatten(1, (-1, size))
+
+    group = max(1, given.q.shape[1] // heads)
+    q = cut(given.q * rule.scale, max(1, heads // given.q.shape[1])).unflatten(0, (-1, group)).transpose(1, 2)
+    k, v = cut(given.k, heads // given.k.shape[1]), cut(given.v)
+    strength = None if given.strength is None else cut(given.strength)[..., None]  # (u, c, n, 1)
+    rows = torch.cat((q, k[:, :, None]), 2) if rule.corrects else q  # (u, c, r, n, head_dim)
+    if given.log_decay is None:
+        log_decay = k.new_zeros(*k.shape[:3], 1)
+    else:
+        log_decay = cut(given.log_decay if given.log_decay.dim() == 4 else given.log_decay[..., None])
+    pairs = (_pairs if log_decay.shape[-1] == 1 else _pairs_by_channel)(rows, k, log_decay).tril()
+    decay = log_decay.cumsum(-2).exp()  # e_i0, (u, c, n, 1 or head_dim)
+    read = (rows * decay[:, :, None]).flatten(2, 3)
+    kept, added = decay[:, :, -1, :, None], k * _later(log_decay).exp()
+    solved = _inverse(pairs[:, :, -1].tril(-1), strength) if rule.corrects else None
+    memory, outputs = given.memory.flatten(0, 1), []  # (u, head_dim, v_dim)
+    for at in range(k.shape[1]):
+        from_memory = torch.bmm(read[:, at], memory).unflatten(1, (-1, size))  # (u, r, n, v_dim)
+        update = v[:, at] if solved is None else torch.bmm(solved[:, at], v[:, at] - from_memory[:, -1])
+        update = update if strength is None else update * strength[:, at]
+        weights = pairs[:, at, :group].flatten(1, 2)
+        outputs.append(from_memory[:, :group] + torch.bmm(weights, update).unflatten(1, (group, size)))
+        memory = torch.baddbmm(kept[:, at] * memory, added[:, at].mT, update)
+    output = torch.stack(outputs, 2).flatten(2, 3)[:, :, :length]  # (u, group, length, v_dim)
+    return output.reshape(given.v.shape[0], heads * group, *output.shape[2:]), memory.view(given.memory.shape)
+
+
+def _later(log_decay: torch.Tensor) -> torch.Tensor:
+    """The sum over the positions after each, along the axis before the last."""
+    return functional.pad(log_decay[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
+
+
+def _pairs(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tensor) -> torch.Tensor:
+    """row_i e_ij · k_j, (u, c, r, n, n), of which the part up to the diagonal is valid; log_decay (u, c, n, 1)."""
+    size = k.shape[-2]
+    between = log_decay.expand(*log_decay.shape[:-1], size).tril(-1).cumsum(-2).exp().tril()  # e_ij
+    return (rows.flatten(2, 3) @ k.mT).unflatten(2, (-1, size)) * between[:, :, None]
+
+
+def _pairs_by_channel(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tensor) -> torch.Tensor:
+    """The same with log_decay (u, c, n, head_dim), which is inside the dot products.
+
+    Pairs across the middle m of a block have e_ij = e_im e_mj, two factors for as many matrix products; those within
+    its halves follow in the same way. n is a power of 2.
+    """
+    found = (rows * k[:, :, None]).sum(-1)[..., None, None]  # of each position with itself: (u, c, r, blocks, 1, 1)
+    half = 1
+    while half < k.shape[-2]:
+        rows_, k_, log = (x.unflatten(-2, (-1, 2, half)) for x in (rows, k, log_decay))
+        to_rows, from_keys = log[..., 1, :, :].cumsum(-2).exp(), _later(log[..., 0, :, :]).exp()
+        across = (rows_[..., 1, :, :] * to_rows[:, :, None]) @ (k_[..., 0, :, :] * from_keys)[:, :, None].mT
+        first, second = found.unflatten(3, (-1, 2)).unbind(4)  # (u, c, r, blocks, half, half)
+        above = torch.cat((first, torch.zeros_like(first)), -1)
+        found = torch.cat((above, torch.cat((across, second), -1)), -2)
+        half *= 2
+    return found[:, :, :, 0]
+
+
+def _inverse(pairs: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
+    """(I + pairs diag(strength))⁻¹ of pairs below the diagonal, (u, c, n, n)."""
+    system = pairs if strength is None else pairs * strength.mT
+    eye = torch.eye(pairs.shape[-1], dtype=pairs.dtype, device=pairs.device)
+    return torch.linalg.solve_triangular(system, eye, upper=False, unitriangular=True)
+
+
+# --- a call ---
+
+
+def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
+    """The output of a call, computed in float32 at least."""
+    wide = torch.promote_types(problem.dtype, torch.float32)
+    operands = operands._replace(q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide))
+    return Result(attend(problem, operands, engine).to(problem.dtype))
+
+
+def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor:
+    """The output of a call: as one recurrence over all keys, or one for each document."""
+    mechanism, grid = problem.mechanism, operands.grid
+    assert isinstance(mechanism, Recurrent)
+    rule = Rule(mechanism.corrects, problem.scale)
+    tensors = (operands.q, operands.k, operands.v, *mechanism.gates(operands.parameters, operands.k, operands.v))
+    visible = visible_keys(problem.pattern, grid)  # (batch or 1, 1, keys)
+    if not problem.pattern.documents:
+        return _whole(problem, engine, rule, tensors, visible, grid.keys)
+    packs = pack_documents(problem.pattern.documents, problem.batch, problem.k_len, operands.q.device)
+    if visible is None:
+        visible = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=operands.q.device)
+    visible = on_all(visible, problem, operands).expand(problem.batch, 1, problem.k_len)
+    by_key = (None if x is None else on_all(x, problem, operands) for x in tensors[1:])
+    tensors = (operands.q, *by_key)
+    outputs = []
+    for pack in packs:
+        given = _given(*(None if x is None else pack.take(x) for x in tensors))
+        outputs.append(scan(engine, rule, without_unseen(given, pack.take(visible) & pack.real[:, None]))[0])
+    return put_back(packs, outputs, problem.batch)
+
+
+def _given(q: Any, k: Any, v: Any, log_decay: Any, strength: Any, memory: torch.Tensor | None = None) -> Given:
+    if memory is None:
+        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3])
+    return Given(q, k, v, log_decay, strength, memory)
+
+
+def without_unseen(given: Given, visible: torch.Tensor, met: torch.Tensor | None = None) -> Given:
+    """The same where hidden keys neither decay nor write, and rows without any key read nothing, NaN included.
+
+    visible: (batch or 1, 1, n). met: (batch or 1, 1, 1), whether a key came before these.
+    """
+    hidden, seen = ~visible, visible.cumsum(-1) > 0
+    seen = seen if met is None else seen | met
+    q = given.q.masked_fill(~seen[..., None], 0)
+    k, v = (x.masked_fill(hidden[..., None], 0) for x in (given.k, given.v))
+    log_decay, strength = given.log_decay, given.strength
+    if log_decay is not None:
+        log_decay = log_decay.masked_fill(hidden if log_decay.dim() == 3 else hidden[..., None], 0)
+    return Given(q, k, v, log_decay, None if strength is None else strength.masked_fill(hidden, 0), given.memory)
+
+
+def _whole(
+    problem: Problem, engine: Engine, rule: Rule, tensors: Any, visible: torch.Tensor | None, keys: range
+) -> torch.Tensor:
+    """One recurrence: rows before the first key are zeros, and rows after the last read the memory that it left."""
+    q, *by_key = tensors
+    leading, before = first_rows(problem, keys)
+    before = min(before, len(keys))
+    both = min(problem.q_len - leading, len(keys) - before)  # rows with a key at their own position
+    at_keys = functional.pad(q[:, :, leading : leading + both], (0, 0, before, 0))
+    given = _given(at_keys, *(None if x is None else x[:, :, : before + both] for x in by_key))
+    after = q[:, :, leading + both :]
+    if visible is not None:
+        visible = visible[..., : before + both]
+        given = without_unseen(given, visible)
+        after = after.masked_fill(~visible.any(-1)[..., None, None], 0)
+    output, memory = scan(engine, rule, given)
+    output = output[:, :, before:]
+    if both == problem.q_len:
+        return output
+    none = output.new_zeros(*output.shape[:2], leading, output.shape[3])
+    return torch.cat((none, output, _read(rule, after, memory)), 2)
+
+
+def _read(rule: Rule, q: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """The outputs of queries (batch, heads, n, head_dim) after the last key."""
+    heads = max(q.shape[1], memory.shape[1])
+    q, memory = (x.repeat_interleave(heads // x.shape[1], 1) for x in (q, memory))
+    return rule.scale * q @ memory
+
+
+def cost(problem: Problem) -> Cost:
+    """The cost of the chunk form."""
+    mechanism = problem.mechanism
+    assert isinstance(mechanism, Recurrent)
+    keys, dims = len(reachable_keys(problem)), problem.head_dim + problem.v_dim
+    units, rows = problem.batch * problem.kv_heads * keys, problem.batch * problem.heads * keys
+    pairs = CHUNK * (rows + units)
+    flops = 2 * pairs * dims + 2 * (rows + 2 * units) * problem.head_dim * problem.v_dim
+    width, again = 8 if problem.dtype == torch.float64 else 4, 4 if problem.needs_grad else 1
+    by_channel = 3 if mechanism.decays_by == "channel" else 1
+    memories = problem.batch * problem.kv_heads * problem.head_dim * problem.v_dim
+    return Cost(
+        flops=flops * again * by_channel,
+        bytes=width * 6 * (rows + 2 * units) * dims * again * by_channel,
+        peak_bytes=width
+        * (8 * min(keys, BLOCK) / max(1, keys) * (rows + units) * (dims + CHUNK) + memories * (keys // BLOCK + 2)),
+        pairs=pairs,
+        calls=again * (8 * (keys // CHUNK + 1) + 30 * (keys // BLOCK + 1)),
+    )

@@ -1,0 +1,188 @@
+"""What all attention layers have: a mechanism, options, positions, recorded statistics, checks, options of caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.arguments import count_of, real, yes_or_no
+from regard.backends import BACKENDS
+from regard.bias import Bias
+from regard.core.backend import check_backend
+from regard.core.problem import checked_dropout, checked_softcap
+from regard.core.tensors import Stored
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.functional import attention, attention_detail
+from regard.layers.feed_forward import check_vectors
+from regard.layers.recording import RecordedLayer, current_recording
+from regard.mechanisms import Mechanism
+from regard.mechanisms.base import Sizes, takes
+from regard.patterns import Causal, Pattern, as_pattern
+from regard.positions import Rotary
+
+GATE = "gate"  # a parameter that is computed from each input vector instead of learned
+
+
+class LayerMechanism(nn.Module):
+    """A mechanism inside a layer: the declaration, its learned parameters and its projection of the keys.
+
+    Args:
+        declared: the mechanism as the user gave it.
+        heads, kv_heads, head_dim: of the layer.
+        context_dim: size of the vectors that are projected to keys.
+    """
+
+    def __init__(self, declared: Mechanism, heads: int, kv_heads: int, head_dim: int, context_dim: int) -> None:
+        super().__init__()
+        self.declared = declared
+        self.key_dim = declared.key_dim(head_dim)  # of the layer's keys, before a score's projection
+        if declared.shares_keys and kv_heads != heads:
+            raise ArgumentError(
+                f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
+            )
+        declared.check_dims(head_dim, self.key_dim)
+        # A score may project its keys. They are projected once, so that a cache holds the projected keys.
+        self.called = declared.with_projected_keys()
+        self.learned = declared.new_parameters(heads, kv_heads)
+        self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
+        self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
+
+    def extra_repr(self) -> str:
+        return str(self.declared)
+
+    def keys(self, k: torch.Tensor) -> torch.Tensor:
+        """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
+        return self.declared.project_keys(k, dict(self.learned))
+
+    @property
+    def kept_dim(self) -> int:
+        heads = next((x.shape[0] for x in self.learned.values()), 1)
+        one = next(iter(self.learned.values()), torch.empty(0, device="cpu"))
+        return self.keys(one.new_empty(1, heads, 0, self.key_dim)).shape[-1]
+
+    @property
+    def reason_against_caches(self) -> str | None:
+        """The reason why a cache of keys cannot continue a text with this mechanism, or None."""
+        if self.to_gate is not None:
+            return "its gates scale the past, and a cache of keys holds no gates; use kind='state'"
+        if not takes(self.declared, Causal):
+            return "it is not causal, so later tokens would change earlier outputs"
+        if self.declared.counts_keys:
+            return "its score depends on the number of keys, so later tokens would change earlier outputs"
+        return None
+
+    def gate(self, vectors: torch.Tensor) -> torch.Tensor | None:
+        """The share of the past that each vector (batch, length, dim) keeps, 0 to 1: (batch, kv_heads, length)."""
+        return None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
+
+    def options(self, gate: torch.Tensor | None) -> dict[str, Any]:
+        """The options `mechanism` and `parameters` for a call of `attention`."""
+        parameters = {name: self.learned[name] for name in self.needed if name != GATE}
+        if gate is not None:
+            parameters[GATE] = gate
+        return {"mechanism": self.called, "parameters": parameters or None}
+
+
+class AttentionLayer(RecordedLayer):
+    """Base class of the attention layers; a subclass projects x to queries, keys and values."""
+
+    dim: int
+    heads: int
+    mechanism: LayerMechanism
+    positions: Rotary | None
+    sinks: nn.Parameter | None
+    to_v: Any
+    to_output: Any
+
+    def _take(
+        self, pattern: Pattern | str | None, dropout: float, *,
+        softcap: float | None, scale: float | None, backend: str, strict: bool,
+    ) -> None:  # fmt: skip
+        """Check and keep the pattern and the options of every call."""
+        self.pattern = as_pattern(pattern)
+        self.dropout = checked_dropout(dropout)
+        check_backend(backend, BACKENDS)
+        self.options: dict[str, Any] = {
+            "softcap": checked_softcap(softcap),
+            "scale": scale if scale is None else real("scale", scale),
+            "backend": backend,
+            "strict": yes_or_no("strict", strict),
+        }
+
+    def _attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | Stored,
+        v: torch.Tensor | Stored,
+        pattern: Pattern,
+        bias: torch.Tensor | Bias | None,
+        q_start: int | torch.Tensor | None,
+        gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
+        options["sink"] = self.sinks
+        options |= {**self.mechanism.options(gate), "dropout": self.dropout if self.training else 0.0}
+        recording = current_recording(self)
+        if recording is None:
+            return attention(q, k, v, **options)  # (batch, heads, length, v_dim)
+        detail = attention_detail(q, k, v, want=recording.want, **options)
+        recording.add(self, detail)
+        return detail.output
+
+    def _join(self, heads: torch.Tensor) -> torch.Tensor:
+        return self.to_output(heads.transpose(1, 2).flatten(2))  # (batch, length, dim)
+
+    def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
+        batch, length, size = joined.shape
+        return joined.view(batch, length, heads, size // heads).transpose(1, 2)  # (batch, heads, length, size)
+
+    def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
+        if self.positions is None:
+            return heads
+        if not isinstance(start, torch.Tensor):
+            return self.positions.rotate_from(heads, start)
+        start = start.to(heads.device)
+        return self.positions.rotate(heads, start[:, None] + torch.arange(heads.shape[2], device=heads.device))
+
+    def _check_vectors(self, name: str, vectors: torch.Tensor, size: int) -> None:
+        check_vectors(name, vectors, getattr(self.to_v, "weight", None))
+        if vectors.dim() != 3 or vectors.shape[-1] != size:
+            raise ShapeError(f"{name} has shape {tuple(vectors.shape)}; this layer needs (batch, length, {size})")
+
+    def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, length: int) -> None:
+        """Refuse what a cache of this length cannot continue: a mask, a pattern by length, and another position."""
+        if pattern.of_one_call:
+            raise UnsupportedError(
+                f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several "
+                f"calls; use a pattern of positions (Where, KeySpan, ...)"
+            )
+        if pattern.by_length:
+            raise UnsupportedError(
+                f"pattern {pattern} depends on the number of keys, which grows with a cache, so continuing a text "
+                f"would differ from computing it at once; use RandomBlocks(..., past=True)"
+            )
+        if isinstance(q_start, torch.Tensor) or q_start != length:
+            raise UnsupportedError(
+                f"q_start={q_start} with a cache of {count_of(length, 'entries')}: new entries follow the cached ones, "
+                f"so leave q_start out"
+            )
+
+    def _cache_options(
+        self, kind: str, capacity: int | None, dtype: torch.dtype | str | None, shared: bool
+    ) -> dict[str, Any]:
+        """The options of `regard.layers.caches.new_cache`, with the defaults of this layer."""
+        if kind == "ring" and capacity is None:
+            back = self.pattern.reach().back
+            if back is None:
+                raise ArgumentError(
+                    f"a ring without capacity= keeps as many entries as the pattern looks back, and {self.pattern} has "
+                    f"no limit; give capacity=, or a pattern with a window"
+                )
+            capacity = max(1, back)
+        weight = self.to_v.weight
+        options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
+        return options | {
+            "dtype": weight.dtype if dtype is None else dtype, "device": weight.device, "shared": shared
+        }  # fmt: skip

@@ -1,0 +1,285 @@
+"""Mechanisms that write into one memory key by key: it decays, and the delta rule corrects what it holds already."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+
+from regard.arguments import check_fields, real
+from regard.mechanisms.base import Computed, Given, Mechanism, Sizes
+from regard.patterns import Causal, KeySpan, Pattern, SameDocument
+from regard.patterns.algebra import NOTHING
+from regard.patterns.grid import four_axes
+from regard.patterns.registry import written
+
+Gates = tuple[torch.Tensor | None, torch.Tensor | None]  # log_decay and strength, None where every key has 0 and 1
+
+
+class Recurrent(Mechanism, enrol=False):
+    """A mechanism with a memory S, (head_dim, v_dim), into which keys are written in turn and which queries read:
+
+        S_t = a_t S_{t-1} + k_t u_tᵀ,   output_i = scale · S_iᵀ q_i
+        u_t = b_t v_t,   or b_t (v_t - (a_t S_{t-1})ᵀ k_t) if it corrects
+
+    `log_decay` holds log a_t, one number for each key or one for each of its channels (a_t then multiplies the rows of
+    S); `strength` holds b_t. Both are computed for each call and handed to it, `parameters={"log_decay": ...,
+    "strength": ...}`, of shape (batch or 1, kv_heads, k_len) or (batch or 1, kv_heads, k_len, head_dim). A log decay
+    may be 0 or -inf. Masked keys neither decay nor write. Nothing is normalised: there are no weights, and so no
+    statistics of them.
+
+    v may have more heads than q and k: see `docs/conventions.md`, axes and heads.
+    """
+
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, SameDocument)
+    options: ClassVar[frozenset[str]] = frozenset({"scale"})
+    computed: ClassVar[frozenset[str]] = frozenset({"log_decay", "strength"})
+    by_key: ClassVar[frozenset[str]] = frozenset({"log_decay", "strength"})
+    has_state: ClassVar[bool] = True
+    groups_values: ClassVar[bool] = True
+    decays_by: ClassVar[str | None] = None  # "head" or "channel"
+    takes_strength: ClassVar[bool] = False
+    corrects: ClassVar[bool] = False  # whether it is a delta rule
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        by_key = sizes.batch, sizes.kv_heads, sizes.k_len
+        shapes: dict[str, tuple[int, ...]] = {} if self.decays_by is None else {"log_decay": by_key}
+        if self.decays_by == "channel":
+            shapes["log_decay"] = (*by_key, sizes.head_dim)
+        if self.takes_strength:
+            shapes["strength"] = by_key
+        return shapes
+
+    def reason_against(self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float) -> str | None:
+        if pattern == NOTHING or Causal() in pattern.factors:
+            return None
+        return f"its memory holds the keys up to each query, and {pattern} is not causal; add & causal"
+
+    def gates(self, parameters: Mapping[str, torch.Tensor], k: torch.Tensor, v: torch.Tensor) -> Gates:
+        """log_decay (batch, kv_heads, keys[, head_dim]) and strength (batch, kv_heads, keys) in the dtype of v."""
+        log_decay, strength = (parameters.get(name) for name in ("log_decay", "strength"))
+        if log_decay is None:
+            log_decay = self.constant_log_decay(v)
+        by_key = v.shape[:3]
+        if log_decay is not None:
+            log_decay = log_decay.to(v.dtype).expand(*by_key, *log_decay.shape[3:])
+        return log_decay, None if strength is None else strength.to(v.dtype).expand(by_key)
+
+    def constant_log_decay(self, v: torch.Tensor) -> torch.Tensor | None:
+        """The log decays of a call that gives none, (1, kv_heads, 1)."""
+        return None
+
+    def state_shape(self, head_dim: int, v_dim: int) -> tuple[int, int]:
+        return head_dim, v_dim
+
+    def formula(self, given: Given) -> Computed:
+        """The step above, key by key: each key continues the memory after the last one that its position may look at.
+
+        Sources: those of the mechanisms below, whose steps are this one with some of its parts.
+        """
+        wide, heads = given.wide, max(given.q.shape[1], given.v.shape[1])
+        q, k, v = (x.to(wide).repeat_interleave(heads // x.shape[1], 1) for x in (given.q, given.k, given.v))
+        allowed = given.pattern.evaluate(given.grid)
+        hidden = ~four_axes(allowed).any(2)[..., None]  # (batch or 1, 1, keys, 1); their numbers may be NaN
+        log_decay, strength = (
+            None
+            if x is None
+            else x[..., None].flatten(3).repeat_interleave(heads // x.shape[1], 1).masked_fill(hidden, 0)
+            for x in self.gates(given.parameters, given.k.to(wide), given.v.to(wide))
+        )  # (batch, heads, keys, 1 or head_dim)
+        of_keys = replace(given.grid, q_len=given.grid.k_len, q_start=0, rows=given.grid.keys)
+        before = _last(given.pattern.evaluate(of_keys).tril(-1))  # (batch or 1, keys)
+        last = _last(allowed)  # (batch or 1, q_len)
+        memories = [v.new_zeros(v.shape[0], heads, k.shape[3], v.shape[3])]  # after no key, after key 0, 1, ...
+        for t in range(k.shape[2]):
+            memory, key = _picked(memories, before[:, t]), k[:, :, t, :, None]  # (batch, heads, head_dim, 1)
+            if log_decay is not None:
+                memory = log_decay[:, :, t, :, None].exp() * memory
+            update = v[:, :, t, None]  # (batch, heads, 1, v_dim)
+            if self.corrects:
+                update = update - key.mT @ memory
+            if strength is not None:
+                update = strength[:, :, t, None] * update
+            memories.append(memory + key * update)
+        q = q.masked_fill((last == 0)[:, None, :, None], 0)  # an empty row is zeros, even if its query holds NaN
+        rows = [q[:, :, i, None] @ _picked(memories, last[:, i]) for i in range(q.shape[2])]
+        return Computed(torch.cat([q[:, :, :0] @ memories[-1], *rows], 2) * given.scale, None)
+
+
+def _last(allowed: torch.Tensor) -> torch.Tensor:
+    """The number of the last allowed key of each row, counted from 1, (batch or 1, rows); 0 if there is none."""
+    numbers = allowed * torch.arange(1, allowed.shape[-1] + 1, device=allowed.device)
+    return torch.nn.functional.pad(four_axes(numbers)[:, 0], (1, 0)).amax(-1)
+
+
+def _picked(memories: list[torch.Tensor], numbers: torch.Tensor) -> torch.Tensor:
+    """The memory with each batch row's number."""
+    at = numbers.tolist()
+    if len(set(at)) == 1:
+        return memories[at[0]]
+    return torch.stack([memories[number][row] for row, number in enumerate(at)])
+
+
+def _by_head(values: list[float], v: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=v.dtype, device=v.device)[None, :, None]
+
+
+@dataclass(frozen=True)
+class Retention(Recurrent, also=("retnet",)):
+    """Retention: `S_t = a S_{t-1} + k_t v_tᵀ`, with a = 1 - 2^{-5-h} for head h unless `log_decay` is given.
+
+    A norm of each head follows it in the paper, and rotary positions precede it: they belong to the model.
+
+    Source: Retentive Network, Sun et al. 2023, equations 6 and 8.
+
+    >>> from regard import attention
+    >>> q, k, v = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+    >>> attention(q, k, v, pattern="causal", mechanism=Retention()).shape
+    torch.Size([2, 8, 5, 16])
+    """
+
+    decays_by: ClassVar[str | None] = "head"
+    optional: ClassVar[frozenset[str]] = frozenset({"log_decay"})
+
+    def constant_log_decay(self, v: torch.Tensor) -> torch.Tensor:
+        return _by_head([math.log1p(-(2.0 ** (-5 - head))) for head in range(v.shape[1])], v)
+
+
+@dataclass(frozen=True)
+class Lightning(Recurrent):
+    """Lightning attention: `S_t = a S_{t-1} + k_t v_tᵀ`, with log a = -rate · 2^{-8 (h + 1) / heads} for head h.
+
+    `log_decay` may be given instead. A norm of each head and a gate follow it in the model.
+
+    Args:
+        rate: the paper's factor by layer, 1 - layer / layers.
+
+    Raises:
+        ArgumentError: a rate below 0.
+
+    Source: Various Lengths, Constant Speed, Qin et al. 2024, section 3; the slopes are those of TransNormerLLM, Qin et
+    al. 2023, equation 8.
+
+    >>> from regard import attention
+    >>> x = torch.randn(2, 4, 5, 16)
+    >>> attention(x, x, x, pattern="causal", mechanism=Lightning(rate=0.5)).shape
+    torch.Size([2, 4, 5, 16])
+    """
+
+    rate: float = 1.0
+
+    decays_by: ClassVar[str | None] = "head"
+    optional: ClassVar[frozenset[str]] = frozenset({"log_decay"})
+
+    def __post_init__(self) -> None:
+        check_fields(self, rate=partial(real, least=0))
+
+    def constant_log_decay(self, v: torch.Tensor) -> torch.Tensor:
+        heads = v.shape[1]
+        return _by_head([-self.rate * 2.0 ** (-8 * (head + 1) / heads) for head in range(heads)], v)
+
+    def __str__(self) -> str:
+        return written(self, "rate")
+
+
+@dataclass(frozen=True)
+class SSD(Recurrent, also=("mamba2",)):
+    """Mamba-2's state space: `S_t = a_t S_{t-1} + b_t k_t v_tᵀ`, with a number a_t and the step b_t for each key.
+
+    q, k and v are the paper's C, B and x; log a_t is A times the step. C and B are shared by the heads of a group, so v
+    has more heads. `strength` holds the step; left out it is 1, for values that are scaled already.
+
+    Source: Transformers are SSMs, Dao and Gu 2024, section 2.1 and equation 16.
+
+    >>> from regard import attention
+    >>> x, groups = torch.randn(2, 8, 5, 16), torch.randn(2, 2, 5, 32)
+    >>> step = torch.rand(2, 8, 5)
+    >>> parameters = {"log_decay": -step, "strength": step}
+    >>> attention(groups, groups, x, pattern="causal", mechanism=SSD(), parameters=parameters).shape
+    torch.Size([2, 8, 5, 16])
+    """
+
+    decays_by: ClassVar[str | None] = "head"
+    takes_strength: ClassVar[bool] = True
+    optional: ClassVar[frozenset[str]] = frozenset({"strength"})
+
+
+@dataclass(frozen=True)
+class GatedLinear(Recurrent, also=("gla",)):
+    """Gated linear attention: `S_t = diag(a_t) S_{t-1} + k_t v_tᵀ`, with a decay for each channel of each key.
+
+    Source: Gated Linear Attention Transformers with Hardware-Efficient Training, Yang et al. 2024, equation 3.
+
+    >>> from regard import attention
+    >>> x = torch.randn(2, 4, 5, 16)
+    >>> parameters = {"log_decay": torch.nn.functional.logsigmoid(torch.randn(2, 4, 5, 16)) / 16}
+    >>> attention(x, x, x, pattern="causal", mechanism=GatedLinear(), parameters=parameters).shape
+    torch.Size([2, 4, 5, 16])
+    """
+
+    decays_by: ClassVar[str | None] = "channel"
+
+
+@dataclass(frozen=True)
+class DeltaRule(Recurrent, also=("delta_net",)):
+    """The delta rule: `S_t = S_{t-1} + b_t k_t (v_t - S_{t-1}ᵀ k_t)ᵀ` replaces what the memory holds for a key.
+
+    Give keys of length 1, as `MultiHeadAttention` does: for longer ones the memory may grow without limit.
+
+    Source: Parallelizing Linear Transformers with the Delta Rule over Sequence Length, Yang et al. 2024, section 2.2.
+
+    >>> from regard import attention
+    >>> x = torch.nn.functional.normalize(torch.randn(2, 4, 5, 16), dim=-1)
+    >>> parameters = {"strength": torch.rand(2, 4, 5)}
+    >>> attention(x, x, x, pattern="causal", mechanism=DeltaRule(), parameters=parameters).shape
+    torch.Size([2, 4, 5, 16])
+    """
+
+    takes_strength: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class GatedDelta(Recurrent, also=("gated_delta_net",)):
+    """The gated delta rule: `S_t = a_t S_{t-1} + b_t k_t (v_t - a_t S_{t-1}ᵀ k_t)ᵀ`, with a number a_t for each key.
+
+    Give queries and keys of length 1, as `MultiHeadAttention` does.
+
+    Source: Gated Delta Networks, Yang et al. 2025, equation 10.
+
+    >>> from regard import attention
+    >>> x, v = torch.nn.functional.normalize(torch.randn(2, 4, 5, 16), dim=-1), torch.randn(2, 8, 5, 16)
+    >>> parameters = {"log_decay": -torch.rand(2, 8, 5), "strength": torch.rand(2, 8, 5)}
+    >>> attention(x, x, v, pattern="causal", mechanism=GatedDelta(), parameters=parameters).shape
+    torch.Size([2, 8, 5, 16])
+    """
+
+    decays_by: ClassVar[str | None] = "head"
+    takes_strength: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class KimiDelta(Recurrent, also=("kda",)):
+    """Kimi Delta Attention: the gated delta rule with a decay for each channel of each key.
+
+        S_t = diag(a_t) S_{t-1} + b_t k_t (v_t - (diag(a_t) S_{t-1})ᵀ k_t)ᵀ
+
+    Give queries and keys of length 1, as `MultiHeadAttention` does.
+
+    Source: Kimi Linear, Kimi Team 2025, equation 1.
+
+    >>> from regard import attention
+    >>> x = torch.nn.functional.normalize(torch.randn(2, 4, 5, 16), dim=-1)
+    >>> parameters = {"log_decay": -torch.rand(2, 4, 5, 16), "strength": torch.rand(2, 4, 5)}
+    >>> attention(x, x, x, pattern="causal", mechanism=KimiDelta(), parameters=parameters).shape
+    torch.Size([2, 4, 5, 16])
+    """
+
+    decays_by: ClassVar[str | None] = "channel"
+    takes_strength: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True

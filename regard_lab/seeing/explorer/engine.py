@@ -1,0 +1,168 @@
+"""A trained model inside a page: its tokeniser, the words of its training and its weights, for `source/engine`.
+
+Up to `EXACT` parameters are stored as float32; a larger model as int8, each row of a matrix with its own scale.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from regard.mechanisms import Softmax
+from regard.mechanisms import parse as parse_mechanism
+from regard.patterns import Pattern
+from regard.patterns.text import PatternReader
+from regard.reprs import brief
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.seeing.maps import look, look_text
+from regard_lab.text import BEGIN, END, Tokeniser
+from regard_lab.text.seen_words import SeenWords
+
+EXACT = 2_000_000  # parameters up to which a page has them as float32
+MOST = 20_000_000  # parameters of a model in a page
+COMPUTED = (TranslationTransformer, LanguageModel, TextEncoder)
+Computed = TranslationTransformer | LanguageModel | TextEncoder
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class EmbeddedModel:
+    """A model as a page contains it.
+
+    Args:
+        text: what it is, as JSON: kind, config, tokeniser, words of the training, and where each tensor begins.
+        packed: its tensors, deflated, in base64.
+        parameters: how many numbers it has.
+        precision: "float32" or "int8".
+        shown: what the page shows first, and how it names the parts, as JSON values.
+    """
+
+    text: str
+    packed: str
+    parameters: int
+    precision: str
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of both texts, which the page checks when it opens."""
+        return sha256((self.text + self.packed).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """What the header of the page says of it."""
+        return {**self.shown, "digest": self.digest, "parameters": self.parameters, "precision": self.precision}
+
+
+def embed(
+    model: Computed,
+    tokeniser: Tokeniser,
+    words: SeenWords | None = None,
+    *,
+    classes: Sequence[str] = (),
+    precision: str | None = None,
+) -> EmbeddedModel:
+    """Store a model for a page; `reason_against` says which models a page can compute.
+
+    Args:
+        words: those of its training; the page names the others.
+        classes: the names of the classes that an encoder sorts texts into.
+        precision: "float32" or "int8"; by default as the number of parameters asks.
+    """
+    state = model.state_dict()
+    parameters = sum(tensor.numel() for tensor in state.values())
+    precision = precision or ("float32" if parameters <= EXACT else "int8")
+    records, parts, at = [], [], 0
+    for name, tensor in state.items():
+        kind = "int8" if precision == "int8" and tensor.dim() == 2 else "float32"
+        raw = b"".join(part.tobytes() for part in stored(tensor, kind))
+        records.append({"name": name, "shape": list(tensor.shape), "kind": kind, "at": at})
+        parts.append(raw)
+        at += len(raw)
+    content = {
+        "kind": model.KIND, "config": model.config.to_dict(), "tokeniser": json.loads(tokeniser.to_json()),
+        "words": None if words is None else sorted(words.words), "tensors": records,
+        "classes": list(classes),
+    }  # fmt: skip
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    packed = b64encode(zlib.compress(b"".join(parts), 6)).decode()
+    return EmbeddedModel(text, packed, parameters, precision)
+
+
+def stored(tensor: torch.Tensor, kind: str) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a tensor: its numbers; for "int8" the scale of each row, max |w| / 127, and the numbers over it.
+
+    >>> [part.tolist() for part in stored(torch.tensor([[1.27, -0.5]]), "int8")]
+    [[0.009999999776482582], [[127, -50]]]
+    """
+    tensor = tensor.detach().float().contiguous().cpu()
+    if kind == "float32":
+        return [tensor.numpy()]
+    scales = tensor.abs().amax(1).clamp(min=1e-12) / 127
+    return [scales.numpy(), (tensor / scales[:, None]).round().to(torch.int8).numpy()]
+
+
+def restored(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors of a model as an int8 page has them."""
+    state = {}
+    for name, tensor in model.state_dict().items():
+        scales, *numbers = stored(tensor, "int8") if tensor.dim() == 2 else stored(tensor, "float32")
+        state[name] = torch.from_numpy(scales[:, None] * numbers[0]) if numbers else tensor
+    return state
+
+
+def reason_against(model: nn.Module) -> str | None:
+    """Why a page cannot compute a model; None if it can.
+
+    >>> config = LanguageModel.Config(vocab_size=300, dim=16, heads=2, mechanism="lsh(chunk=4, buckets=4)")
+    >>> reason_against(LanguageModel(config))
+    'pages compute softmax attention, and this model has lsh(chunk=4, buckets=4)'
+    """
+    if not isinstance(model, COMPUTED):
+        return f"pages compute Transformers of regard_lab, and this model is a {type(model).__name__}"
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if count > MOST:
+        return f"the model has {count:,} parameters, and a page holds at most {MOST:,}"
+    config = model.config
+    each = [getattr(config, name, ()) for name in ("mechanism", "encoder_mechanism")]
+    for text in (one for texts in each for one in ([texts] if isinstance(texts, str) else texts)):
+        if not (mechanism := parse_mechanism(text)).is_softmax or mechanism != Softmax():
+            return f"pages compute softmax attention, and this model has {mechanism}"
+    each = [getattr(config, name, ()) for name in ("pattern", "encoder_pattern", "decoder_pattern", "cross_pattern")]
+    for text in (one for texts in each for one in ([texts] if isinstance(texts, str) else texts)):
+        for name in {word for word, _ in PatternReader(text).words if word in Pattern.registry.kinds}:
+            if not Pattern.registry.kinds[name].__module__.startswith("regard.patterns."):
+                return f"pages know the patterns of regard.patterns, and {name} is defined elsewhere"
+    return None
+
+
+@torch.no_grad()
+def differences(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int]) -> str:
+    """A sentence: how far the weights and probabilities of the int8 model are from those of the model, on a text."""
+    rounded = deepcopy(model)
+    rounded.load_state_dict(restored(model))
+    ids = [*tokeniser.encode(text)]
+    found = []
+    for one in (model, rounded):
+        if isinstance(one, TranslationTransformer):
+            maps = look(one, tokeniser, text, target_ids)
+            weights = torch.cat([maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()])
+            logits = one(torch.tensor([[*ids, END]]), torch.tensor([[BEGIN, *target_ids]]))
+        else:
+            weights = look_text(one, tokeniser, text).piece_weights
+            logits = one(torch.tensor([[BEGIN, *ids, *([] if isinstance(one, LanguageModel) else [END])]]))
+        found.append((weights, logits.softmax(-1)))
+    weight, chance = ((one - other).abs().max() for one, other in zip(*found, strict=True))
+    return (
+        f"int8 rounds the weights of the model: on this text the attention weights differ from those in float32 by at "
+        f"most {weight:.3f}, and the probabilities by at most {chance:.3f}."
+    )

@@ -1,0 +1,162 @@
+// What the models are made of: attention with its memory, feed-forward, residuals. Arrays hold the rows of several texts of
+// one length, one text after the other.
+
+import {ACTIVATIONS, added, linear} from "./numbers.js";
+import {pattern} from "./patterns.js";
+import {accelerated} from "./simd.js";
+
+/** The named tensors of a model. */
+export class Weights {
+  constructor(tensors) {
+    this.tensors = tensors;
+    this.fast = accelerated(tensors);
+  }
+
+  of(name) {
+    return {weight: this.tensors[`${name}.weight`], bias: this.tensors[`${name}.bias`]};
+  }
+
+  project(name, x, width) {
+    const {weight, bias} = this.of(name);
+    return this.multiply(x, weight, bias, width);
+  }
+
+  /** x W' + b for all rows of x. */
+  multiply(x, weight, bias, width) {
+    const y = this.fast?.(x, weight, width);
+    if (!y) return linear(x, weight, bias, width);
+    if (bias) for (let at = 0; at < y.length; at += 1) y[at] += bias[at % bias.length];
+    return y;
+  }
+}
+
+/** What a reader changes: heads that give nothing, a factor of all scores, other patterns; and whether weights are kept. */
+export class Settings {
+  constructor({off = [], scale = 1, patterns = {}, keeps = false} = {}) {
+    this.off = new Set(off.map((one) => one.join(" ")));
+    this.scale = scale;
+    this.patterns = Object.fromEntries(Object.entries(patterns).map(([kind, text]) => [kind, pattern(text)]));
+    this.kept = keeps ? {} : null; // by kind of attention, then by layer
+  }
+
+  /** The kept weights of a kind of attention, all layers in one array. */
+  weights(kind) {
+    const layers = this.kept[kind], {heads, rows, columns} = layers[0], size = heads * rows * columns;
+    const weights = new Float32Array(layers.length * size);
+    layers.forEach((one, layer) => weights.set(one.weights, layer * size));
+    return {shape: [layers.length, heads, rows, columns], weights};
+  }
+}
+
+/** The keys and values of some texts, with room for as many positions. */
+export class Memory {
+  constructor(texts, room, width) {
+    Object.assign(this, {room, width, count: 0, keys: new Float32Array(texts * room * width), values: new Float32Array(texts * room * width)});
+  }
+}
+
+/** Attention of one layer. kind: which attention of the model it is; the address of a head is (kind, layer, head). */
+export class Attention {
+  constructor(weights, name, {kind, layer, dim, heads, headDim, allowed, base = 0, slopes = null}) {
+    const kvHeads = weights.of(`${name}.to_k`).weight.length / dim / headDim;
+    Object.assign(this, {weights, name, kind, layer, dim, heads, headDim, kvHeads, allowed, base, slopes});
+  }
+
+  memory(texts, room) {
+    return new Memory(texts, room, this.kvHeads * this.headDim);
+  }
+
+  /** Append the keys and values of x to a memory. */
+  remember(x, texts, memory) {
+    const keys = this.#rotated(this.#project("to_k", x), texts, this.kvHeads, memory.count), values = this.#project("to_v", x);
+    const {room, width, count} = memory, size = keys.length / texts;
+    for (let text = 0; text < texts; text += 1) {
+      const to = (text * room + count) * width;
+      memory.keys.set(keys.subarray(text * size, (text + 1) * size), to);
+      memory.values.set(values.subarray(text * size, (text + 1) * size), to);
+    }
+    memory.count += size / width;
+    return memory;
+  }
+
+  /** What x reads from a memory. start: the position of the first row of each text; one memory may serve all texts. */
+  read(x, texts, start, memory, settings) {
+    const {heads, headDim, kvHeads, slopes} = this, rows = x.length / this.dim / texts, {count, width} = memory;
+    const q = this.#rotated(this.#project("to_q", x), texts, heads, start), y = new Float32Array(q.length);
+    const kept = settings.kept && new Float32Array(heads * rows * count), scores = new Float64Array(count);
+    const allowed = settings.patterns[this.kind] ?? this.allowed, scale = settings.scale / Math.sqrt(headDim);
+    const apart = memory.keys.length === memory.room * width ? 0 : memory.room * width; // between the keys of two texts
+    for (let head = 0; head < heads; head += 1) {
+      const off = settings.off.has(`${this.kind} ${this.layer} ${head}`), kv = Math.floor(head * kvHeads / heads) * headDim;
+      for (let row = 0; row < texts * rows; row += 1) {
+        const place = row % rows, keys = allowed(start + place, count, head), from = (row * heads + head) * headDim;
+        const first = (row - place) / rows * apart + kv;
+        let [most, sum] = [-Infinity, 0];
+        for (let at = 0; at < keys.length; at += 1) {
+          const key = first + keys[at] * width;
+          let score = 0;
+          for (let i = 0; i < headDim; i += 1) score += q[from + i] * memory.keys[key + i];
+          scores[at] = score = score * scale - (slopes ? slopes[head] * Math.abs(keys[at] - start - place) : 0);
+          if (score > most) most = score;
+        }
+        for (let at = 0; at < keys.length; at += 1) sum += scores[at] = Math.exp(scores[at] - most);
+        for (let at = 0; at < keys.length; at += 1) {
+          const weight = scores[at] / sum, key = first + keys[at] * width;
+          if (kept) kept[(head * rows + row) * count + keys[at]] = weight;
+          if (!off) for (let i = 0; i < headDim; i += 1) y[from + i] += weight * memory.values[key + i];
+        }
+      }
+    }
+    if (kept) ((settings.kept[this.kind] ??= [])[this.layer] = {heads, rows, columns: count, weights: kept});
+    return this.weights.project(`${this.name}.to_output`, y, heads * headDim);
+  }
+
+  #project(part, x) {
+    return this.weights.project(`${this.name}.${part}`, x, this.dim);
+  }
+
+  /** Heads rotated to their positions: pair (c, c + half) by the angle p base^(-2c / size). */
+  #rotated(x, texts, heads, start) {
+    if (!this.base) return x;
+    const size = this.headDim, half = size / 2, rows = x.length / size / heads;
+    for (let row = 0; row < rows; row += 1)
+      for (let c = 0; c < half; c += 1) {
+        const angle = (start + row % (rows / texts)) * this.base ** (-2 * c / size);
+        const cos = Math.fround(Math.cos(angle)), sin = Math.fround(Math.sin(angle));
+        for (let head = 0; head < heads; head += 1) {
+          const at = (row * heads + head) * size + c, [one, two] = [x[at], x[at + half]];
+          x[at] = one * cos - two * sin;
+          x[at + half] = one * sin + two * cos;
+        }
+      }
+    return x;
+  }
+}
+
+export function feedForward(weights, name, activation, x, dim) {
+  const activate = ACTIVATIONS[activation], wide = weights.project(`${name}.widen`, x, dim);
+  const gated = weights.of(`${name}.gate`).weight ? weights.project(`${name}.gate`, x, dim).map(activate) : null;
+  return weights.project(`${name}.narrow`, gated ? wide.map((one, at) => one * gated[at]) : wide.map(activate), wide.length / (x.length / dim));
+}
+
+/** x + part(norm(x)), or with the norm last norm(x + part(x)). */
+export function residual(x, norm, first, part) {
+  return first ? added(x, part(norm(x))) : norm(added(x, part(x)));
+}
+
+/** Rows of a table with positions added. erased: for each text the places whose vector is `mean`. */
+export function embedded(table, ids, {dim, start = 0, factor = 1, positions = null, erased = [null], mean = null}) {
+  const x = new Float32Array(erased.length * ids.length * dim);
+  erased.forEach((gone, text) => ids.forEach((id, row) => {
+    const from = gone?.has(row) ? mean : table.subarray(id * dim, (id + 1) * dim), add = positions?.(start + row);
+    for (let i = 0, to = (text * ids.length + row) * dim; i < dim; i += 1, to += 1) x[to] = Math.fround(from[i] * factor) + (add ? add[i] : 0);
+  }));
+  return x;
+}
+
+/** The mean of the vectors of some ids; of the whole table where a text has one word or none. */
+export function meanVector(table, ids, dim) {
+  const mean = new Float64Array(dim), rows = ids.length > 1 ? ids : Array.from({length: table.length / dim}, (_, id) => id);
+  for (const id of rows) for (let i = 0; i < dim; i += 1) mean[i] += table[id * dim + i] / rows.length;
+  return Float32Array.from(mean);
+}

@@ -1,0 +1,427 @@
+// The models of regard_lab.models, computed in a page: what they write or read, all weights, and what each word depends on.
+
+import {Attention, Settings, Weights, embedded, feedForward, meanVector, residual} from "./layers.js";
+import {ACTIVATIONS, logSumExp, merged, normed, sinusoid, slopes, softmax, top} from "./numbers.js";
+import {pattern} from "./patterns.js";
+import {BEGIN, END, PAD, Tokeniser, UNKNOWN, unknownWords} from "./text.js";
+
+const OTHERS = 3; // sub-words that a word is compared with, and that are named beside it
+const MOST = 40; // words that are erased one by one
+const AT_ONCE = 4; // texts of one pass of the lens; between two passes a newer question may end it
+
+const range = ([, first, end]) => Array.from({length: end - first}, (_, at) => first + at);
+const isWord = (id) => id !== PAD && id !== BEGIN && id !== END;
+const wordsOf = (spans) => spans.map(([word]) => word);
+
+/** What all models share: their parts by name, embeddings, and answers between words. */
+class Model {
+  constructor({config, tokeniser, words, classes}, tensors) {
+    Object.assign(this, {config, classes, weights: new Weights(tensors), tokeniser: new Tokeniser(tokeniser), known: words && new Set(words)});
+    const {dim, positions} = config, learned = tensors["positions.weight"], kept = [];
+    this.table = tensors["embedding.weight"];
+    this.positions = learned ? (at) => learned.subarray(at * dim, (at + 1) * dim) : positions === "sinusoidal" ? (at) => (kept[at] ??= sinusoid(at, dim)) : null;
+    this.room = learned ? learned.length / dim : Infinity;
+  }
+
+  /** Refuse a question that this model cannot have. shapes: (layers, heads) of each kind of attention. */
+  check(length, {off = [], scale = 1, patterns = {}}, shapes) {
+    const wrong = off.find(([kind, layer, head]) => !(layer >= 0 && layer < shapes[kind]?.[0] && head >= 0 && head < shapes[kind]?.[1]));
+    if (wrong) throw new Error(`There is no head ${wrong.join(".")}; heads are ${Object.entries(shapes).map(([kind, [layers, heads]]) => `${kind}.0.0 to ${kind}.${layers - 1}.${heads - 1}`).join(", ")}.`);
+    if (!(scale > 0 && scale < Infinity)) throw new Error(`The factor of the scores is ${scale}; give a number above 0.`);
+    for (const kind of Object.keys(patterns)) if (!shapes[kind]) throw new Error(`There is no attention \u201c${kind}\u201d here; there is ${Object.keys(shapes).join(", ")}.`);
+    if (length > this.room) throw new Error(`The text has ${length} sub-words; this model has ${this.room} positions. Shorten it.`);
+  }
+
+  /** The places of some words, by their index. */
+  places(spans, words) {
+    return words.flatMap((at) => (spans[at] ? range(spans[at]) : []));
+  }
+
+  /** Probabilities of ids after rows of logits: for each word the product, and what is most probable at its first place. */
+  chances(logits, spans, ids, before = []) {
+    const size = this.config.vocab_size, shares = ids.map((_, row) => softmax(logits.subarray(row * size, (row + 1) * size)));
+    return {
+      probabilities: spans.map((span) => range(span).reduce((product, at) => product * shares[at][ids[at]], 1)),
+      likeliest: spans.map(([, first]) => top(shares[first], OTHERS).map((id) => [this.tokeniser.continued([...before, ...ids.slice(0, first)], id), shares[first][id]])),
+    };
+  }
+
+  /** The words that are most probable beside a written one. */
+  others(row, besides) {
+    return top(row, OTHERS, (id) => id !== besides && isWord(id));
+  }
+
+  row(logits, at) {
+    return logits.subarray(at * this.config.vocab_size, (at + 1) * this.config.vocab_size);
+  }
+
+  /** What `run` computed of a question, computed again unless it was the last one. */
+  lastOf(given) {
+    if (this.last?.key !== JSON.stringify(given)) this.run(given);
+    return this.last;
+  }
+
+  /** The first ids of words that could stand in the place of a written one, as the model writes them. */
+  firstIds(ids, first, words) {
+    const before = this.tokeniser.decode(ids.slice(0, first));
+    const gap = this.tokeniser.decode(ids.slice(0, first + 1)).slice(before.length).startsWith(" ") ? " " : "";
+    return words.map((word) => {
+      const tail = this.tokeniser.encodeTarget(`${before}${gap}${word}`);
+      return tail[this.tokeniser.words(tail).at(-1)[1]];
+    });
+  }
+}
+
+const logOdds = (row, of, others) => row[of] - logSumExp(others.map((id) => row[id]));
+
+/** A record of a lens, as a page shows it. */
+function record(lens, {word, others, place, odds}, source, written, passes) {
+  return {lens, word, others, place, log_odds: odds, probability: 1 / (1 + Math.exp(-odds)), source, written, note: "", cost: `${passes} pass${passes === 1 ? "" : "es"}`};
+}
+
+export class Translator extends Model {
+  constructor(content, tensors) {
+    super(content, tensors);
+    const {dim, heads, positions} = content.config, {config} = this;
+    this.targetTable = tensors["target_embedding.weight"] ?? this.table;
+    const make = (name, kind, layer, text, rotates) => new Attention(this.weights, name, {
+      kind, layer, dim, heads, headDim: dim / heads, allowed: pattern(text), base: rotates && positions === "rotary" ? 10_000 : 0,
+    });
+    this.encoder = Array.from({length: config.encoder_layers}, (_, layer) => make(`encoder.${layer}.attention`, "encoder", layer, config.encoder_pattern, true));
+    this.decoder = Array.from({length: config.decoder_layers}, (_, layer) => ({
+      own: make(`decoder.${layer}.self_attention`, "decoder", layer, `causal & (${config.decoder_pattern})`, true),
+      cross: make(`decoder.${layer}.cross_attention`, "cross", layer, config.cross_pattern, false),
+    }));
+  }
+
+  get shapes() {
+    const {encoder_layers: encoder, decoder_layers: decoder, heads} = this.config;
+    return {encoder: [encoder, heads], decoder: [decoder, heads], cross: [decoder, heads]};
+  }
+
+  #norm(name) {
+    return (x) => normed(x, this.weights.of(`${name}.norm`));
+  }
+
+  #embedded(table, ids, options) {
+    const {dim} = this.config;
+    return embedded(table, ids, {dim, factor: Math.sqrt(dim), positions: this.positions, ...options});
+  }
+
+  #part(name, x, part) {
+    return residual(x, this.#norm(name), this.config.norm === "pre", part);
+  }
+
+  #last(name, x) {
+    return this.config.norm === "pre" ? normed(x, this.weights.of(name)) : x;
+  }
+
+  /** The encoded source, once for each set of erased places: (texts * ids, dim). */
+  encode(ids, erased, settings) {
+    const {dim, activation} = this.config, texts = erased.length;
+    let x = this.#embedded(this.table, ids, {erased, mean: meanVector(this.table, ids.filter(isWord), dim)});
+    this.encoder.forEach((attention, layer) => {
+      const name = `encoder.${layer}`;
+      x = this.#part(`${name}.around_attention`, x, (x) => attention.read(x, texts, 0, attention.remember(x, texts, attention.memory(texts, ids.length)), settings));
+      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
+    });
+    return this.#last("encoder_norm", x);
+  }
+
+  /** What the decoder keeps: the keys and values of encoded sources, and room for those of targets. */
+  start(encoded, sources, texts, room) {
+    return this.decoder.map(({own, cross}) => ({
+      own: own.memory(texts, room), cross: cross.remember(encoded, sources, cross.memory(sources, encoded.length / this.config.dim / sources)),
+    }));
+  }
+
+  /** Logits after each of some target ids, or after the last alone: (texts * ids, vocabulary). */
+  step(ids, memories, texts, settings, {erased, mean, lastOnly = false} = {}) {
+    const {dim, activation, tied} = this.config, start = memories[0].own.count;
+    let x = this.#embedded(this.targetTable, ids, {start, erased: erased ?? Array(texts).fill(null), mean});
+    this.decoder.forEach(({own, cross}, layer) => {
+      const name = `decoder.${layer}`, memory = memories[layer];
+      x = this.#part(`${name}.around_self_attention`, x, (x) => own.read(x, texts, start, own.remember(x, texts, memory.own), settings));
+      x = this.#part(`${name}.around_cross_attention`, x, (x) => cross.read(x, texts, start, memory.cross, settings));
+      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
+    });
+    if (lastOnly) {
+      const rows = x.length / dim / texts;
+      x = Float32Array.from({length: texts * dim}, (_, at) => x[(Math.floor(at / dim) * rows + rows - 1) * dim + at % dim]);
+    }
+    return this.weights.multiply(this.#last("decoder_norm", x), tied ? this.targetTable : this.weights.of("to_vocabulary").weight, null, dim);
+  }
+
+  #greedy(encoded, most, settings) {
+    const memories = this.start(encoded, 1, 1, most), written = [];
+    for (let next = BEGIN; written.length < most;) {
+      next = top(this.step([next], memories, 1, settings), 1, (id) => id !== PAD && id !== BEGIN)[0];
+      if (next === END) return {written, finished: true};
+      written.push(next);
+    }
+    return {written, finished: false};
+  }
+
+  /** Greedy translation of a source in which words are erased, with the weights of every head between words. */
+  run(asked) {
+    const {source, erase = [], against, ...given} = asked, {tokeniser} = this, plain = new Settings(given), settings = new Settings({...given, keeps: true});
+    const ids = [...tokeniser.encode(source), END], sourceSpans = tokeniser.words(ids);
+    this.check(ids.length, given, this.shapes);
+    const gone = new Set(this.places(sourceSpans.slice(0, -1), erase)), encoded = this.encode(ids, [gone], settings);
+    const {written, finished} = this.#greedy(encoded, Math.min(2 * ids.length + 16, this.room - 1), plain);
+    const all = [...written, END], spans = tokeniser.words(all);
+    const logits = this.step([BEGIN, ...written], this.start(encoded, 1, 1, all.length), 1, settings);
+    const read = [["<begin>", 0, 1], ...spans.slice(0, -1).map(([word, first, end]) => [word, first + 1, end + 1])];
+    this.last = {key: JSON.stringify(asked), given, ids, sourceSpans, gone, encoded, all, spans, logits, settings};
+    return {
+      texts: {source: wordsOf(sourceSpans), target: wordsOf(spans), read: wordsOf(read)}, text: tokeniser.decode(written), finished,
+      target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: unknownWords(source, this.known),
+      erasable: sourceSpans.slice(0, -1).map((_, at) => at), ids: {source: ids, target: written}, logits,
+      attention: {
+        cross: merged(settings.weights("cross"), spans, sourceSpans), encoder: merged(settings.weights("encoder"), sourceSpans, sourceSpans),
+        decoder: merged(settings.weights("decoder"), spans, read),
+      },
+      against: against && this.#against(encoded, [...against, END], plain),
+    };
+  }
+
+  /** The probabilities of other written ids, such as those of the text as it is. */
+  #against(encoded, ids, settings) {
+    const logits = this.step([BEGIN, ...ids.slice(0, -1)], this.start(encoded, 1, 1, ids.length), 1, settings);
+    return this.chances(logits, this.tokeniser.words(ids), ids);
+  }
+
+  /** The erasure of each source word: how far the log odds of every written word fall, and what is probable then. */
+  async #erasures({given, ids, sourceSpans, gone, all, spans, logits}, asked, pause) {
+    const settings = new Settings(given);
+    const size = this.config.vocab_size, others = spans.map(([, first], at) => asked[at] ?? this.others(this.row(logits, first), all[first]));
+    const odds = (some) => spans.map(([, first], at) => logOdds(this.row(some, first), all[first], others[at]));
+    const own = odds(logits), falls = [], changes = [];
+    const words = sourceSpans.slice(0, -1).slice(0, MOST);
+    for (let from = 0; from < words.length; from += AT_ONCE) {
+      if (await pause()) return null;
+      const erased = words.slice(from, from + AT_ONCE).map((span) => new Set([...gone, ...range(span)])), texts = erased.length;
+      const memories = this.start(this.encode(ids, erased, settings), texts, texts, all.length);
+      const after = this.step([BEGIN, ...all.slice(0, -1)], memories, texts, settings);
+      erased.forEach((_, text) => {
+        const rows = after.subarray(text * all.length * size, (text + 1) * all.length * size);
+        falls.push(odds(rows).map((one, at) => own[at] - one));
+        changes.push(this.chances(rows, spans, all));
+      });
+    }
+    return {own, others, falls, changes};
+  }
+
+  /** What one written word depends on, by every lens; and each word of the source erased. others: words to compare with. */
+  async lens({place, others = null, ...asked}, pause) {
+    const last = this.lastOf(asked), {given, ids, sourceSpans, encoded, all, spans, settings} = last, {tokeniser} = this;
+    const wanted = others && spans[place] ? {[place]: this.firstIds(all, spans[place][1], others)} : {}, key = JSON.stringify(wanted);
+    const found = last.found?.key === key ? last.found : await this.#erasures(last, wanted, pause);
+    if (!found) return null;
+    last.found = {...found, key};
+    const at = spans[place] ? Math.min(place, spans.length - 2) : 0;
+    const answer = {changes: found.changes, others: found.others, falls: found.falls, own: found.own, lenses: []};
+    if (at < 0) return answer;
+    const [word, first] = spans[at], read = [BEGIN, ...all.slice(0, first)], readSpans = tokeniser.words(read), {dim} = this.config;
+    const about = {word, place: at, odds: found.own[at], others: found.others[at].map((id) => tokeniser.continued(read, id))};
+    const writtenFalls = readSpans.map(() => 0), plain = new Settings(given), mean = meanVector(this.targetTable, read.filter(isWord), dim);
+    for (let from = 1; from < readSpans.length; from += AT_ONCE) {
+      if (await pause()) return null;
+      const erased = readSpans.slice(from, from + AT_ONCE).map((span) => new Set(range(span)));
+      const after = this.step(read, this.start(encoded, 1, erased.length, read.length), erased.length, plain, {erased, mean, lastOnly: true});
+      erased.forEach((_, text) => (writtenFalls[from + text] = about.odds - logOdds(this.row(after, text), all[first], found.others[at])));
+    }
+    const source = sourceSpans.map(([one], number) => [one, found.falls[number]?.[at] ?? 0]);
+    answer.lenses.push(record("erase", about, source, readSpans.map(([one], number) => [one, writtenFalls[number]]), source.length + readSpans.length - 1));
+    for (const [name, [toSource, toRead]] of Object.entries(byWeights(settings, first, ids.length)))
+      answer.lenses.push(record(name, about, summed(toSource, sourceSpans), summed(toRead, readSpans), 1));
+    return answer;
+  }
+}
+
+const summed = (numbers, spans) => spans.map((span) => [span[0], range(span).reduce((sum, at) => sum + numbers[at], 0)]);
+
+/** The mean of layers' heads: a list of (rows, columns), one for each layer. */
+function means({shape: [layers, heads, rows, columns], weights}) {
+  return Array.from({length: layers}, (_, layer) => Float64Array.from({length: rows * columns}, (_, at) => {
+    let sum = 0;
+    for (let head = 0; head < heads; head += 1) sum += weights[(layer * heads + head) * rows * columns + at] / heads;
+    return sum;
+  }));
+}
+
+function product(left, right, rows, inner, columns) {
+  return Float64Array.from({length: rows * columns}, (_, at) => {
+    let sum = 0;
+    for (let i = 0, row = Math.floor(at / columns); i < inner; i += 1) sum += left[row * inner + i] * right[i * columns + at % columns];
+    return sum;
+  });
+}
+
+const identity = (size) => Float64Array.from({length: size * size}, (_, at) => (at % (size + 1) === 0 ? 1 : 0));
+const halved = (one, other) => one.map((value, at) => (value + (other ? other[at] : 0)) / 2);
+
+/** Raw attention of the step that writes an id, and attention rolled out through all layers (Abnar and Zuidema 2020). */
+function byWeights(settings, row, sources) {
+  const own = settings.weights(settings.kept.decoder ? "decoder" : "text"), rows = own.shape[2], layers = means(own);
+  const cross = settings.kept.cross ? means(settings.weights("cross")) : [];
+  const average = (stack, columns) => Float64Array.from({length: columns}, (_, at) => stack.reduce((sum, one) => sum + one[row * columns + at] / stack.length, 0));
+  let encoded = identity(sources), toSource = new Float64Array(rows * sources), toRead = identity(rows);
+  if (settings.kept.encoder) for (const one of means(settings.weights("encoder"))) encoded = product(halved(one, identity(sources)), encoded, sources, sources, sources);
+  layers.forEach((one, layer) => {
+    const mixing = halved(one, identity(rows));
+    [toSource, toRead] = [product(mixing, toSource, rows, rows, sources), product(mixing, toRead, rows, rows, rows)];
+    if (cross[layer]) [toSource, toRead] = [halved(toSource, product(cross[layer], encoded, rows, sources, sources)), halved(toRead)];
+  });
+  const last = (numbers, columns) => numbers.subarray(row * columns, (row + 1) * columns);
+  return {attention: [average(cross, sources), average(layers, rows)], rollout: [last(toSource, sources), last(toRead, rows)]};
+}
+
+/** A language model, or an encoder: masked words, classes or vectors. */
+export class TextModel extends Model {
+  constructor(content, tensors) {
+    super(content, tensors);
+    const {config} = this, {dim, heads, head_dim: headDim, positions} = config, {kind} = content;
+    const causal = kind === "language-model", inTurn = (layer) => (Array.isArray(config.pattern) ? config.pattern[layer % config.pattern.length] : config.pattern);
+    Object.assign(this, {causal, head: causal ? "next" : config.head});
+    this.blocks = Array.from({length: config.layers}, (_, layer) => new Attention(this.weights, `blocks.${layer}.attention`, {
+      kind: "text", layer, dim, heads, headDim, allowed: pattern(causal ? `causal & (${inTurn(layer)})` : inTurn(layer)),
+      base: positions === "rotary" ? config.rotary_base : 0, slopes: positions === "alibi" ? slopes(heads) : null,
+    }));
+  }
+
+  #normed(name, x) {
+    return normed(x, this.weights.of(name), this.config.norm, this.config.epsilon);
+  }
+
+  /** The vectors of the last layer, (texts * ids, dim). */
+  vectors(ids, settings, {erased = [null], memories = null, mean = null} = {}) {
+    const {dim, activation, positions} = this.config, texts = erased.length, start = memories?.[0].count ?? 0;
+    let x = embedded(this.table, ids, {dim, start, factor: positions === "sinusoidal" ? Math.sqrt(dim) : 1, positions: this.positions, erased, mean});
+    this.blocks.forEach((attention, layer) => {
+      const name = `blocks.${layer}`, norm = (part) => (x) => this.#normed(`${name}.${part}_norm`, x);
+      const memory = memories?.[layer] ?? attention.memory(texts, ids.length);
+      x = residual(x, norm("attention"), true, (x) => attention.read(x, texts, start, attention.remember(x, texts, memory), settings));
+      x = residual(x, norm("feed_forward"), true, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
+    });
+    return this.#normed("norm", x);
+  }
+
+  /** Logits (texts * ids, vocabulary) of vectors. */
+  scores(x) {
+    const {dim, tied} = this.config;
+    if (this.causal) return this.weights.multiply(x, tied ? this.table : this.weights.of("to_vocabulary").weight, null, dim);
+    const hidden = this.weights.project("head.dense", x, dim), {weight, bias} = this.weights.of("head");
+    return this.weights.multiply(this.#normed("head.norm", activated(hidden)), weight ?? this.table, bias, dim);
+  }
+
+  /** Logits of the classes of a text. */
+  sorted(x) {
+    const {dim, pooling} = this.config, rows = pooling === "first" ? 1 : x.length / dim;
+    const pooled = Float32Array.from({length: dim}, (_, i) => Array.from({length: rows}, (_, row) => x[row * dim + i]).reduce((sum, one) => sum + one, 0) / rows);
+    return this.weights.project("head.to_classes", this.weights.project("head.dense", pooled, dim).map(Math.tanh), dim);
+  }
+
+  /** Reads a text in which words are erased; with the head of masked words they are masked, as in training. */
+  run(asked) {
+    const {source, erase = [], against, ...given} = asked, {tokeniser, causal} = this, {dim} = this.config, settings = new Settings({...given, keeps: true});
+    let ids = [BEGIN, ...tokeniser.encode(source), ...(causal ? [] : [END])];
+    const spans = tokeniser.words(ids), words = wordsOf(spans), inner = spans.map((_, at) => at).slice(1, causal ? undefined : -1);
+    this.check(ids.length, given, {text: [this.config.layers, this.config.heads]});
+    const gone = new Set(this.places(spans, erase.filter((at) => inner.includes(at)))), mean = meanVector(this.table, ids.filter(isWord), dim);
+    if (this.head === "words") ids = ids.map((id, at) => (gone.has(at) ? UNKNOWN : id));
+    const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
+    const answer = {texts: {text: words}, text: source, unknown: unknownWords(source, this.known), erasable: inner, ids: {source: ids, target: []}};
+    answer.attention = {text: merged(settings.weights("text"), spans, spans)};
+    this.last = {key: JSON.stringify(asked), given, ids, spans, gone, mean, x, inner};
+    Object.assign(answer, this.#said(ids, spans, x, gone));
+    return against && causal ? {...answer, against: this.#next(answer.logits, ids, spans, against.at(-1))} : answer;
+  }
+
+  /** What the head makes of the vectors. */
+  #said(ids, spans, x, gone) {
+    if (this.head === "none") return {target: [], probabilities: [], likeliest: []};
+    if (this.head === "classes") {
+      const logits = this.sorted(x), probabilities = [...softmax(logits)];
+      return {logits, probabilities, target: probabilities.map((_, at) => this.classes[at] ?? `class ${at}`), likeliest: []};
+    }
+    const logits = this.scores(x);
+    if (this.causal) return {logits, ...this.#next(logits, ids, spans)};
+    const places = [...gone].sort((one, other) => one - other), best = places.map((at) => softmax(this.row(logits, at)));
+    const likeliest = best.map((shares, at) => top(shares, OTHERS).map((id) => [this.tokeniser.continued(ids.slice(0, places[at]), id), shares[id]]));
+    return {logits, likeliest, target: likeliest.map(([[word]]) => word), probabilities: likeliest.map(([[, p]]) => p)};
+  }
+
+  /** The probability of each word from the second, and of what is most probable after the text. */
+  #next(logits, ids, spans, follows = top(this.row(logits, ids.length - 1), 1)[0]) {
+    const shifted = [...spans.slice(1).map(([word, first, end]) => [word, first - 1, end - 1]), [this.tokeniser.continued(ids, follows), ids.length - 1, ids.length]];
+    return {target: wordsOf(shifted), follows, ...this.chances(logits, shifted, [...ids.slice(1), follows], [ids[0]])};
+  }
+
+  /** The text that a language model writes after a text, by greedy search. */
+  written({source, most = 24, ...given}) {
+    const settings = new Settings(given), ids = [BEGIN, ...this.tokeniser.encode(source)], room = Math.min(ids.length + most, this.room);
+    const memories = this.blocks.map((one) => one.memory(1, room)), found = [];
+    let next = ids;
+    while (found.length < most && memories[0].count + next.length <= room) {
+      const x = this.vectors(next, settings, {memories});
+      next = [top(this.scores(x.subarray(x.length - this.config.dim)), 1, (id) => id !== PAD && id !== BEGIN)[0]];
+      if (next[0] === END) break;
+      found.push(next[0]);
+    }
+    return {text: this.tokeniser.decode(found), ids: found};
+  }
+
+  /** Each word erased: probabilities of next words, or how far vectors move. */
+  async #erasures({given, ids, spans, gone, mean, x, inner}, pause) {
+    const settings = new Settings(given), size = ids.length * this.config.dim, changes = [];
+    const own = this.causal ? this.#next(this.scores(x), ids, spans) : null;
+    for (let from = 0, words = inner.slice(0, MOST); from < words.length; from += AT_ONCE) {
+      if (await pause()) return null;
+      const some = words.slice(from, from + AT_ONCE), erased = some.map((at) => new Set([...gone, ...range(spans[at])]));
+      const after = this.vectors(ids, settings, {erased, mean});
+      some.forEach((word, text) => {
+        const rows = after.subarray(text * size, (text + 1) * size);
+        if (!this.causal) return changes.push({similarities: spans.map((span) => cosine(x, rows, span, this.config.dim))});
+        const {probabilities, likeliest} = this.#next(this.scores(rows), ids, spans, own.follows);
+        return changes.push({probabilities, likeliest}); // words up to the erased one were predicted before it was read
+      });
+    }
+    return changes;
+  }
+
+  /** What one word of a language model's text depends on; place counts "<begin>", which this lens does not read. */
+  async lens({place, others: _, ...asked}, pause) {
+    const last = this.lastOf(asked), {given, ids, spans, inner} = last, changes = (last.changes ??= await this.#erasures(last, pause));
+    if (!changes) return null;
+    const at = Math.min(place, spans.length - 1);
+    if (!this.causal || at < 2) return {changes, lenses: []};
+    const [word, first] = spans[at], read = ids.slice(1, first), of = ids[first], readSpans = this.tokeniser.words(read);
+    const settings = new Settings({...given, keeps: true}), plain = new Settings(given), {dim} = this.config, mean = meanVector(this.table, read.filter(isWord), dim);
+    const ends = (x) => this.scores(Float32Array.from({length: x.length / read.length}, (_, i) => x[(Math.floor(i / dim) * read.length + read.length - 1) * dim + i % dim]));
+    const before = ends(this.vectors(read, settings)), others = this.others(before, of), odds = logOdds(before, of, others), falls = [];
+    for (let from = 0; from < readSpans.length; from += AT_ONCE) {
+      if (await pause()) return null;
+      const erased = readSpans.slice(from, from + AT_ONCE).map((span) => new Set(range(span)));
+      const after = ends(this.vectors(read, plain, {erased, mean}));
+      erased.forEach((_, text) => falls.push(odds - logOdds(this.row(after, text), of, others)));
+    }
+    const about = {word, place: at - inner[0], odds, others: others.map((id) => this.tokeniser.continued(read, id))};
+    const lenses = [record("erase", about, [], readSpans.map(([one], number) => [one, falls[number]]), readSpans.length + 1)];
+    for (const [name, [, toRead]] of Object.entries(byWeights(settings, read.length - 1, 0))) lenses.push(record(name, about, [], summed(toRead, readSpans), 1));
+    return {changes, lenses};
+  }
+}
+
+const activated = (x) => x.map((one) => ACTIVATIONS.gelu(one));
+
+/** The cosine between the mean vectors of a word before and after. */
+function cosine(before, after, [, first, end], dim) {
+  let [both, one, other] = [0, 0, 0];
+  for (let i = 0; i < dim; i += 1) {
+    let [a, b] = [0, 0];
+    for (let row = first; row < end; row += 1) { a += before[row * dim + i]; b += after[row * dim + i]; }
+    both += a * b; one += a * a; other += b * b;
+  }
+  return both / Math.sqrt(one * other) || 0;
+}

@@ -1,0 +1,192 @@
+// Text to ids and back, as regard_lab.text does it: byte-pair encoding over bytes, words, and words that training never had.
+
+export const [PAD, UNKNOWN, BEGIN, END] = [0, 1, 2, 3];
+const SPECIALS = ["<pad>", "<unknown>", "<begin>", "<end>"];
+
+// Python's white space, which differs from \s of JavaScript: U+001C to U+001F and U+0085 count, U+FEFF does not.
+const SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/gu;
+const LETTER = "[\\p{L}\\p{N}]", REST = "[\\p{L}\\p{M}\\p{N}\\u200C\\u200D]*", BLANK = "\\p{White_Space}";
+
+/** The units that no piece crosses: words, runs of marks, runs of symbols, each with the space before it. */
+function units(apostrophe, markSpace) {
+  const word = ` ?${LETTER}${REST}(?:${apostrophe}${LETTER}${REST})*`;
+  return new RegExp(`${word}|${markSpace}?\\p{P}+|${markSpace}?[^${BLANK}\\p{L}\\p{N}\\p{P}]+|${BLANK}+`, "gu");
+}
+const PLAIN = units("'", " ");
+// With typography a no-break space belongs to the mark after it; a word has the ordinary space alone.
+const TYPOGRAPHIC = units("['\\u2019\\u2018]", "[ \\u00a0\\u202f]");
+const split = (text, by) => text.match(by) ?? [];
+
+const encodable = (text) => text.replace(/\p{Cs}/gu, "\ufffd"); // lone surrogates have no bytes
+const decoded = (bytes) => new TextDecoder("utf-8", {ignoreBOM: true}).decode(bytes);
+
+export function normalise(text) {
+  text = encodable(text).replace(/[\u2019\u2018\u02bc]/g, "'").normalize("NFC");
+  return text.replace(SPACES, " ").replace(/^ | $/g, "");
+}
+
+/** GPT-2's table: the printable letter that stands for each byte. */
+function byteLetters() {
+  const plain = (byte) => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte < 0xad) || byte > 0xad;
+  let moved = 0;
+  return Array.from({length: 256}, (_, byte) => String.fromCharCode(plain(byte) ? byte : 256 + moved++));
+}
+
+/** The characters of bytes, each with the byte where it begins; a byte that is not UTF-8 is a U+FFFD of its own. */
+function characters(bytes) {
+  const strict = new TextDecoder("utf-8", {fatal: true, ignoreBOM: true}), found = [];
+  for (let at = 0; at < bytes.length;) {
+    const size = bytes[at] < 0x80 ? 1 : bytes[at] < 0xe0 ? 2 : bytes[at] < 0xf0 ? 3 : 4;
+    let [letter, taken] = ["\ufffd", 1];
+    try {
+      if (at + size <= bytes.length) [letter, taken] = [strict.decode(bytes.subarray(at, at + size)), size];
+    } catch { /* not UTF-8 */ }
+    found.push([letter, at]);
+    at += taken;
+  }
+  return found;
+}
+
+/** A tokeniser of regard, from the JSON that its `to_json` writes. */
+export class Tokeniser {
+  constructor({kind, merges, verbatim = false, typographic = false, dropped = []}) {
+    Object.assign(this, {kind, verbatim, units: typographic ? TYPOGRAPHIC : PLAIN, letters: byteLetters()});
+    const byteOf = new Map(this.letters.map((letter, byte) => [letter, byte]));
+    this.ranks = new Map(merges.map(([left, right], rank) => [`${left} ${right}`, rank]));
+    const parts = new Map(merges.map((pair) => [pair[0] + pair[1], pair]).reverse()); // of two merges the first
+    const gone = new Set(dropped);
+    this.spelling = new Map(); // of merged pieces, by ids: a dropped one is spelled by its parts
+    this.raw = SPECIALS.map(() => null); // the bytes of each id
+    for (const piece of new Set([...[...this.letters].sort(), ...merges.map(([left, right]) => left + right)])) {
+      if (gone.has(piece)) this.spelling.set(piece, parts.get(piece).flatMap((part) => this.spelling.get(part)));
+      else {
+        this.spelling.set(piece, [this.raw.length]);
+        this.raw.push(Uint8Array.from(piece, (letter) => byteOf.get(letter)));
+      }
+    }
+    this.known = new Map(); // units whose ids are kept
+  }
+
+  encode(text) {
+    if (this.verbatim) return split(encodable(text), /[^\n]*\n|[^\n]+/g).flatMap((line) => this.#line(line));
+    text = normalise(text);
+    return text ? this.#line(` ${text}`) : []; // with the space the first word has the same pieces as elsewhere
+  }
+
+  /** The ids of a text that a model writes: its typography is kept if the training kept it. */
+  encodeTarget(text) {
+    return this.units === TYPOGRAPHIC ? (text ? this.#line(` ${encodable(text)}`) : []) : this.encode(text);
+  }
+
+  #line(line) {
+    const parts = this.kind === "bpe" ? split(line, this.units) : [...line];
+    return parts.flatMap((unit) => this.#unit(unit));
+  }
+
+  #unit(unit) {
+    let ids = this.known.get(unit);
+    if (ids) return ids;
+    const pieces = Array.from(new TextEncoder().encode(unit), (byte) => this.letters[byte]);
+    for (;;) {
+      let [best, where] = [Infinity, -1];
+      for (let at = 0; at + 1 < pieces.length; at += 1) {
+        const rank = this.ranks.get(`${pieces[at]} ${pieces[at + 1]}`);
+        if (rank < best) [best, where] = [rank, at];
+      }
+      if (where < 0) break;
+      pieces.splice(where, 2, pieces[where] + pieces[where + 1]);
+    }
+    ids = pieces.flatMap((piece) => this.spelling.get(piece));
+    if (this.known.size < 5000) this.known.set(unit, ids);
+    return ids;
+  }
+
+  #bytes(ids) {
+    return Uint8Array.from(ids.flatMap((id) => [...(this.raw[id] ?? [])]));
+  }
+
+  decode(ids) {
+    const text = decoded(this.#bytes(ids));
+    return this.verbatim ? text : text.replace(/^ /, "");
+  }
+
+  /** A sub-word as it would continue ids; as it stands where it would continue a word. */
+  continued(ids, id) {
+    const piece = this.raw[id] ? stripped(escaped(this.raw[id])) : SPECIALS[id];
+    const text = this.decode([...ids, id]).slice(this.decode(ids).length);
+    return text.startsWith(" ") || !ids.length ? text.replace(STRIPPED, "") || piece : piece;
+  }
+
+  /** [word, first place, end] of all ids: each place is in one word. */
+  words(ids) {
+    const words = [];
+    for (let [first, at] = [0, 0]; at <= ids.length; at += 1) {
+      if (at < ids.length && ids[at] > END) continue;
+      if (at > first) words.push(...this.#wordsOfRun(ids.slice(first, at), first));
+      if (at < ids.length) words.push([SPECIALS[ids[at]], at, at + 1]);
+      first = at + 1;
+    }
+    return words;
+  }
+
+  /** An id belongs to the word that has its first byte. */
+  #wordsOfRun(ids, first) {
+    const letters = characters(this.#bytes(ids)), starts = []; // the byte at which each unit begins
+    let letter = 0;
+    for (const unit of split(letters.map(([one]) => one).join(""), this.units)) {
+      starts.push(letters[letter][1]);
+      letter += [...unit].length;
+    }
+    const words = [];
+    let [byte, unit] = [0, -1];
+    ids.forEach((id, at) => {
+      let next = unit;
+      while (next + 1 < starts.length && starts[next + 1] <= byte) next += 1;
+      if (next !== unit) words.push(["", first + at, first + at]);
+      unit = next;
+      words.at(-1)[2] = first + at + 1;
+      byte += this.raw[id].length;
+    });
+    for (const word of words) word[0] = shown(this.#bytes(ids.slice(word[1] - first, word[2] - first)));
+    return words;
+  }
+}
+
+const STRIPPED = new RegExp(`^${SPACES.source}|${SPACES.source}$`, "gu"); // what strip() takes away
+const stripped = (text) => text.replace(/^[ \u00a0\u202f]+|[ \u00a0\u202f]+$/g, "") || "\u2423";
+const shown = (bytes) => stripped(decoded(bytes));
+const isPart = (bytes, at, letter) => letter === "\ufffd" && (bytes[at] !== 0xef || bytes[at + 1] !== 0xbf); // of a character
+const escaped = (bytes) => characters(bytes).map(([letter, at]) => (isPart(bytes, at, letter) ? `\\x${bytes[at].toString(16)}` : letter)).join("");
+
+// Scripts that write no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer; kana; Han.
+const UNSPACED = /^[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}]/u;
+
+function splitUnspaced(word) {
+  const parts = [];
+  for (const letter of word) {
+    const joins = parts.length && (/\p{M}/u.test(letter) || !(UNSPACED.test(letter) || UNSPACED.test(parts.at(-1))));
+    if (joins) parts[parts.length - 1] += letter;
+    else parts.push(letter);
+  }
+  return parts;
+}
+
+/** The words of a text that the training never had; null if the training's words are not known. */
+export function unknownWords(text, known) {
+  if (!known) return null;
+  const found = new Set();
+  let begins = true; // whether the next word may begin a sentence
+  for (const unit of split(normalise(text), PLAIN)) {
+    if (!/[\p{L}\p{N}]/u.test(unit)) {
+      begins ||= /[.!?\u2026:"'\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a([\u00bf\u00a1]/u.test(unit);
+      continue;
+    }
+    for (const word of splitUnspaced(unit.trim())) {
+      const [head] = word, upper = head.toUpperCase();
+      const swapped = (head === upper ? head.toLowerCase() : upper) + word.slice(head.length);
+      if (!known.has(word) && !(begins && known.has(swapped))) found.add(word);
+      begins = false;
+    }
+  }
+  return [...found];
+}

@@ -1,0 +1,425 @@
+"""A page that contains its model: what it computes is what the library computes, and it computes by itself."""
+
+import copy
+import json
+import random
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from regard.patterns import Pattern, parse
+from regard_lab.decoding import Generator, Translator
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.seeing import look, look_text
+from regard_lab.seeing.explorer import explore_model, explore_text, explore_translation, reason_against, to_page
+from regard_lab.seeing.explorer.engine import restored
+from regard_lab.seeing.lenses.erasing import text_without_each, without_each
+from regard_lab.text import BEGIN, END, UNKNOWN, Tokeniser
+from regard_lab.text.pronouns import PRONOUNS
+from regard_lab.text.seen_words import SeenWords
+
+from .browsing import Opened
+from .making import SOURCE, TARGET, TOKENISER, translator
+from .test_explorer_hostile import PAYLOADS
+
+# Asks the engine one question after the other; of each answer what is named, with typed arrays as lists.
+ASK = """async ([what, names, all]) => {
+    const plain = (one) => ArrayBuffer.isView(one) ? [...one] : Array.isArray(one) ? one.map(plain)
+        : one && typeof one === "object" ? Object.fromEntries(Object.keys(one).map((at) => [at, plain(one[at])])) : one;
+    const found = [];
+    for (const one of all) {
+        const answer = await regard.engine.ask(what, one);
+        found.push(Object.fromEntries(names.map((name) => [name, plain(answer[name])])));
+    }
+    return found;
+}"""
+TRANSLATORS = {
+    "plain": {},
+    "post": {"norm": "post", "positions": "learned", "tied": False, "activation": "gelu", "max_length": 80},
+    "grouped": {"encoder_kv_heads": 1, "decoder_kv_heads": 2, "cross_kv_heads": 1, "heads": 4, "positions": "rotary"},
+    "patterns": {
+        "encoder_pattern": "sliding_window(4)", "decoder_pattern": "causal_window(3)",
+        "cross_pattern": "causal | prefix(3)", "activation": "swiglu",
+    },
+}  # fmt: skip
+LANGUAGE_MODELS = {
+    "llama": {"kv_heads": 1, "pattern": ("causal_window(4)", "full"), "rotary_base": 500.0},
+    "gpt": {"norm": "layer", "positions": "learned", "activation": "gelu-tanh", "biases": True, "max_length": 60},
+    "alibi": {"positions": "alibi", "heads": 3, "dim": 24, "activation": "geglu", "tied": False, "head_dim": 4},
+    "waves": {"positions": "sinusoidal", "activation": "silu", "pattern": "per_head(causal, strided(3))"},
+}
+ENCODERS = {
+    "words": {"positions": "learned", "max_length": 60},
+    "untied": {"tied": False, "pattern": "sliding_window(4) | prefix(1)", "norm": "rms"},
+    "classes": {"head": "classes", "classes": 3},
+    "first": {"head": "classes", "classes": 2, "pooling": "first", "positions": "none"},
+    "none": {"head": "none", "positions": "alibi"},
+}
+
+
+def seeded(kind, settings, seed=0):
+    """A model whose weights are large enough that its weights of attention differ."""
+    torch.manual_seed(seed)
+    model = kind(kind.Config(vocab_size=TOKENISER.vocab_size, **{"dim": 16, "heads": 2, "dropout": 0.0, **settings}))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.mul_(2)
+        else:
+            parameter.data.add_(torch.randn_like(parameter) / 4)
+    return model.eval()
+
+
+@pytest.fixture
+def page_with(browser, page_of):
+    """Opens a page that contains a model."""
+    opened = []
+
+    def open_it(model, tokeniser=TOKENISER, text=SOURCE, words=None, address="", **options):
+        url = page_of(explore_model(model, tokeniser, text, words, **options)) + address
+        opened.append(Opened(browser, url))
+        return opened[-1]
+
+    yield open_it
+    for one in opened:
+        assert not one.complaints
+        assert all(url.startswith(("file:", "blob:")) for url in one.requests)
+        one.context.close()
+
+
+NAMES = {
+    "run": ("texts", "ids", "probabilities", "attention"), "lens": ("lenses", "changes"), "written": ("ids",),
+    "words": ("texts", "ids", "unknown"), "text": ("text",), "said": ("probabilities", "likeliest"),
+}  # fmt: skip
+
+
+def asked(opened, what, questions):
+    """The engine's answers; "words", "text" and "said" are other parts of what "run" gives."""
+    return opened.page.evaluate(ASK, [what if what in ("lens", "written") else "run", NAMES[what], questions])
+
+
+def array(attention):
+    return np.array(attention["weights"], dtype=np.float32).reshape(attention["shape"])
+
+
+def assert_same_lens(found, record):
+    """A lens of the page is that of the library: words, relevances, and the most important word."""
+    assert [word for word, _ in found["source"]] == list(record.source_words)
+    assert [word for word, _ in found["written"]] == list(record.written_words)
+    scores = [score for _, score in [*found["source"], *found["written"]]]
+    expected = [*record.source_scores, *record.written_scores]
+    assert scores == pytest.approx(expected, abs=5e-4)
+    assert found["others"] == list(record.others)
+    assert found["log_odds"] == pytest.approx(record.log_odds, abs=1e-4)
+    assert expected[int(np.argmax(scores))] == pytest.approx(max(expected), abs=1e-6)
+
+
+@torch.no_grad()
+def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
+    runs = asked(opened, "run", [{"source": one} for one in sources])
+    for source, run in zip(sources, runs, strict=True):
+        ids = run["ids"]["target"]
+        changes = without_each(model, tokeniser, source, ids, 40)
+        assert tuple(run["texts"]["target"][:-1]) == changes[None].translation, source
+        maps = look(model, tokeniser, source, ids).merged()
+        for kind in ("encoder", "decoder", "cross"):
+            assert np.abs(array(run["attention"][kind]) - getattr(maps, kind).numpy()).max() <= bound
+        assert run["probabilities"] == pytest.approx(changes[None].probabilities, abs=bound)
+    for source in sources[:lenses]:
+        (run,) = asked(opened, "run", [{"source": source}])
+        ids = run["ids"]["target"]
+        explained = explore_translation(model, tokeniser, source, ids).explained
+        changes = without_each(model, tokeniser, source, ids, 40)
+        for place, records in explained.items():
+            (answer,) = asked(opened, "lens", [{"source": source, "place": place}])
+            by_name = {one.lens: one for one in records}
+            assert {one["lens"] for one in answer["lenses"]} == {"erase", "attention", "rollout"}
+            for one in answer["lenses"]:
+                assert_same_lens(one, by_name[one["lens"]])
+        for at, one in enumerate(answer["changes"]):
+            assert one["probabilities"] == pytest.approx(changes[at].probabilities, abs=1e-4)
+            assert one["likeliest"][0][0] == [
+                changes[at].likeliest[0][0][0],
+                pytest.approx(changes[at].likeliest[0][0][1], abs=1e-4),
+            ]
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_translator_writes_and_explains_what_the_library_does(page_with, name):
+    model = seeded(TranslationTransformer, TRANSLATORS[name])
+    assert_translates(page_with(model), model, TOKENISER, ["The animal slept.", SOURCE, "It was.", "a"], 1)
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_a_language_model_reads_and_continues_as_the_library_does(page_with, name):
+    model = seeded(LanguageModel, LANGUAGE_MODELS[name])
+    opened, text = page_with(model), "The animal didn't cross"
+    (run,), (said,) = (asked(opened, what, [{"source": text}]) for what in ("run", "said"))
+    assert np.abs(array(run["attention"]["text"]) - look_text(model, TOKENISER, text).weights.numpy()).max() <= 1e-5
+    changes = text_without_each(model, TOKENISER, text, 40)
+    assert run["probabilities"] == pytest.approx(changes[None].probabilities, rel=1e-3)
+    assert [one[0][0] for one in said["likeliest"]] == [one[0][0] for one in changes[None].likeliest]
+    explained = explore_text(model, TOKENISER, text).explained
+    for place, records in explained.items():
+        (answer,) = asked(opened, "lens", [{"source": text, "place": place}])
+        for one in answer["lenses"]:
+            assert_same_lens(one, next(record for record in records if record.lens == one["lens"]))
+    for at, one in enumerate(answer["changes"]):
+        assert one["probabilities"] == pytest.approx(changes[at + 1].probabilities, rel=2e-3, abs=1e-6)
+    (written,) = asked(opened, "written", [{"source": text, "most": 12}])
+    ((expected,),) = Generator(model, TOKENISER).generate([text], max_tokens=12)
+    assert written["ids"] == list(expected.ids)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_an_encoder_masks_sorts_and_looks_as_the_library_does(page_with, name):
+    model, text = seeded(TextEncoder, ENCODERS[name]), "The animal was tired."
+    opened = page_with(model)
+    (run,) = asked(opened, "run", [{"source": text}])
+    assert np.abs(array(run["attention"]["text"]) - look_text(model, TOKENISER, text).weights.numpy()).max() <= 1e-5
+    ids = torch.tensor([[BEGIN, *TOKENISER.encode(text), END]])
+    if model.config.head == "classes":
+        assert run["probabilities"] == pytest.approx(model(ids)[0].softmax(-1).tolist(), abs=1e-5)
+    elif model.config.head == "words":
+        (span,) = [span for word, span in TOKENISER.words(ids[0].tolist()) if word == "tired"]
+        (run,) = asked(opened, "run", [{"source": text, "erase": [4]}])
+        ids[0, list(span)] = UNKNOWN
+        best = model(ids)[0, span.start].softmax(-1).max()
+        assert run["probabilities"][0] == pytest.approx(float(best), abs=1e-5)
+    (answer,) = asked(opened, "lens", [{"source": text, "place": 0}])
+    assert all(-1 <= one <= 1.000001 for change in answer["changes"] for one in change["similarities"])
+
+
+def without_heads(model, off, scale):
+    """A copy in which heads give nothing and every score is multiplied, by a loop over its layers."""
+    changed = copy.deepcopy(model)
+    layers = {
+        "encoder": [one.attention for one in changed.encoder],
+        "decoder": [one.self_attention for one in changed.decoder],
+        "cross": [one.cross_attention for one in changed.decoder],
+    }
+    for kind, layer, head in off:
+        size = layers[kind][layer].head_dim
+        layers[kind][layer].to_output.weight.data[:, head * size : (head + 1) * size] = 0
+    for one in (one for stack in layers.values() for one in stack):
+        one.options["scale"] = scale / one.head_dim**0.5
+    return changed
+
+
+@torch.no_grad()
+def test_heads_that_are_off_and_another_scale_are_those_of_a_changed_model(page_with):
+    model = seeded(TranslationTransformer, {"heads": 4})
+    opened = page_with(model)
+    for off, scale in (([["cross", 1, 2]], 1.0), ([["encoder", 0, 0], ["decoder", 1, 3]], 0.5), ([], 2.0)):
+        changed = without_heads(model, off, scale)
+        run = opened.page.evaluate("(asked) => regard.run(asked)", {"source": SOURCE, "off": off, "scale": scale})
+        ids = TOKENISER.encode(run["text"])
+        expected = without_each(changed, TOKENISER, SOURCE, ids, 0)[None]
+        assert tuple(run["target"][:-1]) == expected.translation
+        if len(run["target"]) == len(expected.probabilities):
+            maps = look(changed, TOKENISER, SOURCE, ids).merged()
+            assert np.abs(np.array(run["attention"]["cross"]) - maps.cross.numpy()).max() <= 1e-5
+    for wrong, says in (
+        ({"off": [["cross", 9, 0]]}, "There is no head cross.9.0"), ({"scale": 0}, "above 0"),
+        ({"patterns": {"encoder": "causal &"}}, "a pattern is missing"),
+        ({"patterns": {"other": "full"}}, "no attention"),
+    ):  # fmt: skip
+        failed = opened.page.evaluate(
+            "(asked) => regard.run(asked).catch((error) => error.message)", {"source": "a", **wrong}
+        )
+        assert says in failed
+
+
+WRITTEN = {
+    "causal": "causal", "full": "full", "sliding_window": "sliding_window(5)", "causal_window": "causal_window(3)",
+    "diagonals": "diagonals(2, all) & diagonals(back=all, ahead=-1)", "prefix": "prefix(3) & ~causal",
+    "key_span": "key_span(2, stop=9) | key_span(11)", "lattice": "lattice(3)", "strided": "strided(4, local=false)",
+    "dilated_window": "dilated_window(5, 2)", "same_block": "same_block(5, offset=2) | strided(6)",
+    "summary": "summary(4, 2)", "fixed": "fixed(5, summary=2) & ~fixed(3, local=false)", "key_set": "key_set(1, 4..6)",
+    "query_set": "query_set(0..2, 9)", "global_tokens": "global_tokens(3, 7..8)",
+    "random_blocks": "random_blocks(2, block=3, seed=5) | random_blocks(1, block=2, seed=-9, past=true)",
+    "per_head": "per_head(causal & strided(3), ~(prefix(2) | causal_window(2)))",
+}  # fmt: skip
+
+
+def test_every_pattern_that_a_text_can_hold_is_that_of_the_library(page_with):
+    kinds = Pattern.registry.of_package("regard.patterns")
+    assert set(WRITTEN) == {name for name, kind in kinds.items() if kind.no_text is None}
+    opened, count = page_with(seeded(TextEncoder, {"layers": 1, "head": "none"})), 14
+    text = " ".join(["animal"] * (count - 2))
+    for written in WRITTEN.values():
+        (run,) = asked(opened, "run", [{"source": text, "patterns": {"text": written}}])
+        found = array(run["attention"]["text"])[0] > 0
+        dense = parse(written).dense(count, count).numpy()
+        assert (found == np.broadcast_to(dense.reshape(-1, count, count), found.shape)).all(), written
+
+
+def texts_of_any_letters(count):
+    draw = random.Random(1)
+    parts = [
+        "a",
+        "T",
+        "'",
+        "’",
+        " ",
+        "\u00a0",
+        "\u202f",
+        "é",
+        "e\u0301",
+        "😀",
+        "\u200d",
+        "-",
+        "…",
+        "ß",
+        "中",
+        "ก็",
+        "\x85",
+        "\ufeff",
+        "\x1c",
+        "\n",
+        "1",
+    ]
+    return ["".join(draw.choice([*parts, chr(draw.randrange(1, 0x2FF))]) for _ in range(16)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "character", "byte", "verbatim", "typographic", "trimmed"])
+def test_texts_become_the_ids_and_words_of_the_tokeniser(page_with, kind):
+    lines = [SOURCE, TARGET, "L’été est là\u202f?", "我有2只 cats"]
+    options = {"verbatim": {"verbatim": True}, "typographic": {"targets": lines}, "trimmed": {"trim": True}}.get(
+        kind, {}
+    )
+    size = 260 if kind == "byte" else 330
+    tokeniser = Tokeniser.train(lines * 3, size, kind if kind in ("byte", "character") else "bpe", **options)
+    torch.manual_seed(0)
+    model = LanguageModel(LanguageModel.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=1, layers=1))
+    seen = SeenWords.of(lines)
+    opened = page_with(model, tokeniser, "a", seen)
+    texts = [
+        *texts_of_any_letters(120),
+        SOURCE,
+        "Animal crossings: the street didn't cross the Zebra. «the»",
+        "我有3只cats",
+    ]
+    for text, run in zip(texts, asked(opened, "words", [{"source": text} for text in texts]), strict=True):
+        ids = tokeniser.encode(text)
+        assert run["ids"]["source"] == [BEGIN, *ids], ascii(text)
+        assert run["texts"]["text"] == [word for word, _ in tokeniser.words([BEGIN, *ids])], ascii(text)
+        assert run["unknown"] == list(seen.unknown(text)), ascii(text)
+
+
+@torch.no_grad()
+def test_a_page_in_int8_computes_the_rounded_model_and_states_its_difference(page_with):
+    model = seeded(TranslationTransformer, {"dim": 32})
+    rounded = copy.deepcopy(model)
+    rounded.load_state_dict(restored(model))
+    (translation,) = Translator(model, TOKENISER).translate([SOURCE], max_length=40)
+    opened = page_with(model, target_ids=translation.ids, precision="int8")
+    assert_translates(opened, rounded, TOKENISER, [SOURCE], 0)
+    stated = float(
+        re.search(r"differ from those in float32 by at most (\d\.\d+)", opened.page.locator("footer").inner_text())[1]
+    )
+    one, other = (look(each, TOKENISER, SOURCE, translation.ids) for each in (model, rounded))
+    assert stated == pytest.approx(
+        max(float((getattr(one, kind) - getattr(other, kind)).abs().max()) for kind in ("cross", "encoder", "decoder")),
+        abs=6e-4,
+    )
+    assert stated > 0
+
+
+@pytest.mark.parametrize("part", ["model", "tensors"])
+def test_a_changed_byte_of_the_model_is_refused_with_a_sentence(browser, tmp_path, part):
+    html = to_page(explore_model(translator(), TOKENISER, SOURCE)).html
+    at = html.index(f'id="regard-{part}">') + 400
+    path = tmp_path / "page.html"
+    path.write_text(html[:at] + ("a" if html[at] != "a" else "b") + html[at + 1 :])
+    with Opened(browser, path.as_uri()) as opened:
+        assert (
+            opened.page.locator("[role=alert]").inner_text().startswith("The model in this page was changed or damaged")
+        )
+
+
+def test_hostile_texts_stay_text(page_with):
+    model = seeded(TranslationTransformer, {})
+    words = SeenWords(frozenset(word for word in PAYLOADS[:-1] if word and word.isprintable()), 99)
+    opened = page_with(model, words=words, text="</script><script>window.ran=1</script> <b>&lt;", asked=None)
+    for text in [one for one in PAYLOADS[:-1] if one.strip()][:16]:
+        opened.page.locator("#sentence").fill(text)
+        opened.page.wait_for_timeout(30)
+    opened.view("What if")
+    assert opened.page.evaluate("window.ran") is None
+    assert opened.page.locator("main script, main b, main img, header img, header b").count() == 0
+
+
+def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with):
+    model, seen = seeded(TranslationTransformer, {}), SeenWords.of([SOURCE])
+    opened = page_with(model, words=seen, pronouns=PRONOUNS)
+    page = opened.page
+    page.locator("#sentence").fill("The zebra cr")
+    page.locator(".unknown").filter(has_text="zebra").wait_for()
+    assert page.locator("#known option").evaluate_all("all => all.map((one) => one.value)") == ["The zebra cross"]
+    page.locator("#sentence").fill("The animal slept.")
+    read = page.get_by_role("group", name="Words that are read")
+    read.get_by_role("button", name="animal").click()
+    read.locator("[aria-pressed=true]", has_text="animal").wait_for()
+    opened.view("Heat map")
+    page.get_by_role("combobox", name="Head", exact=True).select_option("1")
+    page.get_by_role("button", name="Switched off").click()
+    page.locator(".tweaks .badge", has_text="cross.1.1").wait_for()
+    page.get_by_role("textbox", name="Pattern, encoder").fill("causal")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => location.hash.includes('masks=encoder')")
+    link = page.url
+    run = page.evaluate("(asked) => regard.run(asked)", {
+        "source": "The animal slept.", "erase": [1], "off": [["cross", 1, 1]], "patterns": {"encoder": "causal"},
+    })  # fmt: skip
+    with Opened(browser, link) as other:
+        shown = other.page.get_by_role("group", name="Words that are written").locator("button").all_inner_texts()
+        assert shown == run["target"]
+        other.page.get_by_role("button", name="As trained").click()
+        other.page.wait_for_function("() => location.hash.includes('off=&')")
+        assert not other.complaints
+    with Opened(browser, re.sub("masks=[^&]*", "masks=encoder:nothing", link)) as broken:
+        assert "there is no pattern" in broken.page.get_by_role("alert").inner_text()
+
+
+@pytest.mark.slow
+def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with, tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "from regard_lab.cli import main; main()",
+        "demo",
+        "--steps",
+        "900",
+        "--out",
+        "run",
+    ]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    translator = Translator.load(tmp_path / "run")
+    lines = (tmp_path / "run" / "test.jsonl").read_text("utf-8").splitlines()[:500]
+    sources, model, tokeniser = [json.loads(line)["source"] for line in lines], translator.model, translator.tokeniser
+    opened = page_with(model, tokeniser, words=translator.words)
+    written = [one["text"] for one in asked(opened, "text", [{"source": source} for source in sources])]
+    assert written == [one.text for one in translator.translate(sources)]
+    assert_translates(opened, model, tokeniser, sources, 100)
+
+
+def test_models_that_a_page_cannot_compute_are_named_with_the_reason():
+    sizes = {"vocab_size": 300, "dim": 16, "heads": 2}
+    for model, says in (
+        (RecurrentTranslator(RecurrentTranslator.Config(vocab_size=300, dim=16)), "RecurrentTranslator"),
+        (LanguageModel(LanguageModel.Config(mechanism="linear_transformer", **sizes)), "linear_transformer"),
+        (
+            TranslationTransformer(
+                TranslationTransformer.Config(encoder_mechanism="linformer(length=8, rank=4)", **sizes)
+            ),
+            "linformer",
+        ),
+        (LanguageModel(LanguageModel.Config(vocab_size=80_000, dim=256)), "at most 20,000,000"),
+    ):
+        assert says in reason_against(model)
+    assert reason_against(seeded(TextEncoder, {})) is None
