@@ -229,7 +229,7 @@ def test_heads_are_printed_by_their_effect_and_drawn(runs, tmp_path):
     )
     first, head, *rows = answer.out.splitlines()
     assert first.startswith("loss ")
-    assert head.split() == ["head", "effect", "induction", "previous"]
+    assert head.split() == ["head", "effect", "previous", "induction"]
     effects = [float(row.split()[2]) for row in rows]
     assert effects == sorted(effects, reverse=True)
     assert "drawn in" in answer.err
