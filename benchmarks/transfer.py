@@ -33,7 +33,7 @@ class TransferRecipe:
     sentences: int = 40_000
     valid: int = 300
     test: int = 1_000
-    labels: tuple[int, ...] = (100, 300)
+    labels: tuple[int, ...] = (20, 100, 300, 500)
     dim: int = 64
     layers: int = 2
     hidden_word_steps: int = 1_000

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import regard
-from docs.making.tables import table
+from docs.making.rendering import table
 from regard.core.result import Statistics
 
 # Packages in the order in which a reader needs them.
@@ -26,8 +26,8 @@ def reference_pages() -> dict[str, str]:
     """The text of every page by its name in docs/."""
     rooms = {name: import_module(name) for name in ROOMS}
     rows = [(f"[`{name}`]({name}.md)", first_sentence(room), len(documented(room))) for name, room in rooms.items()]
-    text = "# Reference\n\nAll exported names, with formulas, shapes, errors and sources.\n\n"
-    index = f"{text}{table('package | contents | names', rows)}\n"
+    about = "# Reference\n\nAll exported names, with formulas, shapes, errors and sources.\n\n"
+    index = f"{about}{table('package | contents | names', rows)}\n"
     return {"reference/index.md": index, **{f"reference/{name}.md": page(name, room) for name, room in rooms.items()}}
 
 

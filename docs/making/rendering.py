@@ -1,4 +1,4 @@
-r"""What the site changes in the HTML of a page: formulas become MathML, and cells of tables get classes.
+r"""Tables in Markdown; and what the site changes in the HTML of a page: formulas, and the cells of tables.
 
 Browsers and screen readers read MathML without a script. Pages write LaTeX, `$q \cdot k$` in a line and `$$...$$` on
 lines of its own, which GitHub shows too. The Markdown extension arithmatex finds the formulas; latex2mathml converts
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterable, Sequence
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 LEFT = re.compile(r"\\[A-Za-z]+|<m[ion]>&<")  # a command or a column mark that was not converted
@@ -21,6 +22,19 @@ NUMBER = re.compile(
     r"[-+−±≤<>]?\s*[\d.][\d,.]*(e[-+]?\d+)?\s*(x|×|%|s|ms|µs|KiB|MiB|GiB)?(\s±\s[\d.]+|\s\([^)]*\d[^)]*\))?"
 )
 LONG = 40  # characters from which a cell is a sentence
+
+
+def table(columns: str, rows: Iterable[Sequence[object]], left: int = 99) -> str:
+    """A table; `columns` are separated by bars, and those from number `left` on are aligned on the right.
+
+    >>> print(table("word | letters", [("cat", 3)], left=1))
+    | word | letters |
+    |---|---:|
+    | cat | 3 |
+    """
+    count = len(columns.split(" | "))
+    lines = [f"| {columns} |", f"|{'---|' * min(left, count)}{'---:|' * (count - left)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
 
 
 def with_mathml(page: str) -> str:
@@ -63,7 +77,7 @@ def with_kinds_of_cells(page: str) -> str:
     >>> with_kinds_of_cells("<td>0.125</td><td>word</td>" + f"<td>{'long ' * 9}</td>")[:56]
     '<td class="number">0.125</td><td>word</td><td class="lon'
     """
-    return CELL.sub(_marked, page)
+    return CELL.sub(_marked, page.replace("<th></th>", "<td></td>"))  # an empty heading is none
 
 
 def _marked(cell: re.Match[str]) -> str:

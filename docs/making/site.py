@@ -1,4 +1,4 @@
-"""A hook of MkDocs: pages from outside docs/ (lessons, reports, DESIGN and CONTRIBUTING), and figures drawn at once.
+"""A hook of MkDocs: pages from outside docs/ (lessons, reports, DESIGN and CONTRIBUTING), and figures of lessons.
 
 Links in the sources work in the repository; the hook rewrites them for the site. Every lesson is run.
 """
@@ -14,7 +14,6 @@ from typing import Any
 from docs.making.explorations import EXAMPLES, example_page
 from docs.making.reference import ROOMS
 from docs.making.rendering import with_kinds_of_cells, with_mathml
-from docs.making.speed import figures
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +26,8 @@ HOW_TO_RUN = """
 ## Run it
 
 ```sh
-regard lesson {name}                                                  # this page in the terminal
-jupytext --to notebook regard_lab/lessons/{name}.py --output {name}.ipynb   # as a notebook, in a clone
+regard lesson {name}   # this page in the terminal
+jupytext --to notebook regard_lab/lessons/{name}.py --output {name}.ipynb   # in a clone
 ```
 """
 
@@ -57,7 +56,7 @@ def on_files(files: Any, config: Any) -> Any:
         if path.suffix in (".md", ".png"):
             files.append(File.generated(config, in_site(in_repository(path)), abs_src_path=str(path)))
     examples = {f"explorations/{name}.html": example_page(name).html for name in EXAMPLES}
-    for name, content in {**lesson_files(), **figures(), **examples}.items():
+    for name, content in {**lesson_files(), **examples}.items():
         files.append(File.generated(config, name, content=content))
     return files
 

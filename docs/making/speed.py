@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from docs.making.tables import table
+from docs.making.rendering import table
+from regard import patterns as p
 from regard.mechanisms import Softmax
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
 from regard.patterns.text import as_pattern
 from regard_lab.bench import Results
 from regard_lab.bench.complexity import ROWS, CostTable, read_row
 from regard_lab.bench.complexity.report import EFFORTS
+from regard_lab.lessons import find_lesson
 from regard_lab.seeing.canvas import INK, LINES, UNSEEN
 from regard_lab.teaching.board import Picture, collecting, figure
 from regard_lab.teaching.figures import draw_cells, draw_line, logarithmic
@@ -25,8 +27,14 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BENCHES = {"attention_cpu": "patterns and decoding", "mechanisms_cpu": "mechanisms"}
 EVEN = 0.97  # from here to its inverse, two times are called equal
 AT = 16_384  # the length that the table of choices shows
-PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0);
-    random_blocks(1, block=3); strided(4); fixed(4, summary=1); prefix(3); key_span(2, 9); causal & same_block(4)"""
+PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0); strided(4);
+    random_blocks(1, block=3); fixed(4, summary=1); prefix(3); key_span(2, 9); diagonals(2, 1); lattice(4);
+    same_block(4); summary(4, 1); key_set(5..7); query_set(5..7); ~causal; causal & lattice(4); causal | prefix(3)"""
+MADE = {  # patterns that no text describes
+    "SameDocument(ids)": p.SameDocument(torch.arange(12) // 5), "KeyMask(mask)": p.KeyMask(torch.arange(12) % 5 > 0),
+    "Explicit(mask)": p.Explicit(torch.eye(12).flip(0) > 0), "Where(function)": p.Where(lambda q, k: (q + k) % 3 == 0),
+    "PerHead([causal, ~causal])": p.PerHead([p.Causal(), ~p.Causal()]),
+}  # fmt: skip
 UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
 
 
@@ -146,8 +154,8 @@ def choices() -> list[Choice]:
         ),
         Choice(
             "a few positions that look at all and are visible to all",
-            "`GlobalTokens(range(64))`; add near keys with `\\| SlidingWindow(256)`, at their own cost", "global",
-            UNTRIED,
+            "`GlobalTokens(range(64))`; add near keys with `\\| SlidingWindow(256)`, at their own cost",
+            "global", UNTRIED,
         ),
         Choice(
             "near, global and random positions (BigBird)",
@@ -167,12 +175,10 @@ def choices() -> list[Choice]:
         Choice(
             "similar keys at any distance", "`LSH(chunk=64, buckets=…, rounds=2)`", "reformer",
             f"a model trained with exact attention copies {once:.2f} of the positions right with 1 round, {often:.2f} "
-            f"with 8",
-            "Reformer",
+            f"with 8", "Reformer",
         ),
         Choice(
-            "all positions of a text of known length, not causal", "`Linformer(length, rank=64)`", "linformer",
-            UNTRIED,
+            "all positions of a text of known length, not causal", "`Linformer(length, rank=64)`", "linformer", UNTRIED,
         ),
         Choice(
             "a state of constant size, causal", "`LinearTransformer()`", "linear-causal",
@@ -209,12 +215,12 @@ def mechanism_table() -> str:
 
 
 def figures() -> dict[str, str]:
-    """Figures as SVG, by their names in the site."""
+    """Figures as SVG, by their paths from docs/."""
     with collecting(lenient=False) as shown:
-        _draw_curves()
-        _draw_duels()
-        _draw_patterns()
-    drawn = zip(("cheaper", "duels", "patterns"), shown, strict=True)
+        for draw in (_draw_curves, _draw_duels, _draw_patterns):
+            draw()
+    shown.append(find_lesson("approximations").markdown()[1]["approximations-1.svg"])
+    drawn = zip(("cheaper", "duels", "patterns", "mechanisms"), shown, strict=True)
     return {f"figures/{name}.svg": one._repr_svg_() for name, one in drawn if isinstance(one, Picture)}
 
 
@@ -252,13 +258,14 @@ def _draw_duels() -> None:
 
 
 def _draw_patterns() -> None:
-    """Draw each pattern over 12 positions: a row for each query, a column for each key."""
-    positions = torch.arange(12)
-    with figure("Which query (row) may look at which key (column)", 8, 6.6, "") as drawn:
-        for axes, text in zip(drawn.subplots(3, 4).flat, PATTERNS.split(";"), strict=True):
-            allowed = as_pattern(text.strip()).allows(positions[:, None], positions)
-            draw_cells(axes, allowed.expand(12, 12).long(), (UNSEEN, LINES[0]), "equal")
-            axes.set_title(text.strip(), fontsize=9, color=INK)
+    """Draw each pattern over 12 positions: a row for each query, a column for each key, a colour for each head."""
+    named = {text.strip(): as_pattern(text.strip()) for text in PATTERNS.split(";")} | MADE
+    with figure("Which query (row) may look at which key (column)", 8, 9.4, "") as drawn:
+        for axes, (name, pattern) in zip(drawn.subplots(5, 5).flat, named.items(), strict=True):
+            allowed = pattern.dense(12, 12).reshape(-1, 12, 12)  # (heads, queries, keys)
+            cells = (allowed * torch.arange(1, len(allowed) + 1)[:, None, None]).sum(0)
+            draw_cells(axes, cells, (UNSEEN, LINES[0], LINES[1]), "equal")
+            axes.set_title(name, fontsize=8.5, color=INK)
 
 
 PARTS = {

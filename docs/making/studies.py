@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from docs.making.rendering import table
 from docs.making.speed import RESULTS
-from docs.making.tables import table
 from regard.arguments import count_of
 from regard_lab.bench import Results
 from regard_lab.bench import report as bench_report
@@ -22,7 +22,7 @@ from regard_lab.training.comparison.measures import Measures
 
 BENCHES, COMPARISONS = ("attention_cpu", "attention_cuda", "mechanisms_cpu"), ("pronouns", "heads", "one_or_eight")
 COUNTED_APART = ("law ", "regard ", "as ")  # counts by law, by command and by machine: many, and in the file
-MOST_COUNTS = 3
+MOST_COUNTS, ATOMS = 3, "atom_maps_cpu/atom_maps.json"
 
 
 def stored(name: str) -> Any:
@@ -147,19 +147,17 @@ def architectures_compared() -> str:
     )
 
 
-def _atoms() -> dict[str, Any]:
-    return stored("atom_maps_cpu/atom_maps.json")
-
-
 def atoms() -> str:
     """A row for each reaction."""
-    rows = [(row["name"], f"``{row['smiles']}``", f"{row['right']} of {row['atoms']}") for row in _atoms()["reactions"]]
+    rows = [
+        (row["name"], f"``{row['smiles']}``", f"{row['right']} of {row['atoms']}") for row in stored(ATOMS)["reactions"]
+    ]
     return table("reaction | written as | product atoms that find their own", rows)
 
 
 def atom_verdict() -> str:
     """The shares, in a paragraph."""
-    found = _atoms()
+    found = stored(ATOMS)
     return (
         "Layer {layer}, head {head}, counted from 0: {head_share:.1%} of {total} product atoms of {count} reactions "
         "give their largest weight to the atom that they came from; with the weights of both directions added, "
@@ -172,7 +170,7 @@ def atom_verdict() -> str:
 
 def atom_windows() -> str:
     """A row for each window: the share of right atoms with it in the layers before the head, or in its own."""
-    found = _atoms()["replaced"]
+    found = stored(ATOMS)["replaced"]
     rows = [("none", *[f"{found['own']:.1%}"] * 3)]
     rows += [(row["window"], *(f"{row[at]:.1%}" for at in ("before", "own_layer", "all"))) for row in found["windows"]]
     return table("window | in the earlier layers | in the head's own layer | in all layers", rows)
@@ -180,14 +178,14 @@ def atom_windows() -> str:
 
 def atom_erased() -> str:
     """The shares without heads or layers, in a paragraph."""
-    found = _atoms()["replaced"]
+    found = stored(ATOMS)["replaced"]
     heads, layers = found["without_head"], found["without_layer"]
     kept = ", ".join(f"{count_of(row['heads'], 'heads')} {row['share']:.1%}" for row in found["heads_kept"])
     return (
-        f"If the same head is removed from all of the layers 0 to {_atoms()['layer'] - 1}, {min(heads[:8]):.1%} (head "
-        f"{heads.index(min(heads[:8]))}) to {max(heads):.1%} of the atoms are right; if all heads of one of these "
-        f"layers are removed, {min(layers):.1%} (layer {layers.index(min(layers))}) to {max(layers):.1%}. With fewer "
-        f"heads left in each of these layers: {kept}."
+        f"If the same head is removed from all of the layers 0 to {stored(ATOMS)['layer'] - 1}, {min(heads[:8]):.1%} "
+        f"(head {heads.index(min(heads[:8]))}) to {max(heads):.1%} of the atoms are right; if all heads of one of "
+        f"these layers are removed, {min(layers):.1%} (layer {layers.index(min(layers))}) to {max(layers):.1%}. With "
+        f"fewer heads left in each of these layers: {kept}."
     )
 
 

@@ -39,14 +39,15 @@ def check_name(name: object, source: str | Path) -> str:
 
 
 @contextmanager
-def open_plain(path: Path) -> Generator[BufferedReader]:
-    """A regular file that is open for reading inside the block; links, folders, pipes and devices are refused."""
+def open_plain(path: Path, *, links: bool = False) -> Generator[BufferedReader]:
+    """A regular file, open for reading in the block; folders, pipes, devices and, unless `links`, links are refused."""
     # O_NONBLOCK: opening a pipe must not wait for its writer. Systems without a flag do not need it.
-    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    names = ("O_NONBLOCK", "O_BINARY", *(() if links else ("O_NOFOLLOW",)))
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in names)
     if "\0" in str(path):
         raise CheckpointError(f"{str(path)[:200]!r} cannot be read: a path holds no NUL")
     try:
-        if path.is_symlink():
+        if not links and path.is_symlink():
             raise CheckpointError(f"{path} is a symbolic link; only regular files are read, so copy its target there")
         with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -56,13 +57,13 @@ def open_plain(path: Path) -> Generator[BufferedReader]:
         raise CheckpointError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
 
 
-def read_bytes(path: Path, limit: int = TEXT_LIMIT) -> bytes:
+def read_bytes(path: Path, limit: int = TEXT_LIMIT, *, links: bool = False) -> bytes:
     """The content of a regular file of at most `limit` bytes."""
-    with open_plain(path) as file:
+    with open_plain(path, links=links) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise CheckpointError(f"{path} has {size} bytes; a file of this kind has at most {limit}")
-        return file.read(limit)
+        return file.read(size)
 
 
 # Writing

@@ -253,6 +253,10 @@ class Convert(Commands):
             "train",
             "Give a trained model fewer key/value heads (pooled), or more (repeated), and report what it saves.",
         ),
+        "latent": (
+            "train",
+            "Factorise the keys and values of a trained language model into latents, and report what it saves.",
+        ),
     }
 
 

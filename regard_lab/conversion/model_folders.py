@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping, Sequence
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 
 from regard.arguments import count_of
 from regard.errors import CheckpointError, UnsupportedError
-from regard.storage.files import TEXT_LIMIT, check_name
+from regard.storage.files import check_name, open_plain, read_bytes
 from regard.storage.sealed_json import parse_json
 from regard.storage.tensors import CODES, DTYPES, HEADER_LIMIT, checked_entries, raw_bytes
 from regard_lab.conversion.layouts import LAYOUTS, FamilyLayout, HeadSizes
@@ -104,15 +102,7 @@ class ModelFolder:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file that another program wrote."""
-    try:
-        if path.stat().st_size > TEXT_LIMIT:
-            raise CheckpointError(
-                f"{path} has {path.stat().st_size} bytes; a file of this kind has at most {TEXT_LIMIT}"
-            )
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    content = parse_json(data, path)
+    content = parse_json(read_bytes(path, links=True), path)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is not a JSON object")
     return content
@@ -188,7 +178,7 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _opened(path) as file:
+        with open_plain(path, links=True) as file:  # the Hugging Face cache consists of links
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > HEADER_LIMIT or 8 + length > size:
@@ -209,7 +199,7 @@ class TensorFile:
         if entry.start == entry.stop:
             return torch.empty(entry.shape, dtype=DTYPES[entry.code])
         data = bytearray(entry.stop - entry.start)
-        with _opened(self.path) as file:
+        with open_plain(self.path, links=True) as file:
             file.seek(self._start + entry.start)
             if file.readinto(data) != len(data):
                 raise CheckpointError(
@@ -256,15 +246,3 @@ class TensorWriter:
     def __exit__(self, error: object, *details: object) -> None:
         self._file.close()
         assert error is not None or not self._missing, sorted(self._missing)[:3]
-
-
-def _opened(path: Path) -> BufferedReader:
-    """Open a regular file, or a link to one, since the Hugging Face cache consists of links."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CheckpointError(f"{path} is not a regular file")
-    return os.fdopen(descriptor, "rb")

@@ -217,7 +217,7 @@ def speed_of_folders(folder: Path, out: Path) -> list[Speed]:
 UPTRAINED_SHARE = 0.05  # of the original training (Ainslie et al. 2023, section 3.1)
 TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, section 3.4)
 NEEDS_TRAINING = (
-    "Pooled heads give other outputs than the heads they were made of: train the model before you rely on its outputs."
+    "Fewer numbers give other outputs than the heads they were made of: train the model before you rely on its outputs."
 )
 
 
@@ -242,6 +242,8 @@ class Losses:
         if self.uptrained is not None:
             share = self.recovered
             back = "" if share is None else f": {share:.0%} of what was lost is back"
+            if share is not None and share < 0:
+                back = ": more than before them; try another learning rate"
             if share is not None and share > 1:
                 back = ": lower than before, since these steps also trained what the first training left"
             remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"
@@ -278,52 +280,38 @@ class Uptrained:
         return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
 
 
-@brief
-@dataclass(frozen=True)
-class UptrainingBudget:
-    """How long to train a converted model: 5 % of the original training, as in the paper of grouped queries.
+def suggested_training(parameters: int, trained_tokens: int | None = None) -> tuple[int, str]:
+    """For how many tokens to train a converted model, and why: 5 % of the original training, as in the paper.
 
-    Args:
-        trained_tokens: of the original training; None if not known, and then 20 tokens for each parameter are assumed.
+    For an original training that is not known, 20 tokens for each parameter are assumed.
 
-    >>> print(UptrainingBudget(1_000_000))
-    1,000,000 tokens: 5% of 20 tokens for each of 1,000,000 parameters, since the original training is not known
+    >>> suggested_training(1_000_000, 2_000_000)
+    (100000, '100,000 tokens: 5% of the original training')
     """
-
-    parameters: int
-    trained_tokens: int | None = None
-
-    @property
-    def tokens(self) -> int:
-        return round(UPTRAINED_SHARE * (self.trained_tokens or TOKENS_PER_PARAMETER * self.parameters))
-
-    def __str__(self) -> str:
-        share = f"{self.tokens:,} tokens: {UPTRAINED_SHARE:.0%} of"
-        if self.trained_tokens is not None:
-            return f"{share} the original training"
-        return (
-            f"{share} {TOKENS_PER_PARAMETER} tokens for each of {self.parameters:,} parameters, since the original "
-            f"training is not known"
-        )
+    tokens = round(UPTRAINED_SHARE * (trained_tokens or TOKENS_PER_PARAMETER * parameters))
+    of = "the original training"
+    if trained_tokens is None:
+        of = f"{TOKENS_PER_PARAMETER} tokens for each of {parameters:,} parameters, since {of} is not known"
+    return tokens, f"{tokens:,} tokens: {UPTRAINED_SHARE:.0%} of {of}"
 
 
 @brief
 @dataclass(frozen=True)
 class ConversionReport:
-    """Everything that was measured of a conversion, with the suggested further training and speeds by context."""
+    """Everything that was measured of a conversion, with the tokens of the original training and speeds by context."""
 
     done: Uptrained
-    budget: UptrainingBudget
+    trained_tokens: int | None = None
     speeds: Sequence[Speed] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         losses, agreement = self.done.losses, self.done.agreement
         trained = None if losses is None or losses.uptrained is None else losses
-        known = self.budget.trained_tokens is not None
+        tokens, _ = self._suggested()
         return {
             "conversion": self.done.report.to_dict(),
-            "budget": {"tokens": self.budget.tokens, "original_training_known": known},
+            "budget": {"tokens": tokens, "original_training_known": self.trained_tokens is not None},
             "predictions": None if agreement is None else agreement.to_dict(),
             "uptrained": None if trained is None else {"loss": trained.uptrained, "steps": trained.steps},
             "decoding": [{**speed._asdict(), "ratio": speed.ratio} for speed in self.speeds],
@@ -335,13 +323,16 @@ class ConversionReport:
         became = f", which is now a model of type {done.became}" if done.became else ""
         heads = ", ".join(f"{name.replace('_', ' ')} {change}" for name, change in done.kv_heads.items())
         parts = [
-            f"# Conversion of key/value heads: {heads}", "",
+            f"# Conversion of keys and values: {heads}", "",
             f"A model of kind {done.kind}{became}, method {done.method}.", "", "```", str(done), "```", "",
             *self._of_predictions(), *self._of_decoding(), *self._of_likeness(),
         ]  # fmt: skip
         if done.method != "repeat":
-            parts += ["## Further training", "", f"Suggested: {self.budget}.", ""]
+            parts += ["## Further training", "", f"Suggested: {self._suggested()[1]}.", ""]
         return "\n".join(parts)
+
+    def _suggested(self) -> tuple[int, str]:
+        return suggested_training(self.done.report.parameters.before, self.trained_tokens)
 
     def _of_predictions(self) -> list[str]:
         agreement, losses = self.done.agreement, self.done.losses

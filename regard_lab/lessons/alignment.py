@@ -116,8 +116,8 @@ output, state = cell(y, start, after.remember(states))
 print(tuple(output.shape))  # one vector, computed from the state and the context
 
 # %% [markdown]
-# One article writes $\operatorname{score}(s_t, h_j)$ and says in the same place that the state $s_{t-1}$ attends. It
-# mixes the two decoders: the first is Luong's, the second Bahdanau's.
+# One article writes $\operatorname{score}(s_t, h_j)$ and says in the same place that the state $s_{t-1}$ attends. This
+# mixes the two decoders: Luong's attends with $s_t$, Bahdanau's with $s_{t-1}$.
 #
 # Luong's paper adds **input feeding**. What a step has computed from its state and its context is also an input of the
 # next step. So the decoder knows what it has read, but one step later than Bahdanau's.
@@ -126,15 +126,39 @@ print(tuple(output.shape))  # one vector, computed from the state and the contex
 # attention picks one word), and *global*, because it covers the whole source. Luong's *local* attention covers a window
 # around one place: `MemoryAttention(score, window=D)`.
 #
+# **Any recurrent cell** can be wrapped so, also your own: a module that is called as `cell(x, state)` and returns the
+# next state. The state may be nested. Then `hidden` says which of its tensors attends.
+
+
+# %%
+class TwoCells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.ModuleList([nn.LSTMCell(12, 16), nn.LSTMCell(16, 16)])
+
+    def forward(self, x, state):  # the state is a list of two pairs
+        states = []
+        for cell, pair in zip(self.cells, state):
+            states.append(cell(x, pair))
+            x = states[-1][0]
+        return states
+
+
+own = LuongCell(TwoCells(), after, memory_dim=16, output_dim=16, hidden_dim=16, hidden=lambda state: state[-1][0])
+zeros = torch.zeros(1, 16)
+output, state = own(y, own.begin([(zeros, zeros), (zeros, zeros)]), after.remember(states))
+print(tuple(output.shape))
+
+# %% [markdown]
 # To see the order, one input word is replaced. The decoders are not trained, so only the step at which their weights
 # change has a meaning, not the words to which they attend.
 
 # %% tags=["folded"]
 rows = [
-    (step, word, "replaced" if step == EDITED else "", *(f"{change[step]:.3f}" for change in moved.values()))
+    (step, word, "yes" if step == EDITED else "", *(f"{change[step]:.3f}" for change in moved.values()))
     for step, word in enumerate(WRITTEN)
 ]
-table("How far the weights of each step move when one word is replaced", ("step", "input", "", *moved), rows)
+table("How far the weights of each step move when one word is replaced", ("step", "input", "replaced", *moved), rows)
 
 # %% [markdown]
 # ## Claims
@@ -188,6 +212,21 @@ holds(
 holds(
     "With input feeding, Luong's context enters the state one step later.",
     first(entered[fed]) == 1, f"{entered[fed][0]:.3f} at step 0, {entered[fed][1]:.3f} at step 1",
+)  # fmt: skip
+own, same = seeded(SEED, TwoCells), seeded(SEED, nn.LSTM, DIM, HIDDEN, 2, batch_first=True)
+own.load_state_dict({f"cells.{name[-1]}.{name[:-3]}": tensor for name, tensor in same.state_dict().items()})
+sizes = {"memory_dim": HIDDEN, "output_dim": HIDDEN, "hidden_dim": HIDDEN, "input_feeding": False}
+first_states = [tuple(normal(SEED + one, 2, 1, HIDDEN)) for one in (3, 4)]
+outputs = [
+    wrapped.sequence(written, wrapped.begin(start), wrapped.attention.remember(read))[0]
+    for wrapped, start in (
+        (seeded(SEED, LuongCell, own, attention(General), hidden=lambda state: state[-1][0], **sizes), first_states),
+        (seeded(SEED, LuongCell, same, attention(General), **sizes), tuple(map(torch.stack, zip(*first_states)))),
+    )
+]
+holds(
+    "Two LSTM cells of your own, wrapped, give what PyTorch's LSTM of two layers gives.",
+    largest(outputs[0] - outputs[1]) < EXACT, f"{len(WRITTEN)} steps, {ROUNDING}",
 )  # fmt: skip
 
 # %% [markdown]

@@ -120,7 +120,7 @@ table(
 )  # fmt: skip
 
 # %% [markdown]
-# A head or a layer that may look at no key returns zeros, which removes it:
+# A head that may look at no key returns zeros. So a head or a layer can be removed by a pattern:
 
 # %% tags=["folded"]
 for without, shares in (

@@ -43,8 +43,8 @@ with figure(
     scale_beside(drawing, image, panels, "weight")
 
 # %% [markdown]
-# Softmax attention of $n$ words computes $n^2$ weights. Five mechanisms avoid them, and each gives up something else.
-# The first three replace the exponential of a score by a product of features:
+# Softmax attention of $n$ words computes $n^2$ weights. Each of five mechanisms avoids this, and each loses something
+# different. The first three replace the exponential of a score by a product of features:
 #
 # $$
 # \exp(q \cdot k) \approx φ(q) \cdot φ(k)
@@ -55,8 +55,8 @@ with figure(
 # - The **linear transformer** has the features $\operatorname{elu}(x) + 1$. Their product is another function, and no
 #   setting brings it closer to softmax.
 # - **LSH attention** (Reformer) computes exact weights for the pairs that share a hash, and none for the others. It
-#   suits attention in which few weights are large. Its queries are its keys, so it is compared with exact attention
-#   whose queries are its keys too.
+#   suits attention in which few weights are large. It uses the same vectors as queries and keys, and is compared with
+#   exact attention that does so too.
 # - **Linformer** mixes $n$ keys and values into $r$ by a matrix. It suits keys that $r$ mixtures can represent.
 
 # %%
@@ -73,8 +73,8 @@ for features in (16, 64, 256, 1024):
 # ## Errors and costs
 #
 # Here 256 words belong to 16 topics; words of a topic have similar vectors. Scores are cosines times 0.5 (flat weights)
-# or 4 (sharp weights). The mixtures of Linformer are learned in a model; here they are means of neighbouring words. An
-# error is relative to the size of the exact output, over 8 seeds.
+# or 4 (sharp weights). A trained Linformer learns its mixtures; here they are means of neighbouring words. Errors are
+# divided by the size of the exact output, and are means over 8 seeds.
 
 # %% tags=["folded"]
 FEATURES, ROUNDS, RANKS = (16, 64, 256, 1024), (1, 2, 4, 8), (4, 16, 64, 256)

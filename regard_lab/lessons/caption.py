@@ -66,7 +66,7 @@ with figure(
 
 # %% [markdown]
 # In each block of the model the patches of the picture attend to each other, then to the words of the caption. The
-# queries come from the picture, the keys and values from the text. Nothing else connects text and picture:
+# queries come from the picture, the keys and values from the text. The caption reaches the picture only here:
 #
 # $$
 # x' = x + \operatorname{softmax}\left(\frac{q_{\text{picture}} k_{\text{words}}^\top}{\sqrt{d}}\right) v_{\text{words}}
@@ -111,9 +111,9 @@ with figure(
 #
 # ## Does the picture show the caption?
 #
-# The model is small: pictures of 12 × 12 pixels with two things each. To find what a picture shows, it is compared with
-# every picture that such captions describe, and the nearest counts. A sixth of the scenes was held out from training.
-# The model can draw them only if it has learned what each word means by itself.
+# The model is small: pictures of 12 × 12 pixels with two things each. To decide what a drawn picture shows, it is
+# compared with the true picture of every possible caption; the nearest one counts. A sixth of the scenes was held out
+# from training. The model can draw them only if it has learned what each word means by itself.
 
 # %% tags=["folded"]
 print(f"{report.figures['parameters']:,} parameters, trained in {report.figures['cpu_seconds']} seconds of CPU time; "

@@ -78,7 +78,7 @@ with figure(
 
 # %% [markdown]
 # Three numbers decide what a layer costs for a text of $n$ words: how many operations it takes, how many of them must
-# wait for each other, and how many layers a word needs to depend on every other word. The Transformer paper gives
+# come one after the other, and after how many layers each word depends on every other word. The Transformer paper gives
 # formulas for layers with $d$ numbers per word:
 #
 # $$
@@ -97,7 +97,7 @@ for n in (1024, 4096):
 
 # %% [markdown]
 # In one layer of self-attention each word depends on every word. With a window, distant words need a stack of layers.
-# In a recurrent network the first word reaches the last through one step for each word:
+# In a recurrent network the first word reaches the last only through a step for each word between them:
 
 # %% tags=["folded"]
 CROSSED = (256, 1024)

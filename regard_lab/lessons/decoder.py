@@ -143,7 +143,7 @@ with torch.no_grad():
     moved = (model(edited) - model(read))[0].norm(dim=-1)
 
 table(
-    f"What the first layer computes for {count} words", ("", "passes, one after the other", "positions"),
+    f"What the first layer computes for {count} words", ("when", "passes, one after the other", "positions"),
     [(name, *counts) for name, counts in passes.items()],
 )  # fmt: skip
 

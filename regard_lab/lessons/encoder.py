@@ -65,7 +65,7 @@ with figure(
     left, right = drawing.subplots(1, 2, width_ratios=(1.0, 1.1))
     for number, (curve, label) in enumerate(((kept, "with residual connections"), (lost, "without"))):
         draw_line(left, range(7), curve, number, label)
-        left.text(1.1, curve[3] + 0.03, label, fontsize=9, color=LINES[number])
+        left.text(2.2, curve[3] + 0.035, label, fontsize=9, color=LINES[number])
     label_axes(left, "How different the words' vectors are", "layers passed", "0: all the same")
     left.set_ylim(0, 1.2 * max(kept))
     lengths = {"embedding": start, **added}
@@ -94,7 +94,7 @@ y = x + block.attention(block.attention_norm(x))
 print(torch.allclose(y + block.feed_forward(block.feed_forward_norm(y)), block(x)))
 
 # %% [markdown]
-# No mask hides any word, so a word at the end changes the vector of the first word. Here the last word is replaced by
+# Nothing is masked, so the last word changes even the vector of the first one. Here the last word is replaced by
 # another one:
 
 # %%

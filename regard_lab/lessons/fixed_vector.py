@@ -87,8 +87,8 @@ with figure(
 # s_t = f(s_{t-1}, y_{t-1}, c) \qquad c = h_n \text{ for every } t
 # $$
 #
-# Its size does not depend on the sentence, so long sentences lose words. With attention the decoder keeps the states of
-# all words. At each word that it writes, it computes new weights for them.
+# This vector has the same size for every sentence, so it cannot hold all words of a long one. With attention the
+# decoder keeps the states of all words. At each word that it writes, it computes new weights for them.
 
 # %%
 for attention in ("none", "bahdanau"):
@@ -104,8 +104,8 @@ for attention in ("none", "bahdanau"):
 # matrix of gradients.) Through a vector of 8 numbers at most 8 pass, whatever the weights are.
 #
 # With attention nearly all pass. The last norm of the Transformer's encoder fixes mean and variance of each word, which
-# leaves 6 of 8 directions per word. Bahdanau's attention can lack one, because a direction with less than
-# $10^{-10}$ of the strongest effect is not counted.
+# leaves 6 of 8 directions per word. Bahdanau's attention sometimes misses one direction, whose effect is below
+# $10^{-10}$ of the strongest and is therefore not counted.
 
 # %% tags=["folded"]
 titles = [MODELS[name] for name in UNTRAINED]

@@ -64,8 +64,8 @@ counts = {"without a cache": found[8][0][2], "with a cache": found[8][1][2]}
 start = len(words)
 with figure(
     "Writing a text word by word", 8.0, 3.3,
-    "Each row is a step, each column a word. Dark: the key and the value of this word are computed in this step. "
-    "Light: they are read from the cache.",
+    "Each row is a step, each column a word. Strong: the key and the value of this word are computed in this step. "
+    "Pale: they are read from the cache.",
 ) as drawing:  # fmt: skip
     for axes, (way, steps) in zip(drawing.subplots(1, 2), counts.items()):
         cells = torch.zeros(WRITTEN, start + WRITTEN - 1)
@@ -106,9 +106,10 @@ with torch.no_grad():
 # %% [markdown]
 # ## What the cache costs
 #
-# For each word the cache keeps $2 \cdot \text{layers} \cdot \text{kv heads} \cdot \text{head dim}$ numbers, and every
-# step reads all of them. With 8 query heads, **grouped-query attention** with 2 key/value heads keeps a quarter of
-# this, **multi-query attention** (1 key/value head) an eighth.
+# For each word the cache keeps a key and a value in every layer and key/value head, $2 \cdot \text{layers} \cdot
+# \text{heads} \cdot \text{size of a head}$ numbers, and every step reads all of them. With 8 query heads,
+# **grouped-query attention** with 2 key/value heads keeps a quarter of this, **multi-query attention** (1 key/value
+# head) an eighth.
 
 # %% tags=["folded"]
 HELD = (64, 128, 256)  # words
@@ -123,13 +124,13 @@ def nbytes(kv_heads, count):
 sizes = {heads: [nbytes(heads, count) for count in HELD] for heads in KINDS}
 table(
     "Bytes of keys and values: 2 layers, dim 64, 8 query heads, float32",
-    ("key/value heads", "", "for each word", *(f"{count} words" for count in HELD)),
+    ("key/value heads", "name", "for each word", *(f"{count} words" for count in HELD)),
     [(n, KINDS[n], f"{held[-1] // HELD[-1]:,}", *(f"{size:,}" for size in held)) for n, held in sizes.items()],
 )
 
 # %% [markdown]
-# Reading the cache takes less time than computing the text again, and the difference grows with the text. A step spends
-# most of its time reading memory, so a smaller cache makes it faster:
+# Reading the cache takes less time than computing the text again, the more so the longer the text is. Most of the time
+# of a step goes into reading memory, so a smaller cache makes it faster:
 
 # %% tags=["folded"]
 LENGTHS, calls = (64, 512, 4096), {}
@@ -153,7 +154,7 @@ for n in KINDS:
 times = milliseconds(calls)
 table(
     "CPU time of one layer (dim 256, 8 heads) for the next word, in milliseconds; measured here, yours will differ",
-    ("", *(f"after {length:,} words" for length in LENGTHS)),
+    ("computed from", *(f"after {length:,} words" for length in LENGTHS)),
     [(way, *(f"{times[way, length]:.2f}" for length in LENGTHS)) for way in dict.fromkeys(way for way, _ in calls)],
 )
 

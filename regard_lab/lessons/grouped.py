@@ -86,7 +86,8 @@ print(torch.allclose(output, with_axis))
 BYTES = 64 * 2**20
 batches = {kv_heads: BYTES // sizes[kv_heads] for kv_heads in NAMES}
 table(
-    f"Texts of {HELD:,} words in one layer (dim 256, float32)", ("kv_heads", "", "cache of a text", "texts in 64 MiB"),
+    f"Texts of {HELD:,} words in one layer (dim 256, float32)",
+    ("kv_heads", "name", "cache of a text", "texts in 64 MiB"),
     [(n, NAMES[n], f"{sizes[n] // 1024:,} KiB", batches[n]) for n in NAMES],
 )  # fmt: skip
 
@@ -124,8 +125,8 @@ table(
 
 # %% [markdown]
 # Trained models show how much quality is lost. Character models with 8 key/value heads were converted by the mean and
-# trained further. In this training the learning rate rises to its peak again and comes down to zero, which makes the
-# original slightly worse too. The loss of quality is the difference from the original before these steps.
+# trained further. The learning rate of this training rises to its peak again, so even the original model becomes
+# slightly worse. The loss of quality is measured against the original before these steps.
 
 # %% tags=["folded"]
 report = read_report("generation")

@@ -80,9 +80,9 @@ with figure(
 # | the sizes of cross-attention “must match” | only heads of q and k must, and the lengths of k and v |
 # | mask after the softmax, or minus infinity before it | the same, unless every visible weight rounds to 0 |
 #
-# “By the square”: the scores become almost 0, so all words get almost the same weight. “All O(n)”: if this were true, 4
-# times the words would cost 4 times as much in every mechanism. “Less efficient”: for long texts a recurrent network
-# needs fewer operations, but each word waits for the one before.
+# Divided “by the square”, scores become almost 0, and all words get almost the same weight. If all mechanisms were
+# “O(n)”, 4 times the words would cost 4 times as much in each; the second table shows what they cost. For long texts a
+# “less efficient” recurrent network needs fewer operations, but each word waits for the one before.
 
 # %% tags=["folded"]
 table(
@@ -99,7 +99,7 @@ table("Operations of a layer with d = 64", ("words n", "self-attention, 1 step",
 
 # %% [markdown]
 # “Small”: eight heads of $d / 8$ numbers have as many parameters, and need as many operations, as one head of $d$.
-# “Must match”: in cross-attention neither the lengths nor the sizes of the two sequences must.
+# “Must match”: in cross-attention the two sequences may have different lengths and different sizes.
 
 # %%
 costs = {}
@@ -113,7 +113,8 @@ output = rg.MultiHeadAttention(dim=32, heads=4, context_dim=48)(x, context=conte
 print("queries", list(x.shape), "context", list(context.shape), "output", list(output.shape))
 
 # %% [markdown]
-# The causal mask after the softmax, and before it: for scores of a head, and for a masked score far above the others.
+# The causal mask can be applied after the softmax or before it. Here are both, first for the scores of a head, then for
+# a masked score that is far above the others:
 
 # %%
 q, k = (one[:, :1] for one in heads[64])  # of one head, (1, 1, 12, 64)
@@ -166,7 +167,8 @@ holds("A recurrent layer needs fewer operations than self-attention for more tha
       fewer == [n for n in STEPS if n > 64], f"d = 64: fewer for {', '.join(map(str, fewer))} words")  # fmt: skip
 steps = {name: [count_steps(name, n, SEED)["steps"] for n in (16, 256)] for name in ("attention", "recurrent")}
 holds("Self-attention computes all words in 1 step; the recurrent layer computes one word in each step.",
-      steps == {"attention": [1, 1], "recurrent": [16, 256]}, f"for 16 and 256 words: {steps}")  # fmt: skip
+      steps == {"attention": [1, 1], "recurrent": [16, 256]},
+      "for 16 and 256 words {attention} and {recurrent} steps".format(**steps))  # fmt: skip
 looks = lambda states, words: rg.attention_detail(states, words, words, want=["weights"]).weights[0, 0]
 states, words = normal(SEED, 1, 1, 3, 8), normal(SEED + 1, 1, 1, 5, 8)  # of a decoder, and of an encoder
 weights, second = looks(states, words), torch.arange(8)[:, None] == 1

@@ -108,8 +108,9 @@ print(rg.attention(q, k, v).flatten().round(decimals=2))
 
 # %% [markdown]
 # The weights of the figure are constructed. A query is the position of the word to be read, a key is the position of
-# its word, a value is the content of its word. With random weights, too, each head passes one mixture of the words. The
-# table counts how many separate facts about 8 words of 4 numbers reach one output: the rank of its gradients.
+# its word, a value is the content of its word. A head with random weights also returns one mixture of the words. How
+# many independent numbers of 8 words, each of 4 numbers, can reach one output? The table counts them, as the rank of
+# the gradients.
 
 
 # %% tags=["folded"]
@@ -137,7 +138,7 @@ table("Separate facts about 8 words", columns, [(heads, DIM // heads, passed[hea
 # %% tags=["folded"]
 report = read_report("one_head")
 eight, lone = report.figures["heads"]
-columns = ("", "parameters", "translated without a mistake", "CPU seconds of training")
+columns = ("model", "parameters", "translated without a mistake", "CPU seconds of training")
 rows = [
     (row["name"], f"{row['parameters']:,}", f"{row['exact_match']:.3f}", f"{row['cpu_seconds']:.0f}")
     for row in (lone, eight)

@@ -85,14 +85,13 @@ table(
 
 # %% [markdown]
 # In the recurrent network the influence of the first word passes through every cell and shrinks in each. In the
-# attention layer it takes one step from any distance. Its size depends on the random vectors of the words, so it does
-# not fall with every doubling of the length. It exceeds 1 where the output depends more on the first word than on the
-# last.
+# attention layer it takes one step from any distance, so it shrinks far less. It also depends on the random vectors of
+# the words: where it is above 1, the output depends more on the first word than on the last.
 #
 # This is why a Transformer is trained faster. In training the target is known, so one call predicts every next word.
-# With two layers in encoder and decoder, such a call takes five attention layers one after the other: two in the
-# encoder, the cross-attention of the first decoder layer, both attentions of the second. (The first self-attention of
-# the decoder runs beside the encoder.) Writing is different: each word is an input of the next step, so every model
+# With two layers in encoder and decoder, five attention layers of such a call wait for each other: two of the encoder,
+# then the cross-attention of the first decoder layer, then both attentions of the second. (The first self-attention of
+# the decoder does not need the encoder.) Writing is different: each word is an input of the next step, so every model
 # writes one word per step.
 
 # %% tags=["folded"]

@@ -75,8 +75,9 @@ table(
 # %% [markdown]
 # **In the encoder** the result is different: in most sentences *it* does not look most at its noun. But in a layer of
 # this encoder each word looks at only two words on each side (`sliding_window(4)`). In the figure the words outside of
-# this window are grey. The noun is inside in fewer than half of the sentences, so a larger share is not possible. Words
-# outside still have an effect, because their neighbours have read them in [the layer below](windows.md).
+# this window are grey. The noun is inside the window in fewer than half of the sentences; that share is the most that a
+# head can reach. Words outside still have an effect, because their neighbours have read them in [the layer
+# below](windows.md).
 
 
 # %% tags=["folded"]
@@ -97,7 +98,7 @@ table(
 
 # %% tags=["folded"]
 table(
-    "Translations", ("", "sentence", "translation", "right pronoun", "pronoun"),
+    "Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"),
     [
         (one["way"], one["source"], one["translation"], one["asked"], one["written"] or "none")
         for one in measured["varied"]
@@ -105,7 +106,7 @@ table(
 )  # fmt: skip
 ceiling = f"at most {measured['right']:.3f}"
 table(
-    "Counted over test sentences", ("quantity", "share", ""),
+    "Counted over test sentences", ("quantity", "share", "compared with"),
     [
         ("cross-attention looks most at the referent", f"{cross['share']:.3f}", ""),
         ("“it” looks most at its noun", f"{measured['agreement']:.3f}",

@@ -44,8 +44,8 @@ with figure(
 
 # %% [markdown]
 # Articles say that one head looks from *it* to its noun, one from a verb to its subject, and one from adjectives to
-# their noun. A picture of one sentence cannot show this: among 72 heads, one nearly always fits by chance. So each head
-# is chosen on some texts and evaluated on others, and compared with three baselines:
+# their noun. A picture of one sentence is no evidence: among 72 heads, one nearly always fits by chance. So each head
+# is chosen on some texts, evaluated on others, and compared with three baselines:
 #
 # - the **fixed offset** that is right most often, such as the previous word,
 # - a **random choice**,
@@ -74,14 +74,14 @@ for name, one in small.items():
 print(report.source, trained.source, sep="\n")
 
 # %% [markdown]
-# A head is right if the right word has the largest weight of all but the word itself. “Weight” is the mean weight on
-# the right words. “From the neighbour” is how often the same head looks at the same key from the neighbouring word,
-# which is not related to it. If this happens as often, the head looks at such keys from any word. So does the English
-# model's head from *mat* to *cat*: it looks at the subject from everywhere. [CLS] and [SEP] mark the ends of a text.
+# A head is right where the right word gets more weight than any other, the looking word itself left out. “Weight” is
+# the mean weight on the right words. “From the neighbour” is a control: how often the same head looks at the same word
+# from a neighbour that is not related to it. If it does so as often, it looks at such words from everywhere. The
+# English model's head from *mat* to *cat* does this. [CLS] and [SEP] mark the ends of a text.
 #
-# In the small models, rules label the links, without a parser; a few of the grammatical links are wrong. In the made
-# sentences the links are known. Larger models that learn for longer show more, among them heads that find what
-# followed the same word earlier (Olsson et al. 2022); the small ones do not.
+# In the texts of the small models, simple rules find the links, and a few of the links are wrong. In the sentences made
+# for the English model all links are known. Larger models that learn for longer have heads that find what followed the
+# same word earlier (Olsson et al. 2022); the small ones have none.
 #
 # ## The sentences of the articles
 
@@ -109,7 +109,8 @@ else:
 # %% [markdown]
 # ## Is the measure right?
 #
-# It must find heads that were made by hand: `q` and `k` of such a head are chosen so that it shows a known relation.
+# To test the measure, heads are made by hand: `q` and `k` are chosen so that the head shows a known relation. The
+# measure must find it.
 
 # %%
 TEXT = """Return the old list of names. The list holds the names that the reader gave to the function, and the function

@@ -49,7 +49,7 @@ most = math.log(len(words))  # entropy of equal weights
 with figure(
     "Weights and gradients with and without division", 7.8, 5.8,
     "Above, each row holds the weights that the last word gives to every word in one head of that size. Without "
-    "division the rows of large heads have one dark cell. Below, means over 48 heads.",
+    "division the rows of large heads have one strong cell. Below, means over 48 heads.",
 ) as drawing:  # fmt: skip
     (first, second), (left, right) = panels = drawing.subplots(2, 2)
     for axes, kind in ((first, "unscaled"), (second, "scaled")):

@@ -42,8 +42,8 @@ SHOWN = {"window": "window", "global": "a global word", "random": "random words"
 
 with figure(
     "Which word looks at which", 7.6, 6.3,
-    "Rows are the words that look, columns the words that they look at. Dark: kept in one layer. Light: reached "
-    "through two layers. White: not reached.",
+    "Rows are the words that look, columns the words that they look at. Strong: kept in one layer. Pale: reached "
+    "through two layers. Blank: not reached.",
 ) as drawing:  # fmt: skip
     for axes, (name, title) in zip(drawing.subplots(2, 3).flat, SHOWN.items()):
         mask, step = masks[name], passes_on(masks[name])
@@ -92,8 +92,8 @@ print([str(block.attention.pattern) for block in LanguageModel(config).blocks])
 # %% [markdown]
 # ## How many pairs, how many layers
 #
-# After two layers, a word depends on another if it looks at a third word that looks at the other. So products of the
-# masks tell how many layers are needed.
+# After two layers, a word depends on another if it looks at a third word that looks at the other. So the product of the
+# mask with itself shows who reaches whom in two layers, and further products in more.
 
 # %% tags=["folded"]
 COUNTED, LAYERED, THESE = (16, 64, 256, 1024), (64, 144, 256), "64, 144 and 256 words"  # square numbers
@@ -145,7 +145,8 @@ table(
 )  # fmt: skip
 
 # %% [markdown]
-# Random words alone never connect all words: nothing ever depends on a word that no other word has drawn.
+# Random words alone never connect all words: if no other word has drawn a word, nothing depends on it, however many
+# layers there are.
 #
 # ## Claims
 

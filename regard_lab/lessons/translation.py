@@ -58,7 +58,7 @@ read = [*SOURCE, "<end>"]
 wrote = ["<begin>", *TARGET[:-1]]
 with figure(
     "What depends on what in a translator", 7.6, 6.8,
-    "Each column is a word that is replaced, each row an output. Dark: the output moves far; grey: it does not move. "
+    "Each column is a word that is replaced, each row an output. Strong: the output moves far; grey: it does not move. "
     "Left of the line are source words, right of it written words.",
 ) as drawing:  # fmt: skip
     panels = drawing.subplots(2, 1, height_ratios=(len(read), len(wrote)))

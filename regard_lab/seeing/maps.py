@@ -13,6 +13,7 @@ import torch
 
 from regard.arguments import a_list, a_string, of_kind, shown, suggest, whole
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.layers import LatentAttention
 from regard.layers.recording import record_attention
 from regard.mechanisms import parse as parse_mechanism
 from regard.reprs import brief
@@ -476,10 +477,10 @@ def _rows_of(
     attention: Any, x: torch.Tensor, options: dict[str, Any], chosen: Sequence[Span], spans: Sequence[Span]
 ) -> torch.Tensor:
     """The weights (heads, chosen words, words) of one layer."""
-    if attention.to_k is None:
+    if isinstance(attention, LatentAttention) or attention.to_k is None:
         raise UnsupportedError(
-            f"{attention.mechanism.declared} compares all queries with each other, so some rows cannot be computed by "
-            f"themselves; give a shorter text"
+            f"{attention.mechanism.declared} compares all queries with each other, or keeps latents, so some rows "
+            f"cannot be computed by themselves; give a shorter text"
         )
     options = {name: value for name, value in options.items() if name in ("pattern", "bias")}
     context, parts = attention.project_context(x), []

@@ -18,10 +18,10 @@ from regard_lab.text.batches import batches_in_order
 from regard_lab.text.pronouns import PronounSentence, pronoun_of, split_of_pair, swap_other, swap_referent
 
 HONESTY = (
-    "These numbers are counted over all sentences, for one head that was chosen on validation sentences and never for "
-    "a single sentence. Attention alone is not an explanation: a model may look at a word without using it, or use a "
-    "word that another layer has already mixed into its neighbours. What a translation depends on is shown by the "
-    "check that replaces a noun by one of another gender and tests whether the pronoun changes with it."
+    "These numbers are counted over all sentences, for one head that was chosen on validation sentences. Attention "
+    "alone is not an explanation: a model may look at a word without using it, or use a word that an earlier layer has "
+    "mixed into its neighbours. Swaps show what a translation depends on: a noun is replaced by one of another gender, "
+    "and the pronoun must change with it."
 )
 
 

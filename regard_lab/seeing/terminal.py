@@ -98,8 +98,8 @@ def terminal_map(
     shades = SHADES if has(_known(encoding), SHADES) else PLAIN_SHADES
     longest = min(LONGEST, width // 3)
     names = [_fitted(row, longest, encoding) for row in rows]
-    margin = max(map(_width, names), default=0)
-    names = [name + " " * (margin - _width(name)) for name in names]
+    margin = max(map(cells_of, names), default=0)
+    names = [name + " " * (margin - cells_of(name)) for name in names]
     at_once = (width - margin - 1) // CELL
     blocks = [
         [
@@ -129,7 +129,7 @@ def _header(columns: Sequence[str], margin: int) -> list[str]:
     lines = []
     for line in range(height):
         letters = (word[line - height] if line >= height - len(word) else " " for word in words)
-        cells = "".join(letter + " " * (CELL - _width(letter)) for letter in letters)
+        cells = "".join(letter + " " * (CELL - cells_of(letter)) for letter in letters)
         lines.append(f"{'':{margin}} {cells}".rstrip(" "))
     return lines
 
@@ -149,7 +149,7 @@ def _fitted(word: str, longest: int, encoding: str) -> str:
     """The printable word in at most `longest` terminal cells, in characters that the encoding has."""
     label = plain(visible(word), encoding)
     kept = longest
-    while _width(shown := plain(shortened(label, kept), encoding)) > longest:
+    while cells_of(shown := plain(shortened(label, kept), encoding)) > longest:
         kept -= 1
     return shown
 
@@ -165,7 +165,7 @@ def _letters(label: str) -> list[str]:
     return letters
 
 
-def _width(text: str) -> int:
+def cells_of(text: str) -> int:
     """The width of a text in terminal cells: 2 for East Asian characters and emoji, 0 for marks."""
     return sum(
         0 if unicodedata.category(character)[0] == "M" else 1 + (unicodedata.east_asian_width(character) in "WF")

@@ -89,7 +89,7 @@ def score_table(name: str, scores: Scores) -> None:
     ]  # fmt: skip
     columns = ("relation", "links", "head", "share", "weight", *BASELINES, "from the neighbour",
                "beyond every baseline")  # fmt: skip
-    table(f"The head of each relation in the {name}, layer.head from 0; shares of the links in texts that score",
+    table(f"The best head of each relation in the {name} (layer.head, from 0), on texts on which it was not chosen",
           columns, rows)  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def received_table(sentences: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
     words = ("The", "cat", "sat", "on", "the", "mat")
     received = {name: dict(zip(words, one["cat"]["received"][1:], strict=False)) for name, one in sentences.items()}
     rows = [(word, *(f"{one[word]:.2f}" for one in received.values())) for word in words]
-    table("'The cat sat on the mat.': mean weight from other words over all heads, as a multiple of uniform",
+    table("“The cat sat on the mat.”: mean weight of each word over all heads (1: all words get the same)",
           ("word", *sentences), rows)  # fmt: skip
     return received
 
@@ -142,18 +142,21 @@ def it_tables(small: Mapping[str, Mapping[str, Any]], it: Mapping[str, Any]) -> 
         for at, ending in enumerate(("tired", "congested"))
     ]  # fmt: skip
     columns = ("model", "ending", "on animal", "on street", "heads that prefer animal")
-    table("'The animal didn't cross the street because it was too ...': weights of “it”, mean over all heads",
+    table("“The animal didn't cross the street because it was too …”: weights of “it”, mean over all heads",
           columns, rows)  # fmt: skip
     head, other = ("{}.{}".format(*one["chosen"]) for one in (it, it["most_right"]))
-    without = (it["untrained"], it["offset"], it["previous"])
+    moved, moved_before, *without = (
+        f"{it[name]:.2f}" for name in ("moved", "moved_untrained", "untrained", "offset", "previous")
+    )
+    far = f"{it['movement']:.3f} ± {it['error']:.3f}"
     table(
         f"“it” in the English model: {it['sentences']:,} sentences, {it['pairs']} pairs of nouns on which no head "
         "was chosen",
-        ("", "head", "trained", "before training", "fixed offset", "previous word"),
+        ("quantity", "head", "trained", "before training", "fixed offset", "previous word"),
         [
-            ("pairs whose balance moves to the right noun", head, it["moved"], it["moved_untrained"], 0, 0),
-            ("how far it moves", head, f"{it['movement']} ± {it['error']}", it["movement_untrained"], 0, 0),
-            ("the right noun gets more than the other", head, it["referent_first"], *without),
-            ("the same, head chosen for it", other, it["most_right"]["referent_first"], *without),
+            ("pairs whose balance moves to the right noun", head, moved, moved_before, 0, 0),
+            ("how far it moves", head, far, f"{it['movement_untrained']:.4f}", 0, 0),
+            ("the right noun gets more than the other", head, f"{it['referent_first']:.2f}", *without),
+            ("the same, head chosen for it", other, f"{it['most_right']['referent_first']:.2f}", *without),
         ],
     )

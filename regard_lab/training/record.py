@@ -7,7 +7,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -268,6 +268,8 @@ class Noticed:
 
 Event = Started | StepDone | StepSkipped | Validated | Saved | Noticed
 Progress = Callable[[Event], None]
+Showing = Callable[[], AbstractContextManager[Progress | None]]
+"""Makes a context that gives a function for the events of a training."""
 
 
 class TrainingClock:

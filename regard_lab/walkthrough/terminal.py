@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.arguments import count_of, of_kind, whole
-from regard.packages import needed
 from regard_lab.seeing.canvas import DARK_SCALE
-from regard_lab.seeing.terminal import visible, visible_text
+from regard_lab.seeing.terminal import cells_of, visible, visible_text
 from regard_lab.text.terminal import printable
 from regard_lab.walkthrough.records import formula_text
 from regard_lab.walkthrough.steps import A_WALK, Axis, Scale, Step, Walk, opening_code
@@ -164,7 +163,7 @@ def lines(walk: Walk, width: int) -> Iterator[Line]:
 
 
 def _ruled(title: str, width: int) -> Line:
-    return [(f"{title} {'─' * (width - places(title) - 1)}", "bold cyan")]
+    return [(f"{title} {'─' * (width - cells_of(title) - 1)}", "bold cyan")]
 
 
 def _opening(walk: Walk, width: int) -> Iterator[Line]:
@@ -202,7 +201,7 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[Line]:
     word = whose(step) if walk.brief else None
     of = "" if word is None else f"; of “{visible(word)}”"
     heading, shape = f"{number:<5}{step.title}", f"   {step.shape}{of}"
-    if places(heading + shape) <= width:
+    if cells_of(heading + shape) <= width:
         yield [(heading, "bold"), (shape, "dim")]
     else:
         yield from ([(heading, "bold")], [(f"  {shape}", "dim")])
@@ -229,12 +228,12 @@ def _table(table: NumberTable, scale: Scale, deepest: float, width: int, decimal
     labelled = table.rows.unit != ""
     less = 4 if width < NARROW else 0
     names = _row_labels(table.rows, LABEL - less) if labelled else [""]
-    margin = max(map(places, names)) + 1 if labelled else 0
+    margin = max(map(cells_of, names)) + 1 if labelled else 0
     values = table.values.tolist()
     least = 4 + decimals if table.values.is_floating_point() else 2
     cell = max(least, *(len(shown(x, decimals)) for row in values for x in row))
     if table.columns.unit == "words":
-        cell = max(cell, min(COLUMN - less, max(places(visible(label)) for label in table.columns.labels)))
+        cell = max(cell, min(COLUMN - less, max(cells_of(visible(label)) for label in table.columns.labels)))
     columns = _columns(table.columns, cell + 1, width - margin)
     if table.title:
         yield [(table.title, "bold")]
@@ -266,7 +265,7 @@ def _label(axis: Axis, column: int | Gap, cell: int) -> Span:
     if isinstance(column, Gap):
         return _gap(column), "dim"
     label = fitted(visible(axis.labels[column]), cell)
-    return " " * (cell + 1 - places(label)) + label, "bold" if column == axis.chosen else "dim"
+    return " " * (cell + 1 - cells_of(label)) + label, "bold" if column == axis.chosen else "dim"
 
 
 def style_of(value: float, largest: float, scale: Scale) -> str:
@@ -331,29 +330,22 @@ def _wrapped(text: str, width: int, style: str) -> Iterator[Line]:
     """The text wrapped into lines; a word longer than a line is cut."""
     line = ""
     for word in text.split():
-        if line and places(f"{line} {word}") > width:
+        if line and cells_of(f"{line} {word}") > width:
             yield [(line, style)]
             line = ""
         line = f"{line} {word}" if line else fitted(word, width)
     yield [(line, style)]
 
 
-def places(text: str) -> int:
-    """The width of a text in terminal cells."""
-    with needed("rich", "the terminal"):
-        from rich.cells import cell_len
-    return cell_len(text)
-
-
 def fitted(text: str, width: int) -> str:
     """The text in at most `width` terminal cells; a text that was cut ends in "…"."""
-    if places(text) <= width:
+    if cells_of(text) <= width:
         return text
     text = text[: 4 * width]  # a letter may be followed by marks of width 0
-    while places(text) >= width:
+    while cells_of(text) >= width:
         text = text[:-1]
     return f"{text}…"
 
 
 def padded(text: str, width: int) -> str:
-    return text + " " * (width - places(text))
+    return text + " " * (width - cells_of(text))

@@ -16,6 +16,7 @@ with needed("transformers", "regard.integrations.transformers", "transformers"):
 from regard.integrations.transformers.attaching import NAME, attach, detach, load_folder
 from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.comparing import AttentionComparison, compare_attention
+from regard.integrations.transformers.latents import latent_cache
 from regard.integrations.transformers.masks import PatternMask, UnreadMaskWarning, regard_mask
 from regard.integrations.transformers.sharing import part_of_batch
 from regard.integrations.transformers.surgery import Replacement, replace_attention
@@ -37,6 +38,7 @@ __all__ = [
     "intervene",
     "replace_attention",
     "compare_attention",
+    "latent_cache",
     "load_folder",
     "part_of_batch",
     "AttentionComparison",

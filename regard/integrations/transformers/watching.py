@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from regard.arguments import a_list, count_of, is_whole, kind_of, shown, suggest, whole
@@ -356,26 +356,23 @@ def observe(
 class _Intervening:
     """Gives the output of each module to a function, and the model what that returns."""
 
-    def __init__(self, model: nn.Module, change: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:
         self.names, self.change = {id(module): name for name, module in model.named_modules()}, change
         self.called = False
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return () if id(module) in self.names else None
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
-        self.called, name = True, self.names[id(module)]
-        changed = self.change(name, output)
-        if not isinstance(changed, torch.Tensor) or changed.shape != output.shape:
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Tensor) -> Tensor:
+        changed, self.called = self.change(name := self.names[id(module)], output), True
+        if not isinstance(changed, Tensor) or changed.shape != output.shape:
             raise ShapeError(f"change returned {shown(changed)} for {name}; it has to return {(*output.shape,)}")
         return changed
 
 
 @contextmanager
-def intervene(model: PreTrainedModel, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Generator[None]:
-    """Let a function replace what the heads of a model return, before they are projected, while the block runs.
-
-    The model itself is left unchanged. Calls of this thread are changed.
+def intervene(model: PreTrainedModel, change: Callable[[str, Tensor], Tensor]) -> Generator[None]:
+    """Let a function replace what heads return, before they are projected, while the block runs in this thread.
 
     Args:
         model: an attached model.
@@ -390,13 +387,11 @@ def intervene(model: PreTrainedModel, change: Callable[[str, torch.Tensor], torc
     >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
     >>> from regard.integrations.transformers import attach
     >>> model = attach(transformers.GPT2Model(config))
-    >>> without_head_1 = lambda name, output: output * torch.tensor([1.0, 0.0])[:, None, None]
-    >>> with intervene(model, without_head_1):
+    >>> with intervene(model, lambda name, output: output * torch.tensor([1.0, 0.0])[:, None, None]):  # without head 1
     ...     output = model(torch.tensor([[1, 2, 3]]))
     """
     _check_model(model)
-    intervening = _Intervening(model, change)
-    with _watching(intervening):
+    with _watching(intervening := _Intervening(model, change)):
         yield
     if not intervening.called:
         raise RegardError(_unseen(model, "intervene"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
-from regard.arguments import is_whole, of_kind, shown, whole
+from regard.arguments import of_kind, shown, whole
 from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.functional import attention, attention_detail
@@ -133,8 +136,11 @@ class OneVector(torch.nn.Module):
         return memory.values[:, 0].expand(-1, queries.shape[1], -1)
 
 
-Recurrent = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-"""The state of torch's cells, (batch, hidden), or layers, (layers, batch, hidden); a pair of these for an LSTM."""
+Recurrent = Any
+"""The state of torch's cells, (batch, hidden), or layers, (layers, batch, hidden); a pair of these for an LSTM.
+
+The state of other cells: tensors (batch, ...), alone or in nested tuples, lists and dicts.
+"""
 
 KNOWN = "nn.GRUCell, nn.LSTMCell, nn.RNNCell, or nn.GRU, nn.LSTM, nn.RNN with batch_first=True"
 
@@ -144,11 +150,11 @@ def checked_cell(cell: object) -> nn.Module:
 
     >>> checked_cell(nn.Linear(4, 4))
     Traceback (most recent call last):
-    regard.errors.ArgumentError: cell is a Linear, which has no input_size; give nn.GRUCell, nn.LSTMCell, nn.RNNCell, or
-    nn.GRU, nn.LSTM, nn.RNN with batch_first=True, or a module with the sizes input_size and hidden_size whose call
-    cell(x, state) returns the next state
+    regard.errors.ArgumentError: cell is a Linear, which cannot be called as cell(x, state); give nn.GRUCell,
+    nn.LSTMCell, nn.RNNCell, or nn.GRU, nn.LSTM, nn.RNN with batch_first=True, or a module whose call cell(x, state)
+    returns the next state
     """
-    own = "a module with the sizes input_size and hidden_size whose call cell(x, state) returns the next state"
+    own = "a module whose call cell(x, state) returns the next state"
     if not isinstance(cell, nn.Module):
         raise ArgumentError(f"cell is {shown(cell)}; give {KNOWN}, or {own}")
     if isinstance(cell, nn.RNNBase):
@@ -156,21 +162,35 @@ def checked_cell(cell: object) -> nn.Module:
             raise ArgumentError(f"{cell} cannot run step by step; it needs batch_first=True and one direction")
         if cell.proj_size:
             raise ArgumentError(f"{cell} projects its states to {cell.proj_size} numbers; make it without proj_size")
-    for name in ("input_size", "hidden_size"):
-        if not is_whole(getattr(cell, name, None)):
-            raise ArgumentError(f"cell is a {type(cell).__name__}, which has no {name}; give {KNOWN}, or {own}")
+    try:
+        inspect.signature(cell.forward).bind("x", "state")
+    except TypeError:
+        kind = type(cell).__name__
+        raise ArgumentError(
+            f"cell is a {kind}, which cannot be called as cell(x, state); give {KNOWN}, or {own}"
+        ) from None
     return cell
 
 
 def check_recurrent(cell: nn.Module, state: Any) -> None:
     """Raise an ArgumentError or a ShapeError unless this is a state of the cell before its first step."""
-    parts = state if isinstance(state, tuple) else (state,)
-    if not 1 <= len(parts) <= 2 or not all(isinstance(part, torch.Tensor) for part in parts):
-        raise ArgumentError(f"the state is {shown(state)}; give a tensor, or a pair of tensors for an LSTM")
-    kind, is_pair = type(cell).__name__, isinstance(state, tuple)
+    parts = tree_leaves(state)
+    if not parts or not all(isinstance(part, torch.Tensor) and part.dim() for part in parts):
+        raise ArgumentError(
+            f"the state is {shown(state)}; give a tensor, a pair of tensors for an LSTM, or for a cell of your own "
+            f"tensors (batch, ...) in tuples, lists and dicts"
+        )
+    kind = type(cell).__name__
+    if not isinstance(cell, nn.RNNCellBase | nn.RNNBase):
+        if len({len(part) for part in parts}) > 1:
+            shapes = _listed(_shapes(state))
+            raise ShapeError(f"the state of {kind} has tensors of shapes {shapes}; their first axis must be the batch")
+        return
+    is_pair = isinstance(state, tuple) and len(state) == 2
     is_lstm = isinstance(cell, nn.LSTMCell | nn.LSTM)
-    if isinstance(cell, nn.RNNCellBase | nn.RNNBase) and is_pair != is_lstm:
-        needs, got = ("a pair (hidden, memory)", "one tensor") if is_lstm else ("one tensor", "a pair")
+    if is_pair != is_lstm or len(parts) != 1 + is_lstm:
+        needs = "a pair (hidden, memory)" if is_lstm else "one tensor"
+        got = "one tensor" if isinstance(state, torch.Tensor) else "a pair" if is_pair else shown(state)
         raise ArgumentError(f"the state of {kind} is {needs}, and {got} was given; give {needs}")
     axes = "(layers, batch, hidden_size)" if isinstance(cell, nn.RNNBase) else "(batch, hidden_size)"
     for part in parts:
@@ -181,17 +201,26 @@ def check_recurrent(cell: nn.Module, state: Any) -> None:
 
 def check_returned(cell: nn.Module, before: Recurrent, after: object) -> None:
     """Raise an ArgumentError unless what a foreign cell returned is a state like the one it was given."""
-    kinds = [state if isinstance(state, tuple) else (state,) for state in (before, after)]
-    shapes = [[tuple(part.shape) if isinstance(part, torch.Tensor) else shown(part) for part in one] for one in kinds]
-    if isinstance(before, tuple) != isinstance(after, tuple) or shapes[0] != shapes[1]:
+    shapes = [_shapes(state) for state in (before, after)]
+    if tree_structure(before) != tree_structure(after) or shapes[0] != shapes[1]:
         raise ArgumentError(
             f"{type(cell).__name__} was given a state of shape {_listed(shapes[0])} and returned {_listed(shapes[1])}; "
             f"cell(x, state) must return the next state alone, of the same shape. Wrap the cell if it returns more"
         )
 
 
+def _shapes(state: object) -> list[Any]:
+    return [tuple(part.shape) if isinstance(part, torch.Tensor) else shown(part) for part in tree_leaves(state)]
+
+
 def _listed(shapes: list[Any]) -> str:
     return " and ".join(map(str, shapes))
+
+
+def _is_plain(state: Recurrent) -> bool:
+    """Is this a tensor (batch, hidden), or a pair of them?"""
+    parts = state if isinstance(state, tuple) else (state,)
+    return len(parts) <= 2 and all(isinstance(part, torch.Tensor) and part.dim() == 2 for part in parts)
 
 
 BEGUN = "the CellState that `begin` or an earlier step returned"
@@ -205,7 +234,7 @@ def advance(cell: nn.Module, x: torch.Tensor, state: Recurrent) -> Recurrent:
 
 
 def top(state: Recurrent) -> torch.Tensor:
-    """The hidden state of the topmost layer, (batch, hidden)."""
+    """The hidden state, (batch, hidden): the state itself, or the first of a pair; of torch's layers the topmost."""
     hidden = state[0] if isinstance(state, tuple) else state
     return hidden[-1] if hidden.dim() == 3 else hidden
 
@@ -213,28 +242,35 @@ def top(state: Recurrent) -> torch.Tensor:
 @brief
 @dataclass(frozen=True)
 class CellState:
-    """The state of an attention cell: the wrapped cell's state, the input to its next step, and the number of steps."""
+    """The state of an attention cell between two steps.
+
+    recurrent: the state of the wrapped cell.
+    fed: what is joined to the input of the next step, (batch, ·); None for nothing.
+    place: the number of steps.
+    batch_axis: the axis of the batch in the tensors of `recurrent`, 1 for torch's layers.
+    """
 
     recurrent: Recurrent
     fed: torch.Tensor | None = None
     place: int = 0
+    batch_axis: int = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self._parts())
+        return sum(part.nbytes for part in tree_leaves((self.recurrent, self.fed)) if part is not None)
 
     def reorder(self, index: torch.Tensor) -> CellState:
         """The state whose batch row i is batch row `index[i]` of this one."""
-        parts = self._parts()
-        index = index.to(parts[0].device)
-        chosen = [part.index_select(-2, index) for part in parts]  # the batch is always the last axis but one
-        fed = None if self.fed is None else chosen.pop()
-        recurrent = (chosen[0], chosen[1]) if isinstance(self.recurrent, tuple) else chosen[0]
-        return CellState(recurrent, fed, self.place)
 
-    def _parts(self) -> list[torch.Tensor]:
-        parts = list(self.recurrent) if isinstance(self.recurrent, tuple) else [self.recurrent]
-        return parts if self.fed is None else [*parts, self.fed]
+        def chosen(part: torch.Tensor, axis: int) -> torch.Tensor:
+            return part.index_select(axis, index.to(part.device))
+
+        recurrent = tree_map(lambda part: chosen(part, self.batch_axis), self.recurrent)
+        return replace(self, recurrent=recurrent, fed=None if self.fed is None else chosen(self.fed, 0))
+
+    def after(self, recurrent: Recurrent, fed: torch.Tensor | None = None, steps: int = 1) -> CellState:
+        """The state after more steps."""
+        return replace(self, recurrent=recurrent, fed=fed, place=self.place + steps)
 
 
 class AttentionCell(nn.Module):
@@ -242,28 +278,49 @@ class AttentionCell(nn.Module):
 
     Args:
         cell: nn.GRUCell, nn.LSTMCell or nn.RNNCell; or nn.GRU, nn.LSTM or nn.RNN with batch_first=True. Its input is x,
-            joined with the vectors that the subclass adds. A module of your own needs the sizes `input_size` and
-            `hidden_size`, and `cell(x, state)` must return the next state, a tensor (batch, hidden_size) or a pair.
+            joined with the vectors that the subclass adds. A module of your own is called as `cell(x, state)` and
+            returns the next state: tensors (batch, ...), alone or in nested tuples, lists and dicts.
         attention: the attention to the memory.
+        hidden: a function of the wrapped cell's state that returns the tensor (batch, hidden_size) which attends and is
+            put out. By default the state itself, or the first of a pair, and of torch's layers the topmost; a state
+            of your own that is neither needs this function.
 
     Raises:
         ArgumentError: a cell that cannot run step by step.
     """
 
-    def __init__(self, cell: nn.Module, attention: MemoryAttention | OneVector) -> None:
+    def __init__(
+        self,
+        cell: nn.Module,
+        attention: MemoryAttention | OneVector,
+        *,
+        hidden: Callable[[Recurrent], torch.Tensor] | None = None,
+    ) -> None:
         super().__init__()
         needs = "a MemoryAttention, made from a score such as Dot() or Additive(...)"
         self.attention = of_kind("attention", attention, (MemoryAttention, OneVector), needs)
         self.cell: nn.Module = checked_cell(cell)
+        self.hidden = top if hidden is None else hidden
+        self.hidden_dim: int | None = getattr(cell, "hidden_size", None)
 
     def begin(self, recurrent: Recurrent) -> CellState:
         """The state before the first step, given the state of the wrapped cell.
 
         Raises:
-            ArgumentError, ShapeError: a state that the wrapped cell does not have.
+            ArgumentError, ShapeError: a state that the wrapped cell does not have, or whose hidden state is not known.
         """
         check_recurrent(self.cell, recurrent)
-        return CellState(recurrent)
+        kind, layered = type(self.cell).__name__, isinstance(self.cell, nn.RNNBase)
+        if self.hidden is top and not (layered or _is_plain(recurrent)):
+            raise ArgumentError(
+                f"the state of {kind} has tensors of shapes {_listed(_shapes(recurrent))}; say which of them attends, "
+                f"as in {type(self).__name__}(..., hidden=lambda state: state[-1][0])"
+            )
+        hidden, size = self.hidden(recurrent), self.hidden_dim
+        if not isinstance(hidden, torch.Tensor) or hidden.dim() != 2 or (size or hidden.shape[1]) != hidden.shape[1]:
+            needs = f"(batch, {size or 'hidden_size'})"
+            raise ShapeError(f"what attends of the state of {kind} has shape {_shapes(hidden)[0]}; it needs {needs}")
+        return CellState(recurrent, batch_axis=int(layered))
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
         """One step: x (batch, x_dim) -> output (batch, output_dim), and the state after it."""
@@ -278,15 +335,21 @@ class AttentionCell(nn.Module):
         return torch.stack(outputs, 1), state
 
     def _advance(self, x: torch.Tensor, recurrent: Recurrent) -> Recurrent:
-        if x.shape[-1] != self.cell.input_size:
+        size = getattr(self.cell, "input_size", x.shape[-1])  # a cell of a user's own need not say it
+        if x.shape[-1] != size:
             raise ShapeError(
-                f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {self.cell.input_size}; "
+                f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {size}; "
                 f"make it with input_size={x.shape[-1]}"
             )
         after = advance(self.cell, x, recurrent)
         if not isinstance(self.cell, nn.RNNCellBase | nn.RNNBase):
             check_returned(self.cell, recurrent, after)
         return after
+
+    @property
+    def _returns_every_hidden(self) -> bool:
+        """Is this one of torch's layers, which computes the hidden states of all steps in one call?"""
+        return isinstance(self.cell, nn.RNNBase) and self.hidden is top
 
     def _attend(self, query: torch.Tensor, memory: Memory, place: int) -> torch.Tensor:
         return self.attention(query[:, None], memory, place)[:, 0]  # (batch, memory_dim)
@@ -314,9 +377,9 @@ class BahdanauCell(AttentionCell):
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
-        context = self._attend(top(state.recurrent), memory, state.place)
+        context = self._attend(self.hidden(state.recurrent), memory, state.place)
         recurrent = self._advance(torch.cat([x, context], -1), state.recurrent)
-        return torch.cat([top(recurrent), context], -1), CellState(recurrent, None, state.place + 1)
+        return torch.cat([self.hidden(recurrent), context], -1), state.after(recurrent)
 
 
 class FixedVectorCell(BahdanauCell):
@@ -327,16 +390,16 @@ class FixedVectorCell(BahdanauCell):
     Source: Learning Phrase Representations using RNN Encoder-Decoder, Cho et al. 2014, section 2.2.
     """
 
-    def __init__(self, cell: nn.Module) -> None:
-        super().__init__(cell, OneVector())
+    def __init__(self, cell: nn.Module, *, hidden: Callable[[Recurrent], torch.Tensor] | None = None) -> None:
+        super().__init__(cell, OneVector(), hidden=hidden)
 
     def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
-        if not isinstance(self.cell, nn.RNNBase):
+        if not self._returns_every_hidden:
             return super().sequence(xs, state, memory)
         contexts = self.attention(xs, memory)  # (batch, length, memory_dim)
         hidden, recurrent = self.cell(torch.cat([xs, contexts], -1), state.recurrent)
-        return torch.cat([hidden, contexts], -1), CellState(recurrent, None, state.place + xs.shape[1])
+        return torch.cat([hidden, contexts], -1), state.after(recurrent, steps=xs.shape[1])
 
 
 class LuongCell(AttentionCell):
@@ -347,10 +410,14 @@ class LuongCell(AttentionCell):
         h~_t = tanh(W_c [c_t; h_t])
 
     Args:
-        cell, attention: as for AttentionCell.
+        cell, attention, hidden: as for AttentionCell.
         memory_dim: size of c_t.
         output_dim: size of h~_t.
+        hidden_dim: size of h_t; by default the `hidden_size` of the cell.
         input_feeding: whether h~_t is joined to the next step's input.
+
+    Raises:
+        ArgumentError: also a cell without `hidden_size`, and no `hidden_dim`.
 
     Source: Effective Approaches to Attention-based Neural Machine Translation, Luong et al. 2015, equation 5;
     input feeding: section 3.3.
@@ -370,35 +437,41 @@ class LuongCell(AttentionCell):
         *,
         memory_dim: int,
         output_dim: int,
+        hidden_dim: int | None = None,
         input_feeding: bool = False,
+        hidden: Callable[[Recurrent], torch.Tensor] | None = None,
     ) -> None:
-        super().__init__(cell, attention)
-        hidden = whole("hidden_size", self.cell.hidden_size, 1)
-        self.combine = nn.Linear(memory_dim + hidden, output_dim, bias=False)
+        super().__init__(cell, attention, hidden=hidden)
+        self.hidden_dim = self.hidden_dim if hidden_dim is None else hidden_dim
+        if self.hidden_dim is None:
+            raise ArgumentError(
+                f"a {type(cell).__name__} has no hidden_size; give hidden_dim, the size of what attends"
+            )
+        self.combine = nn.Linear(memory_dim + whole("hidden_dim", self.hidden_dim, 1), output_dim, bias=False)
         self.input_feeding = input_feeding
 
     def begin(self, recurrent: Recurrent) -> CellState:
-        check_recurrent(self.cell, recurrent)
-        hidden = top(recurrent)
-        return CellState(
-            recurrent, hidden.new_zeros(len(hidden), self.combine.out_features) if self.input_feeding else None
-        )
+        state = super().begin(recurrent)
+        if not self.input_feeding:
+            return state
+        hidden = self.hidden(recurrent)
+        return replace(state, fed=hidden.new_zeros(len(hidden), self.combine.out_features))
 
     def forward(self, x: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
         x = x if state.fed is None else torch.cat([x, state.fed], -1)
         recurrent = self._advance(x, state.recurrent)
-        context = self._attend(top(recurrent), memory, state.place)
-        output = self._attentional(context, top(recurrent))
-        return output, CellState(recurrent, output if self.input_feeding else None, state.place + 1)
+        hidden = self.hidden(recurrent)
+        output = self._attentional(self._attend(hidden, memory, state.place), hidden)
+        return output, state.after(recurrent, output if self.input_feeding else None)
 
     def sequence(self, xs: torch.Tensor, state: CellState, memory: Memory) -> tuple[torch.Tensor, CellState]:
         of_kind("state", state, CellState, BEGUN)
-        if self.input_feeding or not isinstance(self.cell, nn.RNNBase):
+        if self.input_feeding or not self._returns_every_hidden:
             return super().sequence(xs, state, memory)
         hidden, recurrent = self.cell(xs, state.recurrent)  # steps do not depend on the attention of earlier steps
         contexts = self.attention(hidden, memory, state.place)  # (batch, length, memory_dim)
-        return self._attentional(contexts, hidden), CellState(recurrent, None, state.place + xs.shape[1])
+        return self._attentional(contexts, hidden), state.after(recurrent, steps=xs.shape[1])
 
     def _attentional(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.combine(torch.cat([context, hidden], -1)))

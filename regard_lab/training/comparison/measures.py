@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,9 +20,10 @@ from regard_lab.decoding import Translator, evaluate
 from regard_lab.models import LanguageModel
 from regard_lab.models.state import Writer
 from regard_lab.text import Pair, score
-from regard_lab.training import Progress, TrainingResult
+from regard_lab.training import TrainingResult
 from regard_lab.training.recipes.language import LanguageModelTraining
 from regard_lab.training.recipes.translation import TranslationTraining
+from regard_lab.training.record import Showing
 
 LENGTH = 64  # ids of a text, where nothing else is named
 FIRST_ID = 4  # those before it are special
@@ -262,8 +262,6 @@ def with_as_many_numbers(
 
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300, "batch_tokens": 256, "steps": 2}
-Showing = Callable[[], AbstractContextManager[Progress | None]]
-"""Makes a context that gives a function for the events of a training."""
 
 
 def warm_up(task: str) -> None:

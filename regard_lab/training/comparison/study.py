@@ -23,7 +23,6 @@ from regard_lab.training import read_log
 from regard_lab.training.comparison.measures import (
     LENGTH,
     Measures,
-    Showing,
     Spent,
     count_numbers,
     measure_language_model,
@@ -39,6 +38,7 @@ from regard_lab.training.recipes.language import LanguageModelTraining
 from regard_lab.training.recipes.recipe import Requested, Tell, silent
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
+from regard_lab.training.record import Showing
 
 TASKS = ("translation", "language-model")
 TRANSLATORS = ("none", "bahdanau", "luong-general", "transformer")  # compared where none are named

@@ -238,11 +238,6 @@ def fitting_dropout(amount: Amount, budget: TrainingBudget) -> float:
     return 0.0 if often < FEW else 0.1 if often < MANY else 0.3
 
 
-def stack_settings(budget: TrainingBudget, longest: int) -> dict[str, Any]:
-    """A setting of language models and encoders that no size decides: a batch holds four of the longest rows."""
-    return {"batch_tokens": max(budget.batch_tokens, 4 * longest)}
-
-
 def fitting_heads(dim: int, most: int) -> int:
     """The largest number of heads up to `most` that divides `dim` into even parts.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -29,7 +29,7 @@ from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
-from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
+from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.masked_words import EncoderRunConfig
 from regard_lab.training.recipes.recipe import (
     Recipe,
@@ -94,16 +94,15 @@ class ClassifierTraining(Recipe):
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
-        more = stack_settings(requested.budget, self.config.longest) | {"learning_rate": NEW_RATE}
         if self.config.from_run is None:
-            return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
+            return self.choose_stack(amount, requested, self.config.longest, learning_rate=NEW_RATE)
         if requested.size is not None:
             raise ArgumentError(
                 f"--from {self.config.from_run} decides the sizes; leave --size out, or leave out --from"
             )
         fixed = {name: getattr(self.config, name) for name in OF_THE_RUN}
-        more["learning_rate"] = self.Config.learning_rate
-        return choose(STACK, amount, requested.budget, {**fixed, **requested.given}, size=requested.size, more=more)
+        requested = replace(requested, given={**fixed, **requested.given})
+        return self.choose_stack(amount, requested, self.config.longest, learning_rate=self.Config.learning_rate)
 
     def check_early(self, requested: Requested) -> None:
         if self.config.from_run is None:

@@ -28,7 +28,7 @@ from regard_lab.text.vocabularies import SPECIALS, UNKNOWN
 from regard_lab.training.config import setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
-from regard_lab.training.recipes.choosing import STACK, Amount, Choice, choose, stack_settings
+from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.recipe import (
     Recipe,
     Requested,
@@ -91,8 +91,7 @@ class MaskedWordsTraining(Recipe):
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         assert isinstance(self.config, EncoderRunConfig)
-        more = stack_settings(requested.budget, self.config.longest)
-        return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
+        return self.choose_stack(amount, requested, self.config.longest)
 
     def prepare(self, begun: Path | None = None) -> Training:
         train, valid = read_lines_of_text(self.config, self.tell)

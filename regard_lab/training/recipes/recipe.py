@@ -31,7 +31,7 @@ from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.engine import Task
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
-from regard_lab.training.recipes.choosing import SIZES, Amount, Choice, TrainingBudget, remark_on_few
+from regard_lab.training.recipes.choosing import SIZES, STACK, Amount, Choice, TrainingBudget, choose, remark_on_few
 from regard_lab.training.recipes.run_folder import (
     MAY_MOVE,
     SETTINGS_FILE,
@@ -320,6 +320,11 @@ class Recipe(Described, ABC):
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
         return Choice({}, "")
+
+    def choose_stack(self, amount: Amount, requested: Requested, longest: int, **more: Any) -> Choice:
+        """The choice for a model that is one stack of layers, whose batch holds four of the longest rows."""
+        more = {"batch_tokens": max(requested.budget.batch_tokens, 4 * longest), **more}
+        return choose(STACK, amount, requested.budget, requested.given, size=requested.size, more=more)
 
     def settle(self, amount: Amount) -> None:
         """Choose the settings that were not given, once the data are read, and set the seed; report what and why."""

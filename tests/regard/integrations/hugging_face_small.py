@@ -63,6 +63,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "esmc": {"num_key_value_heads": 4}, "bridgetower_vision_model": {"hidden_size": 128},
     "clipseg": {"extract_layers": [0, 1]}, "laguna": {"num_attention_heads_per_layer": None},
     "gemma3n_text": {"intermediate_size": 64},
+    "deepseek_v2": {"num_experts_per_tok": 2}, "mistral4": {"head_dim": 16}, "longcat_flash": {"qk_head_dim": 16},
+    "kimi_linear": {"num_experts": 8, "num_experts_per_token": 2},
+    "bailing_hybrid": {"num_expert_group": 1, "num_experts_per_token": 2},
     "gemma4_assistant": {}, "mistral_large4_text": {"kv_source_layers": None}, "falcon": {"alibi": False},
 }  # fmt: skip
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")

@@ -13,7 +13,6 @@ from regard_lab.conversion.heads import Change, Conversion, Likeness
 from regard_lab.conversion.report import (
     ConversionReport,
     Uptrained,
-    UptrainingBudget,
     agreement,
     agreement_on_task,
     decoder_of_ours,
@@ -100,7 +99,7 @@ def test_bytes_of_real_caches_fall_with_the_heads(tmp_path):
 def test_without_a_text_the_report_says_that_the_model_needs_training(tmp_path):
     done = Conversion("llama", "mean", 8, {"kv_heads": Change(8, 2)}, Change(900, 750), {"token": Change(256, 64)},
                       likeness=(Likeness("layers.0", (0.1, 0.2), (0.1, 0.2)),))  # fmt: skip
-    ConversionReport(Uptrained(done), UptrainingBudget(900)).write(tmp_path / "report")
+    ConversionReport(Uptrained(done)).write(tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
     assert "Not measured: no text was given." in text
     assert "train the model before you rely on its outputs" in text

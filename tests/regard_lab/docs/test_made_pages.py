@@ -18,7 +18,7 @@ from docs.making.docstrings import is_formula, with_latex
 from docs.making.reference import ROOMS, documented
 from docs.making.rendering import with_mathml
 
-MODULES = ("docs.making.docstrings", "docs.making.rendering", "docs.making.site", "docs.making.tables", "page_code")
+MODULES = ("docs.making.docstrings", "docs.making.rendering", "docs.making.site", "page_code")
 TEXT = (  # indented text of docstrings that is no formula: conditions in words, and small tables
     "i may look at j  if",
     "bfloat16  |x| / 256",
@@ -26,6 +26,7 @@ TEXT = (  # indented text of docstrings that is no formula: conditions in words,
     "warm-up (step <= w)",
     "fewer   new head j",
     "output  L max|v|",
+    "expanded    keys and values",
 )
 
 

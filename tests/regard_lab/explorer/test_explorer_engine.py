@@ -413,6 +413,7 @@ def test_models_that_a_page_cannot_compute_are_named_with_the_reason():
     for model, says in (
         (RecurrentTranslator(RecurrentTranslator.Config(vocab_size=300, dim=16)), "RecurrentTranslator"),
         (LanguageModel(LanguageModel.Config(mechanism="linear_transformer", **sizes)), "linear_transformer"),
+        (LanguageModel(LanguageModel.Config(latent_dim=4, **sizes)), "this model has latents"),
         (
             TranslationTransformer(
                 TranslationTransformer.Config(encoder_mechanism="linformer(length=8, rank=4)", **sizes)

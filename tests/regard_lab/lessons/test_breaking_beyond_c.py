@@ -16,13 +16,14 @@ def test_transfer(monkeypatch):
     )
     anew = ("encoder.changed(", "TextEncoder(TextEncoder.Config(vocab_size=2000, dim=64, layers=2)).changed(")
     for one in changed_report(monkeypatch, "transfer")["records"]:
-        one["transfer"] = one["scratch"] + (0.1 if one["labels"] == 100 else 0.0)
+        one["transfer"] = one["scratch"] + (0.1 if one["labels"] <= 100 else 0.0)
         one["commonest"] = 0.4
     for one in changed_report(monkeypatch, "english")["transfer"]["records"]:
-        one["english"] = 0.99
+        one["english"] = 0.99 if one["labels"] > 20 else 0.01
     assert starting(
-        failing("transfer", anew), "The classifier takes over", "With 300 labels the encoder",
-        "With 300 labels it makes less", "With 100 labels", "All models are right", "With 300 labels our encoder",
+        failing("transfer", anew), "The classifier takes over", "With 300 labels the encoder", "With 500 labels the",
+        "With 300 labels it makes less", "With 100 labels", "With 20 labels it is better", "From 100 labels on",
+        "With 300 labels our encoder", "With 500 labels our", "With 20 labels our encoder",
     )  # fmt: skip
 
 

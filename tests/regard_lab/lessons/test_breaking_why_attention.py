@@ -103,13 +103,13 @@ def test_alignment(monkeypatch):
         return torch.cat([recurrent, context], -1), CellState(recurrent, None, state.place + 1)
 
     def attend_before(self, x, state, memory):
-        context = self._attend(top(state.recurrent), memory, state.place)
+        context = self._attend(self.hidden(state.recurrent), memory, state.place)
         recurrent = self._advance(x if state.fed is None else torch.cat([x, state.fed], -1), state.recurrent)
-        return self._attentional(context, recurrent), CellState(recurrent, state.fed, state.place + 1)
+        return self._attentional(context, self.hidden(recurrent)), CellState(recurrent, state.fed, state.place + 1)
 
     monkeypatch.setattr(BahdanauCell, "forward", attend_after)
     monkeypatch.setattr(LuongCell, "forward", attend_before)
     assert starting(
         failing("alignment"), "Both cells compute", "Bahdanau's weights are computed", "Luong's weights are computed",
-        "Bahdanau's context enters", "With input feeding",
+        "Bahdanau's context enters", "With input feeding", "Two LSTM cells",
     )  # fmt: skip

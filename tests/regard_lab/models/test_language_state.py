@@ -10,7 +10,7 @@ from language_models import KINDS, SIZES, language_model, lossless_caches
 
 import regard as rg
 from regard.core.tensors import Stored
-from regard.layers import multi_head
+from regard.layers import attending
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text.batches import pad
 
@@ -134,13 +134,13 @@ LONG = {
 def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatch):
     model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
     read: list[int] = []  # keys that are handed to attention, layer by layer
-    plain = multi_head.attention
+    plain = attending.attention
 
     def counting(q, k, v, **rest):
         read.append(k.numbers.shape[2] if isinstance(k, Stored) else k.shape[2])
         return plain(q, k, v, **rest)
 
-    monkeypatch.setattr(multi_head, "attention", counting)
+    monkeypatch.setattr(attending, "attention", counting)
     found = []
     for length in (100, 20_000):
         state = model.start(torch.randint(1, 23, (1, length)))

@@ -158,7 +158,7 @@ def test_a_reordered_state_holds_the_chosen_rows(kind):
     cell = LuongCell(new_cell(kind, X + OUT), MemoryAttention(Dot()), memory_dim=H, output_dim=OUT, input_feeding=True)
     shape = (2, 5, H) if kind.startswith("2") else (5, H)
     h, c, fed = torch.randn(shape), torch.randn(shape), torch.randn(5, OUT)
-    state = CellState((h, c) if "lstm" in kind else h, fed, place=3)
+    state = CellState((h, c) if "lstm" in kind else h, fed, place=3, batch_axis=int(kind.startswith("2")))
     index = torch.tensor([4, 0, 0])
     found = state.reorder(index)
     parts = found.recurrent if "lstm" in kind else (found.recurrent,)
@@ -202,12 +202,144 @@ def test_a_cell_of_a_users_own_is_wrapped_if_it_is_called_as_those_of_torch_are(
     torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
 
 
+class Stack(nn.Module):
+    """Two LSTM cells, one above the other, as a user writes them: a nested state, and no sizes."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.cells = nn.ModuleList([nn.LSTMCell(size, H), nn.LSTMCell(H, H)])
+
+    def forward(self, x, state):
+        after = []
+        for cell, (h, c) in zip(self.cells, state["layers"], strict=True):
+            x, c = cell(x, (h, c))
+            after.append((x, c))
+        return {"layers": after, "steps": [state["steps"][0] + 1]}
+
+    def as_lstm(self, size):
+        """torch's two layers with the same weights."""
+        layers = nn.LSTM(size, H, 2, batch_first=True).double()
+        layers.load_state_dict(
+            {f"{name}_l{at}": tensor for at, cell in enumerate(self.cells) for name, tensor in cell.named_parameters()}
+        )
+        return layers
+
+
+def topmost(state):
+    return state["layers"][-1][0]
+
+
+def nested(h, c):
+    """The state of `Stack` that equals (h, c) of torch's layers."""
+    return {"layers": list(zip(h, c, strict=True)), "steps": [torch.zeros(h.shape[1], 2, 3)]}
+
+
+def wrapped(kind, cell, attention, **more):
+    """A cell of each kind, with the same weights for every `cell`."""
+    torch.manual_seed(1)
+    if kind == "bahdanau":
+        return BahdanauCell(cell, attention, **more)
+    if kind == "fixed":
+        return FixedVectorCell(cell, **more)
+    sizes = {"memory_dim": M, "output_dim": OUT, "input_feeding": kind == "luong, fed"}
+    return LuongCell(cell, attention, **sizes, **({"hidden_dim": H, **more} if more else {})).double()
+
+
+@pytest.mark.parametrize("kind", ["bahdanau", "luong", "luong, fed", "fixed"])
+def test_a_cell_with_a_nested_state_and_no_sizes_equals_the_layers_of_torch(kind):
+    size = X + {"luong": 0, "luong, fed": OUT}.get(kind, M)
+    own, attention = Stack(size).double(), attended()
+    xs = torch.randn(3, 6, X, dtype=torch.float64, requires_grad=True)
+    states = torch.randn(3, 1 if kind == "fixed" else LENGTH, M, dtype=torch.float64)
+    h, c = torch.randn(2, 2, 3, H, dtype=torch.float64)
+    results = []
+    for cell, start, more in ((own, nested(h, c), {"hidden": topmost}), (own.as_lstm(size), (h, c), {})):
+        cell = wrapped(kind, cell, attention, **more)
+        memory = cell.attention.remember(states)
+        begun = cell.begin(start)
+        _, state = cell.sequence(xs[:, :4], begun, memory)
+        index = torch.tensor([2, 0, 0, 1])  # as a beam search does
+        output, state = cell.sequence(xs[index, 4:], state.reorder(index), memory.reorder(index))
+        assert (begun.place, state.place) == (0, 6)
+        results.append([output, cell.hidden(state.recurrent), *torch.autograd.grad(output.square().sum(), xs)])
+        if more:
+            assert torch.equal(state.recurrent["steps"][0], torch.full((4, 2, 3), 6.0))
+            assert state.nbytes == 4 * (4 * H * 8 + 2 * 3 * 4 + OUT * 8 * (kind == "luong, fed"))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_another_part_of_the_state_of_torchs_layers_may_attend():
+    """`hidden` holds for `sequence` too, which computes all steps of torch's layers at once by default."""
+    attention, (xs, states) = attended(), given()
+    cell = LuongCell(new_cell("2 lstm", X), attention, memory_dim=M, output_dim=OUT, hidden=lambda state: state[1][0])
+    cell, (start, at) = cell.double(), first_state("2 lstm")
+    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
+    loop, W, learned = Cell(cell.cell), numbers(cell)["combine.weight"], numbers(attention.learned)
+    for t, x in enumerate(xs[0].numpy()):
+        at = loop.step(x, at)
+        h = at[0][1]  # the memory of the first layer
+        c = context(additive, learned, h, states[0].numpy())
+        np.testing.assert_allclose(found[0, t].detach(), np.tanh(W @ np.concatenate([c, h])), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "words"),
+    [
+        (
+            nested(*torch.zeros(2, 2, 3, H)),
+            ArgumentError,
+            r"say which of them attends, as in BahdanauCell\(..., hidden",
+        ),
+        (torch.zeros(3, 4, H), ArgumentError, r"shapes \(3, 4, 7\); say which of them attends"),
+        (
+            [torch.zeros(3, H), torch.zeros(4, H)],
+            ShapeError,
+            r"\(3, 7\) and \(4, 7\); their first axis must be the batch",
+        ),
+        ({"h": None}, ArgumentError, "tensors .batch, .... in tuples, lists and dicts"),
+        ({}, ArgumentError, "give a tensor"),
+        (torch.tensor(1.0), ArgumentError, "give a tensor"),
+    ],
+)
+def test_a_nested_state_needs_a_batch_and_a_tensor_that_attends(state, error, words):
+    with pytest.raises(error, match=words):
+        BahdanauCell(Stack(X + M), attended()).begin(state)
+
+
+def test_what_attends_has_the_size_that_was_given():
+    with pytest.raises(ArgumentError, match="a Stack has no hidden_size; give hidden_dim"):
+        LuongCell(Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden=topmost)
+    cell = LuongCell(Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden_dim=H + 1, hidden=topmost)
+    with pytest.raises(ShapeError, match=r"has shape \(3, 7\); it needs \(batch, 8\)"):
+        cell.begin(nested(*torch.zeros(2, 2, 3, H)))
+    with pytest.raises(ShapeError, match=r"has shape \(3, 2, 3\); it needs \(batch, hidden_size\)"):
+        BahdanauCell(Stack(X + M), attended(), hidden=lambda state: state["steps"][0]).begin(
+            nested(*torch.zeros(2, 2, 3, H))
+        )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [lambda state: {**state, "steps": tuple(state["steps"])}, lambda state: {**state, "steps": [torch.zeros(3, 2)]}],
+)
+def test_a_cell_that_changes_the_form_of_its_state_is_refused(changed):
+    class Changing(Stack):
+        def forward(self, x, state):
+            return changed(super().forward(x, state))
+
+    cell = BahdanauCell(Changing(X + M).double(), attended(), hidden=topmost)
+    memory = cell.attention.remember(torch.zeros(3, LENGTH, M).double())
+    with pytest.raises(ArgumentError, match=r"Changing was given a state of shape .* must return the next state alone"):
+        cell(torch.zeros(3, X).double(), cell.begin(nested(*torch.zeros(2, 2, 3, H).double())), memory)
+
+
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
         (nn.LSTMCell, "cell is <class .*LSTMCell'>; give nn.GRUCell"),
         (None, "cell is None; give nn.GRUCell"),
-        (nn.Linear(X, H), "cell is a Linear, which has no input_size"),
+        (nn.Linear(X, H), r"cell is a Linear, which cannot be called as cell\(x, state\)"),
         (nn.LSTM(X, H, batch_first=True, proj_size=2), "make it without proj_size"),
         (nn.GRU(X, H), "needs batch_first=True"),
         (nn.GRU(X, H, batch_first=True, bidirectional=True), "one direction"),
