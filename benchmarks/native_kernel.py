@@ -1,11 +1,11 @@
 """Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, options, an int8
-cache, and two threads.
+cache, latents, and two threads.
 
-python benchmarks/native_kernel.py
+python benchmarks/native_kernel.py [--rows PART ...]
 
 Times are CPU seconds on one thread, measured in turns in one process; a row shows medians over the rounds. The kernel
 is compared with the reference backend in float64 before anything is timed. Rows against "plain native" compare options
-with the same call without them. Writes a report into results/.
+with the same call without them. Writes a report into results/; with `--rows` rows are printed alone.
 """
 
 import math
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 
 import regard as rg
 from benchmarks.report import RESULTS, heading
+from benchmarks.report import options as arguments
 from regard import patterns as p
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
@@ -97,6 +98,25 @@ def decoding() -> Duel:
 
     name = "one query of 8 heads over 16k keys of 2 heads, from an int8 cache"
     return Duel(name, "native from float32", 1.3, in_turns(whole), in_turns(wide))
+
+
+def latents() -> list[Duel]:
+    """One query of 16 heads over 8,192 latents of 512 numbers with 64 rotary ones, as in DeepSeek-V3; in turns."""
+    q, weights = torch.randn(1, 16, 1, 576), torch.randn(16, 8192)
+    every = [torch.randn(1, 1, 8192, 576) for _ in range(12)]
+    room = torch.empty_like(every[0])
+
+    def in_turns(call: Callable[[torch.Tensor], object]) -> Run:
+        turns = cycle(every)
+        return lambda: call(next(turns))
+
+    ours = in_turns(lambda x: attend(q, x, x[..., :512], pattern="causal", scale=192**-0.5))
+    products = in_turns(lambda x: (q[0, :, 0] @ x[0, 0].T, weights @ x[0, 0, :, :512]))
+    name = "one query of 16 heads over 8,192 latents of 576"
+    return [
+        Duel(name, "a copy of the latents", 1 / 1.3, ours, in_turns(room.copy_)),
+        Duel(name, "its two products by torch.matmul", 1.0, ours, products),
+    ]
 
 
 def options() -> list[Duel]:
@@ -188,15 +208,21 @@ def line(row: Duel) -> tuple[str, ...]:
 
 
 def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--rows", nargs="*", default=[], help="parts of names of rows")
+    parts = parser.parse_args().rows
     torch.set_num_threads(1)
     torch.manual_seed(0)
     library = load()
     assert not isinstance(library, str), library
     check()
     began, lines = os.getloadavg()[0], []
-    for row in [*small(), padded(), decoding(), *options()]:
-        lines.append(line(row))
-        print(lines[-1], flush=True)
+    for row in [*small(), padded(), decoding(), *latents(), *options()]:
+        if not parts or any(part in row.work for part in parts):
+            lines.append(line(row))
+            print(lines[-1], flush=True)
+    if parts:
+        return
     about = (
         f": {processor()}, kernel for {library.instructions}, float32 and head_dim 64 where a row says nothing else. "
         f"CPU time on one thread in turns; load of the machine {began:.1f} at the beginning and "

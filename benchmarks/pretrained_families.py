@@ -1,13 +1,13 @@
 """Compares models of transformers' families through regard with their own attention, and writes the table of families.
 
 python benchmarks/pretrained_families.py [NAME ...]
-python benchmarks/pretrained_families.py --every [I/N]
+python benchmarks/pretrained_families.py --every [I/N | TYPE ...]
 
 The models are tiny, random and made from configs (hugging_face_families.py in tests/regard/integrations);
 what is compared is in hugging_face_checks.py there. Writes results/pretrained_families_cpu/, of which the page of
 families in the documentation is made. With names, only these families are compared and nothing is written.
-With --every, each architecture that transformers can build small is compared, which takes minutes; a part of them is
-added to what the report has. See tests/regard/integrations/hugging_face_sweep.py.
+With --every, each architecture that transformers can build small is compared, which takes minutes; a part of them, or
+those of some types, are added to what the report has. See tests/regard/integrations/hugging_face_sweep.py.
 """
 
 import json
@@ -50,17 +50,18 @@ def main(names: list[str]) -> int:
     return int(bool(faults))
 
 
-def every(part: int, parts: int) -> int:
-    """Compare a part of all architectures; the exit code is 1 if one is wrong."""
+def every(chosen: list[str]) -> int:
+    """Compare all architectures, a part of them, or these types; the exit code is 1 if one is wrong."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity(50)
     known = sweep.architectures()
     rows, wrong = {}, 0
-    for kind in known[part - 1 :: parts]:
+    part, _, parts = (chosen or ["1/1"])[0].partition("/")
+    for kind in known[int(part) - 1 :: int(parts)] if parts else chosen:
         rows[kind] = sweep.row(kind)
         wrong += rows[kind]["status"] == sweep.WRONG
         print(f"{kind}: {rows[kind]['status']}", flush=True)
-    rows = (sweep.committed() if parts > 1 and sweep.REPORT.exists() else {}) | rows
+    rows = (sweep.committed() if chosen and sweep.REPORT.exists() else {}) | rows
     listed = [rows[kind] for kind in known if kind in rows]
     write(sweep.REPORT, {**described("python benchmarks/pretrained_families.py --every"), "architectures": listed})
     return int(bool(wrong))
@@ -85,6 +86,5 @@ def write(path: Path, report: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--every"]:
-        part, _, parts = (sys.argv[2] if len(sys.argv) > 2 else "1/1").partition("/")
-        sys.exit(every(int(part), int(parts)))
+        sys.exit(every(sys.argv[2:]))
     sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,8 @@
 
 python benchmarks/pretrained_speed.py [--rows NAME ...]
 
-Random models of 8 layers: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Times are medians of CPU seconds
+Random models of 8 layers: dim 512, 8 query heads over 2, head_dim 64, windows of 256. Latent attention is that of
+DeepSeek-V3 in one layer: dim 1,024, 16 heads, latents of 512 and rotary keys of 64. Times are medians of CPU seconds
 on one thread, measured in turns, and outputs are compared. Decoding is timed for each token with a cache that is
 already filled. The report in results/ is written after each row; `--rows` measures some rows again.
 """
@@ -21,7 +22,7 @@ import torch
 import transformers as tf
 
 from benchmarks.report import RESULTS, heading, options, write
-from regard.integrations.transformers import observe
+from regard.integrations.transformers import attach, latent_cache, observe
 from regard_lab.bench.measuring import Pace, take_turns
 from regard_lab.bench.report import markdown_table, seconds
 
@@ -52,6 +53,14 @@ def modern_bert() -> Any:
 def gemma2() -> Any:
     scores = {"sliding_window": WINDOW, "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 64}
     return tf.Gemma2Model(tf.Gemma2Config(**BASE, **GROUPED, **scores))
+
+
+def deepseek() -> Any:
+    sizes: dict[str, Any] = {
+        "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 256,
+        "num_hidden_layers": 1, "first_k_dense_replace": 1, "q_lora_rank": None, "pad_token_id": 0,
+    }  # fmt: skip
+    return attach(tf.DeepseekV3Model(tf.DeepseekV3Config(**{**BASE, **sizes})).eval())
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,9 @@ TIMED = [
         Timed(f"decoding, padded batch of 4, {n:,}", llama, "decode", n, 0.97, batch=4, padded=True)
         for n in (2048, 8192, 16384)
     ),
+    Timed("latent step, latent_cache, 4,096", deepseek, "decode", 4096, 40.0),
+    Timed("latent step, the model's own cache, 4,096", deepseek, "decode", 4096),
+    Timed("latent prompt, 2,048", deepseek, "forward", 2048, 1.0),
     Timed("observing the entropy of all layers", mistral, "observe", 2048, 1 / 1.4, other="plain"),
 ]
 
@@ -144,7 +156,7 @@ def train(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
 
 
 def decode(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
-    caches = {name: filled(row, model) for name in ("regard", row.other)}
+    caches = {name: filled(row, model, name) for name in ("regard", row.other)}
     places = dict.fromkeys(caches, row.length)
 
     def run(name: str) -> torch.Tensor:
@@ -161,16 +173,22 @@ def decode(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
     return run
 
 
-def filled(row: Timed, model: Any) -> Any:
+def filled(row: Timed, model: Any, name: str) -> Any:
     """A cache of `length` positions, and room for those that are decoded."""
-    if "static" in row.name:
+    if name == "regard" and "latent_cache" in row.name:
+        cache = latent_cache(model)
+    elif "static" in row.name:
         cache = tf.StaticCache(config=model.config, max_cache_len=row.length + 64)
     else:
         cache = tf.DynamicCache(config=model.config) if "sliding" in row.name else tf.DynamicCache()
     generator = torch.Generator().manual_seed(0)
     for layer in range(model.config.num_hidden_layers):
-        keys = torch.randn(row.batch, 2, row.length, 64, generator=generator)
-        cache.update(keys, keys.flip(2), layer)
+        if row.model is deepseek:
+            pair = (torch.randn(row.batch, 1, row.length, dim, generator=generator) for dim in (512, 64))
+        else:
+            keys = torch.randn(row.batch, 2, row.length, 64, generator=generator)
+            pair = keys, keys.flip(2)
+        cache.update(*pair, layer)
     return cache
 
 

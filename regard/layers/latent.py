@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, one_of, real, shown, whole, yes_or_no
+from regard.arguments import a_string, count_of, of_kind, one_of, real, shown, whole, yes_or_no
 from regard.bias import Bias
 from regard.core.backend import Cost
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
@@ -68,16 +68,17 @@ class FormPlan:
 class LatentAttention(AttentionLayer):
     """Self-attention whose keys and values are computed from one latent vector for each token.
 
-        c_j = norm(x_j Wc),  r_j = rotate(x_j Wr),  k_hj = [U_h c_j ; r_j],  v_hj = W_h c_j
+        c_j = norm(x_j W_c),  r_j = rotate(x_j W_r)
+        k_hj = [U_h c_j ; r_j],  v_hj = W_h c_j
 
     A cache holds c and r alone: latent_dim + rope_dim numbers for each token, whatever the number of heads. The layer
-    has two forms, which are equal except for rounding:
+    has two forms, which are equal except for rounding. Expanded, keys and values of all heads are computed. Absorbed,
+    queries are projected to latents, and means of latents to values:
 
-        expanded    keys and values of all heads are computed, then attention as usual
-        absorbed    q_h · k_hj = (U_hᵀ q_h) · c_j + q_rotated · r_j, so queries are projected to latents, and
-                    attention has one key/value head, whose values are the first numbers of its keys; the output of
-                    head h is W_h times its mean of latents
+        q_h · k_hj = (U_hᵀ q_h) · c_j + q_rotated · r_j
+        Σ_j w_hj v_hj = W_h Σ_j w_hj c_j
 
+    So attention has one key/value head, whose values are the first numbers of its keys.
     A call with few queries and many keys is cheaper absorbed, one with as many queries as keys expanded.
 
     Args:
@@ -225,7 +226,8 @@ class LatentAttention(AttentionLayer):
         """
         batch, q_len = whole("batch", batch, 0), whole("q_len", q_len, 0)
         held = whole("held", q_len if held is None else held, q_len)
-        size = (self.to_v.weight.dtype if dtype is None else dtype).itemsize
+        dtype = self.to_v.weight.dtype if dtype is None else of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
+        size = dtype.itemsize
         heads, latent, rope, key, value = self.heads, self.latent_dim, self.rope_dim, self.head_dim, self.value_dim
         reached = len(self.pattern.keys(held - q_len, held - 1, held)) if q_len else 0
         pairs, rows = batch * heads * q_len * reached, batch * heads * q_len

@@ -230,6 +230,7 @@ class TopLevel(Commands):
             "evaluate",
             "Measure which lens finds the words that a trained translator uses; swapped words verify which these are.",
         ),
+        "heads": ("heads", "Measure which heads of a model matter: what it loses when one of them is replaced."),
         "bench": (
             "bench", "Compare the speed of regard with other installed libraries; results are checked before timing."
         ),
@@ -251,6 +252,10 @@ class Convert(Commands):
         "kv-heads": (
             "train",
             "Give a trained model fewer key/value heads (pooled), or more (repeated), and report what it saves.",
+        ),
+        "latent": (
+            "train",
+            "Factorise the keys and values of a trained language model into latents, and report what it saves.",
         ),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import wraps
 from pathlib import Path
@@ -79,7 +79,9 @@ def check_search(normalisation: str, beam: int) -> None:
 
 
 def with_settings(
-    config: type[DataclassInstance], variants: Mapping[str, Mapping[str, Any]] | None = None
+    config: type[DataclassInstance],
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
+    without: Collection[str] = (),
 ) -> Callable[..., Any]:
     """Give a command the settings of a Config as options, in the place of its parameter `given`.
 
@@ -88,8 +90,9 @@ def with_settings(
     Args:
         config: a frozen dataclass whose fields are made by `setting`, with a sentence for each in its docstring.
         variants: defaults that differ from the Config's, by the words for where.
+        without: names of settings that this command does not have.
     """
-    settings = {field.name: field for field in fields_in_order(config)}
+    settings = {field.name: field for field in fields_in_order(config) if field.name not in without}
     kinds = get_type_hints(config)
     options = {name: option(config, field, kinds[name], variants or {}) for name, field in settings.items()}
 

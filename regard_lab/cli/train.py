@@ -1,4 +1,4 @@
-"""`regard train ...`, `average`, `compare` and `convert kv-heads`: what trains or changes a model, and its progress."""
+"""`regard train ...`, `average`, `compare` and `convert ...`: what trains or changes a model, and its progress."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from regard.arguments import count_of
 from regard_lab.cli.console import StoppedError, duration, has_terminal, keeping, note, out_json, out_lines, terminal
 from regard_lab.cli.options import Json, with_settings
 from regard_lab.conversion.folders import is_hugging_face
+from regard_lab.conversion.latents import LatentSizes
 from regard_lab.conversion.report import Uptrained
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding.lines import share_of_work
@@ -58,6 +59,7 @@ METHODS_DONE = {
     "first": "the first of each group kept",
     "random": "random heads instead of each group",
     "align": "similar heads rotated and pooled by their mean",
+    "latent": "keys and values factorised into latents",
 }
 
 
@@ -223,11 +225,30 @@ def kv_heads(
     as_json: Json = False,
 ) -> None:
     """Convert, measure and train as far as the options want, and print the report."""
+    _convert(model, kv_heads, out, given, as_json)
+
+
+@with_settings(Uptraining.Config, without=("method",))
+def latent(
+    model: Annotated[Path, Argument(metavar="MODEL_DIR", help="A run or a saved model: a language model of regard.")],
+    latent_dim: Annotated[int, Option("--latent-dim", min=1, help="Numbers of a token that are not rotated.")],
+    out: Annotated[Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")],
+    given: Mapping[str, Any],
+    rope_dim: Annotated[
+        int | None, Option("--rope-dim", min=0, help="Rotated numbers of a token. [default: as many]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """As `kv_heads`, to latents."""
+    _convert(model, LatentSizes(latent_dim, rope_dim), out, given, as_json)
+
+
+def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, Any], as_json: bool) -> None:
     uptraining = Uptraining(Uptraining.Config(**given), tell=note, showing=training_progress)
     steps = uptraining.config.steps
     kept = f"{out} keeps the model as it was last saved, and the same command goes on"
     with keeping(lambda: kept if steps is not None and (out / CHECKPOINTS_FILE).exists() else None):
-        done = uptraining.convert(model, out, kv_heads)
+        done = uptraining.convert(model, out, to)
     if done.training is not None and done.training.stopped == "interrupted":
         raise StoppedError(
             f"interrupted after {done.training.steps} of {count_of(steps or 0, 'steps')}; the same command goes on"
@@ -242,7 +263,8 @@ def kv_heads(
     if done.report.method in METHODS_DONE and done.training is None:
         losses = done.losses
         rise = f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id" if losses else ""
-        note(f"the outputs of pooled heads differ from those of the original heads{rise}: {_way_to_train(model)}")
+        made = "latents" if done.report.method == "latent" else "pooled heads"
+        note(f"the outputs of {made} differ from those of the original heads{rise}: {_way_to_train(model)}")
 
 
 def _remark_on_conversion(done: Uptrained, out: Path) -> None:
@@ -251,7 +273,9 @@ def _remark_on_conversion(done: Uptrained, out: Path) -> None:
     became = f", as a model of type {report.became}" if report.became else ""
     note(f"{pooled or 'heads repeated'}; the model is in {out}{became}")
     if report.invariance is not None:
-        note(f"checked: rotating the heads, before they are pooled, changes outputs by at most {report.invariance:.0e}")
+        way = "rotating the heads, before they are pooled,"
+        way = "the same in latents that lose nothing" if report.method == "latent" else way
+        note(f"checked: {way} changes outputs by at most {report.invariance:.0e}")
     if report.difference is not None:
         limits = "; this says nothing about the quality of the model" if pooled else ""
         note(

@@ -1,4 +1,4 @@
-"""Conversion of trained models to another number of key/value heads, from folder to folder.
+"""Conversion of trained models to another number of key/value heads, or to latent attention, from folder to folder.
 
 Models of regard are converted in memory, folders of Hugging Face one layer at a time. Nothing is unpickled. Each result
 is compared with a reference: the original model with its pooled heads repeated gives the same outputs.
@@ -6,12 +6,16 @@ is compared with a reference: the original model with its pooled heads repeated 
 
 from regard_lab.conversion.folders import convert_kv_heads
 from regard_lab.conversion.heads import METHODS, Change, Conversion, resized
+from regard_lab.conversion.latents import LatentSizes, load_latent, with_latents
 from regard_lab.conversion.own_models import Converted, load_converted, with_kv_heads
 
 __all__ = [
     "convert_kv_heads",
     "load_converted",
     "with_kv_heads",
+    "load_latent",
+    "with_latents",
+    "LatentSizes",
     "resized",
     "METHODS",
     "Conversion",

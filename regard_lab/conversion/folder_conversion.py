@@ -334,7 +334,7 @@ class FolderConversion:
         config, crossing = self.source.config, self.crossing
         digest = hashlib.sha256(b"".join(name.encode() + self._digests[name] for name in sorted(self._digests)))
         heads = {"num_key_value_heads": {"before": self.source.sizes.kv_heads, "after": self.kv_heads}}
-        record = {**provenance(self._method, digest.hexdigest(), heads), "files": sorted(names)}
+        record = {**provenance(self._method, heads), "source_sha256": digest.hexdigest(), "files": sorted(names)}
         if PROVENANCE in config:
             record["earlier"] = config[PROVENANCE]
         made = {**config, "num_key_value_heads": self.kv_heads}

@@ -101,6 +101,8 @@ def earlier_conversion(out: Path) -> str | None:
     heads = about.get("num_key_value_heads") if about else None
     if about is None:
         about = read_json(out / PROVENANCE_FILE)
+        if about.get("conversion") == "latent":
+            return f"keys and values to latents of {about.get('latent_dim')} numbers"
         heads = next(iter((about.get("kv_heads") or {}).values()), None)  # a translator has two, converted alike
     if not isinstance(heads, dict) or not {"before", "after"} <= heads.keys():
         return "what it changed is not written in it"

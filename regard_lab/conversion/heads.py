@@ -180,10 +180,10 @@ def within_rounding(largest: float, fault: str) -> float:
     return largest
 
 
-def provenance(method: str, digest: str, heads: Mapping[str, Any]) -> dict[str, Any]:
+def provenance(method: str, heads: Mapping[str, Any]) -> dict[str, Any]:
     """What a converted model records of its conversion; `heads` are the numbers of heads before and after."""
     groups = "similar heads" if method == "align" else "neighbours"
-    return {"conversion": "kv-heads", "method": method, "groups": groups, **heads, "source_sha256": digest}
+    return {"conversion": "kv-heads", "method": method, "groups": groups, **heads}
 
 
 class Likeness(NamedTuple):
@@ -215,16 +215,16 @@ class Conversion:
 
     Args:
         kind: kind of model, such as "language-model" or "llama".
-        method: "mean", "first", "random", "align", or "repeat" if the number of heads grew.
+        method: "mean", "first", "random", "align", or "repeat" if the number of heads grew; "latent" for latents.
         heads: number of query heads, unchanged.
-        kv_heads: changes by setting, such as `decoder_kv_heads`.
+        kv_heads: changes by setting, such as `decoder_kv_heads`; for latents, the numbers that a token keeps.
         parameters: number of parameters.
         kv_bytes: cache bytes in all layers of one "token"; of a translator, of a "source token" and a "target token";
             of the "state" of mechanisms that keep sums. Empty for models without a cache.
         measured: whether the bytes were counted on a real cache; otherwise they are computed from the sizes.
         difference: largest difference from the reference with repeated heads, in float64; None if not checked.
         invariance: largest difference between the model and itself with rotated and regrouped heads, before they are
-            pooled, in float64; None for other methods than "align".
+            pooled, in float64, or with latents that lose nothing; None for other methods than "align" and "latent".
         likeness: how alike the pooled heads are, by layer.
         became: the kind of model that the result is, if it is another one.
 

@@ -28,6 +28,7 @@ from regard_lab.conversion.heads import (
     Conversion,
     KeySpace,
     Likeness,
+    Projections,
     check_heads,
     largest_difference,
     provenance,
@@ -131,25 +132,33 @@ def load_converted(
         if strange := [name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()]:
             raise CheckpointError(f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked")
         largest = within_rounding(difference(other, twin), "the converted model and its reference differ")
+    method = "repeat" if repeats else method
+    checks = {"difference": largest, "invariance": invariance, "likeness": alike}
+    heads = {"kv_heads": {name: change._asdict() for name, change in changes.items()}}
+    return compared(saved, model, other, provenance(method, heads), method=method, kv_heads=changes, **checks)
+
+
+def compared(saved: SavedModel, model: Model, other: Model, record: dict[str, Any], **about: Any) -> Converted:
+    """Two models with the report of what changed, and the record that is saved beside the new one.
+
+    Args:
+        record: what the record says beside the hash of the original.
+        about: the fields of the report that the models do not have.
+    """
     kept, fewer = kept_of_one(model), kept_of_one(other)
     report = Conversion(
         kind=saved.kind,
-        method="repeat" if repeats else method,
         heads=model.config.heads,
-        kv_heads=changes,
         parameters=Change(*(sum(part.numel() for part in each.parameters()) for each in (model, other))),
         kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()},
         measured=True,
-        difference=largest,
-        invariance=invariance,
-        likeness=alike,
+        **about,
     )
     digest = hashlib.sha256()
     for name in sorted(saved.state):
         digest.update(name.encode() + raw_bytes(saved.state[name]))
-    heads = {"kv_heads": {name: change._asdict() for name, change in changes.items()}}
-    record = json.dumps(provenance(report.method, digest.hexdigest(), heads), indent=2) + "\n"
-    return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: record})
+    text = json.dumps({**record, "source_sha256": digest.hexdigest()}, indent=2) + "\n"
+    return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: text})
 
 
 def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
@@ -278,8 +287,7 @@ def turned(
     found = []
     for name, count in groups.items():
         layer, moment = layers[name], moments.get(f"{name}.to_k")
-        sizes = HeadSizes(len(layers), layer.heads, layer.kv_heads, layer.head_dim, layer.dim)
-        before = OWN.read(name, sizes, state.get)
+        before = projections_of(copy, name)
         space = KeySpace(layer.positions if isinstance(layer.positions, Rotary) else None)
         alignment = align(before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer))
         has_matrix = isinstance(_score(layer), General)
@@ -292,6 +300,14 @@ def turned(
             matrix = layer.mechanism.learned["weight"]
             matrix.copy_(alignment.matrices(matrix))
     return copy, tuple(found)
+
+
+def projections_of(model: nn.Module, name: str) -> Projections:
+    """The projections of one attention layer, in float64."""
+    layers = attention_layers(model)
+    layer = layers[name]
+    sizes = HeadSizes(len(layers), layer.heads, layer.kv_heads, layer.head_dim, layer.dim)
+    return OWN.read(name, sizes, model.state_dict().get)
 
 
 @torch.no_grad()
@@ -367,5 +383,6 @@ def kept_of_one(model: Model) -> dict[str, int]:
 
 def _bytes(parts: list[Cache] | list[ProjectedContext]) -> int:
     """Bytes of keys and values, without free room."""
-    tensors = [x for part in parts for x in (part.keys, part.values)]
+    joined = [part.keys for part in parts if isinstance(part, Cache) and part.joined]  # their values are in the keys
+    tensors = joined or [x for part in parts for x in (part.keys, part.values)]
     return sum(x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor))  # all: no int8, no ring

@@ -217,7 +217,7 @@ def speed_of_folders(folder: Path, out: Path) -> list[Speed]:
 UPTRAINED_SHARE = 0.05  # of the original training (Ainslie et al. 2023, section 3.1)
 TOKENS_PER_PARAMETER = 20  # of a compute-optimal training (Hoffmann et al. 2022, section 3.4)
 NEEDS_TRAINING = (
-    "Pooled heads give other outputs than the heads they were made of: train the model before you rely on its outputs."
+    "Fewer numbers give other outputs than the heads they were made of: train the model before you rely on its outputs."
 )
 
 
@@ -242,6 +242,8 @@ class Losses:
         if self.uptrained is not None:
             share = self.recovered
             back = "" if share is None else f": {share:.0%} of what was lost is back"
+            if share is not None and share < 0:
+                back = ": more than before them; try another learning rate"
             if share is not None and share > 1:
                 back = ": lower than before, since these steps also trained what the first training left"
             remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"
@@ -321,7 +323,7 @@ class ConversionReport:
         became = f", which is now a model of type {done.became}" if done.became else ""
         heads = ", ".join(f"{name.replace('_', ' ')} {change}" for name, change in done.kv_heads.items())
         parts = [
-            f"# Conversion of key/value heads: {heads}", "",
+            f"# Conversion of keys and values: {heads}", "",
             f"A model of kind {done.kind}{became}, method {done.method}.", "", "```", str(done), "```", "",
             *self._of_predictions(), *self._of_decoding(), *self._of_likeness(),
         ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from regard_lab.conversion.folders import (
     is_hugging_face,
     method_of,
 )
+from regard_lab.conversion.latents import LatentSizes, load_latent
 from regard_lab.conversion.model_folders import ModelFolder
 from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
 from regard_lab.conversion.report import (
@@ -61,7 +63,7 @@ SHARE = 0.5  # of the loss of a distillation that comes from the original's pred
 
 
 class Uptraining:
-    """Convert the key/value heads of a model, measure what that loses, and train it back as far as is wanted.
+    """Convert the keys and values of a model, measure what that loses, and train it back as far as is wanted.
 
     Args:
         tell: receives remarks about what is read and what is replaced.
@@ -79,8 +81,8 @@ class Uptraining:
 
         Args:
             method: how heads are pooled: mean, first, random, or align, which rotates and regroups them first.
-            texts: files of text: heads are aligned on the first part, and the loss is measured on the last; may be
-                repeated.
+            texts: files of text: a conversion is calibrated on the first part, and the loss is measured on the last;
+                may be repeated.
             steps: then train this many steps on the first part; if interrupted, the same command goes on.
             distil: also learn from the predictions of the original model.
             report: write a report (JSON, Markdown) into this folder.
@@ -114,13 +116,13 @@ class Uptraining:
     def __init__(self, config: Config, tell: Tell = silent, showing: Showing = nullcontext) -> None:
         self.config, self.tell, self.showing = config, tell, showing
 
-    def convert(self, folder: str | Path, out: str | Path, kv_heads: int) -> Uptrained:
+    def convert(self, folder: str | Path, out: str | Path, to: int | LatentSizes) -> Uptrained:
         """Convert, measure and train as far as the settings want.
 
         Args:
             folder: of a run, a saved model or, without steps, a Hugging Face model.
             out: a new folder; the same call goes on with the run that is there.
-            kv_heads: key/value heads of each layer.
+            to: key/value heads of each layer, or the sizes of its latents.
 
         Raises:
             ArgumentError: steps without texts, or a number of heads that cannot be.
@@ -130,6 +132,13 @@ class Uptraining:
         config, folder, out = self.config, Path(folder), Path(out)
         self._check(folder, out)
         method = method_of(config.method, config.texts or None)
+        sizes, kv_heads = (to, 0) if isinstance(to, LatentSizes) else (None, to)
+        if sizes and is_hugging_face(folder):
+            raise UnsupportedError(f"{folder} is a folder of Hugging Face; latents are made of our own language models")
+        load = partial(load_latent, folder, sizes) if sizes else partial(load_converted, folder, kv_heads, method)
+        if not config.texts and sizes:
+            (converted := load()).save(out)
+            return self._reported(Uptrained(converted.report), folder, out, converted)
         if not config.texts:
             report = convert_kv_heads(folder, out, kv_heads, method=method, tell=self.tell)
             return self._reported(Uptrained(report), folder, out)
@@ -144,8 +153,7 @@ class Uptraining:
             for index in range(CALIBRATION_BATCHES):
                 task.loss(model, task.batch(index))
 
-        calibration = None if method != "align" else read_batches
-        converted = load_converted(folder, kv_heads, method, calibration=calibration)
+        converted = load(calibration=read_batches if sizes or method == "align" else None)
         measured = agreement_on_task(converted.before, converted.after, task)
         if not measured.ids:
             raise ArgumentError("--text is too short: none of it is left to measure on")

@@ -14,7 +14,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence", "recurrent", "fixed_vector", "alignment"),
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
-    "Writing text quickly": ("generation", "grouped"),
+    "Writing text quickly": ("generation", "grouped", "latent"),
     "Longer texts": ("windows", "sparse", "linear", "approximations", "complexity"),
     "Beyond translation": ("relations", "answer_head", "transfer", "caption", "imprecise"),
 }

@@ -16,15 +16,15 @@ from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError
-from regard.layers import FeedForward, MultiHeadAttention, Projection
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection
 from regard.layers.feed_forward import ACTIVATIONS, GATED
-from regard.mechanisms import Mechanism
+from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
-from regard_lab.models.layers import NORMS, Block, new_norm
+from regard_lab.models.layers import NORMS, Attention, Block, new_norm
 from regard_lab.models.state import LayerCaches, frugal_kind
 from regard_lab.text.vocabularies import PAD
 
@@ -47,6 +47,11 @@ class LanguageConfig(Settings):
         heads: number of query heads.
         kv_heads: number of key/value heads; `heads` by default.
         head_dim: size of a head; dim / heads by default.
+        latent_dim: for latent attention, the size of the vector from which a layer computes keys and values of all
+            heads; kv_heads is then `heads`.
+        rope_dim: with latent_dim and rotary positions, the size of the rotated part; half of head_dim by default.
+        rope_frequencies: of its pairs, as for Rotary; those of rotary_base by default.
+        latent_norms: whether latents have RMS norms.
         hidden_dim: inside the feed-forward; 0 for 4 · dim, or two thirds of that with a gated activation.
         pattern: allowed pairs, as text, ANDed with causal; or several texts, which the layers use in turn, such as
             ("causal_window(128)", "full").
@@ -77,6 +82,10 @@ class LanguageConfig(Settings):
     heads: int = 4
     kv_heads: int | None = None
     head_dim: int | None = None
+    latent_dim: int | None = None
+    rope_dim: int | None = None
+    rope_frequencies: tuple[float, ...] | None = None
+    latent_norms: bool = True
     hidden_dim: int = 0
     pattern: EACH = "causal"
     mechanism: EACH = "softmax"
@@ -98,7 +107,7 @@ class LanguageConfig(Settings):
         self.check_choice("norm", NORMS)
         self.check_choice("activation", ACTIVATIONS)
         self.check_shares("dropout", "attention_dropout")
-        self.check_flags("biases", "tied", "gradient_checkpointing")
+        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms")
         self._check_above_zero("rotary_base", "epsilon")
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
@@ -134,6 +143,12 @@ class LanguageConfig(Settings):
             if self.dim % self.heads:
                 raise ArgumentError(f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}")
             filled["head_dim"] = self.dim // self.heads
+        if self.latent_dim is not None and self.positions == "rotary" and self.rope_dim is None:
+            filled["rope_dim"] = 2 * max(1, (self.head_dim or self.dim // self.heads) // 4)
+        if self.rope_frequencies is not None:
+            filled["rope_frequencies"] = tuple(
+                of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list")
+            )
         filled["hidden_dim"] = of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default")
         if filled["hidden_dim"] == 0:
             filled["hidden_dim"] = -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
@@ -156,8 +171,17 @@ class LanguageConfig(Settings):
         assert self.head_dim is not None
         if self.heads % self.kv_heads:
             raise ArgumentError(f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it")
-        if self.positions == "rotary" and self.head_dim % 2:
-            raise ArgumentError(f"rotary rotates pairs, and head_dim is {self.head_dim}; it must be even")
+        rotary, latent = self.positions == "rotary", self.latent_dim is not None
+        if latent:
+            self.check_sizes("latent_dim", *["rope_dim"] * rotary)
+        if latent and self.kv_heads != self.heads:
+            raise ArgumentError(f"kv_heads is {self.kv_heads}, and latents have all {self.heads} heads; leave it out")
+        if not (latent and rotary) and (self.rope_dim is not None or self.rope_frequencies is not None):
+            raise ArgumentError("rope_dim and rope_frequencies need latent_dim and rotary positions; leave them out")
+        rotated = (self.rope_dim or 0) if latent else self.head_dim
+        if rotary and rotated % 2:
+            name = "rope_dim" if latent else "head_dim"
+            raise ArgumentError(f"rotary rotates pairs, and {name} is {rotated}; it must be even")
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
 
@@ -167,6 +191,8 @@ class LanguageConfig(Settings):
         self._check_continued(pattern)
         options = {"bias": self.positions == "alibi", "dropout": self.attention_dropout > 0}
         check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
+        if self.latent_dim is not None and mechanism != Softmax():
+            raise ArgumentError(f"mechanism is {mechanism}; latent attention is softmax, so leave it out")
         if mechanism.shares_keys and self.kv_heads != self.heads:
             raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
 
@@ -233,17 +259,17 @@ class Stack(TextModel):
 
 def new_block(config: LanguageConfig, layer: int) -> Block:
     """The block of a layer, counted from 0."""
-    attention = MultiHeadAttention(
-        config.dim,
-        config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        pattern=config.pattern_of(layer),
-        mechanism=config.mechanism_of(layer),
-        positions=Rotary(config.rotary_base) if config.positions == "rotary" else None,
-        dropout=config.attention_dropout,
-        projection_bias=config.biases,
-    )
+    rotary = Rotary(config.rotary_base, frequencies=config.rope_frequencies) if config.positions == "rotary" else None
+    options: dict[str, Any] = {
+        "head_dim": config.head_dim, "pattern": config.pattern_of(layer), "dropout": config.attention_dropout,
+        "positions": rotary, "projection_bias": config.biases,
+    }  # fmt: skip
+    if config.latent_dim is None:
+        options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
+        attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
+    else:
+        options |= {name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")}
+        attention = LatentAttention(config.dim, config.heads, rope_dim=config.rope_dim or 0, **options)
     feed_forward = FeedForward(config.dim, config.hidden_dim, config.activation, config.dropout, config.biases)
     return Block(
         attention,
@@ -284,7 +310,7 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, PAD), starts
 
 
-def may_begin_at(starts: torch.Tensor, layer: MultiHeadAttention) -> bool:
+def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
     """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
 
     A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from regard.bias import ALiBi
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import Pattern
 
 NORMS = ("rms", "layer")
 NORM_PLACES = ("pre", "post")  # before each part, or after it
+Attention = MultiHeadAttention | LatentAttention
 Part = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attention: MultiHeadAttention,
+        attention: Attention,
         feed_forward: FeedForward,
         *,
         norm: str,

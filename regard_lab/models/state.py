@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from regard.arguments import each, of_kind
-from regard.layers import MultiHeadAttention, ProjectedContext
+from regard.layers import LatentAttention, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import KeySpan
 from regard.reprs import Described
@@ -98,7 +98,7 @@ class LayerCaches(Described):
         self.each = moved.each
 
 
-def frugal_kind(layer: MultiHeadAttention) -> str:
+def frugal_kind(layer: MultiHeadAttention | LatentAttention) -> str:
     """The kind of cache that continues this layer exactly in the least memory.
 
     "state" if its mechanism has one, "ring" if its pattern has a limited reach, else "dynamic".

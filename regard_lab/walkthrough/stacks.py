@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from regard.arguments import count_of
+from regard.arguments import count_of, of_kind
 from regard.bias import ALiBi
 from regard.layers import FeedForward, MultiHeadAttention
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
@@ -236,13 +236,15 @@ def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
+        needs = "keys and values of its own for each head, which latents are not"
+        attention = of_kind("the attention of this model", block.attention, MultiHeadAttention, needs)
         walker.section = f"Layer {number} of {count_of(len(model.blocks), 'layers')}"
 
         tag = f"_{number}"
         parts = (
             Part(
                 "attention", block.attention_norm, True, f"x{tag}", f"h{number}a",
-                partial(attend, stage, block.attention, tag, kind, bias=block.bias),
+                partial(attend, stage, attention, tag, kind, bias=block.bias),
             ),
             Part(
                 "feed-forward", block.feed_forward_norm, True, f"y{tag}", f"h{number + 1}",

@@ -24,6 +24,7 @@ from regard.arguments import a_path, yes_or_no
 from regard.core.plan import AttentionDetail
 from regard.errors import CheckpointError, NotFoundError, RegardError, UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, warned, watchers
+from regard.integrations.transformers.latents import give_back, keep_latents, wanted_form
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.modules import (
     callers,
@@ -116,8 +117,7 @@ def attach(
     yes_or_no("check", check)
     exchanged = [part for part in models_inside(model) if exchangeable(part) or (replace and replaceable(part))]
     replaced = {id(part) for part in exchanged if replaceable(part)}
-    recurring = [one for one in model.modules() if recurs(one)]
-    outside, configs = outside_of(model, [*exchanged, *recurring]), configs_inside(model)
+    outside, configs = outside_of(model, [*exchanged, *filter(recurs, model.modules())]), configs_inside(model)
     before = {id(config): config._attn_implementation for config in configs}
     switched = _configs_to_switch(model, configs, outside)
     sharing = sharing_of(model, mesh, layout, form)  # ty: ignore[invalid-argument-type]
@@ -138,6 +138,7 @@ def attach(
         switch()
         unchecked: tuple[str, ...] = ()
         calling = callers(model)
+        keep_latents(calling.values(), NAME)
         _check_set(model, [module for name, module in calling.items() if id(owner_of(model, name)) not in replaced])
         if check and new and not any(one in model.__dict__ for one in (REPLACEMENTS, SHARED)):
             unchecked = check_equal(model, calling, partial(_own_attention, model, configs, switch))
@@ -209,6 +210,7 @@ def detach(model: ModelT) -> ModelT:
     for replacement in [*model.__dict__.get(REPLACEMENTS, ())]:
         replacement.undo()
     share_model(model, None)  # ty: ignore[invalid-argument-type]
+    give_back(model)
     for hook in model.__dict__.pop(HOOKS, ()):
         hook.remove()
     for name in REPORTED:
@@ -296,7 +298,7 @@ class _Calls:
     def wants(self, module: nn.Module) -> None:
         self.modules.add(id(module))
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Any) -> torch.Tensor:
         raise AssertionError("no statistics are wanted")
 
 
@@ -329,6 +331,7 @@ def _compare(part: PreTrainedModel, own: Own) -> set[int]:
         if inputs is None or expected is None:
             return set()
         calls.modules.clear()
+        form = wanted_form.set("absorbed")  # of latent attention; the expanded form is the model's own
         try:
             found = _outputs(part, inputs)
         except RegardError as error:
@@ -338,6 +341,8 @@ def _compare(part: PreTrainedModel, own: Own) -> set[int]:
                 f"{type(part).__name__} runs with eager attention on tiny inputs, and raises {type(error).__name__} "
                 f"with regard ({str(error)[:200]}); nothing was changed"
             ) from error
+        finally:
+            wanted_form.reset(form)
         if calls.modules and (differs := _difference(part, inputs, expected, found)) is not None:
             raise UnsupportedError(f"{type(part).__name__} {differs}")
     return calls.modules

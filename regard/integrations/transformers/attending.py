@@ -18,6 +18,7 @@ from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
 from regard.functional.kept import PLANS
 from regard.integrations.torch import meaning
+from regard.integrations.transformers.latents import EXPAND, Latents, form_of
 from regard.integrations.transformers.masks import (
     NO_WEIGHTS,
     PatternMask,
@@ -70,13 +71,13 @@ class ModuleCall(NamedTuple):
 
 
 class Watcher(Protocol):
-    """The interface of `explain` and `observe` while their block runs."""
+    """The interface of `explain`, `observe` and `intervene` while their block runs."""
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         """The statistics that it needs of this module's calls; None if the module is not watched."""
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
-        """Called after a call was computed."""
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
+        """Called after a call was computed; returns the output that the model goes on with."""
 
 
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
@@ -106,7 +107,8 @@ def regard_attention(
     Args:
         module: the attention module that calls.
         query: (batch, heads, q_len, head_dim).
-        key, value: (batch, kv_heads, k_len, dim), with the cache's entries.
+        key, value: (batch, kv_heads, k_len, dim), with the cache's entries; latents and rotary keys of a module that
+            keeps them, see `latents`.
         attention_mask: a `PatternMask`, a tensor of pairs that broadcasts to (batch, heads, q_len, k_len), or None.
         scaling, dropout, softcap: as `attention`'s scale, dropout and softcap.
         is_causal: whether None as a mask means a causal one; by default nothing is masked, as in eager attention.
@@ -134,21 +136,32 @@ def regard_attention(
     if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
         query = query.expand(key.shape[0], *query.shape[1:])
     sink = None if s_aux is None else s_aux.flatten()
-    tensors, options = (query, key, value), (softcap, scaling, dropout, sink)
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
-    if shared is not None or (forwards and shared_now() is not None):
+    over_processes = shared is not None or (forwards and shared_now() is not None)
+    latents: Latents | None = None
+    change = module.__dict__.get(CHANGE)
+    if change is not None:
+        attention_mask = mask_of_kept(key, attention_mask)
+    if EXPAND in module.__dict__:
+        expand = (
+            "processes share the sequence" if over_processes else "replace_attention changed it" if change else None
+        )
+        latents = form_of(module, query, key, value, scaling, expand)
+        query, key, value, scaling, *_ = latents
+    tensors, options = (query, key, value), (softcap, scaling, dropout, sink)
+    if over_processes:
         output = _over_processes(module, tensors, attention_mask, position_bias, options)
         return output.transpose(1, 2).contiguous(), None
     output = None if position_bias is not None else _computed_again(module, tensors, attention_mask, options)
     if output is None:
-        change = module.__dict__.get(CHANGE)
-        if change is not None:
-            attention_mask = mask_of_kept(key, attention_mask)
         call = _call_of(module, tensors, attention_mask, is_causal, position_bias)
         call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
+        if latents is not None:
+            call = call._replace(became={**call.became, "latents": latents.form})
         if change is not None:
             call = change.of(module, call, attention_mask, query.shape[2], key.shape[2])
         output = attended(module, query, key, value, call)
+    output = output if latents is None else latents.output(output)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -296,9 +309,10 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
         if wants:
             want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
             detail = attention_detail(q, k, v, want=want, **call.options())
+            output = detail.output
             for one, _ in wants:
-                one.take(module, call, detail)
-            return detail.output
+                output = one.take(module, call, detail, output)
+            return output
     options, plans = call.options(), call.plans
     if plans is None or compiler_beside() is not None or is_transformed():
         return attention(q, k, v, **options)

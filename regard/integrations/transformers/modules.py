@@ -27,7 +27,6 @@ __all__ = [
     "models_inside",
     "outside_of",
     "owner_of",
-    "recurrences",
     "recurs",
     "replaceable",
     "uncalled",
@@ -109,10 +108,9 @@ def exchangeable(part: PreTrainedModel) -> bool:
 @lru_cache(KINDS)
 def recurrences(kind: type[nn.Module]) -> tuple[Any, ...]:
     """Those of the functions `RECURRENCES` that the code of a class calls."""
-    code = inspect.unwrap(kind.forward)
-    if not isinstance(code, FunctionType):
-        return ()
-    return tuple(code.__globals__[name] for name in RECURRENCES if name in code.__code__.co_names)
+    own = inspect.unwrap(kind.forward)
+    names = own.__code__.co_names if isinstance(own, FunctionType) else ()
+    return tuple(own.__globals__[name] for name in RECURRENCES if name in names)
 
 
 def recurs(module: nn.Module) -> bool:
@@ -120,8 +118,7 @@ def recurs(module: nn.Module) -> bool:
     kind = type(module)
     if kind.__module__ == RECURRING or "forward" in module.__dict__ or not (functions := recurrences(kind)):
         return False
-    on_cuda = any(one.device.type == "cuda" for one in module.parameters())
-    return not (on_cuda and any(map(_is_of_package, functions)))
+    return not (any(one.is_cuda for one in module.parameters()) and any(map(_is_of_package, functions)))
 
 
 def _is_of_package(function: Any) -> bool:

@@ -16,13 +16,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from regard.backends.native.recurrence import engine_on
+from regard.backends.recurrence import PLAIN, Given, Rule, scan
 from regard.core.plan import AttentionDetail
 from regard.core.result import Result
 from regard.errors import UnsupportedError
-from regard.functional.api import attention, plan_attention
+from regard.functional.api import plan_attention
 from regard.integrations.transformers.attending import ModuleCall, watchers
 from regard.integrations.transformers.modules import RECURRENCES, RECURRING, recurs
-from regard.layers.caches.state import Summed, add
 from regard.mechanisms.recurrent import SSD, GatedDelta, KimiDelta, Recurrent
 from regard.patterns import Causal
 
@@ -34,52 +35,36 @@ _running: ContextVar[nn.Module | None] = ContextVar("running", default=None)
 
 
 def recurrence(
-    mechanism: Recurrent,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    parameters: dict[str, torch.Tensor],
-    memory: torch.Tensor | None,
-    *,
-    scale: float,
-    keeps: bool,
-    module: nn.Module | None = None,
-) -> Both:
+    mechanism: Recurrent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parameters: dict[str, torch.Tensor],
+    memory: torch.Tensor | None, *, scale: float, keeps: bool, module: nn.Module | None = None,
+) -> Both:  # fmt: skip
     """The output (batch, heads, n, v_dim) of a layer, and the memory (batch, heads, head_dim, v_dim) if it is kept.
 
     memory: the one before the first position; None for zeros. module: which is watched; the running one by default.
     """
+    engine = PLAIN if torch.compiler.is_compiling() else engine_on(v)
+    before = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if memory is None else memory.to(v.dtype)
     with torch.autocast(q.device.type, enabled=False):
-        if memory is None and not keeps and not torch.compiler.is_compiling():  # attention records softmax alone
-            options: dict[str, Any] = {"mechanism": mechanism, "parameters": parameters, "scale": scale}
-            output, after = attention(q, k, v, pattern=Causal(), **options), None
-        else:
-            before = None if memory is None else Summed(memory.to(v.dtype))
-            output, summed = add(mechanism, before, q, k, v, None, scale, parameters)
-            after = summed.total if keeps else None
+        given = Given(q, k, v, *mechanism.gates(parameters, k, v), before)
+        output, after = scan(engine, Rule(mechanism.corrects, scale), given)
     if not torch.compiler.is_compiling() and (watching := watchers.get()):
         module = _running.get() if module is None else module
-        call = ModuleCall(Causal(), 0, mechanism=mechanism, scale=scale)
+        call, name = (
+            ModuleCall(Causal(), 0, mechanism=mechanism, scale=scale),
+            "linear" if engine is PLAIN else "native",
+        )
         for one in watching:
             if module is not None and one.wants(module) is not None:
-                plan = plan_attention(q, k, v, parameters=parameters, **call.options())
-                one.take(module, call, AttentionDetail(Result(output), plan))
-    return output, after
+                plan = plan_attention(q, k, v, backend=name, parameters=parameters, **call.options())
+                output = one.take(module, call, AttentionDetail(Result(output), plan), output)
+    return output, after if keeps else None
 
 
 def _delta(
-    mechanism: Recurrent,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    *,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    **others: Any,
-) -> Both:
+    mechanism: Recurrent, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, g: torch.Tensor,
+    beta: torch.Tensor, *, initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False, **others: Any,
+) -> Both:  # fmt: skip
     """A delta rule as flash-linear-attention calls it: (batch, n, heads, ...), g the logarithms of the decays."""
     _refuse(others)
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -92,21 +77,11 @@ def _delta(
 
 
 def _ssd(
-    hidden_states: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,  # the names of mamba-ssm
-    B: torch.Tensor,
-    C: torch.Tensor,
-    chunk_size: int,
-    *,
-    D: torch.Tensor | None = None,
-    dt_bias: torch.Tensor | None = None,
-    dt_softplus: bool = False,
-    dt_limit: tuple[float, float] = (0.0, float("inf")),
-    initial_states: torch.Tensor | None = None,
-    return_final_states: bool = False,
-    **others: Any,
-) -> Any:
+    hidden_states: torch.Tensor, dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, chunk_size: int,
+    *, D: torch.Tensor | None = None, dt_bias: torch.Tensor | None = None, dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")), initial_states: torch.Tensor | None = None,
+    return_final_states: bool = False, **others: Any,
+) -> Any:  # fmt: skip
     """Mamba-2 over a text as mamba-ssm calls it: hidden_states (batch, n, heads, v_dim), B and C for groups of heads.
 
     Its states are (batch, heads, v_dim, head_dim), the transpose of a memory.
@@ -125,19 +100,10 @@ def _ssd(
 
 
 def _ssd_step(
-    state: torch.Tensor,
-    hidden_states: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None = None,
-    *,
-    dt_bias: torch.Tensor | None = None,
-    dt_softplus: bool = False,
-    z: torch.Tensor | None = None,
-    **others: Any,
-) -> torch.Tensor:
+    state: torch.Tensor, hidden_states: torch.Tensor, dt: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
+    C: torch.Tensor, D: torch.Tensor | None = None, *, dt_bias: torch.Tensor | None = None, dt_softplus: bool = False,
+    z: torch.Tensor | None = None, **others: Any,
+) -> torch.Tensor:  # fmt: skip
     """Mamba-2 over one token, (batch, heads, v_dim); the state is changed in place. Numbers of heads are repeated.
 
     z: multiplies the output, (batch, heads, v_dim), through SiLU.

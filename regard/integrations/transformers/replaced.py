@@ -277,13 +277,9 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
     """MiniMax's lightning attention, which keeps its memory in float32 at least."""
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor],
-        attention_mask: torch.Tensor | None,
-        past_key_values: Any = None,
-        **others: Any,
-    ) -> Any:
+        self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        attention_mask: torch.Tensor | None, past_key_values: Any = None, **others: Any,
+    ) -> Any:  # fmt: skip
         """attention_mask: (batch, length), 0 for padding."""
         cache = given_cache(past_key_values, *others.values())
         x = apply_mask_to_padding_states(self.act_fn(self.qkv_proj(hidden_states)), attention_mask)

@@ -133,6 +133,8 @@ def reason_against(model: nn.Module) -> str | None:
     if count > MOST:
         return f"the model has {count:,} parameters, and a page holds at most {MOST:,}"
     config = model.config
+    if getattr(config, "latent_dim", None) is not None:
+        return "pages compute keys and values of heads, and this model has latents"
     each = [getattr(config, name, ()) for name in ("mechanism", "encoder_mechanism")]
     for text in (one for texts in each for one in ([texts] if isinstance(texts, str) else texts)):
         if not (mechanism := parse_mechanism(text)).is_softmax or mechanism != Softmax():

@@ -67,18 +67,21 @@ class LanguageModelTraining(Recipe):
             data: UTF-8 text, or a .jsonl with "text"; may be repeated; or pronouns, the embedded corpus.
             valid: validation texts; without them the ends of the others are held out.
             block: ids in a row of a batch.
+            latent_dim: latent attention with latents of this size, in place of keys and values of heads.
             norm: kind of normalisation: RMSNorm or LayerNorm.
             activation: activation of the feed-forward.
         """
 
         block: int = setting(256, least=2)
+        latent_dim: int | None = setting(None, least=1)
         norm: str = setting(LanguageConfig.norm, metavar="rms|layer")
         activation: str = setting(LanguageConfig.activation)
 
         def model_config(self, vocab_size: int) -> LanguageConfig:
             return LanguageConfig(
-                vocab_size=vocab_size, norm=self.norm, activation=self.activation, **self.model_settings()
-            )
+                vocab_size=vocab_size, norm=self.norm, activation=self.activation, latent_dim=self.latent_dim,
+                **self.model_settings(),
+            )  # fmt: skip
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         assert isinstance(self.config, self.Config)

@@ -48,12 +48,16 @@ def some_of(run: Callable[[], Any]) -> Iterator[Line]:
     [
         *product((*KINDS, "state"), ("float64",), (False, True)),
         *product(("ring", "paged"), ("int8",), (False,)),
+        ("latents", "float64", False),
     ],
 )
 def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dtype: str, recorded: bool) -> None:
     torch.manual_seed(3)
     mechanism = "linear_transformer" if kind == "state" else None
     layer = rg.MultiHeadAttention(28, 4, kv_heads=2, pattern="causal", mechanism=mechanism).double()
+    if kind == "latents":
+        kind, sizes = "paged", {"latent_dim": 9, "rope_dim": 4, "head_dim": 5}
+        layer = rg.LatentAttention(28, 4, pattern="causal", **sizes).double()
     x = torch.randn(BATCH, LENGTH, 28, dtype=torch.float64)
     bound = 0.1 if dtype == "int8" else 1e-12
     with torch.set_grad_enabled(recorded):

@@ -52,7 +52,6 @@ SIZES: tuple[tuple[str, int], ...] = (
 )
 NEAR = re.compile(r".*(token_id|token_ids|token_index|_id|_token|idx|token)$")
 SPECIAL: dict[str, dict[str, Any]] = {
-    "kimi_linear": {"num_experts_per_token": 2}, "bailing_hybrid": {"num_experts_per_token": 2, "num_expert_group": 1},
     "qwen3_next": {"linear_num_key_heads": 2},
     "zamba2": {"mamba_headdim": 8, "attention_hidden_size": 64, "attention_head_dim": 16, "hybrid_layer_ids": [1]},
     "mamba2": {"head_dim": 16}, "bamba": {"mamba_d_head": 16, "attn_layer_indices": [1]},
@@ -66,6 +65,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "esmc": {"num_key_value_heads": 4}, "bridgetower_vision_model": {"hidden_size": 128},
     "clipseg": {"extract_layers": [0, 1]}, "laguna": {"num_attention_heads_per_layer": None},
     "gemma3n_text": {"intermediate_size": 64},
+    "deepseek_v2": {"num_experts_per_tok": 2}, "mistral4": {"head_dim": 16}, "longcat_flash": {"qk_head_dim": 16},
+    "kimi_linear": {"num_experts": 8, "num_experts_per_token": 2},
+    "bailing_hybrid": {"num_expert_group": 1, "num_experts_per_token": 2},
     "gemma4_assistant": {}, "mistral_large4_text": {"kv_source_layers": None}, "falcon": {"alibi": False},
 }  # fmt: skip
 SECTIONS = re.compile(r"qwen2.*vl|glm4v|glm46v|glm_ocr|glm_image|glmga|paddleocr")

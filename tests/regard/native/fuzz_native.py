@@ -84,6 +84,10 @@ def compute(draw: random.Random) -> None:
     kv_heads, batch = draw.randint(1, 2), draw.randint(1, 2)
     heads = kv_heads * draw.randint(1, 3)
     q_len, k_len, head_dim, v_dim = size(draw, 250), size(draw, 300), size(draw, 70), size(draw, 70)
+    latent = draw.random() < 0.25  # values are the first numbers of the keys
+    if latent:
+        head_dim = size(draw, 200)
+        v_dim = draw.randint(1, head_dim)
     if draw.random() < (0.3 if q_len < 3 else 0.05):  # several spans, which threads share
         k_len += 4096
     dtype = draw.choice(DTYPES)
@@ -101,8 +105,10 @@ def compute(draw: random.Random) -> None:
     learning = draw.random() < 0.6
     if not learning and dtype == torch.float32 and draw.random() < 0.4:
         k, v = (Stored((x * 9).to(torch.int8), torch.rand(*x.shape[:3], 1)) for x in (k, v))
-    elif learning:
-        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        v = Stored(k.numbers[..., :v_dim], k.scales) if latent else v
+    else:
+        q, k, v = (x.detach().requires_grad_(learning) for x in (q, k, v))
+        v = k[..., :v_dim] if latent else v
     with torch.set_grad_enabled(learning):
         found = rg.attention_detail(q, k, v, backend="native", want=want, **options)
         assert found.output.isfinite().all()

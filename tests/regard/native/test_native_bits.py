@@ -105,6 +105,22 @@ def gradients_in_threads(case: Case, draw: random.Random) -> tuple[torch.Tensor,
     return gradients(draw.choice([2, 3, 4])), gradients(1)
 
 
+def in_the_keys(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values that are the first numbers of the keys, as in latent attention, and the same values apart from them."""
+    v_dim = draw.randint(1, case.k.shape[-1])
+
+    def results(apart: bool) -> torch.Tensor:
+        q, k = leaves = [x.clone().requires_grad_() for x in (case.q, case.k)]
+        v = k[..., :v_dim].clone() if apart else k[..., :v_dim]
+        output = case.attend(q, k, v, case.pattern)
+        gradients = torch.autograd.grad(output, leaves, case.q.new_ones(()).expand(output.shape))
+        with torch.no_grad():
+            alone = case.attend(q[:, :, -1:], k, v, case.pattern)
+        return torch.cat([x.detach().flatten() for x in (output, *gradients, alone)])
+
+    return results(apart=True), results(apart=False)
+
+
 Promise = Callable[[Case, random.Random], tuple[torch.Tensor, torch.Tensor]]
 PROMISES: dict[str, tuple[Promise, tuple[str, ...]]] = {
     "batch": (alone_in_its_batch, PATTERNS),
@@ -112,6 +128,7 @@ PROMISES: dict[str, tuple[Promise, tuple[str, ...]]] = {
     "continued": (continued, CAUSAL),
     "padding": (beside_padding, BANDS),
     "gradients": (gradients_in_threads, PATTERNS),
+    "latents": (in_the_keys, CAUSAL),
 }
 
 

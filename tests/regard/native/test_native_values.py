@@ -57,6 +57,27 @@ def test_values_and_gradients_equal_the_formula(native, heads, sizes):
             assert max(errors.values()) <= 1, (instructions, text, errors)
 
 
+@pytest.mark.parametrize(("heads", "head_dim", "v_dim"), [(16, 576, 512), (128, 576, 512), (6, 67, 61), (30, 67, 67)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_values_in_the_keys_equal_the_formula(native, dtype, heads, head_dim, v_dim):
+    """Latent attention: one key/value head, whose values are the first numbers of its keys."""
+    q_len, k_len = (1, 571) if heads > 6 else (5, 271)
+    q, k, _ = make_qkv(batch=2, heads=heads, kv_heads=1, q_len=q_len, k_len=k_len, head_dim=head_dim, dtype=dtype)
+    grad = torch.randn(2, heads, q_len, v_dim).to(dtype)
+
+    def results(q: torch.Tensor, k: torch.Tensor, backend: str) -> tuple[torch.Tensor, ...]:
+        q, k = (x.clone().requires_grad_() for x in (q, k))
+        output = rg.attention(q, k, k[..., :v_dim], pattern="causal", backend=backend)
+        return output, *torch.autograd.grad(output, (q, k), grad.to(output.dtype))
+
+    exact = results(q.double(), k.double(), "reference")
+    for instructions in (0, 2):
+        native.handle.rg_use_instructions(instructions)
+        for found, expected in zip(results(q, k, "native"), exact, strict=True):
+            bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
+            torch.testing.assert_close(found.double(), expected, rtol=bound, atol=bound)
+
+
 @pytest.mark.parametrize("length", [1, 2, 11, 12, 13, 31, 32, 33, 127, 128, 129, 191, 192, 193])
 def test_lengths_around_the_sizes_of_tiles(native, length):
     for text in ("causal", "sliding_window(6)", "full"):

@@ -191,3 +191,41 @@ def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_p
     content = json.loads((tmp_path / "r" / "report.json").read_text())
     assert [row["cache_bytes"] for row in content["decoding"]] == [[256, 128]] * 2
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")["input_ids"] == [1, 2]
+
+
+def test_latents_are_calibrated_measured_trained_and_reported(files, tmp_path):
+    def latent(*arguments):
+        return regard("convert", "latent", files / "writer", "--latent-dim", 24, *arguments)
+
+    answer = latent("--rope-dim", 8, "--out", tmp_path / "small")
+    assert answer.returncode == 0, answer.stderr
+    rows = [" ".join(line.split()) for line in answer.out.splitlines()]
+    assert rows[1:3] == [
+        "numbers of a token, each layer 64 32 1/2 of before", "KV bytes per token 1,024 512 1/2 of before"
+    ]  # fmt: skip
+    assert b"in latents that lose nothing changes outputs by at most" in answer.stderr
+    assert b"the outputs of latents differ" in answer.stderr
+    more = ("--text", files / "text.txt", *SMALL, "--uptrain-steps", 6, "--distil", "--report", tmp_path / "report")
+    answer = latent(*more, "--out", tmp_path / "trained", "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert found["losses"]["uptrained"] < found["losses"]["converted"]
+    config = LanguageModel.load(tmp_path / "trained").config
+    assert (config.latent_dim, config.rope_dim) == (24, 24)
+    assert "Conversion of keys and values" in (tmp_path / "report" / "report.md").read_text()
+    again = latent("--out", tmp_path / "small")
+    assert b"an earlier conversion (keys and values to latents of 24 numbers)" in again.stderr
+    for model, words in (("translator", b"a LanguageModel"), ("small", b"latent attention already")):
+        folder = tmp_path / model if model == "small" else files / model
+        answer = regard("convert", "latent", folder, "--latent-dim", 8, "--out", tmp_path / "no")
+        assert (answer.returncode, words in answer.stderr) == (2, True), answer.stderr
+
+
+def test_a_model_with_latents_is_trained_from_the_start_and_writes(files, tmp_path):
+    run, sizes = tmp_path / "run", ("--dim", 32, "--layers", 1, "--heads", 4, "--vocab-size", 300, "--latent-dim", 12)
+    data = ("--data", files / "text.txt", "--out", run, "--steps", 4, "--block", 24, "--cpu")
+    assert regard("train", "language-model", *data, *sizes).returncode == 0
+    config = LanguageModel.load(run).config
+    assert (config.latent_dim, config.rope_dim) == (12, 4)
+    answers = [regard("generate", run, "the bird", "--max-tokens", 4, "--cache", kind) for kind in ("dynamic", "paged")]
+    assert [answer.returncode for answer in answers] == [0, 0], answers[0].stderr

@@ -28,3 +28,16 @@ def test_grouped(monkeypatch):
     rows[-1]["uptrained"], rows[0]["uptrained"] = 1.9, 3.8  # of one key/value head, and of four
     claims = "The cache shrinks", "In the same memory", "Fewer key/value heads cost", "Further training recovers"
     assert starting(failing("grouped", ("256, 8, kv_heads=kv_heads).new", "256, 8).new")), *claims)
+
+
+def test_latent():
+    by_head = ("DIM, n, **sizes)", "DIM, n, **{**sizes, 'latent_dim': n})")
+    narrower = ("LATENT, ROPE = 4", "LATENT, ROPE = 3")
+    other = ("latent(x, form=form) for", 'latent(x if form == "absorbed" else x.flip(1), form=form) for')
+    prompt = ("q_len=1, held=HELD", "q_len=HELD")
+    claims = "The cache of latents", "With the proportions", "Absorbed and expanded", "A step of decoding"
+    assert starting(failing("latent", by_head, narrower, other, prompt), *claims)
+    fewer = ("latent_dim=16, rope_dim=16)", "latent_dim=15, rope_dim=16)")
+    assert starting(failing("latent", fewer), "A grouped-query model")
+    as_many = ("latent_dim=8, rope_dim=8)", "latent_dim=16, rope_dim=16)")
+    assert starting(failing("latent", as_many), "With half of them")

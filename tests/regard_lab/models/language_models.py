@@ -33,6 +33,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "fixed": {"pattern": "fixed(3)"},
     "global": {"pattern": "causal_window(2) | global_tokens(1)", "positions": "learned"},
     "random": {"pattern": "random_blocks(1, block=2, seed=3, past=true)"},
+    "latents": {"latent_dim": 7, "pattern": ["causal_window(3)", "full"], "layers": 3},
+    "latents of GPT-2": {**GPT2, "latent_dim": 9},
     "heads apart": {"pattern": "per_head(causal_window(2), same_block(4))"},
 }
 

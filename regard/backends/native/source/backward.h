@@ -128,7 +128,7 @@ static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int
   const int begin = tiles.begin(t, p), end = tiles.stop(t, p);
   real bent[NR], plain[NR] = {};
   score_tile(m, c.head_dim, room.q + (long)r0 * room.k_width, room.k_width, room.k_panel, begin, end, s);
-  score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, room.v_panel, begin, end, x);
+  score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, b.w.shared() ? room.k_panel : room.v_panel, begin, end, x);
   for (int i = 0; i < m; i++, s += LDS, x += LDS) {
     if (c.softcap > 0 || c.bias.data) bend_row(b, r0 + i, key, s, begin, end, bent);
     if (tiles.state[t][p] == PART) mask_row(tiles, t, r0 + i, p, p + 1, s - p * NR);
@@ -166,6 +166,7 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
                            const real *log2_sum, KeySums &sums) {
   const Vectors keys = b.w.keys(), values = b.w.values();
   const int tiles_count = b.w.stack.tiles();
+  const bool shared = b.w.shared();  // the first lines of the panel of keys are that of the values
   const bool in_place = keys.x.type == REAL && keys.dim == room.k_width && keys.x.row <= 2 * room.k_width;
   for (int p = 0; p < PANELS; p++) {
     int t0 = tiles_count, t1 = 0;
@@ -174,8 +175,10 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
     real *own = room.keys + (long)p * NR * room.k_width;
     if (t0 >= t1) continue;
     long row;
-    const real *v = values.rows(panels[p].key, NR, room.raw, &row);
-    transpose(v, row, NR, b.w.c.v_dim, room.v_panel);
+    if (!shared) {
+      const real *v = values.rows(panels[p].key, NR, room.raw, &row);
+      transpose(v, row, NR, b.w.c.v_dim, room.v_panel);
+    }
     const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
     transpose(k, row, NR, b.w.c.head_dim, room.k_panel);
     if (!in_place)

@@ -15,6 +15,15 @@ struct Work {  // one stack of rows of one call
   long line_of(int r) const { return ((long)batch * c.heads + head_of(r)) * c.q_len + row_of(r); }
   Vectors keys() const { return {c.k, c.k_scale, batch, head / group(), c.first_key, c.keys, c.head_dim}; }
   Vectors values() const { return {c.v, c.v_scale, batch, head / group(), c.first_key, c.keys, c.v_dim}; }
+
+  // Whether the values are the first numbers of the keys, as in latent attention, so that both are packed at once.
+  bool shared() const {
+    const auto same = [this](const rg_tensor &a, const rg_tensor &b) {
+      return a.data == b.data && a.type == b.type && (c.batch == 1 || a.batch == b.batch) &&
+             (c.kv_heads == 1 || a.head == b.head) && (c.keys == 1 || a.row == b.row);
+    };
+    return c.v_dim <= c.head_dim && same(c.k, c.v) && (c.k.type != RG_INT8 || same(c.k_scale, c.v_scale));
+  }
 };
 
 // Of each row over some keys, with weights w = 2^(score - highest): the sums of w and of w times the values.
@@ -58,16 +67,24 @@ struct Sums {
   }
 };
 
+// Whether queries are packed as panels and keys are read as they lie: where rows are fewer than keys and than the numbers of
+// a key, and fill their registers, that is less work than to pack the keys.
+static bool packs_queries(const rg_call &c, int rows) {
+  return FEW < rows && 2 * rows <= c.head_dim && 4L * rows <= c.keys && up(rows, W) - rows <= W / 3;
+}
+
 struct ForwardRoom {  // what one thread needs for a stack
-  real *q, *scores, *panel, *raw, *values;
+  real *q, *scores, *panel, *turned, *raw, *values;
   int padded;  // v_dim, as whole tiles
+  static size_t panels(const rg_call &c, int rows) { return (size_t)(packs_queries(c, rows) ? up(rows, NR) : NR) * c.head_dim; }
   static size_t numbers(const rg_call &c, int rows) {
-    const int padded = up(c.v_dim, NR);
-    return (size_t)rows * (c.head_dim + LDS) + (size_t)NR * c.head_dim * 2 + (size_t)CHUNK * padded + 5 * 32;
+    return (size_t)rows * (c.head_dim + LDS) + panels(c, rows) + (size_t)NR * (LDS + c.head_dim) +
+           (size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), NR) + 6 * 32;
   }
   ForwardRoom(Workspace &w, const rg_call &c, int rows)
-      : q(w.take((size_t)rows * c.head_dim)), scores(w.take((size_t)rows * LDS)), panel(w.take((size_t)NR * c.head_dim)),
-        raw(w.take((size_t)NR * c.head_dim)), values(w.take((size_t)CHUNK * up(c.v_dim, NR))), padded(up(c.v_dim, NR)) {}
+      : q(w.take((size_t)rows * c.head_dim)), scores(w.take((size_t)rows * LDS)), panel(w.take(panels(c, rows))),
+        turned(w.take((size_t)NR * LDS)), raw(w.take((size_t)NR * c.head_dim)),
+        values(w.take((size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), NR))), padded(up(c.v_dim, NR)) {}
 };
 
 static void read_queries(const Work &w, real *q, int padded, real factor) {
@@ -78,10 +95,37 @@ static void read_queries(const Work &w, real *q, int padded, real factor) {
 // Queries are multiplied by it, so that scores come out as powers of 2, or as they are where a softcap bends them first.
 static real query_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E; }
 
+// Queries as panels of NR rows each, which follow each other.
+static void pack_queries(const Work &w, ForwardRoom &room) {
+  const int d = w.c.head_dim;
+  for (int r = 0; r < w.stack.rows; r += NR)
+    transpose(room.q + (long)r * d, d, std::min(NR, w.stack.rows - r), d, room.panel + (long)r * d);
+}
+
+// Scores of a panel of keys, which are `row` apart, with packed queries: rows and keys change places in the tiles, and each
+// score is the same sum.
+static void score_keys(const Work &w, const Tiles &tiles, int p, const real *k, long row, ForwardRoom &room) {
+  const int d = w.c.head_dim;
+  for (int r = 0; r < w.stack.rows; r += NR) {
+    const int rows = std::min(NR, w.stack.rows - r);
+    bool meets = false;
+    for (int t = r / MR; t * MR < r + rows; t++) meets |= tiles.state[t][p] != EMPTY;
+    if (!meets) continue;
+    for (int j = 0; j < NR; j += MR)
+      score_tile<true>(std::min(MR, NR - j), d, k + j * row, row, room.panel + (long)r * d, 0, up(rows, W), room.turned + j * LDS);
+    transpose(room.turned, LDS, NR, rows, room.scores + (long)r * LDS + p * NR, LDS);
+  }
+}
+
+// Whether a chunk of keys is copied to where its values are read.
+static bool packs_chunk(const Work &w) {
+  return w.c.k.type != REAL && w.shared() && !few(w.stack.rows, w.keys()) && !few(w.stack.rows, w.values());
+}
+
 static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, ForwardRoom &room) {
   const Vectors keys = w.keys();
   const int d = w.c.head_dim;
-  const bool in_registers = few(w.stack.rows, keys);
+  const bool in_registers = few(w.stack.rows, keys), whole = packs_chunk(w);
   for (int p = 0; p < PANELS; p++) {
     bool packed = false;
     const int key = panels[p].key;
@@ -89,13 +133,21 @@ static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, 
       if (tiles.state[0][p] != EMPTY) score_few(w.stack.rows, keys, key, room.q, room.scores + p * NR);
       continue;
     }
+    bool some = false, between = false;
+    for (int t = 0; t < w.stack.tiles(); t++) {
+      some |= tiles.state[t][p] != EMPTY;
+      between |= tiles.first[t] <= p && p < tiles.end[t];
+    }
+    if (!some && !(whole && between)) continue;
+    long row;
+    const real *k = keys.rows(key, NR, whole ? room.values + (long)p * NR * d : room.raw, &row);
+    if (packs_queries(w.c, w.stack.rows)) {
+      if (some) score_keys(w, tiles, p, k, row, room);
+      continue;
+    }
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.state[t][p] == EMPTY) continue;
-      if (!packed) {
-        long row;
-        const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
-        transpose(k, row, NR, d, room.panel), packed = true;
-      }
+      if (!packed) transpose(k, row, NR, d, room.panel), packed = true;
       score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, room.panel, tiles.begin(t, p), tiles.stop(t, p),
                  room.scores + (long)t * MR * LDS + p * NR);
     }
@@ -218,7 +270,8 @@ static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, 
 }
 
 // The rows of values of a chunk: in place where whole tiles can be read and are read few times, else copied.
-static const real *chunk_values(const Work &w, const Vectors &values, int begin, int end, real *room, int padded, long *row) {
+static const real *chunk_values(const Work &w, const Vectors &values, int chunk_key, int begin, int end, real *room, int padded, long *row) {
+  if (packs_chunk(w)) return *row = w.c.head_dim, room + (long)(begin - chunk_key) * w.c.head_dim;
   const bool dense = values.x.row <= 2 * padded || w.stack.rows <= 2 * MR;
   if (values.x.type == REAL && padded == values.dim && dense)
     return *row = values.x.row, (const real *)values.row(begin);
@@ -237,7 +290,7 @@ static void add_values(const Work &w, const Tiles &tiles, int chunk_key, Forward
   if (few(w.stack.rows, values))
     return add_few(w.stack.rows, values, begin, end, room.scores + (begin - chunk_key), sums.output, sums.width);
   long row;
-  const real *v = chunk_values(w, values, begin, end, room.values, room.padded, &row);
+  const real *v = chunk_values(w, values, chunk_key, begin, end, room.values, room.padded, &row);
   for (int n = 0; n < room.padded; n += NR)
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.first[t] >= tiles.end[t]) continue;
@@ -292,6 +345,7 @@ static bool forward_stack(const Work &w) {
     return finish(w, sums), true;
   }
   read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  if (packs_queries(w.c, rows)) pack_queries(w, room);
   Walk walk(w.s, w.block, first_key(w));
   long until = span_end(w.s, first_key(w));
   sum_keys(w, walk, until, room, sums);

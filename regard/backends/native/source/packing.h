@@ -130,8 +130,8 @@ static inline void write_row(int type, char *row, int n, const real *x, real fac
   }
 }
 
-// panel[c][j] = x[j][c] for n <= NR rows of d numbers, rs apart; zeros behind the last row
-static void transpose(const real *x, long rs, int n, int d, real *panel) {
+// panel[c][j] = x[j][c] for n <= NR rows of d numbers, rs apart; zeros behind the last row. Lines of the panel are `line` apart.
+static void transpose(const real *x, long rs, int n, int d, real *panel, long line = NR) {
   int j = 0;
 #if defined(RG_512) || defined(RG_256)
   for (; j + 8 <= n; j += 8) {
@@ -144,19 +144,19 @@ static void transpose(const real *x, long rs, int n, int d, real *panel) {
           r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(y + i * rs)), _mm_loadu_ps(y + (i + 4) * rs), 1);
         for (int i = 0; i < 2; i++)
           t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]), t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-        float *o = panel + (long)(c + 4 * half) * NR + j;
+        float *o = panel + (c + 4 * half) * line + j;
         _mm256_storeu_ps(o, _mm256_shuffle_ps(t[0], t[2], 0x44));
-        _mm256_storeu_ps(o + NR, _mm256_shuffle_ps(t[0], t[2], 0xEE));
-        _mm256_storeu_ps(o + 2 * NR, _mm256_shuffle_ps(t[1], t[3], 0x44));
-        _mm256_storeu_ps(o + 3 * NR, _mm256_shuffle_ps(t[1], t[3], 0xEE));
+        _mm256_storeu_ps(o + line, _mm256_shuffle_ps(t[0], t[2], 0xEE));
+        _mm256_storeu_ps(o + 2 * line, _mm256_shuffle_ps(t[1], t[3], 0x44));
+        _mm256_storeu_ps(o + 3 * line, _mm256_shuffle_ps(t[1], t[3], 0xEE));
       }
     for (; c < d; c++)
-      for (int i = 0; i < 8; i++) panel[(long)c * NR + j + i] = x[(j + i) * rs + c];
+      for (int i = 0; i < 8; i++) panel[c * line + j + i] = x[(j + i) * rs + c];
   }
 #endif
   for (int c = 0; c < d; c++) {
-    for (int i = j; i < n; i++) panel[(long)c * NR + i] = x[i * rs + c];
-    for (int i = n > j ? n : j; i < NR; i++) panel[(long)c * NR + i] = 0;
+    for (int i = j; i < n; i++) panel[c * line + i] = x[i * rs + c];
+    for (int i = n > j ? n : j; i < NR; i++) panel[c * line + i] = 0;
   }
 }
 
@@ -185,11 +185,15 @@ struct Vectors {
     const int b = begin(key), e = end(key, n);
     if (x.type == REAL && b == key && e == key + n) return *row_stride = x.row, (const real *)row(key);
     *row_stride = dim;
-    for (int j = 0; j < n; j++, room += dim)
-      if (key + j < b || key + j >= e)
+    for (int j = 0; j < n; j++, room += dim) {
+      if (key + j < b || key + j >= e) {
         std::memset(room, 0, dim * sizeof(real));
-      else
-        read(key + j, room, dim);
+        continue;
+      }
+      const char *next = row(key + j) + n * x.row * WIDTH_OF[x.type];  // it is read soon, or lies behind the tensor
+      for (int at = 0; at < dim * WIDTH_OF[x.type]; at += 64) __builtin_prefetch(next + at, 0, 2);
+      read(key + j, room, dim);
+    }
     return room - (long)n * dim;
   }
 };

@@ -6,10 +6,12 @@
 constexpr int NV = 2, NR = W * NV;             // columns of a tile
 constexpr int MR = W == 16 ? 12 : 6;           // rows of a tile: 24 accumulators of 32 registers, 12 of 16
 constexpr int CHUNK = 256, PANELS = CHUNK / NR;  // keys at a time, in panels of NR
+constexpr int LINE = 64 / sizeof(real);        // reals that come from memory together
 constexpr int LDS = CHUNK + 16;                // row length of scores; no power of 2, so that rows share no cache set
 
-// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR)
-template <int M, bool ADD, int N = NV>
+// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR). AHEAD: a is read from memory for the first time, so
+// that the rows of the next tile are asked for on the way; they may lie behind the tensor, since nothing is read yet.
+template <int M, bool ADD, int N = NV, bool AHEAD = false>
 static inline __attribute__((always_inline)) void product(int K, const real *__restrict a, long ai, long ak,
                                                           const real *__restrict b, long bk, real *__restrict c,
                                                           long ci) {
@@ -23,6 +25,10 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
     vf y[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; j++) y[j] = load(b + j * W);
+    if (AHEAD && k % LINE == 0) {
+#pragma GCC unroll 16
+      for (int i = 0; i < M; i++) __builtin_prefetch(a + (MR + i) * ai, 0, 2);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++) {
       const vf s = all(a[i * ai]);
@@ -56,16 +62,17 @@ static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda
 }
 
 // Scores of m rows with N registers of the keys of a panel: a has K numbers a row, the panel NR a line.
-template <int N, int M = MR>
+template <int N, bool AHEAD, int M = MR>
 static __attribute__((noinline)) void score_registers(int m, int K, const real *a, long lda, const real *panel, real *s) {
   if constexpr (M > 1)
-    if (m < M) return score_registers<N, M - 1>(m, K, a, lda, panel, s);
-  product<M, false, N>(K, a, lda, 1, panel, NR, s, LDS);
+    if (m < M) return score_registers<N, AHEAD, M - 1>(m, K, a, lda, panel, s);
+  product<M, false, N, AHEAD>(K, a, lda, 1, panel, NR, s, LDS);
 }
 
 // The same for the lanes [begin, end) of a panel, which are whole registers.
+template <bool AHEAD = false>
 static inline void score_tile(int m, int K, const real *a, long lda, const real *panel, int begin, int end, real *s) {
-  if (end - begin == NR) return score_registers<NV>(m, K, a, lda, panel, s);
+  if (end - begin == NR) return score_registers<NV, AHEAD>(m, K, a, lda, panel, s);
   static_assert(NV == 2, "a part of a panel is one register");
-  score_registers<1>(m, K, a, lda, panel + begin, s + begin);
+  score_registers<1, AHEAD>(m, K, a, lda, panel + begin, s + begin);
 }

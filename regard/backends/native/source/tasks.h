@@ -106,6 +106,7 @@ static bool sum_piece(const Work &w, const Piece &piece, real *memory) {
   if (!own.reserve(sizeof(real) * ForwardRoom::numbers(w.c, rows) + 1024)) return false;
   ForwardRoom room(own, w.c, rows);
   read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  if (packs_queries(w.c, rows)) pack_queries(w, room);
   Walk walk(w.s, w.block, piece.from);
   Sums sums(w.c, memory + piece.numbers, rows, room.padded + 16);
   sum_keys(w, walk, span_end(w.s, piece.from), room, sums);

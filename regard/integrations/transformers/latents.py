@@ -1,0 +1,207 @@
+"""Latent attention in models of transformers, in the cheaper of its two forms.
+
+Such a module makes one latent c for each token and one rotary key r for all heads, keeps both in its cache, and expands
+all of them to keys and values of every head in each call. Head h computes, with matrices U and V of its own,
+
+    k_h = [U_h c; r],  v_h = V_h c,    so that    q_h · k_h = (U_hᵀ q_h) · c + q_rot · r,    Σ w v_h = V_h Σ w c.
+
+The right sides are the absorbed form: one key/value head, whose keys are [c; r] and whose values are c. A step of
+decoding expands nothing then. Long prompts cost less expanded. Source: DeepSeek-V2 (2024), section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from regard.errors import UnsupportedError
+
+__all__ = ["EXPAND", "Latents", "LatentLayer", "form_of", "give_back", "keep_latents", "latent_cache", "wanted_form"]
+
+EXPAND = "expand_kv"  # the method of a module of transformers that expands latents
+WHOLE = "_regard_latents"  # on the latents of a call: the tensor in which rotary keys stand beside them
+wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")  # or absorbed, or expanded; for comparisons
+
+
+def keep_latents(modules: Iterable[nn.Module], implementation: str) -> None:
+    """Let modules hand their latents to attention unexpanded, while this implementation computes it."""
+    for module in modules:
+        if hasattr(type(module), EXPAND):
+            module.__dict__[EXPAND] = partial(_kept, module, implementation)
+
+
+def give_back(model: nn.Module) -> None:
+    """Let modules expand their latents again."""
+    for module in model.modules():
+        module.__dict__.pop(EXPAND, None)
+
+
+def _kept(module: Any, implementation: str, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
+    if module.config._attn_implementation == implementation:
+        return latents, rotary
+    return getattr(type(module), EXPAND)(module, latents, rotary)
+
+
+class Latents(NamedTuple):
+    """Operands of a call of latent attention in one form.
+
+    q, k, v, scale: as `attention` takes them. up: V of each head, (heads, v_dim, latent_dim), by which the output is
+    multiplied; None in the expanded form. form: its name, and why it is expanded where the sizes do not decide.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    scale: float
+    up: torch.Tensor | None
+    form: str
+
+    def output(self, summed: torch.Tensor) -> torch.Tensor:
+        """(batch, heads, q_len, v_dim) from what attention summed."""
+        return summed if self.up is None else torch.einsum("bhqr,hdr->bhqd", summed, self.up)
+
+
+def form_of(
+    module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor, scale: float | None, expand: str | None
+) -> Latents:
+    """A call of a module that kept its latents, absorbed or expanded.
+
+    Args:
+        q: (batch, heads, q_len, nope_dim + rope_dim).
+        latents: (batch, 1, k_len, latent_dim).
+        rotary: (batch, 1, k_len, rope_dim).
+        scale: as `attention` takes it, for expanded keys.
+        expand: why keys must be expanded; None if they need not.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if (reason := expand or _not_absorbed(module, q, latents, rotary)) is not None:
+        form = f"expanded ({reason})"
+    else:
+        form = "absorbed" if _costs_less(module, q.shape, latents.shape[2], latents.shape[3]) else "expanded"
+    if form != "absorbed":
+        return Latents(q, *getattr(type(module), EXPAND)(module, latents, rotary), scale, None, form)
+    nope, latent_dim = module.qk_nope_head_dim, latents.shape[3]
+    down, up = module.kv_b_proj.weight.view(q.shape[1], -1, latent_dim).split([nope, module.v_head_dim], 1)
+    q = torch.cat((torch.einsum("bhqd,hdr->bhqr", q[..., :nope], down), q[..., nope:]), -1)
+    whole = getattr(latents, WHOLE, None)
+    k = torch.cat((latents, rotary), -1) if whole is None else whole
+    return Latents(q, k, k[..., :latent_dim], scale, up, "absorbed")
+
+
+def _not_absorbed(module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor) -> str | None:
+    """Why a call cannot be absorbed, whatever its sizes are; None if it can."""
+    linear = module.kv_b_proj
+    if (
+        type(linear) is not nn.Linear
+        or linear.bias is not None
+        or type(linear.weight) not in (nn.Parameter, torch.Tensor)
+    ):
+        return f"kv_b_proj is a {type(linear).__name__} with more than one matrix of its own"
+    if linear._forward_hooks or linear._forward_pre_hooks or nn.utils.parametrize.is_parametrized(linear):
+        return "kv_b_proj has hooks"
+    if len({x.dtype for x in (q, latents, rotary, linear.weight)}) > 1 or torch.is_autocast_enabled(q.device.type):
+        return "its tensors have several dtypes"
+    return None
+
+
+def _costs_less(module: Any, q_shape: torch.Size, k_len: int, latent_dim: int) -> bool:
+    """Whether the absorbed form has fewer products, of one head; a causal pattern is supposed."""
+    q_len, expanded_dim = q_shape[2], module.qk_nope_head_dim + module.v_head_dim
+    if torch.compiler.is_compiling():  # a graph serves many lengths
+        return q_len == 1
+    if (wanted := wanted_form.get()) != "auto":
+        return wanted == "absorbed"
+    pairs, each = q_len * (2 * k_len - q_len + 1) // 2, latent_dim * expanded_dim
+    rope_dim = q_shape[3] - module.qk_nope_head_dim
+    return pairs * (2 * latent_dim + rope_dim) + q_len * each < pairs * (expanded_dim + rope_dim) + k_len * each
+
+
+def latent_cache(model: PreTrainedModel) -> DynamicCache:
+    """A cache of an attached model with latent attention, in which the numbers of a token stand beside each other.
+
+    It holds what the model's own cache holds: latent_dim + rope_dim numbers for each token and layer. A step appends to
+    it in place, and attention reads it where it lies; the model's own cache is copied in every step. Give it as
+    `past_key_values` to the model or to `generate`; crop and reorder it as any cache of transformers.
+
+    Raises:
+        UnsupportedError: no layer of the model keeps latents alone in a growing cache.
+
+    >>> import transformers
+    >>> from regard.integrations.transformers import attach
+    >>> sizes = dict(q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4)
+    >>> config = transformers.DeepseekV3Config(
+    ...     vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+    ...     num_key_value_heads=2, first_k_dense_replace=1, pad_token_id=0, **sizes)
+    >>> model = attach(transformers.DeepseekV3ForCausalLM(config).eval())
+    >>> cache = latent_cache(model)
+    >>> model(torch.tensor([[1, 2, 3]]), past_key_values=cache).logits.shape, cache.get_seq_length()
+    (torch.Size([1, 3, 9]), 3)
+    """
+    cache = DynamicCache(config=model.config)
+    kept = {int(one.layer_idx) for one in model.modules() if EXPAND in one.__dict__}  # ty: ignore[invalid-argument-type]
+    layers: list[Any] = cache.layers or [DynamicLayer() for _ in range(max(kept, default=-1) + 1)]
+    cache.layers = [
+        LatentLayer() if at in kept and type(layer) is DynamicLayer else layer for at, layer in enumerate(layers)
+    ]
+    if not any(isinstance(layer, LatentLayer) for layer in cache.layers):
+        raise UnsupportedError(
+            f"no layer of {type(model).__name__} keeps latents alone in a growing cache (some keep keys of an indexer "
+            f"too); use the model's own cache, and attach(model) before this if its attention is latent"
+        )
+    return cache
+
+
+class LatentLayer(DynamicLayer):
+    """A layer of a cache that keeps latents and rotary keys beside each other, (batch, 1, room, latent_dim + rope_dim).
+
+    Where no gradient is recorded, entries are appended in place; they move when the room is used up or after a reorder.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._room: torch.Tensor | None = None
+        self._shown: Any = None, None  # the keys and values that are the begin of the room
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Append latents and rotary keys, and return all of them."""
+        if torch.is_grad_enabled() or key_states.shape[1] != 1:
+            return super().update(key_states, value_states, *args, **kwargs)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        held, latent_dim = self.get_seq_length(), key_states.shape[3]
+        end, room = held + key_states.shape[2], self._room
+        if room is None or not self._is_shown() or room.shape[2] < end or _is_closed(room):
+            width = latent_dim + value_states.shape[3]
+            room = key_states.new_empty(key_states.shape[0], 1, end + max(64, end // 4), width)
+            if self.keys is not None and self.values is not None and held:
+                room[:, :, :held, :latent_dim], room[:, :, :held, latent_dim:] = self.keys, self.values
+        room[:, :, held:end, :latent_dim], room[:, :, held:end, latent_dim:] = key_states, value_states
+        whole = room[:, :, :end]
+        keys, values = whole[..., :latent_dim], whole[..., latent_dim:]
+        setattr(keys, WHOLE, whole)
+        self._room, (self.keys, self.values) = room, (keys, values)
+        self._shown = keys, values
+        return keys, values
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last entries."""
+        shown = self._is_shown()
+        super().crop(tokens_to_remove)
+        if shown:
+            self._shown = self.keys, self.values
+
+    def _is_shown(self) -> bool:
+        """Whether the entries are the begin of the room; methods of transformers set others."""
+        return self._shown[0] is self.keys and self._shown[1] is self.values
+
+
+def _is_closed(room: torch.Tensor) -> bool:
+    """Whether it was made in inference mode, and cannot be written outside of it."""
+    return room.is_inference() and not torch.is_inference_mode_enabled()
