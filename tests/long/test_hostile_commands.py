@@ -73,5 +73,5 @@ def test_a_comparison_that_is_refused_writes_nothing(tmp_path):
     words = ("compare", "--data", str(pairs), "--models", "none", "--steps", "2", "--dim", "8", "--out", "new")
     found = commands.ended_with(Invocation("", words, environment={"RANK": "x"}), {}, tmp_path / "case", Found())
     assert found[0] == 2, found
-    assert "RANK=x" in found[1]
+    assert "RANK is 'x'" in found[1]
     assert found[2] == []

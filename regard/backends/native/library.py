@@ -20,7 +20,7 @@ VERSION = 3  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 MOST_TOP = 512  # RG_MOST_TOP
-CHUNK = 64  # RG_CHUNK
+CHUNK = 32  # RG_CHUNK
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
 SETTING = "REGARD_NATIVE"
 BUILD = "run python -m regard.backends.native.build where a C++ compiler is, or after pip install 'regard[compiler]'"
@@ -178,14 +178,14 @@ def load(path: Path = LIBRARY) -> Library | str:
     except OSError as reason:
         return f"its library cannot be loaded ({reason})"
     handle.rg_sources.restype = c_char_p
+    if handle.rg_version() != VERSION or handle.rg_sources().decode() != digest():
+        return f"its library was built from other sources; {BUILD}"
     for function in (handle.rg_forward, handle.rg_backward, handle.rg_recur, handle.rg_recur_back):
         function.restype = c_int32
     handle.rg_forward.argtypes = [POINTER(CCall)]
     handle.rg_backward.argtypes = [POINTER(CCall), POINTER(CGradients)]
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
-    if handle.rg_version() != VERSION or handle.rg_sources().decode() != digest():
-        return f"its library was built from other sources; {BUILD}"
     names = {2: "AVX2", 3: "AVX-512"}
     if (found := handle.rg_instructions()) not in names:
         return _WRONG[1]

@@ -118,13 +118,9 @@ def recurs(module: nn.Module) -> bool:
     kind = type(module)
     if kind.__module__ == RECURRING or "forward" in module.__dict__ or not (functions := recurrences(kind)):
         return False
-    return not (any(one.is_cuda for one in module.parameters()) and any(map(_is_of_package, functions)))
-
-
-def _is_of_package(function: Any) -> bool:
-    """Whether transformers found flash-linear-attention or mamba-ssm, which the function then calls."""
-    held = inspect.getclosurevars(function).nonlocals if isinstance(function, FunctionType) else {}
-    return bool(held.get("is_new_implementation"))
+    held = [inspect.getclosurevars(one).nonlocals for one in functions if isinstance(one, FunctionType)]
+    of_packages = any(one.get("is_new_implementation") for one in held)  # flash-linear-attention or mamba-ssm
+    return not (of_packages and any(one.is_cuda for one in module.parameters()))
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:

@@ -61,12 +61,13 @@ def recurrence(
 
 
 def _delta(
-    mechanism: Recurrent, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, g: torch.Tensor,
-    beta: torch.Tensor, *, initial_state: torch.Tensor | None = None, output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False, **others: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, *,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
+    **others: Any,
 ) -> Both:  # fmt: skip
-    """A delta rule as flash-linear-attention calls it: (batch, n, heads, ...), g the logarithms of the decays."""
+    """A delta rule as flash-linear-attention calls it: (batch, n, heads, ...), g the log decays by head or channel."""
     _refuse(others)
+    mechanism = GatedDelta() if g.dim() == 3 else KimiDelta()
     wide = torch.promote_types(query.dtype, torch.float32)
     q, k, v, log_decay, strength = (x.transpose(1, 2).to(wide) for x in (query, key, value, g, beta))
     if use_qk_l2norm_in_kernel:
@@ -126,17 +127,7 @@ def _refuse(others: dict[str, Any]) -> None:
             )
 
 
-def _gated_delta(*tensors: torch.Tensor, **options: Any) -> Both:
-    return _delta(GatedDelta(), *tensors, **options)
-
-
-def _kimi_delta(*tensors: torch.Tensor, **options: Any) -> Both:
-    return _delta(KimiDelta(), *tensors, **options)
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = dict(
-    zip(RECURRENCES, (_gated_delta, _gated_delta, _kimi_delta, _kimi_delta, _ssd, _ssd_step), strict=True)
-)
+FUNCTIONS: dict[str, Callable[..., Any]] = dict(zip(RECURRENCES, (*4 * (_delta,), _ssd, _ssd_step), strict=True))
 
 
 # --- the classes of layers ---

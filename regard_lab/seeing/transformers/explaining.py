@@ -75,18 +75,19 @@ class Pretrained(Subject):
         return IDS_AT_ONCE if head is None else min(IDS_AT_ONCE, max(1, NUMBERS_AT_ONCE // len(head.weight)))
 
     def forward(self, ids: Sides, vectors: Sides | None = None) -> torch.Tensor:
+        return self._logits(self._run(ids, vectors))
+
+    def _run(self, ids: Sides, vectors: Sides | None = None) -> Any:
         masks = {side: torch.ones_like(one) for side, one in ids.items()}
         vectors = {} if vectors is None else vectors
         if not self.translates:
             (side,) = ids
             with self._reading(self.model, vectors.get(side)):
-                return self._logits(self.model(input_ids=ids[side], attention_mask=masks[side]))
+                return self.model(input_ids=ids[side], attention_mask=masks[side])
         with self._reading(self.model.get_encoder(), vectors.get("source")):
             states = self.model.get_encoder()(input_ids=ids["source"], attention_mask=masks["source"])
         with self._reading(self.model.get_decoder(), vectors.get("written")):
-            return self.model(
-                encoder_outputs=states, attention_mask=masks["source"], decoder_input_ids=ids["written"]
-            ).logits
+            return self.model(encoder_outputs=states, attention_mask=masks["source"], decoder_input_ids=ids["written"])
 
     def _logits(self, output: Any) -> torch.Tensor:
         if not hasattr(output, "logits"):
@@ -118,7 +119,7 @@ class Pretrained(Subject):
 
     def weights(self, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         with observe(self.model, "weights") as observed:
-            self(ids)
+            self._run(ids)
         found: dict[str, list[torch.Tensor]] = {}
         for call in observed.calls:
             found.setdefault(self.layers[call.layer][0], []).append(call.weights.float().cpu())

@@ -78,7 +78,7 @@ def stored(name):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_opens_without_a_request_or_a_complaint(browser, page_of, name):
-    (view,) = {
+    view, *_ = {
         view
         for page in (ROOT / "docs").rglob("*.md")
         for view in re.findall(rf'<iframe [^>]*explorations/{name}\.html([^"]*)"', page.read_text("utf-8"))

@@ -215,3 +215,7 @@ def test_a_masked_word_may_be_named():
     assert "," not in found.source_words
     with pytest.raises(ArgumentError, match="sub-words, and a mask stands for one"):
         pretrained_relevance(bert("BertForMaskedLM"), PIECES, SENTENCE, "street")
+
+
+def test_a_model_without_a_head_has_scores_of_attention():
+    assert len(head_scores(Pretrained(bert(), PIECES), length=6, texts=2)["previous"]) == 8

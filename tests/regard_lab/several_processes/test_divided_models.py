@@ -25,7 +25,15 @@ CONFIGS = {
         vocab_size=60, dim=24, heads=4, layers=2, positions="alibi", head="words", dropout=0.0
     ),
 }  # fmt: skip
-KINDS = {"language": LanguageModel, "translation": TranslationTransformer, "encoder": TextEncoder}
+CONFIGS["latents"] = LanguageModel.Config(
+    vocab_size=60, dim=24, heads=8, head_dim=4, layers=2, latent_dim=9, rope_dim=6
+)
+KINDS = {
+    "language": LanguageModel,
+    "latents": LanguageModel,
+    "translation": TranslationTransformer,
+    "encoder": TextEncoder,
+}
 
 
 def divided(name: str, how: str, count: int) -> nn.Module:
@@ -43,7 +51,9 @@ def training(name: str, how: str, count: int) -> dict:
     return trained(divided(name, how, count), (SOURCES, IDS) if name == "translation" else (IDS,))
 
 
-@pytest.mark.parametrize(("name", "count"), [("language", 4), ("translation", 2), ("translation", 4), ("encoder", 2)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("language", 4), ("translation", 2), ("translation", 4), ("encoder", 2), ("latents", 2)]
+)
 def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
     expected = training(name, "one", 1)
     for found in pools(count).run(training, name, "tensor", count):
@@ -67,10 +77,11 @@ def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int
 
 
 @pytest.mark.parametrize("how", ["tensor", "fsdp"])
-@pytest.mark.parametrize("name", ["language", "translation"])
+@pytest.mark.parametrize("name", ["language", "translation", "latents"])
 def test_a_divided_model_writes_the_same_texts_with_a_part_of_the_memory(name, how, pools):
     texts, weights, cached = writing(name, "one", 1)
     for found, its_weights, its_caches in pools(2).run(writing, name, how, 2):
         assert found == texts
         assert its_weights < 0.75 * weights
-        assert how == "fsdp" or its_caches * 2 == cached
+        shares = 1 if name == "latents" else 2  # every process caches all latents
+        assert how == "fsdp" or its_caches * shares == cached
