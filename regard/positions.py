@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from regard.arguments import one_of, real, shown, whole
+from regard.arguments import each, one_of, real, shown, whole
 from regard.errors import ArgumentError, ShapeError
 
 __all__ = ["Sinusoidal", "Learned", "Rotary"]
@@ -128,13 +128,14 @@ class Rotary:
 
     def __post_init__(self) -> None:
         if self.frequencies is not None:
-            each = tuple(real("a frequency of Rotary", one) for one in self.frequencies)
-            if self.dims not in (None, 2 * len(each)) or not each:
+            given = each("Rotary's frequencies", self.frequencies, "a number for each pair")
+            angles = tuple(real("a frequency of Rotary", one) for one in given)
+            if self.dims not in (None, 2 * len(angles)) or not angles:
                 raise ArgumentError(
-                    f"Rotary has {len(each)} frequencies, one for each pair, and dims {self.dims}; leave dims out"
+                    f"Rotary has {len(angles)} frequencies, one for each pair, and dims {self.dims}; leave dims out"
                 )
-            object.__setattr__(self, "frequencies", each)
-            object.__setattr__(self, "dims", 2 * len(each))
+            object.__setattr__(self, "frequencies", angles)
+            object.__setattr__(self, "dims", 2 * len(angles))
         object.__setattr__(self, "base", checked_base("Rotary", self.base))
         if self.dims is not None:
             object.__setattr__(self, "dims", whole("Rotary's dims", self.dims))

@@ -9,9 +9,21 @@ from functools import reduce
 import torch
 from torch.nn import functional
 
+from regard.backends.limits import where
 from regard.core.backend import Operands
-from regard.core.problem import Problem
+from regard.core.problem import PER_ROW, Problem
 from regard.patterns import Causal, Grid, Pattern
+
+ROWS_IN_ORDER = (
+    where(
+        lambda problem: problem.q_start is PER_ROW and (bool(problem.pattern.documents) or is_causal(problem)),
+        "q_start is a tensor, and a chunk of queries needs the same positions in all batch rows",
+    ),
+    where(
+        lambda problem: bool(problem.pattern.documents) and (problem.q_start, problem.q_len) != (0, problem.k_len),
+        "it computes each document by itself, which needs a query and a key at every position",
+    ),
+)
 
 
 def visible_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:

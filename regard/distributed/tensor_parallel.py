@@ -63,6 +63,11 @@ class TensorParallel(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = Group.of(device_mesh)
         if type(module) is MultiHeadAttention:
+            if module.mechanism.declared.groups_values:
+                raise UnsupportedError(
+                    f"TensorParallel does not divide {module.mechanism.declared}, whose decays belong to all heads; "
+                    f"divide the positions, by ContextParallel(form='state')"
+                )
             _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
         elif type(module) is LatentAttention:
             _divide_latent_attention(module, device_mesh, HeadShare.of(group, module.heads, module.heads))

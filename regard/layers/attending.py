@@ -16,13 +16,16 @@ from regard.core.tensors import Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.feed_forward import check_vectors
+from regard.layers.gates import RecurrentGates
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import Sizes, takes
+from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Pattern, as_pattern
 from regard.positions import Rotary
 
 GATE = "gate"  # a parameter that is computed from each input vector instead of learned
+Gate = torch.Tensor | dict[str, torch.Tensor] | None  # of RandomFeature; of a recurrent mechanism, by name
 
 
 class LayerMechanism(nn.Module):
@@ -48,13 +51,25 @@ class LayerMechanism(nn.Module):
         self.learned = declared.new_parameters(heads, kv_heads)
         self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
         self.to_gate = nn.Linear(context_dim, kv_heads) if GATE in self.needed else None
+        self.gates = None
+        if isinstance(declared, Recurrent):
+            self.needed = ()
+            if declared.takes_strength or not declared.optional:
+                self.gates = RecurrentGates(declared, context_dim, kv_heads, head_dim)
 
     def extra_repr(self) -> str:
         return str(self.declared)
 
     def keys(self, k: torch.Tensor) -> torch.Tensor:
         """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
+        if isinstance(self.declared, Recurrent):
+            return self.queries(k)
         return self.declared.project_keys(k, dict(self.learned))
+
+    def queries(self, q: torch.Tensor) -> torch.Tensor:
+        """Queries (batch, heads, length, head_dim) as the mechanism takes them: of length 1 for a delta rule."""
+        corrects = isinstance(self.declared, Recurrent) and self.declared.corrects
+        return nn.functional.normalize(q, dim=-1) if corrects else q
 
     @property
     def kept_dim(self) -> int:
@@ -67,20 +82,29 @@ class LayerMechanism(nn.Module):
         """The reason why a cache of keys cannot continue a text with this mechanism, or None."""
         if self.to_gate is not None:
             return "its gates scale the past, and a cache of keys holds no gates; use kind='state'"
+        if isinstance(self.declared, Recurrent):
+            return "its memory needs the decays and strengths of all keys, which a cache lacks; use kind='state'"
         if not takes(self.declared, Causal):
             return "it is not causal, so later tokens would change earlier outputs"
         if self.declared.counts_keys:
             return "its score depends on the number of keys, so later tokens would change earlier outputs"
         return None
 
-    def gate(self, vectors: torch.Tensor) -> torch.Tensor | None:
-        """The share of the past that each vector (batch, length, dim) keeps, 0 to 1: (batch, kv_heads, length)."""
+    def gate(self, vectors: torch.Tensor) -> Gate:
+        """The share of the past that each vector (batch, length, dim) keeps, 0 to 1: (batch, kv_heads, length).
+
+        For recurrent mechanisms the decays and strengths by name.
+        """
+        if self.gates is not None:
+            return self.gates(vectors)
         return None if self.to_gate is None else torch.sigmoid(self.to_gate(vectors)).transpose(1, 2)
 
-    def options(self, gate: torch.Tensor | None) -> dict[str, Any]:
+    def options(self, gate: Gate) -> dict[str, Any]:
         """The options `mechanism` and `parameters` for a call of `attention`."""
         parameters = {name: self.learned[name] for name in self.needed if name != GATE}
-        if gate is not None:
+        if isinstance(gate, dict):
+            parameters |= gate
+        elif gate is not None:
             parameters[GATE] = gate
         return {"mechanism": self.called, "parameters": parameters or None}
 
@@ -119,7 +143,7 @@ class AttentionLayer(RecordedLayer):
         pattern: Pattern,
         bias: torch.Tensor | Bias | None,
         q_start: int | torch.Tensor | None,
-        gate: torch.Tensor | None = None,
+        gate: Gate = None,
     ) -> torch.Tensor:
         options: dict[str, Any] = {**self.options, "pattern": pattern, "bias": bias, "q_start": q_start}
         options["sink"] = self.sinks

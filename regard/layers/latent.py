@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, one_of, real, shown, whole, yes_or_no
+from regard.arguments import a_string, count_of, of_kind, one_of, real, shown, whole, yes_or_no
 from regard.bias import Bias
 from regard.core.backend import Cost
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
@@ -226,7 +226,8 @@ class LatentAttention(AttentionLayer):
         """
         batch, q_len = whole("batch", batch, 0), whole("q_len", q_len, 0)
         held = whole("held", q_len if held is None else held, q_len)
-        size = (self.to_v.weight.dtype if dtype is None else dtype).itemsize
+        dtype = self.to_v.weight.dtype if dtype is None else of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
+        size = dtype.itemsize
         heads, latent, rope, key, value = self.heads, self.latent_dim, self.rope_dim, self.head_dim, self.value_dim
         reached = len(self.pattern.keys(held - q_len, held - 1, held)) if q_len else 0
         pairs, rows = batch * heads * q_len * reached, batch * heads * q_len

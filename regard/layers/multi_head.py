@@ -14,7 +14,7 @@ from regard.bias import Bias
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
-from regard.layers.attending import AttentionLayer, LayerMechanism
+from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.feed_forward import Projection
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
@@ -211,7 +211,7 @@ class MultiHeadAttention(AttentionLayer):
         if context is None:
             first_key = cache.length if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
-            q, gate = self._rotated(q, q_start), self.mechanism.gate(x)
+            q, gate = self.mechanism.queries(self._rotated(q, q_start)), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, first_key, q)
             if cache is not None:
                 self._refuse_with_cache(combined, q_start, cache.length)
@@ -232,9 +232,15 @@ class MultiHeadAttention(AttentionLayer):
             raise UnsupportedError(
                 f"{self.mechanism.declared}: it uses the queries as keys, so it cannot attend to a context"
             )
+        gate = self.mechanism.gate(context)
+        if isinstance(gate, dict) or self.mechanism.declared.groups_values:
+            raise UnsupportedError(
+                f"{self.mechanism.declared}: its memory is written by the positions that read it, so it cannot attend "
+                f"to a context; use softmax or a linear mechanism"
+            )
         keys = self._rotated(self._split(self.to_k(context), self.kv_heads), 0)
         values = self._split(self.to_v(context), self.kv_heads)
-        return ProjectedContext(self.mechanism.keys(keys), values, self.mechanism.gate(context))
+        return ProjectedContext(self.mechanism.keys(keys), values, gate)
 
     def new_cache(
         self,
@@ -291,7 +297,7 @@ class MultiHeadAttention(AttentionLayer):
         v: torch.Tensor,
         pattern: Pattern,
         bias: torch.Tensor | Bias | None,
-        gate: torch.Tensor | None,
+        gate: Gate,
     ) -> torch.Tensor:
         start, summed = cache.length, isinstance(cache, RecurrentState)
         if summed and (bias is not None or current_recording(self) is not None):

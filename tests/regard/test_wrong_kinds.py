@@ -39,6 +39,7 @@ GARBAGE: dict[str, Any] = {
 
 Q, K, V = make_qkv()
 LAYER = rg.MultiHeadAttention(8, 2)
+LATENT = {"dim": 8, "heads": 2, "latent_dim": 4, "rope_dim": 2, "head_dim": 3}
 X = torch.zeros(1, 3, 8)
 LINEAR = m.LinearTransformer()
 DEFAULTS = {"dropout": 0.0, "backend": "auto", "strict": False}
@@ -63,6 +64,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "MultiHeadAttention": (rg.MultiHeadAttention, {"dim": 8, "heads": 2}),
     "layer": (LAYER.forward, {"x": X}),
     "layer.new_cache": (LAYER.new_cache, {"batch": 1}),
+    "LatentAttention": (rg.LatentAttention, LATENT | {"query_latent_dim": 3, "positions": None, "scale": 1.0}),
+    "latent layer": (rg.LatentAttention(**LATENT).forward, {"x": X, "form": "auto", "cache": None}),
+    "latent layer.plan": (rg.LatentAttention(**LATENT).plan, {"batch": 1, "q_len": 2, "held": 3}),
     "project_context": (LAYER.project_context, {}),
     "record_attention": (lambda model, want: layers.record_attention(model, want=want).__enter__(),
                          {"model": LAYER, "want": "weights"}),

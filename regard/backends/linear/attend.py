@@ -15,13 +15,22 @@ import torch
 from torch.nn import functional
 
 from regard.backends import recurrence
-from regard.backends.documents import Pack, first_rows, is_causal, on_all, pack_documents, put_back, visible_keys
-from regard.backends.limits import Limited, no_weights, not_empty, on_mechanism, where
+from regard.backends.documents import (
+    ROWS_IN_ORDER,
+    Pack,
+    first_rows,
+    is_causal,
+    on_all,
+    pack_documents,
+    put_back,
+    visible_keys,
+)
+from regard.backends.limits import Limited, no_weights, not_empty, on_mechanism
 from regard.backends.linear.sight import Sight, without_hidden
 from regard.backends.linear.walk import BLOCK, CHUNK, Step, Sums, Walk, WalkTensors, longer_on, normalised, vanishing
 from regard.backends.second_order import Piece, gradients
 from regard.core.backend import Cost, Offer, Operands, Refusal, reachable_keys
-from regard.core.problem import PER_ROW, Problem
+from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms.features import Features, Kernelised
 from regard.mechanisms.recurrent import Recurrent
@@ -315,14 +324,7 @@ class Linear(Limited):
         on_mechanism((Kernelised, Recurrent), "linear attention by feature maps and recurrent memories"),
         not_empty,
         no_weights,
-        where(
-            lambda problem: problem.q_start is PER_ROW and (bool(problem.pattern.documents) or is_causal(problem)),
-            "q_start is a tensor, and a chunk of queries needs the same positions in all batch rows",
-        ),
-        where(
-            lambda problem: bool(problem.pattern.documents) and (problem.q_start, problem.q_len) != (0, problem.k_len),
-            "it computes each document by itself, which needs a query and a key at every position",
-        ),
+        *ROWS_IN_ORDER,
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
+from regard.backends import recurrence
 from regard.backends.composed import Calls
-from regard.backends.limits import Limited, not_empty, on_dot_products, refused, where
+from regard.backends.documents import ROWS_IN_ORDER
+from regard.backends.limits import Limited, no_weights, not_empty, on_dot_products, refused, where
+from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of
+from regard.backends.native.recurrence import cost_of
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
+from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5}
 WIDE = 0.95  # in float64
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
+MOST_DIM = 4096  # of a recurrent memory
 MOST_KEYS = 2**31 - 1 - SPAN
 
 
@@ -49,12 +57,28 @@ LIMITS = (
 )
 
 
+OF_RECURRENCES = (
+    *LIMITS[:2], not_empty, no_weights, *ROWS_IN_ORDER,
+    where(lambda one: max(one.head_dim, one.v_dim) > MOST_DIM, f"it computes vectors of at most {MOST_DIM} numbers"),
+    where(lambda one: one.k_len > MOST_KEYS, "it counts keys in 32 bits, and there are {problem.k_len}"),
+)  # fmt: skip
+
+
 @with_sinks
 class Native(Limited):
-    """Softmax over dot products with every option, by a kernel that computes in float32, or in float64 if q is."""
+    """Softmax over dot products with every option, and recurrent mechanisms, in float32, or in float64 if q is."""
 
     name = "native"
     limits = LIMITS
+
+    def assess(self, problem: Problem) -> Offer | Refusal:
+        if not isinstance(problem.mechanism, Recurrent):
+            return super().assess(problem)
+        if (refusal := refused(OF_RECURRENCES, problem)) is not None:
+            return refusal
+        library = load()
+        assert isinstance(library, Library)
+        return Offer(cost_of(problem), partial(recurrence.run, problem, recurring.Kernel(library)))
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         library = load()

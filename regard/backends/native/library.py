@@ -20,6 +20,7 @@ VERSION = 3  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 MOST_TOP = 512  # RG_MOST_TOP
+CHUNK = 64  # RG_CHUNK
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
 SETTING = "REGARD_NATIVE"
 BUILD = "run python -m regard.backends.native.build where a C++ compiler is, or after pip install 'regard[compiler]'"
@@ -99,6 +100,26 @@ class CGradients(Structure):
     ]
 
 
+class CRecurrence(Structure):
+    """rg_recurrence."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("batch", "heads", "key_heads", "kv_heads", "length", "head_dim", "v_dim")),
+        ("threads", c_int32), ("delta", c_int32), ("decays", c_int32), ("scale", c_double),
+        *((name, CTensor) for name in ("q", "k", "v", "out", "log_decay", "strength")),
+        *((name, c_void_p) for name in ("before", "after", "kept", "solved")),
+    ]  # fmt: skip
+
+
+class CRecurrenceGradients(Structure):
+    """rg_recurrence_gradients."""
+
+    _fields_ = [
+        ("dout", CTensor), ("dafter", c_void_p),
+        *((name, CTensor) for name in ("dq", "dk", "dv", "dlog_decay", "dstrength")), ("dbefore", c_void_p),
+    ]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Library:
     """The loaded kernel."""
@@ -125,6 +146,16 @@ class Library:
         if code := self.handle.rg_backward(call, ctypes.byref(gradients)):
             raise _refusal(code)
 
+    def recur(self, call: CRecurrence) -> None:
+        """Compute a recurrence; raises like `forward`."""
+        if code := self.handle.rg_recur(ctypes.byref(call)):
+            raise _refusal(code)
+
+    def recur_back(self, call: CRecurrence, gradients: CRecurrenceGradients) -> None:
+        """Compute the gradients of a recurrence; raises like `forward`."""
+        if code := self.handle.rg_recur_back(ctypes.byref(call), ctypes.byref(gradients)):
+            raise _refusal(code)
+
 
 def _refusal(code: int) -> RegardError:
     return RegardError(f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend")
@@ -147,10 +178,12 @@ def load(path: Path = LIBRARY) -> Library | str:
     except OSError as reason:
         return f"its library cannot be loaded ({reason})"
     handle.rg_sources.restype = c_char_p
-    for function in (handle.rg_forward, handle.rg_backward):
+    for function in (handle.rg_forward, handle.rg_backward, handle.rg_recur, handle.rg_recur_back):
         function.restype = c_int32
     handle.rg_forward.argtypes = [POINTER(CCall)]
     handle.rg_backward.argtypes = [POINTER(CCall), POINTER(CGradients)]
+    handle.rg_recur.argtypes = [POINTER(CRecurrence)]
+    handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
     if handle.rg_version() != VERSION or handle.rg_sources().decode() != digest():
         return f"its library was built from other sources; {BUILD}"
     names = {2: "AVX2", 3: "AVX-512"}

@@ -13,7 +13,8 @@ from regard.arguments import a_path, count_of, shown, whole, yes_or_no
 from regard.backends.documents import visible_keys
 from regard.backends.linear.sight import Sight, without_hidden
 from regard.backends.linear.walk import Sums, Walk, normalised
-from regard.backends.recurrence import PLAIN, Given, Rule, scan, without_unseen
+from regard.backends.native.recurrence import engine_on
+from regard.backends.recurrence import Given, Rule, scan, without_unseen
 from regard.core.call import make_problem
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
@@ -90,7 +91,7 @@ def add(
         memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if before is None else before.total
         given = Given(q, k, v, *mechanism.gates(parameters, k, v), memory)
         given = given if live is None else without_unseen(given, live, met)
-        output, memory = scan(PLAIN, Rule(mechanism.corrects, scale), given)
+        output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), given)
         return output, Summed(memory, met=now)
     assert isinstance(mechanism, Kernelised)
     sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)

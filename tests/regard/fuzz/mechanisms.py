@@ -12,6 +12,7 @@ import torch
 
 import regard as rg
 from regard import mechanisms as m
+from regard.backends.native.library import load
 from regard.layers.caches import RecurrentState
 from regard.mechanisms.draws import directions
 
@@ -222,6 +223,8 @@ def judge_mechanism(case: Case) -> list[Verdict]:
     """The verdict on every backend that computes the mechanism."""
     made = Made(case)
     names = ("state",) if case.chunks else ("auto", "reference", FAST.get(case.kind, "linear"))
+    if case.kind in RECURRENT and not case.chunks and not isinstance(load(), str):
+        names = (*names, "native")
     known: dict[bool, tuple[Tensors, Tensors]] = {}
     verdicts = []
     for backend in names:

@@ -13,6 +13,7 @@ from regard.layers.caches.state import RecurrentState
 from regard.positions import Rotary
 
 EXACT = {"rtol": 0, "atol": 1e-11}
+RECURRENT = m.Retention(), m.Lightning(), m.SSD(), m.GatedLinear(), m.DeltaRule(), m.GatedDelta(), m.KimiDelta()
 MECHANISMS: dict[str, m.Mechanism] = {
     "dot": m.Softmax(m.Dot()),
     "general": m.Softmax(m.General(6, 6)),
@@ -23,10 +24,11 @@ MECHANISMS: dict[str, m.Mechanism] = {
     "random-feature": m.RandomFeature(features=7),
     "gated": m.RandomFeature(features=7, gated=True),
     "lsh": m.LSH(chunk=3, buckets=4, rounds=2),
+    **{str(one): one for one in RECURRENT},
 }
 EVERY = pytest.mark.parametrize("name", MECHANISMS)
 STATES = [name for name, one in MECHANISMS.items() if one.has_state]
-CACHED = [name for name in MECHANISMS if name != "gated"]
+CACHED = [name for name, one in MECHANISMS.items() if name != "gated" and one not in RECURRENT]
 
 
 def make_layer(name: str, **options) -> MultiHeadAttention:
@@ -80,6 +82,23 @@ def test_a_cache_of_keys_continues_as_the_whole(name, kind):
             torch.testing.assert_close(layer(x[:, at:stop], cache=cache), whole[:, at:stop], **EXACT)
 
 
+@pytest.mark.parametrize("mechanism", RECURRENT, ids=str)
+def test_decays_and_strengths_are_those_of_the_models(mechanism):
+    layer, x = make_layer(str(mechanism)), text(5)
+    gates = layer.mechanism.gate(x) or {}
+    if "strength" in gates:
+        above = float("inf") if mechanism == m.SSD() else 1
+        assert ((gates["strength"] > 0) & (gates["strength"] < above)).all()
+    if "log_decay" in gates:
+        assert (gates["log_decay"] < 0).all()
+        assert gates["log_decay"].shape == (2, 2, 5, 6)[: 4 if mechanism.decays_by == "channel" else 3]
+    if mechanism == m.SSD():  # one step for both
+        rate = layer.mechanism.gates.log_rate.exp()
+        torch.testing.assert_close(gates["log_decay"], -rate[:, None] * gates["strength"])
+    length = layer.mechanism.queries(torch.randn(2, 4, 3, 6)).norm(dim=-1)
+    assert bool((length - 1).abs().max() < 1e-5) == mechanism.corrects
+
+
 def test_a_cache_keeps_keys_as_the_score_compares_them():
     layer = make_layer("additive")
     cache = layer.new_cache(batch=2)
@@ -108,6 +127,10 @@ def test_a_context_is_projected_once_and_attended_to(name):
 def test_the_words_of_a_state_that_cannot_be():
     with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
         make_layer("additive").new_cache(1, kind="state")
+    with pytest.raises(rg.UnsupportedError, match="decays and strengths of all keys, which a cache lacks"):
+        make_layer("gated_delta").new_cache(1, kind="dynamic")
+    with pytest.raises(rg.UnsupportedError, match="it cannot attend to a context"):
+        make_layer("retention", positions=None).project_context(text(3))
     with pytest.raises(rg.UnsupportedError, match="a cache of keys holds no gates"):
         make_layer("gated").new_cache(1, kind="dynamic")
     with pytest.raises(rg.ArgumentError, match="leave out capacity and dtype"):

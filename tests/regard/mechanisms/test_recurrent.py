@@ -52,6 +52,30 @@ def test_every_member_is_the_step_of_its_paper(mechanism, heads, backend):
     torch.testing.assert_close(found, stepped(mechanism, q, k, v, parameters, 5**-0.5), rtol=1e-12, atol=1e-12)
 
 
+FAULTS = {
+    "_later": lambda log_decay: log_decay.flip(-2).cumsum(-2).flip(-2),  # a key decays as it arrives
+    "_inverse": lambda pairs, strength: torch.eye(pairs.shape[-1], dtype=pairs.dtype).expand_as(pairs),
+    "_pairs": lambda rows, k, log_decay: (rows.flatten(2, 3) @ k.mT).unflatten(2, (-1, k.shape[-2])),
+    "CHUNK": 31,  # no power of 2
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_seen(name, monkeypatch):
+    monkeypatch.setattr(recurrence, name, FAULTS[name])
+    differences = []
+    for mechanism in (m.GatedDelta(), m.KimiDelta()):
+        q, k, v, parameters = given(mechanism)
+        try:
+            found = rg.attention(
+                q, k, v, pattern="causal", mechanism=mechanism, parameters=parameters, backend="linear"
+            )
+        except RuntimeError:
+            return
+        differences.append((found - stepped(mechanism, q, k, v, parameters, 5**-0.5)).abs().max())
+    assert max(differences) > 1e-6
+
+
 def test_constant_decays_are_those_of_the_papers():
     v = torch.zeros(1, 4, 0, 1, dtype=torch.float64)
     retained = m.Retention().constant_log_decay(v)[0, :, 0].exp()

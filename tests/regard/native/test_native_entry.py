@@ -164,9 +164,10 @@ def test_schedules_that_do_not_exist_are_refused(native):
 
 
 def test_the_structs_of_python_and_c_have_equal_sizes(native):
-    sizes = (ctypes.c_int32 * 6)()
+    sizes = (ctypes.c_int32 * 8)()
     native.handle.rg_sizes(sizes)
-    structs = library.CSchedule, library.CTensor, library.CBias, library.CCall, library.CGradients, library.CStatistics
+    names = "CSchedule", "CTensor", "CBias", "CCall", "CGradients", "CStatistics", "CRecurrence", "CRecurrenceGradients"
+    structs = [getattr(library, name) for name in names]
     assert list(sizes) == [ctypes.sizeof(one) for one in structs]
 
 

@@ -15,6 +15,8 @@
   namespace SPACE {                                          \
   int forward(const rg_call *);                              \
   int backward(const rg_call *, const rg_gradients *);       \
+  int recur(const rg_recurrence *);                          \
+  int recur_back(const rg_recurrence *, const rg_recurrence_gradients *); \
   }
 DECLARE(avx2)
 DECLARE(avx512)
@@ -212,6 +214,53 @@ int check_gradients(const rg_call &c, const rg_gradients *g) {
     if (c.bias.at[b] + c.keys > width || c.bias.at[b] - c.q_len + 1 < 0) return RG_BAD_TENSOR;
   return fits(g->dtable, c.batch, c.heads, 1, width, wide) ? RG_OK : RG_BAD_TENSOR;
 }
+
+bool fits_or_none(const rg_tensor &x, int64_t batch, int64_t heads, int64_t rows, int64_t dim, int types) {
+  return !x.data || fits(x, batch, heads, rows, dim, types);
+}
+
+int check(const rg_recurrence *call) {
+  if (!call) return RG_BAD_OPTIONS;
+  const rg_recurrence &c = *call;
+  if (instructions() == NONE) return RG_NO_KERNEL;
+  const int32_t sizes[] = {c.batch, c.heads, c.key_heads, c.kv_heads, c.length, c.head_dim, c.v_dim};
+  for (int32_t size : sizes)
+    if (size < 1) return RG_BAD_SIZES;
+  const int32_t out = c.heads > c.kv_heads ? c.heads : c.kv_heads;
+  if (c.kv_heads % c.key_heads || out % c.heads || out % c.kv_heads) return RG_BAD_SIZES;
+  if (c.key_heads < c.kv_heads && c.heads != c.key_heads) return RG_BAD_SIZES;
+  if (c.head_dim > 1 << 12 || c.v_dim > 1 << 12 || c.length > INT32_MAX - RG_CHUNK) return RG_BAD_SIZES;
+  if (c.threads < 1 || c.decays < 0 || c.decays > 2 || !c.before || !c.after) return RG_BAD_OPTIONS;
+  const bool by_key = c.decays > 0, wide = c.q.type == RG_FLOAT64;
+  const int floats = wide ? 1 << RG_FLOAT64 : 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16;
+  const int real = 1 << (wide ? RG_FLOAT64 : RG_FLOAT32);
+  const bool sound = fits(c.q, c.batch, c.heads, c.length, c.head_dim, floats) &&
+                     fits(c.k, c.batch, c.key_heads, c.length, c.head_dim, floats) &&
+                     fits(c.v, c.batch, c.kv_heads, c.length, c.v_dim, floats) &&
+                     fits(c.out, c.batch, out, c.length, c.v_dim, floats) &&
+                     (!by_key || fits(c.log_decay, c.batch, c.kv_heads, c.length, c.decays == 2 ? c.head_dim : 1, real)) &&
+                     fits_or_none(c.strength, c.batch, c.kv_heads, c.length, 1, real);
+  return sound ? RG_OK : RG_BAD_TENSOR;
+}
+
+int check_gradients(const rg_recurrence &c, const rg_recurrence_gradients *g) {
+  if (!g || !g->dbefore || !c.kept || (c.delta && !c.solved)) return RG_BAD_OPTIONS;
+  const int32_t out = c.heads > c.kv_heads ? c.heads : c.kv_heads;
+  const int real = 1 << (c.q.type == RG_FLOAT64 ? RG_FLOAT64 : RG_FLOAT32);
+  const bool sound = fits_or_none(g->dout, c.batch, out, c.length, c.v_dim, real) &&
+                     fits(g->dq, c.batch, c.heads, c.length, c.head_dim, real) &&
+                     fits(g->dk, c.batch, c.key_heads, c.length, c.head_dim, real) &&
+                     fits(g->dv, c.batch, c.kv_heads, c.length, c.v_dim, real) &&
+                     fits_or_none(g->dlog_decay, c.batch, c.kv_heads, c.length, c.decays == 2 ? c.head_dim : 1, real) &&
+                     fits_or_none(g->dstrength, c.batch, c.kv_heads, c.length, 1, real);
+  return sound && (c.decays || !g->dlog_decay.data) ? RG_OK : RG_BAD_TENSOR;
+}
+
+rg_recurrence alone(const rg_recurrence &c) {
+  rg_recurrence own = c;
+  if (forked) own.threads = 1;
+  return own;
+}
 }  // namespace
 
 #ifndef RG_SOURCES
@@ -235,9 +284,10 @@ extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
-PUBLIC void rg_sizes(int32_t sizes[6]) {
+PUBLIC void rg_sizes(int32_t sizes[8]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
   sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
+  sizes[6] = sizeof(rg_recurrence), sizes[7] = sizeof(rg_recurrence_gradients);
 }
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
@@ -252,6 +302,19 @@ PUBLIC int32_t rg_forward(const rg_call *c) {
   const rg_call own = alone(*c);
   if (c->q.type == RG_FLOAT64) return wide::forward(&own);
   return instructions() == AVX512 ? avx512::forward(&own) : avx2::forward(&own);
+}
+PUBLIC int32_t rg_recur(const rg_recurrence *c) {
+  if (int wrong = check(c)) return wrong;
+  const rg_recurrence own = alone(*c);
+  if (c->q.type == RG_FLOAT64) return wide::recur(&own);
+  return instructions() == AVX512 ? avx512::recur(&own) : avx2::recur(&own);
+}
+PUBLIC int32_t rg_recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) {
+  if (int wrong = check(c)) return wrong;
+  if (int wrong = check_gradients(*c, g)) return wrong;
+  const rg_recurrence own = alone(*c);
+  if (c->q.type == RG_FLOAT64) return wide::recur_back(&own, g);
+  return instructions() == AVX512 ? avx512::recur_back(&own, g) : avx2::recur_back(&own, g);
 }
 PUBLIC int32_t rg_backward(const rg_call *c, const rg_gradients *g) {
   if (int wrong = check(c)) return wrong;

@@ -36,6 +36,7 @@ namespace {
 #include "backward.h"
 #include "tasks.h"
 #include "received.h"
+#include "recurrence.h"
 }  // namespace
 
 int forward(const rg_call *c) {
@@ -43,4 +44,6 @@ int forward(const rg_call *c) {
   return failed ? failed : receive_all(*c);
 }
 int backward(const rg_call *c, const rg_gradients *g) { return backward_all(*c, *g); }
+int recur(const rg_recurrence *c) { return recur_all(*c); }
+int recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) { return recur_back_all(*c, *g); }
 }  // namespace RG_SPACE

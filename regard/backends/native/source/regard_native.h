@@ -11,6 +11,7 @@ extern "C" {
 #define RG_VERSION 3
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_MOST_TOP 512   // of the largest weights of a row
+#define RG_CHUNK 64       // positions of a recurrent mechanism between two memories
 #define RG_SPAN 2048      // keys that are always summed apart from the others, so that threads may share a long row
 
 enum { RG_WHOLE = 0, RG_BOUNDED = 1, RG_BITS = 2 };                 // kinds of runs, as in schedule.py
@@ -97,12 +98,37 @@ typedef struct {                  // gradients: dq, dk, dv in float64 if q is, e
   rg_tensor dtable;               // (batch, heads, 1, size of a row of the table) for a table by distance, likewise
 } rg_gradients;
 
+// A recurrent mechanism over `length` positions; see recurrence.h. Memories are (batch, kv_heads, head_dim, v_dim) without
+// gaps, like log_decay, strength and all that the backward pass adds in float64 if q is, else in float32.
+typedef struct {
+  int32_t batch, heads, key_heads, kv_heads, length, head_dim, v_dim;  // heads of q, of k, of v
+  int32_t threads, delta, decays;  // decays 0: none, 1: a number for each key, 2: one for each of its channels
+  double scale;
+  rg_tensor q, k, v, out;          // out (batch, the larger of heads and kv_heads, length, v_dim)
+  rg_tensor log_decay, strength;   // (batch, kv_heads, length, 1 or head_dim); data NULL: 0, and 1
+  const void *before;
+  void *after;
+  void *kept, *solved;             // for the backward pass, or NULL: the memory before each RG_CHUNK positions, (batch,
+                                   // kv_heads, chunks, head_dim, v_dim), and of a delta rule (batch, kv_heads, length, v_dim)
+} rg_recurrence;
+
+typedef struct {                   // gradients; dlog_decay and dstrength where there are log decays and strengths
+  rg_tensor dout;                  // (batch, ..., length, v_dim); data NULL: 0
+  const void *dafter;              // NULL: 0
+  rg_tensor dq, dk, dv, dlog_decay, dstrength;
+  void *dbefore;
+} rg_recurrence_gradients;
+
+int32_t rg_recur(const rg_recurrence *);
+int32_t rg_recur_back(const rg_recurrence *, const rg_recurrence_gradients *);
+
 int32_t rg_version(void);
 const char *rg_sources(void);               // the digest of the sources that it was built from
 int32_t rg_has_threads(void);               // whether an OpenMP library with threads was found when it was loaded
 int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
-void rg_sizes(int32_t sizes[6]);            // of schedule, tensor, bias, call, gradients and statistics, in bytes
+void rg_sizes(int32_t sizes[8]);            // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
+                                            // statistics, recurrence and its gradients
 int32_t rg_forward(const rg_call *);
 int32_t rg_backward(const rg_call *, const rg_gradients *);
 

@@ -1,0 +1,99 @@
+"""Recurrent mechanisms by the kernel: an engine of `regard.backends.recurrence`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.backends.native.filling import FEWEST, dense, describe
+from regard.backends.native.library import CHUNK, CRecurrence, CRecurrenceGradients, Library, load
+from regard.backends.recurrence import PLAIN, Engine, Given, Rule, cost
+from regard.backends.second_order import Tensors
+from regard.core.backend import Cost
+from regard.core.problem import Problem
+from regard.core.shaped import has_no_values
+
+PACE = 0.8  # time of a floating-point operation relative to those of plain operations
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The compiled recurrence; it reads and writes tensors of any strides whose last axis is dense."""
+
+    library: Library
+
+    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        q, v, memory = given.q, given.v, given.memory.contiguous()
+        batch, kv_heads, length, v_dim = v.shape
+        output = v.new_empty(batch, max(q.shape[1], kv_heads), length, v_dim)
+        after, kept, solved = torch.empty_like(memory), None, None
+        if not output.numel() or not q.shape[3]:
+            return output, memory.clone(), None
+        if learns:
+            kept = memory.new_empty(batch, kv_heads, -(-length // CHUNK), *memory.shape[2:])
+            solved = torch.empty_like(v, memory_format=torch.contiguous_format) if rule.corrects else None
+        call, held = self._call(rule, given._replace(memory=memory), output, (kept, solved))
+        call.after = after.data_ptr()
+        self.library.recur(call)
+        del held
+        return output, after, (memory, kept, solved)
+
+    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
+        if kept is None:
+            return [*(None if x is None else torch.zeros_like(x) for x in given[:5]), grads[1]]
+        memory, *saved = kept
+        heads = max(given.q.shape[1], given.v.shape[1])
+        output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])  # described, and not written
+        call, held = self._call(rule, given._replace(memory=memory), output, saved)
+        found = [None if x is None else torch.empty(x.shape, dtype=x.dtype) for x in given[:5]]
+        before = torch.empty_like(memory)
+        grad, later = (None if x is None else x.contiguous() for x in grads)
+        if grad is None and found[0] is not None:
+            found[0].zero_()  # the kernel reads no query then
+        gradients = CRecurrenceGradients(dafter=None if later is None else later.data_ptr(), dbefore=before.data_ptr())
+        names = "dout", "dq", "dk", "dv", "dlog_decay", "dstrength"
+        for name, x in zip(names, (grad, *found), strict=True):
+            if x is not None:
+                describe(getattr(gradients, name), _with_four_axes(x))
+        self.library.recur_back(call, gradients)
+        del held
+        return [*found, before]
+
+    def _call(self, rule: Rule, given: Given, output: torch.Tensor, saved: Any) -> tuple[CRecurrence, list[Any]]:
+        """The struct of a call, and the tensors that must live until it is computed."""
+        (batch, heads, length, head_dim), (_, kv_heads, _, v_dim) = given.q.shape, given.v.shape
+        work = batch * max(heads, kv_heads) * length * head_dim * v_dim
+        log_decay = given.log_decay
+        call = CRecurrence(
+            batch, heads, given.k.shape[1], kv_heads, length, head_dim, v_dim,
+            min(torch.get_num_threads(), max(1, work // FEWEST)), rule.corrects,
+            0 if log_decay is None else log_decay.dim() - 2, rule.scale,
+        )  # fmt: skip
+        held = [None if x is None else dense(_with_four_axes(x)) for x in given[:5]]
+        for name, x in zip(("q", "k", "v", "log_decay", "strength", "out"), (*held, output), strict=True):
+            if x is not None:
+                describe(getattr(call, name), x)
+        call.before = call.after = given.memory.data_ptr()
+        call.kept, call.solved = (None if x is None else x.data_ptr() for x in saved)
+        return call, [*held, given.memory]
+
+
+def _with_four_axes(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dim() == 4 else x[..., None]
+
+
+def engine_on(x: torch.Tensor) -> Engine:
+    """The kernel for tensors of the CPU where its library is, else plain operations."""
+    library = load() if x.is_cpu and not has_no_values(x) else ""
+    return PLAIN if isinstance(library, str) else Kernel(library)
+
+
+def cost_of(problem: Problem) -> Cost:
+    """The cost by the kernel: the operations of the chunk form, whose parts stay in the processor's cache."""
+    plain, width = cost(problem), 8 if problem.dtype == torch.float64 else 4
+    rows = problem.batch * (problem.heads + 2 * problem.kv_heads) * problem.k_len * (problem.head_dim + problem.v_dim)
+    memories = problem.batch * problem.kv_heads * problem.head_dim * problem.v_dim * (problem.k_len // CHUNK + 2)
+    peak = width * (memories if problem.needs_grad else 0) + 2.0 * (1 << 20)
+    return Cost(plain.flops, width * rows * (4 if problem.needs_grad else 1), peak, plain.pairs, 2, pace=PACE)

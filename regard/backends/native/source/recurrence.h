@@ -1,0 +1,660 @@
+// Recurrent mechanisms: a memory S of head_dim by v_dim numbers between chunks of RC positions, and a triangular system
+// inside each. With e_ij the decay from key j to position i, N_ij = k_i e_ij . k_j for j < i and P_ij = q_i e_ij . k_j:
+//
+//   x_i = v_i - (e_i0 S)' k_i - sum of N_ij u_j over j < i,   u_j = b_j x_j   (without the delta rule x = v)
+//   o_i = (e_i0 S)' q_i + sum of P_ij u_j over j <= i,        S' = e_n0 S + sum of (e_nj k_j) u_j'
+//
+// Decays enter as sums of logarithms over the steps between two positions, so nothing is divided by them and -inf is
+// legal. With a decay for each channel, pairs across the middle m of a block have e_ij = e_im e_mj, and the halves follow;
+// blocks of DIRECT positions are computed pair by pair. Every sum has one order, whatever the threads and registers.
+//
+// Matrices lie row by row, an odd number of cache lines apart, so that their rows do not share a set of the cache.
+
+constexpr int SOLVED = 6;  // rows of the system that are solved together, with every register alike
+constexpr int RC = RG_CHUNK, DIRECT = 16, RM = W == 16 ? 8 : 6, RS = RC + LINE;
+
+// c[M][NR] = weight[i] c + s (a b); a[i * ai + k * ak], b[k * bk + column]. No weight: c is overwritten.
+template <int M>
+static __attribute__((noinline)) void small(int m, int K, const real *a, long ai, long ak, const real *b, long bk, real *c,
+                                            long ci, const real *weight, long wi, real s) {
+  if constexpr (M > 1)
+    if (m < M) return small<M - 1>(m, K, a, ai, ak, b, bk, c, ci, weight, wi, s);
+  vf x[M][NV];
+#pragma GCC unroll 8
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; j++) x[i][j] = vf{};
+  for (int k = 0; k < K; k++, a += ak, b += bk) {
+    vf y[NV];
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; j++) y[j] = load(b + j * W);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; i++) {
+      const vf t = all(a[i * ai]);
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; j++) x[i][j] = madd(t, y[j], x[i][j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; j++) {
+      real *p = c + i * ci + j * W;
+      store(p, weight ? madd(all(weight[i * wi]), load(p), all(s) * x[i][j]) : all(s) * x[i][j]);
+    }
+}
+
+static const real ONE = 1;
+enum Shape { WHOLE, LOWER, UPPER };  // of the left factor: its inner axis ends, or begins, at the diagonal
+
+// The same for `columns` columns and all rows from `from` on; columns are whole tiles.
+static void multiply(int m, int K, int columns, const real *a, long ai, long ak, const real *b, long bk, real *c, long ci,
+                     const real *weight = nullptr, long wi = 0, real s = 1, Shape shape = WHOLE, int from = 0) {
+  for (int j = 0; j < columns; j += NR)
+    for (int i = from; i < m; i += RM) {
+      const int begin = shape == UPPER ? i : 0, end = shape == LOWER ? std::min(K, i + RM) : K;
+      small<RM>(m - i, end - begin, a + i * ai + begin * ak, ai, ak, b + begin * bk + j, bk, c + i * ci + j, ci,
+                weight ? weight + i * wi : nullptr, wi, s);
+    }
+}
+
+static inline vf decay(vf log) {  // exp of a log decay
+  const vf x = log * all(LOG2E);
+  return exp2(x > all(EXPONENT) ? all(EXPONENT) : x);
+}
+
+static inline vf first_lanes(vf x, int n) { return lane_numbers() < all((real)n) ? x : vf{}; }
+
+// A matrix x (m, n) as panels of NR of its rows, [ceil(m / NR)][n][NR]
+static void in_panels(const real *x, long stride, int m, int n, real *panels) {
+  for (int i = 0; i < m; i += NR) transpose(x + i * stride, stride, std::min(NR, m - i), n, panels + (long)i * n);
+}
+
+struct Extent {  // sizes of one call, and as whole tiles
+  int d, e, dp, ep;
+  long ds, es;  // row strides
+  explicit Extent(const rg_recurrence &c)
+      : d(c.head_dim), e(c.v_dim), dp(up(d, NR)), ep(up(e, NR)), ds(dp + LINE), es(ep + LINE) {}
+};
+
+// What a chunk needs beside the memory, for one value head.
+struct Chunk {
+  const rg_recurrence &c;
+  const Extent z;
+  int batch, head, row, m;  // value head, first position, positions
+  real *k, *kg, *kd, *kt, *log, *whole, *kk, *system, *between;
+  real *a, *rise, *fall, *right, *left, *panel;                // by channel
+  real *from_start, *to_end;                                   // e_i0 and e_nj by channel
+  alignas(64) real first[RC], last[RC], b[RC];
+
+  bool by_channel() const { return c.decays == 2; }
+  int key_head() const { return head / (c.kv_heads / c.key_heads); }
+  int group() const { return std::max(1, c.heads / c.kv_heads); }
+  int query_head(int j) const { return c.heads < c.kv_heads ? head / (c.kv_heads / c.heads) : head * group() + j; }
+
+  static size_t numbers(const Extent &z) { return RC * (size_t)(12 * z.ds + 2 * z.dp + 3 * RS) + z.dp + 1024; }
+  Chunk(Workspace &w, const rg_recurrence &call) : c(call), z(call) {
+    for (real **x : {&k, &kg, &kd, &log, &a, &rise, &fall, &left, &from_start, &to_end}) *x = w.take(RC * z.ds);
+    right = w.take(2 * RC * z.ds), kt = w.take(RC * z.dp), panel = w.take(RC * z.dp), whole = w.take(z.dp);
+    for (real **x : {&kk, &system, &between}) *x = w.take(RC * RS);
+  }
+
+  void read(int batch_, int head_, int row_) {
+    batch = batch_, head = head_, row = row_, m = std::min(RC, c.length - row);
+    for (int i = 0; i < RC; i++) {
+      if (i < m)
+        read_row(c.k.type, at(c.k, batch, key_head(), row + i), z.d, 1, k + i * z.ds, z.dp);
+      else
+        std::memset(k + i * z.ds, 0, z.dp * sizeof(real));
+      b[i] = i >= m ? 0 : c.strength.data ? *numbers_at<real>(c.strength, batch, head, row + i) : 1;
+    }
+    by_channel() ? read_channels() : read_head();
+  }
+
+  void read_head() {
+    alignas(64) real logs[RC], sum = 0;
+    for (int j = 0; j < RC; j++) logs[j] = -INF, first[j] = 0;
+    for (int i = 0; i < m; i++) {
+      const real g = c.decays ? *numbers_at<real>(c.log_decay, batch, head, row + i) : 0;
+      first[i] = sum += g;
+      for (int j = 0; j <= i; j += W) store(logs + j, load(logs + j) + all(g));
+      logs[i] = 0;
+      for (int j = 0; j < RC; j += W) store(between + i * RS + j, decay(load(logs + j)));
+    }
+    for (int j = 0; j < RC; j += W) store(first + j, decay(load(first + j)));
+    std::memcpy(last, between + (m - 1) * RS, sizeof last);
+    whole[0] = first[m - 1];
+    for (int i = 0; i < m; i++)
+      for (int j = 0; j < z.dp; j += W) {
+        const vf x = load(k + i * z.ds + j);
+        store(kg + i * z.ds + j, x * all(first[i])), store(kd + i * z.ds + j, x * all(last[i]));
+      }
+    in_panels(k, z.ds, m, z.dp, kt);
+    if (c.delta) pairs(k, kk), finish();
+  }
+
+  void read_channels() {
+    for (int i = 0; i < RC; i++)
+      if (i < m)
+        read_row(REAL, (const char *)numbers_at<real>(c.log_decay, batch, head, row + i), z.d, 1, log + i * z.ds, z.dp);
+      else
+        std::memset(log + i * z.ds, 0, z.dp * sizeof(real));
+    for (int j = 0; j < z.dp; j += W) {
+      vf sum{};
+      for (int i = 0; i < RC; i++) {
+        const long o = i * z.ds + j;
+        const vf l = load(log + o), e = decay(sum += l);
+        store(a + o, decay(l)), store(kg + o, load(k + o) * e), store(from_start + o, e);
+        if (i == m - 1) store(whole + j, e);
+      }
+      sum = vf{};
+      for (int i = m - 1; i >= 0; i--) {
+        const long o = i * z.ds + j;
+        const vf e = decay(sum);
+        store(kd + o, load(k + o) * e), store(to_end + o, e), sum += load(log + o);
+      }
+    }
+    if (c.delta) pairs(k, kk), finish();
+  }
+
+  // The rows times the decays from the start of the chunk
+  void decayed(const real *rows, real *to) const {
+    for (int i = 0; i < m; i++)
+      for (int j = 0; j < z.dp; j += W) {
+        const long o = i * z.ds + j;
+        const vf e = by_channel() ? load(from_start + o) : all(first[i]);
+        store(to + o, load(rows + o) * e);
+      }
+  }
+
+  void finish() {
+    for (int i = 0; i < m; i++)
+      for (int j = 0; j < RC; j += W) {
+        const vf n = first_lanes(load(kk + i * RS + j), i - j);
+        store(kk + i * RS + j, n), store(system + i * RS + j, n * load(b + j));
+      }
+  }
+
+  // row_i e_ij . k_j for j <= i, 0 for other j
+  void pairs(const real *rows, real *to) {
+    if (by_channel()) {
+      pairs_by_channel(rows, to);
+    } else {
+      for (int p = 0; p < m; p += NR)
+        multiply(m, z.dp, NR, rows, z.ds, 1, kt + (long)p * z.dp, NR, to + p, RS, nullptr, 0, 1, WHOLE, p);
+    }
+    for (int i = 0; i < m; i++)
+      for (int j = 0; j < RC; j += W) {
+        real *p = to + i * RS + j;
+        const vf x = j > i ? vf{} : first_lanes(load(p), i - j + 1);
+        store(p, by_channel() || j > i ? x : x * load(between + i * RS + j));
+      }
+  }
+
+  // Decays of each block of `half` positions: `rise` from its start to each position, `fall` from each key to its end.
+  void start_halves() {
+    for (int s = 0; s < RC; s += DIRECT)
+      for (int j = 0; j < z.dp; j += W) {
+        vf p = all(1), r = all(1);
+        for (int i = s; i < s + DIRECT; i++) store(rise + i * z.ds + j, p = p * load(a + i * z.ds + j));
+        for (int i = s + DIRECT - 1; i >= s; i--) store(fall + i * z.ds + j, r), r = r * load(a + i * z.ds + j);
+      }
+  }
+  void double_halves(int half) {
+    for (int s = 0; s < RC; s += 2 * half)
+      for (int j = 0; j < z.dp; j += W) {
+        const vf x = load(rise + (s + half - 1) * z.ds + j), y = load(rise + (s + 2 * half - 1) * z.ds + j);
+        for (int i = 0; i < half; i++) {
+          real *l = fall + (s + i) * z.ds + j, *r = rise + (s + half + i) * z.ds + j;
+          store(l, load(l) * y), store(r, load(r) * x);
+        }
+      }
+  }
+  void times(const real *x, const real *y, int rows, real *to) const {
+    for (int i = 0; i < rows; i++)
+      for (int j = 0; j < z.dp; j += W) store(to + i * z.ds + j, load(x + i * z.ds + j) * load(y + i * z.ds + j));
+  }
+
+  void pairs_by_channel(const real *rows, real *to) {
+    for (int s = 0; s < m; s += DIRECT)
+      for (int i = s; i < std::min(m, s + DIRECT); i++)  // left[j]: k_j times the decays from j to i
+        for (int j = s; j <= i; j++) {
+          real *held = left + j * z.ds;
+          if (i == j) {
+            std::memcpy(held, k + j * z.ds, z.dp * sizeof(real));
+          } else {
+            for (int o = 0; o < z.dp; o += W) store(held + o, load(held + o) * load(a + i * z.ds + o));
+          }
+          to[i * RS + j] = dot(rows + i * z.ds, held, z.dp);
+        }
+    start_halves();
+    for (int half = DIRECT; half < m; half *= 2) {
+      for (int s = 0; s + half < m; s += 2 * half) {
+        const int mid = s + half;
+        times(rows + mid * z.ds, rise + mid * z.ds, half, right), times(k + s * z.ds, fall + s * z.ds, half, left);
+        for (int p = 0; p < half; p += NR) {
+          const int width = std::min(NR, half - p);
+          transpose(left + p * z.ds, z.ds, width, z.dp, panel);
+          alignas(64) real found[RC * NR];
+          multiply(half, z.dp, NR, right, z.ds, 1, panel, NR, found, NR);
+          for (int i = 0; i < half; i++) std::memcpy(to + (mid + i) * RS + s + p, found + i * NR, width * sizeof(real));
+        }
+      }
+      if (2 * half < RC) double_halves(half);
+    }
+  }
+
+  // x = (I + system)^-1 x, or with its transpose, in place; `columns` columns
+  void solve(real *x, int columns, bool back) const {
+    const int count = (m + SOLVED - 1) / SOLVED;
+    for (int p = 0; p < columns; p += NR)
+      for (int t = 0; t < count; t++) {
+        const int i = (back ? count - 1 - t : t) * SOLVED, n = std::min(SOLVED, m - i), end = i + n;
+        real *rows = x + p;
+        if (back && end < m)
+          small<RM>(n, m - end, system + end * RS + i, 1, RS, rows + end * z.es, z.es, rows + i * z.es, z.es, &ONE, 0, -1);
+        if (!back && i)
+          small<RM>(n, i, system + i * RS, RS, 1, rows, z.es, rows + i * z.es, z.es, &ONE, 0, -1);
+        for (int step = 0; step < n; step++) {
+          const int r = back ? end - 1 - step : i + step;
+          vf y[NV];
+          for (int j = 0; j < NV; j++) y[j] = load(rows + r * z.es + j * W);
+          for (int t = back ? r + 1 : i; t < (back ? end : r); t++) {
+            const vf w = all(back ? -system[t * RS + r] : -system[r * RS + t]);
+            for (int j = 0; j < NV; j++) y[j] = madd(w, load(rows + t * z.es + j * W), y[j]);
+          }
+          for (int j = 0; j < NV; j++) store(rows + r * z.es + j * W, y[j]);
+        }
+      }
+  }
+
+  void read_values(const rg_tensor &x, int of_head, real *to) const {
+    for (int i = 0; i < m; i++) read_row(x.type, at(x, batch, of_head, row + i), z.e, 1, to + i * z.es, z.ep);
+  }
+  void read_queries(int j, real *to) const {
+    for (int i = 0; i < RC; i++)
+      if (i < m)
+        read_row(c.q.type, at(c.q, batch, query_head(j), row + i), z.d, (real)c.scale, to + i * z.ds, z.dp);
+      else
+        std::memset(to + i * z.ds, 0, z.dp * sizeof(real));
+  }
+  void strengthened(const real *x, real *u) const {
+    for (int i = 0; i < m; i++)
+      for (int j = 0; j < z.ep; j += W) store(u + i * z.es + j, load(x + i * z.es + j) * all(b[i]));
+  }
+  long weight_stride() const { return by_channel() ? 1 : 0; }
+};
+
+// The memory of a head, (head_dim, v_dim) without gaps, and the same with rows and columns of whole tiles
+static void open_memory(const Extent &z, const real *from, real *to) {
+  std::memset(to, 0, z.dp * z.es * sizeof(real));
+  for (int i = 0; i < z.d; i++) std::memcpy(to + i * z.es, from + (long)i * z.e, z.e * sizeof(real));
+}
+static void close_memory(const Extent &z, const real *from, real *to) {
+  for (int i = 0; i < z.d; i++) std::memcpy(to + (long)i * z.e, from + i * z.es, z.e * sizeof(real));
+}
+
+// Denormal numbers count as 0 meanwhile: decayed numbers would become denormal, which are computed a hundred times slower.
+struct FlushToZero {
+#if defined(__x86_64__)
+  unsigned before = _mm_getcsr();
+  FlushToZero() { _mm_setcsr(before | 0x8040); }
+  ~FlushToZero() { _mm_setcsr(before); }
+#endif
+};
+
+static bool recur_head(const rg_recurrence &c, int batch, int head) {
+  const Extent z(c);
+  Workspace &w = workspace();
+  if (!w.reserve(sizeof(real) * (Chunk::numbers(z) + z.dp * z.es + RC * (3 * z.ds + 3 * z.es + RS) + 4096))) return false;
+  Chunk k(w, c);
+  real *s = w.take(z.dp * z.es), *x = w.take(RC * z.es), *u = w.take(RC * z.es), *o = w.take(RC * z.es);
+  real *q = w.take(RC * z.ds), *qg = w.take(RC * z.ds), *pairs = w.take(RC * RS);
+  const long unit = (long)batch * c.kv_heads + head, chunks = (c.length + RC - 1) / RC;
+  open_memory(z, (const real *)c.before + unit * z.d * z.e, s);
+  for (int t = 0; t < chunks; t++) {
+    k.read(batch, head, t * RC);
+    if (c.kept) close_memory(z, s, (real *)c.kept + (unit * chunks + t) * z.d * z.e);
+    k.read_values(c.v, head, x);
+    if (c.delta) {
+      multiply(k.m, z.dp, z.ep, k.kg, z.ds, 1, s, z.es, x, z.es, &ONE, 0, -1);
+      k.solve(x, z.ep, false);
+      if (c.solved)
+        for (int i = 0; i < k.m; i++)
+          std::memcpy((real *)c.solved + (unit * c.length + k.row + i) * z.e, x + i * z.es, z.e * sizeof(real));
+    }
+    k.strengthened(x, u);
+    for (int j = 0; j < k.group(); j++) {
+      k.read_queries(j, q);
+      k.pairs(q, pairs);
+      k.decayed(q, qg);
+      multiply(k.m, z.dp, z.ep, qg, z.ds, 1, s, z.es, o, z.es);
+      multiply(k.m, k.m, z.ep, pairs, RS, 1, u, z.es, o, z.es, &ONE, 0, 1, LOWER);
+      const int out = c.heads < c.kv_heads ? head : k.query_head(j);
+      for (int i = 0; i < k.m; i++)
+        write_row(c.out.type, (char *)at(c.out, batch, out, k.row + i), z.e, o + i * z.es, 1);
+    }
+    multiply(z.dp, k.m, z.ep, k.kd, 1, z.ds, u, z.es, s, z.es, k.whole, k.weight_stride());
+  }
+  close_memory(z, s, (real *)c.after + unit * z.d * z.e);
+  return true;
+}
+
+// One position: the memory is read from memory once and written once.
+//   r = (a S)' k,  u = b (v - r),  o = (a S)' q + (q . k) u,  S' = a S + k u'
+struct Step {
+  const rg_recurrence &c;
+  const int batch, head, d = c.head_dim, e = c.v_dim, group = std::max(1, c.heads / c.kv_heads);
+  const real *s;
+  real *to, *k, *q, *a, *ak, *aq, *u, *o, b, qk = 0;
+
+  static size_t numbers(const rg_recurrence &c) {
+    return (size_t)c.head_dim * (4 + std::max(1, c.heads / c.kv_heads)) + 2 * (size_t)c.v_dim;
+  }
+  Step(const rg_recurrence &call, int batch_, int head_, real *room) : c(call), batch(batch_), head(head_) {
+    const long unit = (long)batch * c.kv_heads + head;
+    s = (const real *)c.before + unit * d * e, to = (real *)c.after + unit * d * e;
+    k = room, a = k + d, ak = a + d, aq = ak + d, q = aq + d, u = q + (long)group * d, o = u + e;
+    read_row(c.k.type, at(c.k, batch, head / (c.kv_heads / c.key_heads), 0), d, 1, k, d);
+    read_row(c.v.type, at(c.v, batch, head, 0), e, 1, u, e);
+    for (int j = 0; j < group; j++)
+      read_row(c.q.type, at(c.q, batch, c.heads < c.kv_heads ? head / (c.kv_heads / c.heads) : head * group + j, 0), d,
+               (real)c.scale, q + (long)j * d, d);
+    b = c.strength.data ? *numbers_at<real>(c.strength, batch, head, 0) : 1;
+    const real *log = c.decays ? numbers_at<real>(c.log_decay, batch, head, 0) : nullptr;
+    const real same = log && c.decays == 1 ? decay(all(log[0]))[0] : 1;
+    for (int i = 0; i < d; i++) {
+      a[i] = c.decays == 2 ? decay(all(log[i]))[0] : same;
+      ak[i] = c.delta ? a[i] * k[i] : 0, aq[i] = a[i] * q[i], qk = std::fma(q[i], k[i], qk);
+    }
+  }
+
+  template <int N>
+  void columns(int col) const {
+    vf r[N], y[N];
+    for (int t = 0; t < N; t++) r[t] = y[t] = vf{};
+    for (int i = 0; i < d; i++) {
+      const vf of_k = all(ak[i]), of_q = all(aq[i]);
+#pragma GCC unroll 8
+      for (int t = 0; t < N; t++) {
+        const vf x = load(s + (long)i * e + col + t * W);
+        r[t] = madd(x, of_k, r[t]), y[t] = madd(x, of_q, y[t]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < N; t++) {
+      r[t] = all(b) * (load(u + col + t * W) - r[t]);
+      store(o + col + t * W, madd(all(qk), r[t], y[t]));
+    }
+    for (int i = 0; i < d; i++) {
+      const vf of_s = all(a[i]), of_k = all(k[i]);
+#pragma GCC unroll 8
+      for (int t = 0; t < N; t++) {
+        const long place = (long)i * e + col + t * W;
+        store(to + place, madd(of_k, r[t], of_s * load(s + place)));
+      }
+    }
+  }
+  void column(int col) const {
+    real r = 0, y = 0;
+    for (int i = 0; i < d; i++) {
+      const real x = s[(long)i * e + col];
+      r = std::fma(x, ak[i], r), y = std::fma(x, aq[i], y);
+    }
+    r = b * (u[col] - r), o[col] = std::fma(qk, r, y);
+    for (int i = 0; i < d; i++) to[(long)i * e + col] = std::fma(k[i], r, a[i] * s[(long)i * e + col]);
+  }
+  void run() const {
+    constexpr int N = W == 16 ? 8 : 4;  // registers of columns at a time
+    int col = 0;
+    for (; col + N * W <= e; col += N * W) columns<N>(col);
+    for (; col + W <= e; col += W) columns<1>(col);
+    for (; col < e; col++) column(col);
+    for (int j = 0; j < group; j++) {
+      for (int at_ = 0; j && at_ < e; at_++) {  // the other queries of the group read what was written
+        real y = 0;
+        for (int i = 0; i < d; i++) y = std::fma(q[(long)j * d + i], to[(long)i * e + at_], y);
+        o[at_] = y;
+      }
+      write_row(c.out.type, (char *)at(c.out, batch, c.heads < c.kv_heads ? head : head * group + j, 0), e, o, 1);
+    }
+  }
+};
+
+// The gradients of the chunks of one value head, from the last to the first.
+struct Back {
+  Chunk k;
+  const rg_recurrence &c;
+  const rg_recurrence_gradients &g;
+  const Extent z;
+  real *s, *ds, *st, *dst, *x, *u, *xt, *du, *dout, *q, *qg, *pairs, *G, *dq, *dk, *dg, *from_row, *by_row, *by_key, *T, *whole;
+  alignas(64) real bd[RC], crossing[RC];
+
+  static size_t numbers(const Extent &z) {
+    return Chunk::numbers(z) + 2 * z.dp * z.es + 2 * (size_t)z.dp * z.ep + RC * (size_t)(4 * z.es + z.ep + 11 * z.ds + 2 * RS) + z.dp + 4096;
+  }
+  Back(Workspace &w, const rg_recurrence &call, const rg_recurrence_gradients &gradients)
+      : k(w, call), c(call), g(gradients), z(call) {
+    s = w.take(z.dp * z.es), ds = w.take(z.dp * z.es), st = w.take(z.dp * z.ep), dst = w.take(z.dp * z.ep);
+    for (real **to : {&x, &u, &du, &dout}) *to = w.take(RC * z.es);
+    for (real **to : {&q, &qg, &dq, &dk, &dg, &from_row, &by_row, &by_key}) *to = w.take(RC * z.ds);
+    xt = w.take(RC * z.ep), pairs = w.take(RC * RS), G = w.take(RC * RS), T = w.take(2 * RC * z.ds), whole = w.take(z.dp);
+  }
+
+  // The gradient G of row_i e_ij . k_j u_j by the pairs, to those of the rows, the keys, the strengths and the decays.
+  // own: whether a row meets its own key. from_row: the gradient of the rows times their decays from the start, rows_g.
+  void send(const real *rows, const real *rows_g, const real *P, int own, real *drows) {
+    alignas(64) real sums[RC] = {};
+    const bool by_channel = k.by_channel();
+    for (int i = RC - 1; i >= 0; i--) {
+      real *Gi = G + i * RS;
+      if (i >= k.m) {
+        std::memset(Gi, 0, RC * sizeof(real));
+        continue;
+      }
+      Lanes before{};
+      for (int j = 0; j < RC; j += W) {
+        if (j > i) {
+          store(Gi + j, vf{});
+          continue;
+        }
+        const vf e = first_lanes(load(Gi + j), i - j + own), y = load(k.b + j), w = e * load(P + i * RS + j);
+        store(bd + j, own ? load(bd + j) : load(bd + j) + w), store(sums + j, madd(w, y, load(sums + j)));
+        store(Gi + j, by_channel ? e * y : e * y * load(k.between + i * RS + j));
+        before.part[j / W % REGISTERS] += first_lanes(load(sums + j), i - j);  // of the pairs with j < i <= their row
+      }
+      crossing[i] += sum(before);
+    }
+    if (by_channel) {
+      send_by_channel(rows, own, drows);
+    } else {
+      multiply(k.m, k.m, z.dp, G, RS, 1, k.k, z.ds, drows, z.ds, &ONE, 0, 1, LOWER);
+      multiply(k.m, k.m, z.dp, G, 1, RS, rows, z.ds, dk, z.ds, &ONE, 0, 1, UPPER);
+    }
+    for (int i = 0; i < k.m; i++)
+      for (int j = 0; j < z.dp; j += W) {
+        const long o = i * z.ds + j;
+        const vf d = load(from_row + o), e = by_channel ? load(k.from_start + o) : all(k.first[i]);
+        store(drows + o, madd(d, e, load(drows + o))), store(by_row + o, madd(d, load(rows_g + o), load(by_row + o)));
+      }
+  }
+
+  void send_by_channel(const real *rows, int own, real *drows) {
+    for (int s = 0; s < k.m; s += DIRECT)
+      for (int o = 0; o < z.dp; o += W) {
+        vf e[DIRECT];
+        const auto place = [&](const real *matrix, int i) { return const_cast<real *>(matrix) + (s + i) * z.ds + o; };
+        for (int i = 0; i < DIRECT && s + i < k.m; i++) {
+          const vf row = load(place(rows, i)), a = load(place(k.a, i));
+          vf drow = load(place(drows, i)), run{};
+          for (int j = 0; j < i; j++) {
+            const vf w = all(G[(s + i) * RS + s + j]), key = load(place(k.k, j)), t = w * row * (e[j] *= a);
+            drow = madd(w, e[j] * key, drow), run = madd(t, key, run);
+            store(place(dk, j), load(place(dk, j)) + t), store(place(dg, j + 1), load(place(dg, j + 1)) + run);
+          }
+          e[i] = all(1);
+          if (own) {
+            const vf w = all(G[(s + i) * RS + s + i]);
+            drow = madd(w, load(place(k.k, i)), drow), store(place(dk, i), madd(w, row, load(place(dk, i))));
+          }
+          store(place(drows, i), drow);
+        }
+      }
+    k.start_halves();
+    real *dr = T, *dc = T + RC * z.ds, *r = k.right, *l = k.left;
+    for (int half = DIRECT; half < k.m; half *= 2) {
+      for (int s = 0; s + half < k.m; s += 2 * half) {
+        const int mid = s + half;
+        const real *held = G + mid * RS + s, *rise = k.rise + mid * z.ds, *fall = k.fall + s * z.ds;
+        k.times(rows + mid * z.ds, rise, half, r), k.times(k.k + s * z.ds, fall, half, l);
+        multiply(half, half, z.dp, held, RS, 1, l, z.ds, dr, z.ds);
+        multiply(half, half, z.dp, held, 1, RS, r, z.ds, dc, z.ds);
+        for (int o = 0; o < z.dp; o += W) {
+          vf later{}, earlier{};
+          for (int n = 0; n < half; n++) {
+            const int i = half - 1 - n;
+            const long at_row = (long)i * z.ds + o, at_key = (long)n * z.ds + o;
+            real *drow = drows + mid * z.ds + at_row, *dkey = dk + s * z.ds + at_key;
+            real *g_row = dg + mid * z.ds + at_row, *g_key = dg + s * z.ds + at_key;
+            const vf of_row = load(dr + at_row), of_key = load(dc + at_key);
+            store(drow, madd(of_row, load(rise + at_row), load(drow)));
+            store(dkey, madd(of_key, load(fall + at_key), load(dkey)));
+            later = madd(of_row, load(r + at_row), later);
+            store(g_row, load(g_row) + later), store(g_key, load(g_key) + earlier);
+            earlier = madd(of_key, load(l + at_key), earlier);
+          }
+        }
+      }
+      if (2 * half < RC) k.double_halves(half);
+    }
+  }
+
+  // a matrix (m, v_dim) times the transpose of another, whose rows are in panels
+  void by_panels(const real *a, const real *panels, int columns, real *to, long stride, real sign, bool lower) const {
+    for (int p = 0; p < columns; p += NR)
+      multiply(k.m, z.ep, NR, a, z.es, 1, panels + (long)p * z.ep, NR, to + p, stride, nullptr, 0, sign, WHOLE, lower ? p : 0);
+  }
+
+  static void put(const rg_tensor &x, int batch, int head, int row, const real *from, int n, real factor, bool add) {
+    real *to = numbers_at<real>(x, batch, head, row);
+    for (int i = 0; i < n; i++) to[i] = add ? to[i] + factor * from[i] : factor * from[i];
+  }
+
+  void chunk(int batch, int head, int t) {
+    const long unit = (long)batch * c.kv_heads + head, chunks = (c.length + RC - 1) / RC;
+    k.read(batch, head, t * RC);
+    open_memory(z, (const real *)c.kept + (unit * chunks + t) * z.d * z.e, s);
+    if (c.delta)
+      for (int i = 0; i < k.m; i++)
+        read_row(REAL, (const char *)((const real *)c.solved + (unit * c.length + k.row + i) * z.e), z.e, 1, x + i * z.es, z.ep);
+    else
+      k.read_values(c.v, head, x);
+    k.strengthened(x, u);
+    in_panels(s, z.es, z.dp, z.ep, st), in_panels(ds, z.es, z.dp, z.ep, dst), in_panels(x, z.es, k.m, z.ep, xt);
+    for (real *to : {dk, dg, by_row}) std::memset(to, 0, RC * z.ds * sizeof(real));
+    std::memset(bd, 0, sizeof bd), std::memset(crossing, 0, sizeof crossing);
+    by_panels(u, dst, z.dp, by_key, z.ds, 1, false);  // the gradient of kd
+    multiply(k.m, z.dp, z.ep, k.kd, z.ds, 1, ds, z.es, du, z.es);
+    for (int i = 0; i < z.dp; i++) {
+      const real w = k.whole[k.by_channel() ? i : 0];
+      whole[i] = w * dot(ds + i * z.es, s + i * z.es, z.ep);
+      for (int j = 0; j < z.ep; j += W) store(ds + i * z.es + j, load(ds + i * z.es + j) * all(w));
+    }
+    const bool shared = head % (c.kv_heads / c.key_heads);  // an earlier value head has written to the same keys
+    for (int j = 0; g.dout.data && j < k.group(); j++) {
+      const int out = c.heads < c.kv_heads ? head : k.query_head(j);
+      k.read_queries(j, q), k.pairs(q, pairs), k.decayed(q, qg), k.read_values(g.dout, out, dout);
+      multiply(k.m, k.m, z.ep, pairs, 1, RS, dout, z.es, du, z.es, &ONE, 0, 1, UPPER);
+      multiply(z.dp, k.m, z.ep, qg, 1, z.ds, dout, z.es, ds, z.es, &ONE, 0, 1);
+      by_panels(dout, st, z.dp, from_row, z.ds, 1, false);
+      by_panels(dout, xt, up(k.m, NR), G, RS, 1, true);
+      std::memset(dq, 0, RC * z.ds * sizeof(real));
+      send(q, qg, pairs, 1, dq);
+      for (int i = 0; i < k.m; i++)
+        put(g.dq, batch, k.query_head(j), k.row + i, dq + i * z.ds, z.d, (real)c.scale, shared && c.heads < c.kv_heads);
+    }
+    for (int i = 0; i < k.m; i++) bd[i] += dot(du + i * z.es, x + i * z.es, z.ep);
+    k.strengthened(du, du);
+    if (c.delta) {
+      k.solve(du, z.ep, true);
+      multiply(z.dp, k.m, z.ep, k.kg, 1, z.ds, du, z.es, ds, z.es, &ONE, 0, -1);
+      by_panels(du, st, z.dp, from_row, z.ds, -1, false);
+      by_panels(du, xt, up(k.m, NR), G, RS, -1, true);
+      send(k.k, k.kg, k.kk, 0, dk);
+    }
+    for (int i = 0; i < k.m; i++) {
+      put(g.dv, batch, head, k.row + i, du + i * z.es, z.e, 1, false);
+      if (g.dstrength.data) put(g.dstrength, batch, head, k.row + i, bd + i, 1, 1, false);
+      for (int j = 0; j < z.dp; j += W) {
+        const long o = i * z.ds + j;
+        const vf e = k.by_channel() ? load(k.to_end + o) : all(k.last[i]), d = load(by_key + o);
+        store(dk + o, madd(d, e, load(dk + o))), store(by_key + o, d * load(k.kd + o));
+      }
+      put(g.dk, batch, key_head_of(head), k.row + i, dk + i * z.ds, z.d, 1, shared);
+    }
+    if (!g.dlog_decay.data) return;
+    if (k.by_channel())
+      for (int j = 0; j < z.dp; j += W) {
+        vf later{}, earlier = load(whole + j);
+        for (int i = k.m - 1; i >= 0; i--) {
+          const long o = i * z.ds + j;
+          later += load(by_row + o), store(dg + o, load(dg + o) + later);
+        }
+        for (int i = 0; i < k.m; i++) {
+          const long o = i * z.ds + j;
+          store(dg + o, load(dg + o) + earlier), earlier += load(by_key + o);
+        }
+      }
+    real later = 0, earlier = 0;
+    for (int i = 0; i < z.dp; i++) earlier += whole[i];
+    for (int i = k.m - 1; i >= 0 && !k.by_channel(); i--) later += total(by_row + i * z.ds), dg[i * z.ds] = crossing[i] + later;
+    for (int i = 0; i < k.m; i++) {
+      if (!k.by_channel()) dg[i * z.ds] += earlier, earlier += total(by_key + i * z.ds);
+      put(g.dlog_decay, batch, head, k.row + i, dg + i * z.ds, k.by_channel() ? z.d : 1, 1, false);
+    }
+  }
+  int key_head_of(int head) const { return head / (c.kv_heads / c.key_heads); }
+  real total(const real *x) const {
+    Lanes t{};
+    for (int i = 0; i < z.dp; i += W) t.part[i / W % REGISTERS] += load(x + i);
+    return sum(t);
+  }
+
+  void head(int batch, int head) {
+    const long unit = (long)batch * c.kv_heads + head, size = (long)z.d * z.e;
+    if (g.dafter)
+      open_memory(z, (const real *)g.dafter + unit * size, ds);
+    else
+      std::memset(ds, 0, z.dp * z.es * sizeof(real));
+    for (int t = (c.length - 1) / RC; t >= 0; t--) chunk(batch, head, t);
+    close_memory(z, ds, (real *)g.dbefore + unit * size);
+  }
+};
+
+// The value heads that share a key head are one task, since their gradients of keys and queries are added in order.
+static int recur_back_all(const rg_recurrence &c, const rg_recurrence_gradients &g) {
+  const int shared = c.kv_heads / c.key_heads;
+  const auto one = [&](long unit) {
+    const FlushToZero flushing;
+    Workspace &w = workspace();
+    if (!w.reserve(sizeof(real) * Back::numbers(Extent(c)) + 8192)) return false;
+    Back back(w, c, g);
+    for (int i = 0; i < shared; i++) back.head((int)(unit / c.key_heads), (int)(unit % c.key_heads) * shared + i);
+    return true;
+  };
+  return share(c.threads, (long)c.batch * c.key_heads, one) ? RG_NO_MEMORY : RG_OK;
+}
+
+static int recur_all(const rg_recurrence &c) {
+  const auto one = [&](long unit) {
+    const FlushToZero flushing;
+    const int batch = (int)(unit / c.kv_heads), head = (int)(unit % c.kv_heads);
+    if (c.length > 1 || c.kept) return recur_head(c, batch, head);
+    Workspace &w = workspace();
+    const size_t numbers = Step::numbers(c);
+    if (!w.reserve(sizeof(real) * numbers + 1024)) return false;
+    Step(c, batch, head, w.take(numbers)).run();
+    return true;
+  };
+  return share(c.threads, (long)c.batch * c.kv_heads, one) ? RG_NO_MEMORY : RG_OK;
+}

@@ -1,0 +1,75 @@
+"""The decays and strengths that a layer computes from its vectors for a recurrent mechanism."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from regard.mechanisms import SSD, GatedLinear
+from regard.mechanisms.recurrent import Recurrent
+
+DIVISOR = 16  # GLA's, by which a decay begins near 1
+RATES, STEPS = (1.0, 16.0), (1e-3, 0.1)  # Mamba-2's, from which first decays are drawn
+
+
+class RecurrentGates(nn.Module):
+    """Computes `log_decay` and `strength` of each vector, as the models of each mechanism do.
+
+        strength = sigmoid(W x),   log_decay = -rate · softplus(W' x + bias)
+        SSD: strength = softplus(W' x + bias), and log_decay = -rate · strength
+        GatedLinear: log_decay = logsigmoid(W' x + bias) / 16
+
+    Decays of each channel come from head_dim numbers (GatedLinear: 16), so that W' is a product of two small matrices.
+
+    Args:
+        declared: a mechanism that takes log decays, strengths or both.
+        dim: size of the vectors.
+        kv_heads, head_dim: of the layer.
+
+    Sources: Mamba-2, Dao and Gu 2024; GLA, Yang et al. 2024, section 4.4; Gated DeltaNet, Yang et al. 2025, section 3;
+    Kimi Linear, Kimi Team 2025, section 3.
+    """
+
+    def __init__(self, declared: Recurrent, dim: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.declared, self.kv_heads = declared, kv_heads
+        by_channel, gated_linear = declared.decays_by == "channel", isinstance(declared, GatedLinear)
+        numbers, rank = kv_heads * head_dim if by_channel else kv_heads, DIVISOR if gated_linear else head_dim
+        self.to_strength = None
+        if declared.takes_strength and not isinstance(declared, SSD):
+            self.to_strength = nn.Linear(dim, kv_heads, bias=False)
+        self.to_decay: nn.Module | None = None
+        self.log_rate = self.bias = None
+        if declared.decays_by is None:
+            return
+        last = nn.Linear(rank if by_channel else dim, numbers, bias=gated_linear)
+        self.to_decay = nn.Sequential(nn.Linear(dim, rank, bias=False), last) if by_channel else last
+        if not gated_linear:
+            least, most = map(math.log, STEPS)
+            step = (least + (most - least) * torch.rand(numbers)).exp()
+            self.log_rate = nn.Parameter(torch.empty(kv_heads).uniform_(*RATES).log())
+            self.bias = nn.Parameter(step.expm1().log())  # softplus of it is the step
+
+    def forward(self, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+        """`log_decay` (batch, kv_heads, length) or (..., head_dim), `strength` (batch, kv_heads, length)."""
+        wide = torch.promote_types(vectors.dtype, torch.float32)
+        found: dict[str, torch.Tensor] = {}
+        if self.to_strength is not None:
+            found["strength"] = torch.sigmoid(self.to_strength(vectors).to(wide)).transpose(1, 2)
+        if self.to_decay is None:
+            return found
+        decay = self.to_decay(vectors).to(wide)  # (batch, length, kv_heads or kv_heads · head_dim)
+        if self.log_rate is None or self.bias is None:
+            return {"log_decay": self._by_head(functional.logsigmoid(decay) / DIVISOR)}
+        step = self._by_head(functional.softplus(decay + self.bias.to(wide)))
+        rate = self.log_rate.to(wide).exp()[:, None]
+        if isinstance(self.declared, SSD):
+            found["strength"] = step
+        return {**found, "log_decay": -(rate if step.dim() == 3 else rate[..., None]) * step}
+
+    def _by_head(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.declared.decays_by == "head" else x.unflatten(-1, (self.kv_heads, -1))
+        return x.transpose(1, 2)

@@ -1,0 +1,123 @@
+"""Recurrences by the kernel: values and gradients of the plain operations, bits, and calls that do not fit."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import pytest
+import torch
+
+import regard as rg
+from regard import mechanisms as m
+from regard.backends.native.library import CHUNK
+from regard.backends.native.recurrence import Kernel
+from regard.backends.recurrence import PLAIN, Given, Rule
+from regard.errors import RegardError
+
+HEADS = [(2, 2, 2), (4, 2, 2), (2, 2, 6)]  # of q, of k, of v
+KINDS = [(1, True, True), (2, True, True), (2, False, False), (0, True, True), (1, True, False), (0, False, False)]
+CASES = [
+    *((heads, length, (5, 3), kind) for heads, length, kind in itertools.product(HEADS, (1, 2, 17, 70), KINDS)),
+    *(((1, 1, 1), 193, dims, kind) for dims, kind in itertools.product([(33, 40), (64, 16), (16, 130)], KINDS[:4])),
+]
+
+
+def given(heads, length, dims, kind, dtype=torch.float64, extreme=True) -> tuple[Rule, Given]:
+    """Tensors with keys of length 1, and log decays of 0, -1e6 and -inf among others."""
+    decays, strong, corrects = kind
+    q, k, v = (torch.randn(2, n, length, dim, dtype=dtype) for n, dim in zip(heads, (dims[0], *dims), strict=True))
+    of_decays = (2, heads[2], length, *dims[:1]) if decays == 2 else (2, heads[2], length)
+    log_decay = -torch.rand(of_decays, dtype=dtype) / 5 if decays else None
+    if log_decay is not None and extreme:
+        ends = torch.tensor([0.0, -1e6, -torch.inf], dtype=dtype)[torch.randint(3, of_decays)]
+        log_decay = torch.where(torch.rand(of_decays) < 0.05, ends, log_decay)
+    strength = torch.rand(2, heads[2], length, dtype=dtype) if strong else None
+    memory = torch.randn(2, heads[2], *dims, dtype=dtype)
+    return Rule(corrects, 0.3), Given(q, torch.nn.functional.normalize(k, dim=-1), v, log_decay, strength, memory)
+
+
+def computed(engine, rule, tensors):
+    """Output, memory and gradients."""
+    output, memory, kept = engine.forward(rule, tensors, True)
+    drawn = torch.Generator().manual_seed(5)
+    grads = [torch.randn(x.shape, generator=drawn, dtype=torch.float64).to(x.dtype) for x in (output, memory)]
+    return [output, memory, *(x for x in engine.backward(rule, tensors, kept, grads) if x is not None)]
+
+
+@pytest.mark.parametrize("instructions", [0, 2])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+def test_values_and_gradients_are_those_of_plain_operations(native, instructions, dtype, bound):
+    native.handle.rg_use_instructions(instructions)
+    for case in CASES:
+        rule, tensors = given(*case, dtype)
+        wide = Given(*(None if x is None else x.double() for x in tensors))
+        for one, exact in zip(computed(Kernel(native), rule, tensors), computed(PLAIN, rule, wide), strict=True):
+            assert (one - exact).abs().max() <= bound * exact.abs().max(), case
+
+
+def test_a_step_is_the_first_position_of_a_text(native):
+    for heads, kind in itertools.product(HEADS, KINDS):
+        rule, tensors = given(heads, 1, (33, 75), kind, torch.float32)
+        step, chunk = (Kernel(native).forward(rule, tensors, learns)[:2] for learns in (False, True))
+        for one, other in zip(step, chunk, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native):
+    for kind in KINDS:
+        rule, tensors = given((2, 2, 4), 3 * CHUNK + 5, (40, 24), kind, torch.float32)
+        answers = []
+        for threads, instructions in ((1, 0), (3, 0), (1, 2)):
+            torch.set_num_threads(threads)
+            native.handle.rg_use_instructions(instructions)
+            answers.append(computed(Kernel(native), rule, tensors))
+        torch.set_num_threads(1)
+        assert all(torch.equal(x, y) for other in answers[1:] for x, y in zip(answers[0], other, strict=True)), kind
+        first = tensors.part(slice(0, 2 * CHUNK), tensors.memory)
+        output, memory, _ = Kernel(native).forward(rule, first, False)
+        rest, _, _ = Kernel(native).forward(rule, tensors.part(slice(2 * CHUNK, None), memory), False)
+        assert torch.equal(torch.cat((output, rest), 2), answers[2][0])
+
+
+def test_denormal_numbers_are_what_they_were_after_a_call(native):
+    rule, tensors = given((1, 1, 1), 70, (5, 3), KINDS[0], torch.float32)
+    computed(Kernel(native), rule, tensors)
+    assert (torch.full((64,), 1e-40) * 0.5).ne(0).all()
+
+
+DAMAGES = {
+    "no length": (2, lambda call: setattr(call, "length", 0)),
+    "heads that do not divide": (2, lambda call: setattr(call, "key_heads", 3)),
+    "vectors that are too long": (2, lambda call: setattr(call, "head_dim", 5000)),
+    "a stride that leaves the tensor": (6, lambda call: setattr(call.k, "row", 900)),
+    "log decays in another dtype": (6, lambda call: setattr(call.log_decay, "type", 4)),
+    "log decays of each channel that are not there": (6, lambda call: setattr(call, "decays", 2)),
+    "no values": (6, lambda call: setattr(call.v, "data", None)),
+    "no memory": (7, lambda call: setattr(call, "before", None)),
+    "no thread": (7, lambda call: setattr(call, "threads", 0)),
+    "an unknown kind of decays": (7, lambda call: setattr(call, "decays", 3)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_does_not_fit_is_refused_before_anything_is_written(native, damage):
+    code, change = DAMAGES[damage]
+    rule, tensors = given((2, 2, 2), 9, (5, 3), KINDS[0], torch.float32)
+    output = torch.full((2, 2, 9, 3), 7.0)
+    call, held = Kernel(native)._call(rule, tensors, output, (None, None))
+    change(call)
+    assert native.handle.rg_recur(ctypes.byref(call)) == code, held
+    assert (output == 7).all()
+    with pytest.raises(RegardError, match="refused a call"):
+        native.recur(call)
+
+
+def test_the_kernel_is_chosen_for_long_and_short_texts_and_reads_views():
+    x = torch.randn(1, 130, 2, 64).transpose(1, 2)
+    parameters = {"log_decay": -torch.rand(1, 2, 130), "strength": torch.rand(1, 2, 130)}
+    options = {"pattern": "causal", "mechanism": m.GatedDelta(), "parameters": parameters}
+    unit = torch.nn.functional.normalize(x, dim=-1)
+    assert rg.plan_attention(unit, unit, x, **options).backend == "native"
+    found, plain = (rg.attention(unit, unit, x, backend=name, **options) for name in ("native", "linear"))
+    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-6)
