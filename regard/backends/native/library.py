@@ -178,14 +178,14 @@ def load(path: Path = LIBRARY) -> Library | str:
     except OSError as reason:
         return f"its library cannot be loaded ({reason})"
     handle.rg_sources.restype = c_char_p
+    if handle.rg_version() != VERSION or handle.rg_sources().decode() != digest():
+        return f"its library was built from other sources; {BUILD}"
     for function in (handle.rg_forward, handle.rg_backward, handle.rg_recur, handle.rg_recur_back):
         function.restype = c_int32
     handle.rg_forward.argtypes = [POINTER(CCall)]
     handle.rg_backward.argtypes = [POINTER(CCall), POINTER(CGradients)]
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
-    if handle.rg_version() != VERSION or handle.rg_sources().decode() != digest():
-        return f"its library was built from other sources; {BUILD}"
     names = {2: "AVX2", 3: "AVX-512"}
     if (found := handle.rg_instructions()) not in names:
         return _WRONG[1]
