@@ -23,10 +23,10 @@ Graph = dict[str, set[str]]
 
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
 BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
-    "regard": 31_260,
-    "regard_lab": 37_950,  # without bench
+    "regard": 31_310,
+    "regard_lab": 39_540,  # without bench
     "benchmarks": 7_800,  # with regard_lab.bench
-    "tests": 51_120,
+    "tests": 51_720,
 }
 LONGEST_FILE = 600
 

@@ -42,6 +42,7 @@ def main() -> None:
 
 def _run(app: Callable[..., Any]) -> int:
     """Run a command; return its exit code, with a sentence for every mistake and failure."""
+    import warnings
     from contextlib import redirect_stderr, redirect_stdout
 
     from regard import errors
@@ -55,7 +56,11 @@ def _run(app: Callable[..., Any]) -> int:
     for stream in (sys.stdout, sys.stderr):
         write_plainly(stream)
     try:
-        with redirect_stderr(PrintableStream(sys.stderr)), redirect_stdout(NamedStream(sys.stdout)):
+        with (
+            redirect_stderr(PrintableStream(sys.stderr)), redirect_stdout(NamedStream(sys.stdout)),
+            warnings.catch_warnings(),
+        ):  # fmt: skip
+            warnings.showwarning = lambda message, *_, **__: note(str(message))  # ty: ignore[invalid-assignment]
             app(standalone_mode=True)
     except misuse as error:
         return _ended(error, MISUSED)

@@ -230,6 +230,7 @@ class TopLevel(Commands):
             "evaluate",
             "Measure which lens finds the words that a trained translator uses; swapped words verify which these are.",
         ),
+        "heads": ("heads", "Measure which heads of a model matter: what it loses when one of them is replaced."),
         "bench": (
             "bench", "Compare the speed of regard with other installed libraries; results are checked before timing."
         ),

@@ -95,7 +95,7 @@ def approximation(
         compare_approximations, "tolerance"
     ),
     plot: Annotated[
-        Path | None, Option(metavar="FILE.png", help="Also draw error against time, into this file.")
+        Path | None, Option(metavar="FILE", help="Also draw error against time, into this PNG, SVG or PDF.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -193,12 +193,31 @@ def counting(what: str, total: int) -> Generator[Any]:
         yield lambda done: progress.advance(task, done)
 
 
-def check_picture_name(path: Path, ending: str = ".png") -> None:
+@contextmanager
+def counting_passes(what: str, model: Any) -> Generator[None]:
+    """On a terminal, a line that counts the passes of a model, whose number is not known before."""
+    if not has_terminal() or model is None:
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn(f"{what}, {{task.completed:,.0f}} passes of the model"), TimeElapsedColumn())
+    with Progress(*columns, console=terminal(), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        hook = model.register_forward_hook(lambda *_: progress.advance(task))
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def check_picture_name(path: Path) -> None:
     """Raise before any work if a picture cannot be written there."""
-    if path.suffix.lower() != ending:
-        raise ArgumentError(
-            f"the picture {path} is drawn as {ending[1:].upper()}; give it a name that ends in {ending}"
-        )
+    if path.suffix.lower() not in PICTURES:
+        raise ArgumentError(f"the picture {path} is PNG, SVG or PDF; give it a name that ends in .png, .svg or .pdf")
     _check_place(path, "picture")
 
 

@@ -27,7 +27,9 @@ def lesson(
     ] = None,
     text: Annotated[str | None, Option(help="Use this text instead of the lesson's own sentence.")] = None,
     seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Seed of all random numbers.")] = None,
-    png: Annotated[Path | None, Option(metavar="FILE.png", help="Also draw the first figure into this file.")] = None,
+    png: Annotated[
+        Path | None, Option(metavar="FILE", help="Also draw the first figure, into this PNG, SVG or PDF.")
+    ] = None,
     list_all: Annotated[bool, Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -28,11 +28,13 @@ def show(
     layers: Annotated[
         int, Option(min=1, help="Also show from which positions a stack of this many layers learns.")
     ] = default(draw, "layers"),
-    png: Annotated[Path | None, Option(metavar="FILE.png", help="Draw into a file instead of the terminal.")] = None,
+    png: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw into a PNG, SVG or PDF instead of the terminal.")
+    ] = None,
     list_all: Annotated[bool, Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw in the terminal, into a PNG, or as JSON rows of 0 and 1; for a stack of layers, print how far it reaches."""
+    """Draw in the terminal, into a picture, or as JSON rows of 0 and 1. For a stack, print how far it reaches."""
     if list_all:
         _list(pattern, as_json)
         return

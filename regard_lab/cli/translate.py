@@ -89,7 +89,8 @@ def translate(
     cache_kind: Cache = default(Translator.translate, "cache"),
     cache_dtype: CacheDtype = default(Translator.translate, "cache_dtype"),
     picture: Annotated[
-        Path | None, Option(metavar="FILE.png", help="Draw the attention of one sentence, or what --why shows.")
+        Path | None,
+        Option(metavar="FILE", help="Draw the attention of one sentence, or what --why shows: PNG, SVG or PDF."),
     ] = None,
     drawn: Annotated[
         str | None,
@@ -151,7 +152,7 @@ def translate(
                 if drawn is not None:
                     out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
                 if explained is not None:
-                    _show(explained)
+                    show_relevance(explained)
             if picture is not None:
                 _draw(translator, translation, explained, picture)
         if is_typed(sentences):
@@ -303,7 +304,7 @@ def words_instead(instead: str | None) -> tuple[str, ...]:
     return others
 
 
-def _show(explained: Relevance) -> None:
+def show_relevance(explained: Relevance) -> None:
     """Print the relevance; sentences and bars fit the terminal."""
     width = out_width()
     text = explained.text() if width is None else explained.text(max(width, LEAST_WIDTH))

@@ -14,16 +14,16 @@ from typer import Argument, Option
 
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
-from regard_lab.cli.console import check_page_name, check_picture_name, note, out
+from regard_lab.cli.console import check_page_name, check_picture_name, counting_passes, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
-from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
+from regard_lab.cli.translate import Instead, Place, check_goes_with_why, show_relevance, words_instead
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.seeing import draw_attention, draw_maps, look
+from regard_lab.seeing import LENSES, draw_attention, draw_maps, draw_relevance, look
 from regard_lab.seeing.explorer import (
     Exploration,
     compared,
@@ -38,6 +38,7 @@ from regard_lab.seeing.explorer.records import ShownWalk, changed_to_json
 from regard_lab.seeing.explorer.server import Ask, ExplorerServer
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
 from regard_lab.seeing.lenses.erasing import Changed
+from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
@@ -56,14 +57,20 @@ def view(
     export: Annotated[
         Path | None, Option(metavar="FILE.html", help="Write a page that needs no network, instead of serving it.")
     ] = None,
-    png: Annotated[
-        Path | None, Option(metavar="FILE.png", help="Draw the attention weights, instead of serving the page.")
-    ] = None,
-    svg: Annotated[
-        Path | None, Option(metavar="FILE.svg", help="Draw them as vector graphics, instead of serving the page.")
+    pictures: Annotated[
+        list[Path] | None,
+        Option("--picture", "--png", "--svg", metavar="FILE", help="Draw attention, as PNG, SVG or PDF."),
     ] = None,
     why: Annotated[str | None, Option(metavar="WORD", help="The written word that is shown first.")] = None,
     instead: Instead = None,
+    lens: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Of a Hugging Face folder: print what the word, or class, of --why depends on, by default the last "
+            f"word that the model chose: {', '.join(LENSES)}.",
+        ),
+    ] = None,
     place: Place = None,
     with_run: Annotated[
         Path | None, Option("--with", metavar="RUN", help="Compare with another run, as before and after a conversion.")
@@ -81,20 +88,22 @@ def view(
     browser: Annotated[bool, Option("--open", help="Open the local page in a browser.")] = False,
 ) -> None:
     """Explore the attention of a trained model, and what each word that it wrote depends on."""
-    pictures = {ending: path for ending, path in ((".png", png), (".svg", svg)) if path is not None}
     if not text.strip():
         raise ArgumentError("the TEXT is empty; give a sentence")
     if second is not None and not second.strip():
         raise ArgumentError("the sentence of --second is empty; give one, or leave it out")
     if export is not None:
         check_page_name(export)
-    for ending, path in pictures.items():
-        check_picture_name(path, ending)
+    for path in pictures or ():
+        check_picture_name(path)
+    if lens is not None:
+        _print_relevance(run, text, lens, pictures or [], of=why, instead_of=words_instead(instead), place=place)
+        return
     check_goes_with_why(why, {"--instead": instead, "--place": place})
     if int8 and not with_model:
         raise ArgumentError("--int8 stores the model of the page, and --no-model leaves it out; give one of them")
     opened = open_run(run, why, words_instead(instead), place)
-    for path in pictures.values():
+    for path in pictures or ():
         _draw(opened, text, path)
     if export is None and pictures:
         return
@@ -114,7 +123,7 @@ def view(
     if (words := len(text.split())) >= MANY_WORDS:
         note(
             f"the text has {words} words, which are read again many times to explain what is written; this may take "
-            f"minutes. --png draws the attention alone, in seconds"
+            f"minutes. --picture draws the attention alone, in seconds"
         )
     general = opened.without_question()
     other = general if with_run is None else open_run(with_run)
@@ -129,7 +138,9 @@ def view(
         return compared(exploration, other.read(second or text, None if second else exploration), title)
 
     if export is not None:
-        to_page(replace(read(text), walk=opened.walk(text))).save(export)
+        with counting_passes("explaining words", opened.pretrained):
+            page = to_page(replace(read(text), walk=opened.walk(text)))
+        page.save(export)
         note(f"the page is {export}; it needs no network")
         return
     server = ExplorerServer(
@@ -138,12 +149,28 @@ def view(
     _serve(server, browser)
 
 
+def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], **asked: Any) -> None:
+    """Print what a word that a model of transformers chose depends on, and draw it where asked."""
+    check_options(lens)
+    if not is_hugging_face(run):
+        raise ArgumentError(f"--lens is for Hugging Face folders, and {run} is none; use regard translate --why")
+    with needed("transformers", "a Hugging Face folder", "transformers"):
+        from regard.integrations.transformers import load_folder
+        from regard_lab.seeing.transformers import pretrained_relevance
+    found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
+    show_relevance(found)
+    for path in pictures:
+        draw_relevance(found, path)
+        note(f"the words with their relevance are drawn in {path}")
+
+
 @dataclass(frozen=True)
 class OpenedRun:
     """A run that reads texts, and what a page may ask about them.
 
     Args:
         play: makes a page that contains the model, of a text and a precision; None where `unplayed` says why not.
+        pretrained: a model of Hugging Face.
     """
 
     run: Path
@@ -153,6 +180,7 @@ class OpenedRun:
     change: ChangeWord | None = None
     play: Callable[[str, str | None], Exploration] | None = None
     unplayed: str = ""
+    pretrained: Any = None
 
     def without_question(self) -> OpenedRun:
         """The run for other texts, in which the word of --why may not occur."""
@@ -199,8 +227,7 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
             of the written words it is if it occurs more than once.
     """
     if is_hugging_face(run):
-        _check_no_why(why, run, "model of Hugging Face")
-        return _open_pretrained(run)
+        return _open_pretrained(run, {} if why is None else {"of": why, "instead_of": others, "place": place})
     saved, tokeniser = load_with_tokeniser(run)
     note(remark_on_training(run))
     if saved.kind in (LanguageModel.KIND, TextEncoder.KIND):
@@ -223,17 +250,22 @@ def open_run(run: Path, why: str | None = None, others: Sequence[str] = (), plac
     return OpenedRun(run, "Sentence", reading, translator, None, play_translation, reason or "")
 
 
-def _open_pretrained(folder: Path) -> OpenedRun:
+def _open_pretrained(folder: Path, asked: Mapping[str, Any]) -> OpenedRun:
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
         from regard_lab.seeing.transformers import change_pretrained, explore_pretrained
     model, tokenizer = load_folder(folder)
 
+    once = [asked]  # for the first text; the word of --why may not occur in others
+
     def read(text: str, like: Exploration | None) -> Exploration:
-        return explore_pretrained(model, tokenizer, text, title=tidy(text), changes=True)
+        return explore_pretrained(
+            model, tokenizer, text, title=tidy(text), changes=True, **(once.pop() if once else {})
+        )
 
     reason = "pages compute models of regard_lab, and this is one of Hugging Face"
-    return OpenedRun(folder, "Text", read, None, partial(change_pretrained, model, tokenizer), unplayed=reason)
+    change = partial(change_pretrained, model, tokenizer)
+    return OpenedRun(folder, "Text", read, None, change, unplayed=reason, pretrained=model)
 
 
 def _check_no_why(why: str | None, run: Path, kind: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
+NO_TEXT = ("Last Resort", "cm", "STIXNon", "STIXSize")  # fonts whose glyphs are not those of the code points
 SCALE = ("#ffffff", "#cfdff2", "#7fabdf", "#2c68b4", "#0b2a5b")  # from the background to the strongest
 DARK_SCALE = ("#14181f", "#1d3252", "#2f5c9b", "#6ba3e8", "#d3e6ff")  # the same on a dark background
 QUERY, KEY, VALUE = "#c2410c", "#0f766e", "#7e22ce"  # of q, k and v wherever they are shown
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito's
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too
 INK, FAINT, UNSEEN, EDGES = "#222222", "#666666", "#e4e4e4", "#dfe4ec"
-KINDS_OF_PICTURE = (".png", ".svg")
+KINDS_OF_PICTURE = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
 LARGEST_SIDE = 9000  # dots; larger pictures have fewer dots per inch
 POINT = 1 / 72  # inches
@@ -85,35 +87,40 @@ def ink_on(weight: float) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture atomically, as PNG or SVG by its name; the same picture always gives the same bytes.
+    """Write the picture atomically, as PNG, SVG or PDF by its name; the same picture always gives the same bytes.
 
-    An SVG contains its letters as outlines, so that it looks the same without the font.
+    An SVG contains its letters as outlines, and a PDF its fonts, so that they look the same without the font.
 
     Raises:
         CheckpointError: the file could not be written.
     """
     import matplotlib
+    from matplotlib.text import Text
 
     width, height = figure.get_size_inches()
     dots = min(DOTS_PER_INCH, LARGEST_SIDE / max(width, height))
     kind = path.suffix.lower().removeprefix(".")
-    unsaid = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    dated = {"png": ("Software",), "svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
+    unsaid = dict.fromkeys(dated[kind])
     picture = BytesIO()
+    for text in figure.findobj(Text):
+        if len(fonts := _fonts_of(text.get_text())) > 1:
+            text.set_fontfamily(fonts)
     with matplotlib.rc_context({"svg.hashsalt": "regard"}):
         figure.savefig(picture, format=kind, dpi=dots, metadata=unsaid)
     replace_file(path, picture.getvalue())
 
 
 def checked_path(path: str | Path) -> Path:
-    """The absolute path of a PNG or SVG to be written.
+    """The absolute path of a PNG, SVG or PDF to be written.
 
     Raises:
-        ArgumentError: the name ends in neither ".png" nor ".svg", or the folder does not exist.
+        ArgumentError: the name has another ending, or the folder does not exist.
     """
     path = Path(os.path.abspath(a_path("path", path)))
     if path.suffix.lower() not in KINDS_OF_PICTURE:
         raise ArgumentError(
-            f"the picture is {path.name}; pictures are PNG or SVG, so its name must end in .png or .svg"
+            f"the picture is {path.name}; pictures are PNG, SVG or PDF, so its name must end in .png, .svg or .pdf"
         )
     if not path.parent.is_dir():
         raise ArgumentError(f"the folder of the picture, {path.parent}, does not exist; create it first")
@@ -121,13 +128,26 @@ def checked_path(path: str | Path) -> Path:
 
 
 def drawable(text: str) -> str:
-    """The text as the font can draw it: invisible characters escaped, missing glyphs as code points.
+    """The text as installed fonts can draw it: invisible characters escaped, missing glyphs as code points.
 
-    >>> drawable("猫 $x^2$")
-    '[U+732B] $x^2$'
+    Letters that DejaVu Sans lacks are drawn in another installed font; a warning names those that none has.
+
+    >>> drawable("a\u202e $x^2$")
+    'a\\u202e $x^2$'
     """
-    glyphs = _glyphs()
-    return "".join(letter if ord(letter) in glyphs else f"[U+{ord(letter):04X}]" for letter in visible(text))
+    shown = visible(text)
+    if missing := sorted({letter for letter in shown if _font_of(letter) is None}):
+        warnings.warn(
+            f"no installed font has {' '.join(missing)}, so code points are drawn; install a font of that script, such "
+            f"as one of Noto Sans",
+            MissingFontWarning,
+            stacklevel=3,
+        )
+    return "".join(f"[U+{ord(letter):04X}]" if letter in missing else letter for letter in shown)
+
+
+class MissingFontWarning(UserWarning):
+    """Letters of a picture are in no installed font."""
 
 
 def label_texts(words: Sequence[str]) -> list[str]:
@@ -143,7 +163,7 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
 
     if not text:
         return 0.0
-    font = FontProperties(family=FONT, size=size, weight=weight)
+    font = FontProperties(family=_fonts_of(text), size=size, weight=weight)
     return text_to_path.get_text_width_height_descent(text, font, False)[0] * POINT
 
 
@@ -169,7 +189,7 @@ def write_text(figure: Figure, text: str, left: float, top: float, size: float, 
 def draw_weights(figure: Figure, box: Box, weights: torch.Tensor, hidden: torch.Tensor | None = None) -> Axes:
     """Draw weights (rows, columns) as colours from 0 to 1; cells in `hidden` are grey."""
     values = weights if hidden is None else weights.masked_fill(hidden, torch.nan)
-    axes = _axes(figure, box)
+    axes = axes_in(figure, box)
     axes.set_facecolor(UNSEEN)  # shows through where a value is NaN
     axes.imshow(values.numpy(), cmap=colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     rows, columns = weights.shape
@@ -216,21 +236,40 @@ def draw_scale(figure: Figure, box: Box) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=_axes(figure, box))
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes_in(figure, box))
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, labelsize=7.5, color=FAINT, labelcolor=FAINT)
     bar.set_label("attention weight", fontsize=7.5, color=FAINT)
 
 
-def _axes(figure: Figure, box: Box) -> Axes:
+def axes_in(figure: Figure, box: Box) -> Axes:
+    """Axes that fill a box."""
     width, height = figure.get_size_inches()
     bottom = height - box.top - box.height
     return figure.add_axes((box.left / width, bottom / height, box.width / width, box.height / height))
 
 
 @cache
-def _glyphs() -> frozenset[int]:
+def _glyphs(path: str) -> frozenset[int]:
     with needed("matplotlib", "a picture"):
-        from matplotlib.font_manager import findfont
         from matplotlib.ft2font import FT2Font
-    return frozenset(FT2Font(findfont(FONT)).get_charmap())
+    try:
+        return frozenset(FT2Font(path).get_charmap())
+    except (OSError, RuntimeError):  # a file that is no font
+        return frozenset()
+
+
+@cache
+def _font_of(letter: str) -> str | None:
+    """The name of an installed font that has a letter: DejaVu Sans, or the first by name; None if no font has it."""
+    with needed("matplotlib", "a picture"):
+        from matplotlib.font_manager import findfont, fontManager
+    if ord(letter) in _glyphs(findfont(FONT)):
+        return FONT
+    fonts = sorted((one.name, one.fname) for one in fontManager.ttflist if not one.name.startswith(NO_TEXT))
+    return next((name for name, path in fonts if ord(letter) in _glyphs(path)), None)
+
+
+def _fonts_of(text: str) -> list[str]:
+    """The fonts that a text needs, DejaVu Sans first."""
+    return [FONT, *sorted({font for letter in {*text} if (font := _font_of(letter)) is not None} - {FONT})]

@@ -387,7 +387,7 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     >>> maps.words, maps.weights.shape, maps.causal
     (('<begin>', 'The', 'cat', 'sat', '.'), torch.Size([1, 2, 5, 5]), True)
     """
-    ids, causal = _ids_of(model, tokeniser, text)
+    ids, causal = ids_of_text(model, tokeniser, text)
     with in_eval_mode(model), torch.no_grad(), record_attention(model, "weights") as recording:
         model(torch.tensor([ids], device=next(model.parameters()).device))
     details = [recording[f"blocks.{layer}.attention"][0] for layer in range(model.config.layers)]
@@ -397,7 +397,7 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     return TextMaps(words, merge(weights, spans, spans), spans, weights, causal)
 
 
-def _ids_of(model: TextModel, tokeniser: Tokeniser, text: str) -> tuple[list[int], bool]:
+def ids_of_text(model: TextModel, tokeniser: Tokeniser, text: str) -> tuple[list[int], bool]:
     """The ids that the model reads, and whether each looks at itself and earlier ones alone."""
     of_kind("model", model, TextModel, "a LanguageModel or a TextEncoder; `look` takes a translator")
     check_together(model.config.vocab_size, tokeniser)
@@ -445,7 +445,7 @@ def look_rows(model: TextModel, tokeniser: Tokeniser, text: str, count: int, *, 
     >>> len(maps.rows), maps.weights.shape
     (3, torch.Size([1, 2, 3, 8]))
     """
-    ids, causal = _ids_of(model, tokeniser, text)
+    ids, causal = ids_of_text(model, tokeniser, text)
     spans = tuple(tokeniser.words(ids))
     order = torch.randperm(len(spans), generator=torch.Generator().manual_seed(whole("seed", seed, 0)))
     rows = tuple(sorted(order[: whole("count", count, 1)].tolist()))

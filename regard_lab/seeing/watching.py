@@ -12,7 +12,7 @@ from regard.core.tensors import check_tensor
 from regard.errors import ArgumentError, ShapeError
 from regard.layers.recording import Recording, record_attention
 from regard_lab.decoding.loading import check_together
-from regard_lab.models import LanguageModel, RecurrentTranslator
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
@@ -97,13 +97,13 @@ def in_eval_mode(model: torch.nn.Module) -> Generator[None]:
 
 
 def all_weights(
-    recording: Recording, model: TranslationModel | LanguageModel
+    recording: Recording, model: TranslationModel | LanguageModel | TextEncoder
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys); some may have 0 layers."""
-    if isinstance(model, LanguageModel):
-        decoder = recorded_weights(recording, "blocks", "attention", model.config.layers)
-        none = decoder[:0, ..., :0]
-        return none[..., :0, :], decoder, none
+    if isinstance(model, LanguageModel | TextEncoder):
+        own = recorded_weights(recording, "blocks", "attention", model.config.layers)
+        none = own[:0, ..., :0]
+        return (none[..., :0, :], own, none) if isinstance(model, LanguageModel) else (own, none[..., :0, :], none)
     if isinstance(model, RecurrentTranslator):
         cross = layer_weights(recording, "cell.attention")[None]  # (1, batch, 1, target, source)
         _, batch, heads, target, source = cross.shape

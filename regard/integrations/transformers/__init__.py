@@ -1,8 +1,9 @@
 """Models of transformers computed by regard: importing this registers `attn_implementation="regard"`.
 
 `attach(model)` switches a model that is loaded, `attach(model, mesh=...)` divides it among processes, `explain` shows
-how each layer is computed, `observe` collects statistics while it runs, `replace_attention` gives layers another
-pattern or mechanism, `compare_attention` measures what that changed. Needs pip install 'regard[transformers]'.
+how each layer is computed, `observe` collects statistics while it runs, `intervene` changes what heads return,
+`replace_attention` gives layers another pattern or mechanism, `compare_attention` measures what that changed. Needs
+pip install 'regard[transformers]'.
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ from regard.integrations.transformers.latents import latent_cache
 from regard.integrations.transformers.masks import PatternMask, UnreadMaskWarning, regard_mask
 from regard.integrations.transformers.sharing import part_of_batch
 from regard.integrations.transformers.surgery import Replacement, replace_attention
-from regard.integrations.transformers.watching import Explained, ExplainedCall, Observed, ObservedCall, explain, observe
+from regard.integrations.transformers.watching import (
+    Explained,
+    ExplainedCall,
+    Observed,
+    ObservedCall,
+    explain,
+    intervene,
+    observe,
+)
 
 __all__ = [
     "attach",
     "detach",
     "explain",
     "observe",
+    "intervene",
     "replace_attention",
     "compare_attention",
     "latent_cache",

@@ -290,7 +290,7 @@ class _Calls:
     def wants(self, module: nn.Module) -> None:
         self.modules.add(id(module))
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Any) -> torch.Tensor:
         raise AssertionError("no statistics are wanted")
 
 

@@ -71,13 +71,13 @@ class ModuleCall(NamedTuple):
 
 
 class Watcher(Protocol):
-    """The interface of `explain` and `observe` while their block runs."""
+    """The interface of `explain`, `observe` and `intervene` while their block runs."""
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         """The statistics that it needs of this module's calls; None if the module is not watched."""
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
-        """Called after a call was computed."""
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
+        """Called after a call was computed; returns the output that the model goes on with."""
 
 
 watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("watchers", default=())
@@ -309,9 +309,10 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
         if wants:
             want = tuple(dict.fromkeys(each for _, wanted in wants for each in wanted))
             detail = attention_detail(q, k, v, want=want, **call.options())
+            output = detail.output
             for one, _ in wants:
-                one.take(module, call, detail)
-            return detail.output
+                output = one.take(module, call, detail, output)
+            return output
     options, plans = call.options(), call.plans
     if plans is None or compiler_beside() is not None or is_transformed():
         return attention(q, k, v, **options)

@@ -1,26 +1,29 @@
-"""What a model's attention did: `explain` shows it for each layer, `observe` collects statistics while it runs."""
+"""What a model's attention did: `explain` shows it for each layer, `observe` collects statistics while it runs.
+
+`intervene` lets a function replace what heads return.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from regard.arguments import a_list, count_of, is_whole, kind_of, shown, suggest, whole
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.result import NAMES, TopKeys, TopKeysFound, Want, WeightsOf, checked_wants
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError, RegardError, ShapeError
 from regard.integrations.transformers.attending import ModuleCall, Watcher, watchers
 from regard.integrations.transformers.modules import layer_names, outside_of, uncalled
 from regard.reprs import Described, brief
 
-__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "observe", "taken_calls"]
+__all__ = ["Explained", "ExplainedCall", "Observed", "ObservedCall", "explain", "intervene", "observe", "taken_calls"]
 
 ATTRIBUTES: dict[type, str] = {
     TopKeys: "top_keys",
@@ -117,8 +120,9 @@ class _Explaining:
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return () if id(module) in self.names else None
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
         self.taken.append((self.names[id(module)], call, detail.plan))
+        return output
 
 
 def _explained(layer: str, call: ModuleCall, plan: Plan) -> ExplainedCall:
@@ -282,7 +286,7 @@ class _Observing:
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return self.want if id(module) in self.names else None
 
-    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail) -> None:
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor) -> torch.Tensor:
         problem = detail.plan.problem
         heads = tuple(range(problem.heads)) if self.heads is None else self.heads
         if heads and max(heads) >= problem.heads:
@@ -294,6 +298,7 @@ class _Observing:
         statistics = {name: _of_heads(getattr(detail, name), chosen) for name in names}
         observed = ObservedCall(self.names[id(module)], heads, problem.q_len, problem.k_len, statistics)
         self.observed.calls.append(observed)
+        return output
 
 
 def _of_heads(statistic: Any, heads: torch.Tensor | None) -> Any:
@@ -346,3 +351,47 @@ def observe(
         yield observing.observed
     if not observing.observed.calls:
         raise RegardError(_unseen(model, "observe"))
+
+
+class _Intervening:
+    """Gives the output of each module to a function, and the model what that returns."""
+
+    def __init__(self, model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:
+        self.names, self.change = {id(module): name for name, module in model.named_modules()}, change
+        self.called = False
+
+    def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
+        return () if id(module) in self.names else None
+
+    def take(self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Tensor) -> Tensor:
+        changed, self.called = self.change(name := self.names[id(module)], output), True
+        if not isinstance(changed, Tensor) or changed.shape != output.shape:
+            raise ShapeError(f"change returned {shown(changed)} for {name}; it has to return {(*output.shape,)}")
+        return changed
+
+
+@contextmanager
+def intervene(model: PreTrainedModel, change: Callable[[str, Tensor], Tensor]) -> Generator[None]:
+    """Let a function replace what heads return, before they are projected, while the block runs in this thread.
+
+    Args:
+        model: an attached model.
+        change: the name of an attention module, and its output (batch, heads, q_len, v_dim) -> the output that the
+            model goes on with, of the same shape.
+
+    Raises:
+        ShapeError: the function returns another shape.
+        RegardError: at the end of the block, if no attention was called.
+
+    >>> import transformers
+    >>> config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=16)
+    >>> from regard.integrations.transformers import attach
+    >>> model = attach(transformers.GPT2Model(config))
+    >>> with intervene(model, lambda name, output: output * torch.tensor([1.0, 0.0])[:, None, None]):  # without head 1
+    ...     output = model(torch.tensor([[1, 2, 3]]))
+    """
+    _check_model(model)
+    with _watching(intervening := _Intervening(model, change)):
+        yield
+    if not intervening.called:
+        raise RegardError(_unseen(model, "intervene"))

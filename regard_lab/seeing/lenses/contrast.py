@@ -5,17 +5,21 @@ Without named words, a written word is compared with those that the model found 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from regard.arguments import a_list, a_string, of_kind, whole
 from regard.errors import ArgumentError
+from regard.layers.recording import record_attention
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
-from regard_lab.seeing.watching import Span, in_eval_mode, target_of
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, target_of
 from regard_lab.text import BEGIN, END, PAD, Tokeniser, normalise, pad, tidy_target
 
 
@@ -29,9 +33,10 @@ class Contrast:
         of, instead_of: their ids, the first sub-word of each.
         source: ids of the source, with END; empty for a language model.
         written: ids that the model had read when it chose: BEGIN and what was already written; without BEGIN for a
-            language model.
+            language model, and empty for an encoder.
         source_words, written_words: the words that these ids form.
         place: index of the word among the written words, without BEGIN.
+        at: for a masked word of an encoder, the index of its id in the source.
     """
 
     word: str
@@ -43,6 +48,7 @@ class Contrast:
     source_words: tuple[Span, ...]
     written_words: tuple[Span, ...]
     place: int
+    at: int | None = None
 
 
 def find_contrast(
@@ -101,7 +107,7 @@ def find_place(
         ArgumentError: a word that was not written, or several times, or before which nothing was read.
     """
     words = tokeniser.words(target_of(target_ids))
-    at = _find_place([text for text, _ in words], a_string("of", of), place)
+    at = place_of([text for text, _ in words], a_string("of", of), place)
     if source is None and not words[at][1].start:
         raise ArgumentError(f"{words[at][0]!r} is the first word, so a language model has read nothing before it")
     return at
@@ -121,7 +127,7 @@ def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
     return [tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others]  # as it writes them
 
 
-def _find_place(words: Sequence[str], word: str, place: int | None) -> int:
+def place_of(words: Sequence[str], word: str, place: int | None) -> int:
     """The index of a word; the same case counts before another one."""
     places = [at for at, text in enumerate(words) if text == word]
     asked = normalise(word).lower()  # with either apostrophe
@@ -176,12 +182,56 @@ def _first_ids(
     return tuple(found)
 
 
-Explained = TranslationTransformer | RecurrentTranslator | LanguageModel
 SIDES = ("source", "written")
+SPECIAL = (PAD, BEGIN, END)  # ids of our tokenisers that stand for no part of a text
 IDS_AT_ONCE = 12_000  # source and written ids in one run of the model
 
 
-Sides = dict[str, torch.Tensor]  # a tensor for "source" and one for "written"; no source for a language model
+Layer = tuple[str, int]  # the kind of attention, and the number of its layer
+Change = Callable[[Layer, torch.Tensor], torch.Tensor]  # a layer and what its heads return -> what they return instead
+Sides = dict[str, torch.Tensor]  # a tensor for "source" and one for "written"; those that the model reads
+
+
+class Subject(nn.Module):
+    """A model of another library, as lenses read it: texts of one batch have equal lengths, so there is no padding.
+
+    Args:
+        special: ids that stand for no part of a text, which no lens replaces.
+    """
+
+    special: tuple[int, ...]
+
+    @abstractmethod
+    def tables(self) -> Sides:
+        """The embeddings of source and written ids, (vocab_size, dim) each."""
+
+    @abstractmethod
+    def forward(self, ids: Sides, vectors: Sides | None = None) -> torch.Tensor:
+        """Logits of ids, (batch, length) each: (batch, length, vocab_size) of the last side, or (batch, classes).
+
+        vectors: (batch, length, dim) that are read in the place of embeddings.
+        """
+
+    @abstractmethod
+    def weights(self, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Encoder, decoder and cross weights, (layers, batch, heads, rows, keys); some may have 0 layers."""
+
+    @abstractmethod
+    def changing(self, change: Change) -> AbstractContextManager[None]:
+        """As `regard_lab.seeing.heads.changing`."""
+
+    @abstractmethod
+    def asked(self, text: Any) -> list[tuple[dict[str, list[int]], Sequence[int], Sequence[int]]]:
+        """What a loss is measured on: ids by side, positions of logits, and the right ids there; or the right class."""
+
+    @property
+    @abstractmethod
+    def ids_at_once(self) -> int:
+        """The most ids in one run, so that its logits need no more than some hundred MiB."""
+
+
+Ours = TranslationTransformer | RecurrentTranslator | LanguageModel
+Explained = Ours | Subject
 
 
 @dataclass(frozen=True)
@@ -192,11 +242,13 @@ class Batch:
         ids: of both sides, (batch, length) each, padded on the right.
         of: (batch,) the id that was written.
         instead_of: (batch, others) the ids it is compared with, padded with -1.
+        at: (batch,) the position whose logits chose it.
     """
 
     ids: Sides
     of: torch.Tensor
     instead_of: torch.Tensor
+    at: torch.Tensor
 
     @classmethod
     def of_contrasts(cls, contrasts: Sequence[Contrast], device: torch.device) -> Batch:
@@ -206,19 +258,20 @@ class Batch:
             {side: pad([getattr(contrast, side) for contrast in contrasts]).to(device) for side in sides},
             torch.tensor([contrast.of for contrast in contrasts], device=device),
             pad([contrast.instead_of for contrast in contrasts], value=-1).to(device),
+            torch.tensor([len(one.written) - 1 if one.at is None else one.at for one in contrasts], device=device),
         )
 
     def rows(self, index: torch.Tensor) -> Batch:
         """The batch whose row i is row `index[i]` of this one."""
-        return Batch(rows_of(self.ids, index), self.of[index], self.instead_of[index])
+        return Batch(rows_of(self.ids, index), self.of[index], self.instead_of[index], self.at[index])
 
     def log_odds(self, logits: torch.Tensor) -> torch.Tensor:
-        """`logit(of) - logsumexp(logits of instead_of)` at the end of each row, in float32 or wider.
+        """`logit(of) - logsumexp(logits of instead_of)` where the word was chosen, in float32 or wider.
 
-        logits: (batch, written_length, vocab_size) -> (batch,).
+        logits: (batch, length, vocab_size), or (batch, classes) -> (batch,).
         """
         rows = torch.arange(len(logits), device=logits.device)
-        last = logits[rows, (self.ids["written"] != PAD).sum(1) - 1]  # (batch, vocab_size)
+        last = logits[rows, self.at] if logits.dim() == 3 else logits  # (batch, vocab_size)
         last = last.to(torch.promote_types(last.dtype, torch.float32))
         others = last.gather(1, self.instead_of.clamp(min=0)).masked_fill(self.instead_of < 0, -torch.inf)
         return last.gather(1, self.of[:, None])[:, 0] - others.logsumexp(1)
@@ -231,6 +284,8 @@ def rows_of(sides: Sides, index: torch.Tensor) -> Sides:
 
 def tables(model: Explained) -> Sides:
     """The embeddings of source and written ids, (vocab_size, dim) each, without gradients."""
+    if isinstance(model, Subject):
+        return model.tables()
     own = model.embedding.weight.detach()
     target = getattr(model, "target_embedding", None)
     return {"source": own, "written": own if target is None else target.weight.detach()}
@@ -243,19 +298,25 @@ def embedded(model: Explained, batch: Batch) -> Sides:
 
 def without_words(model: Explained, batch: Batch) -> Sides:
     """The same with every word replaced by the baseline of its side; BEGIN and END stay."""
+    special = special_of(model)
     return {
-        side: torch.where(is_word(ids)[..., None], baseline(ids, table), table[ids])
+        side: torch.where(is_word(ids, special)[..., None], baseline(ids, table, special), table[ids])
         for side, ids in batch.ids.items()
         for table in [tables(model)[side]]
     }
 
 
-def is_word(ids: torch.Tensor) -> torch.Tensor:
+def special_of(model: object) -> tuple[int, ...]:
+    """The ids of a model that stand for no part of a text."""
+    return model.special if isinstance(model, Subject) else SPECIAL
+
+
+def is_word(ids: torch.Tensor, special: tuple[int, ...] = SPECIAL) -> torch.Tensor:
     """The ids of words: not those of padding, BEGIN and END, which no lens replaces."""
-    return (ids != PAD) & (ids != BEGIN) & (ids != END)
+    return torch.isin(ids, torch.tensor(special, device=ids.device, dtype=ids.dtype), invert=True)
 
 
-def baseline(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+def baseline(ids: torch.Tensor, table: torch.Tensor, special: tuple[int, ...] = SPECIAL) -> torch.Tensor:
     """The vector that stands for no particular word, (batch, 1, dim): the mean of the embeddings of each text's words.
 
     A word that is replaced by it keeps its position and loses what distinguishes it from the others. With one id there
@@ -264,20 +325,45 @@ def baseline(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     Args:
         ids: (batch, length).
         table: embeddings (vocab_size, dim).
+        special: ids that are no words.
     """
-    member = is_word(ids)[..., None]
+    member = is_word(ids, special)[..., None]
     wide = torch.promote_types(table.dtype, torch.float32)
     count = member.sum(1, keepdim=True)
     mean = (table[ids].to(wide) * member).sum(1, keepdim=True) / count.clamp(min=1)
     return torch.where(count > 1, mean, table.to(wide).mean(0)).to(table.dtype)
 
 
+def logits_of(model: nn.Module, ids: Sides, vectors: Sides | None = None) -> torch.Tensor:
+    """The logits of one pass of the model, with other vectors in the place of embeddings if given."""
+    if isinstance(model, Subject):
+        return model(ids, vectors)
+    if isinstance(model, TextEncoder):
+        return model(ids["source"])
+    if isinstance(model, LanguageModel):
+        return model(ids["written"], vectors=None if vectors is None else vectors["written"])
+    given = {} if vectors is None else {"source_vectors": vectors["source"], "target_vectors": vectors["written"]}
+    return model(ids["source"], ids["written"], **given)
+
+
+@torch.no_grad()
+def weights_of(model: nn.Module, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Encoder, decoder and cross weights of one pass, (layers, batch, heads, rows, keys); some may have 0 layers."""
+    if isinstance(model, Subject):
+        return model.weights(ids)
+    with record_attention(model, "weights") as recording:
+        logits_of(model, ids)
+    return all_weights(recording, model)  # ty: ignore[invalid-argument-type]
+
+
 def run(model: Explained, batch: Batch, vectors: Sides | None = None) -> torch.Tensor:
     """The log odds (batch,) of one pass of the model, with other vectors in the place of embeddings if given."""
-    if isinstance(model, LanguageModel):
-        return batch.log_odds(model(batch.ids["written"], vectors=None if vectors is None else vectors["written"]))
-    given = {} if vectors is None else {"source_vectors": vectors["source"], "target_vectors": vectors["written"]}
-    return batch.log_odds(model(batch.ids["source"], batch.ids["written"], **given))
+    return batch.log_odds(logits_of(model, batch.ids, vectors))
+
+
+def ids_at_once(model: object) -> int:
+    """The most source and written ids in one run of a model."""
+    return model.ids_at_once if isinstance(model, Subject) else IDS_AT_ONCE
 
 
 def run_erased(model: Explained, batch: Batch, index: torch.Tensor, masks: Sides) -> torch.Tensor:
@@ -293,7 +379,7 @@ def run_erased(model: Explained, batch: Batch, index: torch.Tensor, masks: Sides
     vectors, without = embedded(model, batch), without_words(model, batch)
     parts = []
     length = sum(mask.shape[1] for mask in masks.values())
-    for part in torch.arange(len(index), device=index.device).split(max(1, IDS_AT_ONCE // length)):
+    for part in torch.arange(len(index), device=index.device).split(max(1, ids_at_once(model) // length)):
         rows = index[part]
         changed = {
             side: torch.where(mask[part][..., None], without[side][rows], vectors[side][rows])
@@ -321,14 +407,17 @@ def by_batch(
     lengths = [len(contrast.source) + len(contrast.written) for contrast in contrasts]
     order = sorted(range(len(contrasts)), key=lambda index: (len(contrasts[index].source), lengths[index]))
     groups: list[list[int]] = []
+    device, unpadded = next(model.parameters()).device, isinstance(model, Subject)
+    sizes = [(len(one.source), len(one.written)) for one in contrasts]
     for index in order:
-        if not groups or (len(groups[-1]) + 1) * copies * lengths[index] > IDS_AT_ONCE:
+        full = not groups or (len(groups[-1]) + 1) * copies * lengths[index] > ids_at_once(model)
+        if full or (unpadded and sizes[groups[-1][0]] != sizes[index]):
             groups.append([])
         groups[-1].append(index)
     results: dict[int, Result] = {}
     for group in groups:
         chosen = [contrasts[index] for index in group]
-        batch = Batch.of_contrasts(chosen, model.embedding.weight.device)
+        batch = Batch.of_contrasts(chosen, device)
         results.update(zip(group, compute(chosen, batch), strict=True))
     return [results[index] for index in range(len(contrasts))]
 
@@ -337,7 +426,7 @@ OTHERS = 3  # that a written word is compared with
 
 
 def alternatives(
-    model: Explained,
+    model: Ours,
     tokeniser: Tokeniser,
     source: str | None,
     target_ids: Sequence[int],
@@ -363,10 +452,7 @@ def alternatives(
         before = len(begin) + at.start
         if not before or (places is not None and place not in places):
             continue
-        row = logits[0, before - 1].float().cpu()
-        row[~is_word(torch.arange(len(row)))] = -torch.inf  # PAD, BEGIN and END
-        row[ids[at.start]] = -torch.inf
-        others = tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
+        others = most_probable(model, logits[0, before - 1], ids[at.start])
         read_ids = written[:before]
         contrasts[place] = Contrast(
             word=word, others=tuple(word_with(tokeniser, read_ids, other) for other in others), of=ids[at.start],
@@ -377,8 +463,15 @@ def alternatives(
     return contrasts
 
 
+def most_probable(model: object, logits: torch.Tensor, written: int) -> tuple[int, ...]:
+    """The ids of words that a model finds most probable beside the written one; logits: (vocab_size,)."""
+    row = logits.float().cpu().masked_fill(~is_word(torch.arange(len(logits)), special_of(model)), -torch.inf)
+    row[written] = -torch.inf
+    return tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
+
+
 def against_alternatives(
-    model: Explained, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None
+    model: Ours, tokeniser: Tokeniser, source: str | None, target_ids: Sequence[int], of: str, place: int | None
 ) -> Contrast:
     """The written word `of` against the words that the model found most probable beside it.
 

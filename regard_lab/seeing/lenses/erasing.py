@@ -27,6 +27,7 @@ from regard_lab.seeing.lenses.contrast import (
     is_word,
     run,
     run_erased,
+    special_of,
     tables,
     word_with,
 )
@@ -83,7 +84,7 @@ def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Te
         for number, one in enumerate(wanted):
             if one.side == side:
                 mask[number, list(one.places)] = True
-        masks[side] = mask.to(ids.device) & is_word(ids)[[one.row for one in wanted]]
+        masks[side] = mask.to(ids.device) & is_word(ids, special_of(model))[[one.row for one in wanted]]
     index = torch.tensor([one.row for one in wanted], device=batch.of.device)
     return run_erased(model, batch, index, masks)
 
@@ -264,7 +265,7 @@ def _after(
             sources = source.expand(len(part), -1)
             read = torch.tensor([[BEGIN, *target_ids]], device=device).expand(len(part), -1)
             logits = model(sources, read, source_vectors=part).float().log_softmax(-1).cpu()
-            written = _written(model, sources, part)
+            written = greedily_written(model, sources, part)
             found += [_changed(tokeniser, *one, target_ids) for one in zip(logits, written, strict=True)]
     return found
 
@@ -282,8 +283,11 @@ def _changed(tokeniser: Tokeniser, logits: torch.Tensor, written: list[int], tar
     return Changed("", tuple(probabilities), tuple(likeliest), translation)
 
 
-def _written(model: Any, source: torch.Tensor, vectors: torch.Tensor) -> list[list[int]]:
-    """The translation of each row by greedy search, with other vectors for the source; at most twice its ids and 16."""
+def greedily_written(model: Any, source: torch.Tensor, vectors: torch.Tensor | None = None) -> list[list[int]]:
+    """The translation of each row by greedy search, with other vectors for the source; at most twice its ids and 16.
+
+    Rows stay in their places until all have ended.
+    """
     state = model.start(source, vectors=vectors)
     ids = torch.full((len(source),), BEGIN, device=source.device)
     written: list[list[int]] = [[] for _ in source]

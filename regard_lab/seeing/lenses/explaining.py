@@ -22,18 +22,21 @@ from regard_lab.seeing.lenses.contrast import (
     Batch,
     Contrast,
     Explained,
+    Ours,
+    Subject,
     against_alternatives,
     by_batch,
     embedded,
     find_contrast,
     rows_of,
     run,
+    weights_of,
     without_words,
 )
 from regard_lab.seeing.lenses.erasing import erasure_relevances
 from regard_lab.seeing.lenses.record import Relevance, WordRelevances, by_word
 from regard_lab.seeing.maps import check_attends
-from regard_lab.seeing.watching import all_weights, in_eval_mode, watched
+from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text import Tokeniser
 
 STEPS = 20
@@ -129,9 +132,11 @@ Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # encoder, decoder, cr
 
 
 def attention_relevances(
-    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], *, head: tuple[int, int] | None = None
+    model: Explained, contrasts: Sequence[Contrast], *, head: tuple[int, int] | None = None
 ) -> list[WordRelevances]:
     """The raw weights of the step that writes the word: cross-attention to the source, self-attention to the written.
+
+    For a masked word these are the weights of its own position on the text.
 
     Args:
         model: a model with attention; a recurrent translator has no weights on written words.
@@ -143,14 +148,16 @@ def attention_relevances(
         UnsupportedError: a recurrent translator without attention.
     """
 
-    def last_row(stacks: Stacks) -> IdRelevances:
-        _, decoder, cross = (_chosen(stack, head) for stack in stacks)
+    def last_row(stacks: Stacks, at: int | None) -> IdRelevances:
+        encoder, decoder, cross = (_chosen(stack, head) for stack in stacks)
+        if at is not None:
+            return encoder[at], decoder.flatten()
         return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(decoder) else decoder.flatten()
 
-    return _from_weights(model, tokeniser, contrasts, last_row)
+    return _from_weights(model, contrasts, last_row)
 
 
-def rollout_relevances(model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast]) -> list[WordRelevances]:
+def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[WordRelevances]:
     """Attention rolled out through all layers: the product of the mean weights, half of each layer being the residual.
 
         E = prod over encoder layers of (A + I) / 2
@@ -169,15 +176,17 @@ def rollout_relevances(model: Explained, tokeniser: Tokeniser, contrasts: Sequen
             "rollout multiplies the self-attention of layers, and RecurrentTranslator has none; use "
             "lens='gradients' or lens='erase'"
         )
-    return _from_weights(model, tokeniser, contrasts, rolled_out)
+    return _from_weights(model, contrasts, rolled_out)
 
 
-def rolled_out(stacks: Stacks) -> IdRelevances:
-    """The last row of the rollout of one text, for its source ids and its written ids."""
+def rolled_out(stacks: Stacks, at: int | None = None) -> IdRelevances:
+    """The last row of the rollout of one text, for its source ids and its written ids; or row `at` of its source."""
     encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
     from_source = torch.eye(encoder.shape[-1])
     for weights in encoder:
         from_source = (weights + torch.eye(len(weights))) / 2 @ from_source
+    if at is not None:
+        return from_source[at], decoder.flatten()
     source, written = torch.zeros(decoder.shape[-1], encoder.shape[-1]), torch.eye(decoder.shape[-1])
     for layer, weights in enumerate(decoder):
         mixing = (weights + torch.eye(len(weights))) / 2
@@ -204,19 +213,20 @@ def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor
 
 
 def _from_weights(
-    model: Explained, tokeniser: Tokeniser, contrasts: Sequence[Contrast], read: Callable[[Stacks], IdRelevances]
+    model: Explained, contrasts: Sequence[Contrast], read: Callable[[Stacks, int | None], IdRelevances]
 ) -> list[WordRelevances]:
     """Word relevances from the weights of one pass; `read` gets those of one text without its padding."""
-    if not isinstance(model, LanguageModel):
+    if not isinstance(model, LanguageModel | Subject):
         check_attends(model)
+    if any(not one.written and one.at is None for one in contrasts):
+        raise UnsupportedError("a class is chosen at no position, so no row of attention explains it; use lens='erase'")
 
     def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[WordRelevances]:
-        with watched(model, tokeniser) as recording:
-            run(model, batch)
-        encoder, decoder, cross = all_weights(recording, model)
+        encoder, decoder, cross = weights_of(model, batch.ids)
         for row, contrast in enumerate(chosen):
             s, t = len(contrast.source), len(contrast.written)
-            source, written = read((encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]))
+            stacks = encoder[:, row, :, :s, :s], decoder[:, row, :, :t, :t], cross[:, row, :, :t, :s]
+            source, written = read(stacks, contrast.at)
             yield WordRelevances(
                 source=by_word(source, contrast.source_words) if len(source) else (),
                 written=by_word(written, contrast.written_words) if len(written) else (),
@@ -238,7 +248,7 @@ NOTES = {
 
 
 def relevance(
-    model: Explained,
+    model: Ours,
     tokeniser: Tokeniser,
     source: str | None,
     target_ids: Sequence[int],
@@ -295,7 +305,7 @@ def relevance(
     >>> abs(sum(why.source_scores) - change) <= why.completeness + 1e-6
     True
     """
-    of_kind("model", model, Explained, "a translation model or a language model")
+    of_kind("model", model, Ours, "a translation model or a language model")
     check_options(lens, head, steps)
     if (source is None) != isinstance(model, LanguageModel):
         raise ArgumentError(
@@ -353,9 +363,9 @@ def explain(
         elif lens == "erase":
             relevances = erasure_relevances(model, contrasts, sides=sides)
         elif lens == "attention":
-            relevances = attention_relevances(model, tokeniser, contrasts, head=head)
+            relevances = attention_relevances(model, contrasts, head=head)
         else:
-            relevances = rollout_relevances(model, tokeniser, contrasts)
+            relevances = rollout_relevances(model, contrasts)
         odds = log_odds(model, contrasts)
     which = "the mean over all heads of all layers" if head is None else f"layer {head[0]}, head {head[1]}, from 0"
     note = NOTES[lens].format(which=which)

@@ -1,4 +1,4 @@
-"""Models of transformers in the explorer; `regard.integrations.transformers` computes them."""
+"""Models of transformers in the explorer and by lenses; `regard.integrations.transformers` computes them."""
 
 from regard.packages import needed
 
@@ -6,6 +6,7 @@ with needed("transformers", "regard_lab.seeing.transformers", "transformers"):
     import transformers  # noqa: F401
 
 from regard_lab.seeing.transformers.english import english_folder, english_model
+from regard_lab.seeing.transformers.explaining import Pretrained, contrasts_of, pretrained_relevance
 from regard_lab.seeing.transformers.exploring import (
     change_pretrained,
     explore_observed,
@@ -14,10 +15,13 @@ from regard_lab.seeing.transformers.exploring import (
 )
 
 __all__ = [
+    "Pretrained",
     "change_pretrained",
+    "contrasts_of",
     "english_folder",
     "english_model",
     "explore_observed",
     "explore_pretrained",
+    "pretrained_relevance",
     "serve_pretrained",
 ]

@@ -18,7 +18,7 @@ from regard.integrations.transformers.watching import Observed, ObservedCall, ob
 from regard_lab.seeing.explorer import Attention, Exploration
 from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
-from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD
+from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained
 from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.transformers.changing import (
     PretrainedText,
@@ -26,12 +26,12 @@ from regard_lab.seeing.transformers.changing import (
     pretrained_without_each,
     spans_of,
 )
+from regard_lab.seeing.transformers.explaining import CROSS, Pretrained, contrasts_of
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 
 __all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]
 
 MOST_WEIGHTS = 2**28  # of all layers and heads; 1 GiB as float32
-CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
 
 
 def explore_observed(
@@ -96,6 +96,9 @@ def explore_pretrained(
     layers: Iterable[str | int] | str | int | None = None,
     title: str = "",
     changes: bool = False,
+    of: str | None = None,
+    instead_of: Sequence[str] = (),
+    place: int | None = None,
 ) -> Exploration:
     """Record all attention weights of a model of transformers on a text, between words.
 
@@ -111,7 +114,8 @@ def explore_pretrained(
         title: a line above the page.
         changes: also read the text again without each of its first 40 words, for the page's What if: what a causal
             model reads next, what a model of masked words fills in at masked places, what an encoder-decoder writes,
-            or else how the vector of each word moves. It costs up to 41 passes.
+            or else how the vector of each word moves; and explain the last 40 words that the model chose by every lens.
+        of, instead_of, place: with `changes`, the word that is shown first, as for `contrasts_of`.
 
     Returns:
         The exploration, which `regard_lab.seeing.show` makes a page of.
@@ -137,7 +141,32 @@ def explore_pretrained(
         with observe(model, "weights", layers=layers) as observed:
             model(**inputs)
     found = (_of_translation if translates else _of_text)(observed, read, title or text)
-    return _with_changes(found, read) if changes else found
+    found = replace(found, chosen=max(read.words, default=0))
+    return _explained(_with_changes(found, read), read, text, of, instead_of, place) if changes else found
+
+
+def _explained(
+    found: Exploration, read: PretrainedText, text: str, of: str | None, instead_of: Sequence[str], place: int | None
+) -> Exploration:
+    """The exploration with what each word that the model chose depends on by every lens, if it chose any."""
+    written = None if read.target is None else read.tokenizer.decode(read.target, skip_special_tokens=True)
+    with attached(read.model):
+        subject = Pretrained(read.model, read.tokenizer)
+        try:
+            contrasts = contrasts_of(subject, text, written=written)
+        except (ArgumentError, UnsupportedError):  # nothing is masked, or the model has no head
+            if of is not None:
+                raise
+            return found
+        contrasts = {at: one for at, one in contrasts.items() if one.written or one.at is not None}
+        contrasts = dict([*contrasts.items()][-MOST_EXPLAINED:])
+        asked = {} if of is None else contrasts_of(subject, text, of, instead_of, place=place, written=written)
+        contrasts |= asked
+        if not contrasts:
+            return found
+        chosen = max(asked or contrasts)
+        lenses = explained(subject, read.tokenizer, contrasts, chosen)
+    return replace(found, explained=lenses, written="text" if read.target is None else "target", chosen=chosen)
 
 
 def _with_changes(found: Exploration, read: PretrainedText) -> Exploration:

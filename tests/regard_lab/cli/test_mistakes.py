@@ -51,6 +51,15 @@ classify {file} x -> {file}
 classify {run} x -> translation-transformer
 lenses {empty} -> {empty}
 lenses {run} --sentences 2 -> regard demo
+heads {missing} -> does not exist
+heads {run} --measure noise -> --measure 'noise' does not exist; there are loss, bleu
+heads {run} a --measure loss --why es -> leave one out
+heads {run} a --instead er -> --instead belongs to --why
+heads {run} a --head 9.9 -> there is no head 'self 9.9'
+heads {run} a --measure noun -> without TEXT
+heads {run} a --by resample -> one was given
+heads {run} a --picture a.jpg -> ends in .png, .svg or .pdf
+view {run} a --lens glasses -> no lens 'glasses'
 train translation -> --out
 train translation --out {new} -> --data is missing: name a file of sentence pairs
 train translation --out {new} --data missing.tsv -> missing.tsv does not exist

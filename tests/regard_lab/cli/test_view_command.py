@@ -10,10 +10,12 @@ import tokenizers
 import transformers
 from commanding import Forked, regard, succeeded
 
+from regard_lab.cli import heads as heads_command
 from regard_lab.cli import view
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.seeing.heads import Effect, Head, HeadEffects
 from regard_lab.text import Tokeniser
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
@@ -116,8 +118,9 @@ def test_two_runs_and_two_sentences_are_compared(runs, tmp_path):
 
 @pytest.mark.parametrize("kind", ["transformer", "pretrained"])
 def test_pictures_are_drawn(runs, tmp_path, kind):
-    png, svg = tmp_path / "maps.png", tmp_path / "maps.svg"
-    succeeded("view", runs / kind, SENTENCE, "--png", png, "--svg", svg)
+    png, svg, pdf = (tmp_path / f"maps.{kind}" for kind in ("png", "svg", "pdf"))
+    succeeded("view", runs / kind, SENTENCE, "--png", png, "--svg", svg, "--picture", pdf)
+    assert pdf.exists()
     assert png.read_bytes()[:4] == b"\x89PNG"
     assert svg.read_text("utf-8").startswith("<?xml")
 
@@ -135,7 +138,8 @@ def test_a_hugging_face_folder_is_exported_between_its_words(runs, tmp_path):
 def test_what_cannot_be_viewed_is_one_sentence(runs):
     for kind, words, reason in (
         ("none", [SENTENCE], "attention='none'"),
-        ("pretrained", [SENTENCE, "--why", "es"], "holds a model of Hugging Face"),
+        ("pretrained", [SENTENCE, "--why", "es"], "'es' was not"),
+        ("encoder", [SENTENCE, "--lens", "erase"], "is none; use regard translate --why"),
         ("pretrained", [SENTENCE * 60, "--export", "a.html"], "reads at most 128"),
         ("transformer", [SENTENCE, "--with", "nowhere"], "nowhere"),
     ):
@@ -217,3 +221,41 @@ def test_the_steps_are_those_before_the_only_pronoun(runs):
         else:
             (span,) = [span for word, span in tokeniser.words(list(ids)) if word == "es"]
             assert found == span.start + 1, text
+
+
+def test_heads_are_printed_by_their_effect_and_drawn(runs, tmp_path):
+    answer = succeeded(
+        "heads", runs / "language-model", "the bird", "a cat sat", "--by", "zero", "--picture", tmp_path / "a.pdf"
+    )
+    first, head, *rows = answer.out.splitlines()
+    assert first.startswith("loss ")
+    assert head.split() == ["head", "effect", "previous", "induction"]
+    effects = [float(row.split()[2]) for row in rows]
+    assert effects == sorted(effects, reverse=True)
+    assert "drawn in" in answer.err
+    assert "self 1.3" in succeeded("heads", runs / "pretrained", "the bird was tired", "--why", "tired").out
+    answer = json.loads(succeeded("heads", runs / "transformer", "the bird", "--json", "--head", "cross 0.1").out)
+    assert [one["name"] for one in answer["heads"]] == ["cross 0.1"]
+
+
+def test_interrupted_heads_print_what_is_done(runs, monkeypatch):
+    effects = {Head("self", 0, 0): Effect(0.5)}
+
+    def interrupted(*given, progress, **options):
+        progress(HeadEffects(measure="loss", by="mean", value=1.0, texts=1, asked=2, effects=effects))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(heads_command, "ablate", interrupted)
+    answer = regard("heads", runs / "language-model", "the bird", "a cat")
+    assert answer.returncode == 130
+    assert "self 0.0  +0.500" in answer.out
+    assert "over 1 text of 2" in answer.out
+    assert "interrupted; the figures are those of 1 of 2 texts" in answer.err
+
+
+def test_a_lens_is_printed_without_a_page(runs, tmp_path):
+    text = succeeded(
+        "view", runs / "pretrained", "the animal was tired", "--lens", "erase", "--svg", tmp_path / "a.svg"
+    ).out
+    assert "lens erase" in text
+    assert (tmp_path / "a.svg").exists()

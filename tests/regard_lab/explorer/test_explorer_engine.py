@@ -17,13 +17,16 @@ from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, T
 from regard_lab.seeing import look, look_text
 from regard_lab.seeing.explorer import explore_model, explore_text, explore_translation, reason_against, to_page
 from regard_lab.seeing.explorer.engine import restored
+from regard_lab.seeing.explorer.page import walk_to_answer
+from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
 from regard_lab.text import BEGIN, END, UNKNOWN, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import SeenWords
+from regard_lab.walkthrough import shown_walk
 
-from .browsing import Opened
-from .making import SOURCE, TARGET, TOKENISER, translator
+from .browsing import Opened, assert_accessible, needs_axe
+from .making import SOURCE, TARGET, TOKENISER, translator, walked
 from .test_explorer_hostile import PAYLOADS
 
 # Asks the engine one question after the other; of each answer what is named, with typed arrays as lists.
@@ -260,29 +263,7 @@ def test_every_pattern_that_a_text_can_hold_is_that_of_the_library(page_with):
 
 def texts_of_any_letters(count):
     draw = random.Random(1)
-    parts = [
-        "a",
-        "T",
-        "'",
-        "’",
-        " ",
-        "\u00a0",
-        "\u202f",
-        "é",
-        "e\u0301",
-        "😀",
-        "\u200d",
-        "-",
-        "…",
-        "ß",
-        "中",
-        "ก็",
-        "\x85",
-        "\ufeff",
-        "\x1c",
-        "\n",
-        "1",
-    ]
+    parts = [*"aT'’é -…ß中1\u00a0\u202f\u200d\ufeff\x85\x1c\n", "e\u0301", "😀", "ก็"]
     return ["".join(draw.choice([*parts, chr(draw.randrange(1, 0x2FF))]) for _ in range(16)) for _ in range(count)]
 
 
@@ -365,6 +346,11 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     read = page.get_by_role("group", name="Words that are read")
     read.get_by_role("button", name="animal").click()
     read.locator("[aria-pressed=true]", has_text="animal").wait_for()
+    opened.view("Heads")
+    picture = "document.querySelector('canvas.heads').toDataURL()"
+    plain = page.evaluate(picture)
+    read.get_by_role("button", name="slept").hover()
+    page.wait_for_function(f"(plain) => {picture} !== plain", arg=plain)  # the word is marked in every head
     opened.view("Heat map")
     page.get_by_role("combobox", name="Head", exact=True).select_option("1")
     page.get_by_role("button", name="Switched off").click()
@@ -406,6 +392,33 @@ def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with,
     written = [one["text"] for one in asked(opened, "text", [{"source": source} for source in sources])]
     assert written == [one.text for one in translator.translate(sources)]
     assert_translates(opened, model, tokeniser, sources, 100)
+
+
+def test_a_served_page_asks_for_the_steps_of_its_own_text_and_for_nothing_else(browser):
+    steps = []
+
+    def walk(body):
+        steps.append(body["text"])
+        return walk_to_answer(shown_walk(walked()))
+
+    page = explore_model(seeded(TranslationTransformer, {}), TOKENISER, SOURCE)
+    with ExplorerServer(page, asks={"walk": walk}).start() as server, Opened(browser, server.url) as opened:
+        opened.page.locator("#sentence").fill("The animal slept.")
+        opened.view("Walk-through")
+        opened.page.locator(".step").wait_for()
+        assert steps == ["The animal slept."]
+        assert [url for url in opened.requests if not url.startswith("blob:")] == [server.url, f"{server.url}walk"]
+        assert not opened.complaints
+
+
+@needs_axe
+def test_a_page_that_computes_is_accessible(browser, page_of):
+    model, seen = seeded(TranslationTransformer, {}), SeenWords.of([SOURCE])
+    address = page_of(explore_model(model, TOKENISER, "The zebra slept.", seen))
+    with Opened(browser, f"{address}#factor=2", bypass_csp=True) as opened:
+        for view in ("Reader", "Heads", "What if"):
+            opened.view(view)
+            assert_accessible(opened, view)
 
 
 def test_models_that_a_page_cannot_compute_are_named_with_the_reason():

@@ -123,7 +123,7 @@ def test_places_no_picture_can_go_to_are_refused(tmp_path, draw):
     maps = random_maps(words(2), words(2))
     with pytest.raises(ArgumentError, match="nowhere, does not exist"):
         draw(maps, tmp_path / "nowhere" / "maps.png")
-    with pytest.raises(ArgumentError, match=r"maps\.jpg; pictures are PNG or SVG"):
+    with pytest.raises(ArgumentError, match=r"maps\.jpg; pictures are PNG, SVG or PDF"):
         draw(maps, tmp_path / "maps.jpg")
     assert not list(tmp_path.iterdir())
 
@@ -162,3 +162,20 @@ def test_every_number_can_be_read_on_its_colour(drawn):
         paper = image.cmap(float(image.get_array()[int(text.get_position()[1]), int(text.get_position()[0])]))
         light, dark = sorted((luminance(paper), luminance(text.get_color())), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_letters_that_the_own_font_lacks_come_from_an_installed_one(tmp_path):
+    letter, fonts = "\N{MATHEMATICAL SCRIPT CAPITAL A}", canvas._fonts_of("a\N{MATHEMATICAL SCRIPT CAPITAL A}")
+    assert canvas.drawable(letter) == letter
+    assert fonts[0] == canvas.FONT != fonts[1]
+    names = [tmp_path / f"{name}.{kind}" for kind in ("pdf", "svg", "png") for name in ("one", "two")]
+    for name in names:
+        draw_maps(random_maps([letter, "b"], ["c", letter]), name)
+    assert all(one.read_bytes() == two.read_bytes() for one, two in zip(names[::2], names[1::2], strict=True))
+    assert names[0].read_bytes().startswith(b"%PDF")
+
+
+def test_letters_that_no_font_has_are_named_and_drawn_as_code_points(monkeypatch):
+    monkeypatch.setattr(canvas, "_font_of", lambda letter: None if letter == "猫" else canvas.FONT)
+    with pytest.warns(canvas.MissingFontWarning, match="no installed font has 猫, .* install a font"):
+        assert canvas.drawable("a猫") == "a[U+732B]"

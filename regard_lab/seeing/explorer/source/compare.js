@@ -34,7 +34,7 @@ export function compareView(app, weights) {
       distance, from 0 (equal) to 1 (no key in common).</p>
     ${!other.attention ? html`<p class="hint">The other has no ${app.attention.name.toLowerCase()}.</p>`
       : found ? difference(app, found) : html`<p class="hint">Comparing…</p>`}
-    ${other.outside && source.header.texts.target && source.header.changes && second.header.changes ? written(source.header, second) : nothing}
+    ${other.outside && !app.engine && source.header.texts.target && source.header.changes && second.header.changes ? written(source.header, second) : nothing}
   `;
 }
 

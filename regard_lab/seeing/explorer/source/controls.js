@@ -2,7 +2,7 @@
 
 import {html, nothing} from "lit-html";
 import {SCALES, css} from "./colours.js";
-import {headSwitch} from "./live.js";
+import {headSwitch} from "./play.js";
 import {drawn} from "./surface.js";
 
 /** A labelled list of choices: pairs of a value and what it is called. */

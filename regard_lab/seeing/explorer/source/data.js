@@ -151,6 +151,7 @@ export class Run extends Source {
     super({...header, title, texts, attentions, explained: {}, written: model.written, changes: model.follows && changesOf(model, answer, base?.answer ?? answer)}, arrays);
     Object.assign(this, {stored, given, answer, base});
     this.header.chosen = this.#chosen();
+    if (base) Object.assign(this, {second: base}).header.second = {said: "the model as trained", header: base.header, matched: matchedTexts(texts, base.answer.texts)};
     if (finished === false) this.header.notes = [...header.notes, "The model does not end this text."];
   }
 
@@ -196,6 +197,21 @@ export class Run extends Source {
     await new Promise(requestAnimationFrame); // words are drawn a frame before heads
     return {rows: down, columns: across, bytes};
   }
+}
+
+/** For each text, the places of its words that both runs have, in order: the longest common subsequence. */
+function matchedTexts(texts, others) {
+  return Object.fromEntries(Object.entries(texts).map(([name, one]) => {
+    const other = others[name], longest = Array.from({length: one.length + 1}, () => new Uint16Array(other.length + 1)), pairs = [[], []];
+    for (let i = one.length - 1; i >= 0; i -= 1) for (let j = other.length - 1; j >= 0; j -= 1)
+      longest[i][j] = one[i] === other[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+    for (let [i, j] = [0, 0]; i < one.length && j < other.length;) {
+      if (one[i] === other[j]) { pairs[0].push(i++); pairs[1].push(j++); }
+      else if (longest[i + 1][j] >= longest[i][j + 1]) i += 1;
+      else j += 1;
+    }
+    return [name, pairs];
+  }));
 }
 
 const NOTHING = {word: "", probabilities: [], likeliest: [], translation: null, similarities: []};

@@ -2,7 +2,7 @@
 
 import {html} from "lit-html";
 import {choice, colourChoice, legend} from "./controls.js";
-import {headSwitch} from "./live.js";
+import {headSwitch} from "./play.js";
 import {entry, pixels} from "./colours.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 
@@ -123,6 +123,8 @@ async function draw(app, canvas, order, chosen) {
     pen.strokeRect(left - frame, top + LABEL - frame, side + 2 * frame, tall + 2 * frame);
     light(pen, app, [left, top + LABEL, side, tall], theme);
     if (!app.state.off?.split(",").includes(`${attention.kind}.${layer}.${head}`)) return;
+    pen.strokeStyle = theme.lit;
+    pen.lineWidth = 2;
     pen.beginPath(); // a head that is switched off is crossed out
     pen.moveTo(left, top + LABEL + tall);
     pen.lineTo(left + side, top + LABEL);

@@ -8,9 +8,10 @@ import {embedded} from "./data.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
 import {linksView, stepsView} from "./links.js";
-import {Engine, PLAIN, changeView, lens, liveForm, playForm} from "./live.js";
+import {changeView, liveForm} from "./live.js";
 import {LongApp} from "./long.js";
 import {patternView} from "./pattern.js";
+import {Engine, PLAIN, lens, playForm} from "./play.js";
 import {readerView} from "./reader.js";
 import {walkView} from "./walk.js";
 
@@ -157,9 +158,11 @@ async function openModel(element, stored) {
     for (const name of Object.keys(own)) delete state[name];
     run = await engine.play(stored, own); // what the address asks for cannot be computed; the sentence says so
   }
+  if (!(await engine.ready).checked) busy ||= "This address is not secure (https), so the browser could not check the hash of the model.";
   element.replaceChildren();
   const app = new App(element, run, state, engine);
   await app.set({busy});
+  window.regard.opened = performance.now();
   lens(app);
   return app;
 }

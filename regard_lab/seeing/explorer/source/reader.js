@@ -4,7 +4,7 @@ import {html, nothing} from "lit-html";
 import {signed, weightColours} from "./colours.js";
 import {badge, choice, headChoice} from "./controls.js";
 import {largest} from "./data.js";
-import {lens} from "./live.js";
+import {lens} from "./play.js";
 
 const LENSES = {
   erase: {

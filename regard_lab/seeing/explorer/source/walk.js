@@ -25,8 +25,10 @@ export function walkView(app) {
   const key = `${at}/${word.join()}`;
   if (app.stepShown?.key !== key || app.stepShown.walk !== walk) load(app, walk, step, word, key);
   const shown = app.stepShown?.key === key && app.stepShown.walk === walk ? app.stepShown : null;
+  const other = app.engine && app.source.header.walk && (app.source.base || app.source.given.source !== app.source.header.model.text);
   return html`
     <h2>Step by step</h2>
+    ${other ? html`<p class="hint">These steps were stored when the page was made, for “<bdi>${app.source.header.model.text}</bdi>” and the model as trained.</p>` : nothing}
     <div class="bar">
       ${choice("Part", sections.map((name, number) => [number, name]), sections.indexOf(step.section), (number) =>
         go(app, walk, steps.findIndex(({section}) => section === sections[number])))}
@@ -51,14 +53,14 @@ export function walkView(app) {
   `;
 }
 
-/** The steps of the page, or those that the local server computes when this view is opened. */
+/** The steps of the page, or those that the local server computes of its text when this view is opened. */
 function walkOf(app) {
   const {source} = app;
   if (source.header.walk) return (source.walk ??= {record: source.header.walk, source});
   if (source.walk || app.walkAsked === source) return source.walk;
   app.walkAsked = source;
   app.walkFailed = undefined;
-  ask("walk", {text: source.header.live.text}).then((answer) => {
+  ask("walk", {text: source.given?.source ?? source.header.live.text}).then((answer) => {
     source.walk = {record: answer.walk, source: new Source({}, answer.arrays)};
     app.draw();
   }, (error) => {

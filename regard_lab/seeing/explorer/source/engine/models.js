@@ -164,7 +164,7 @@ export class Translator extends Model {
 
   /** Greedy translation of a source in which words are erased, with the weights of every head between words. */
   run(asked) {
-    const {source, erase = [], against, ...given} = asked, {tokeniser} = this, plain = new Settings(given), settings = new Settings({...given, keeps: true});
+    const {against, ...kept} = asked, {source, erase = [], ...given} = kept, {tokeniser} = this, plain = new Settings(given), settings = new Settings({...given, keeps: true});
     const ids = [...tokeniser.encode(source), END], sourceSpans = tokeniser.words(ids);
     this.check(ids.length, given, this.shapes);
     const gone = new Set(this.places(sourceSpans.slice(0, -1), erase)), encoded = this.encode(ids, [gone], settings);
@@ -172,7 +172,7 @@ export class Translator extends Model {
     const all = [...written, END], spans = tokeniser.words(all);
     const logits = this.step([BEGIN, ...written], this.start(encoded, 1, 1, all.length), 1, settings);
     const read = [["<begin>", 0, 1], ...spans.slice(0, -1).map(([word, first, end]) => [word, first + 1, end + 1])];
-    this.last = {key: JSON.stringify(asked), given, ids, sourceSpans, gone, encoded, all, spans, logits, settings};
+    this.last = {key: JSON.stringify(kept), given, ids, sourceSpans, gone, encoded, all, spans, logits, settings};
     return {
       texts: {source: wordsOf(sourceSpans), target: wordsOf(spans), read: wordsOf(read)}, text: tokeniser.decode(written), finished,
       target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: unknownWords(source, this.known),
@@ -324,7 +324,7 @@ export class TextModel extends Model {
 
   /** Reads a text in which words are erased; with the head of masked words they are masked, as in training. */
   run(asked) {
-    const {source, erase = [], against, ...given} = asked, {tokeniser, causal} = this, {dim} = this.config, settings = new Settings({...given, keeps: true});
+    const {against, ...kept} = asked, {source, erase = [], ...given} = kept, {tokeniser, causal} = this, {dim} = this.config, settings = new Settings({...given, keeps: true});
     let ids = [BEGIN, ...tokeniser.encode(source), ...(causal ? [] : [END])];
     const spans = tokeniser.words(ids), words = wordsOf(spans), inner = spans.map((_, at) => at).slice(1, causal ? undefined : -1);
     this.check(ids.length, given, {text: [this.config.layers, this.config.heads]});
@@ -333,7 +333,7 @@ export class TextModel extends Model {
     const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
     const answer = {texts: {text: words}, text: source, unknown: unknownWords(source, this.known), erasable: inner, ids: {source: ids, target: []}};
     answer.attention = {text: merged(settings.weights("text"), spans, spans)};
-    this.last = {key: JSON.stringify(asked), given, ids, spans, gone, mean, x, inner};
+    this.last = {key: JSON.stringify(kept), given, ids, spans, gone, mean, x, inner};
     Object.assign(answer, this.#said(ids, spans, x, gone));
     return against && causal ? {...answer, against: this.#next(answer.logits, ids, spans, against.at(-1))} : answer;
   }

@@ -1,0 +1,210 @@
+"""`regard heads`: which heads of a model matter, by replacing what one at a time returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from typer import Argument, Option
+
+from regard.arguments import suggest
+from regard.errors import ArgumentError, UnsupportedError
+from regard.packages import needed
+from regard_lab.cli.console import StoppedError, check_picture_name, counting, note, out_json, out_lines
+from regard_lab.cli.options import Json, Run, default
+from regard_lab.cli.running import read_texts, remark_on_training
+from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
+from regard_lab.conversion.folders import is_hugging_face
+from regard_lab.decoding import Translator
+from regard_lab.decoding.loading import load_with_tokeniser
+from regard_lab.models import LanguageModel, TextEncoder
+from regard_lab.seeing.heads import HeadEffects, ablate, draw_head_effects, head_scores, patch
+from regard_lab.seeing.heads.effects import BY
+from regard_lab.seeing.lens_study import known_sentences
+from regard_lab.seeing.lens_study.known import swapped
+from regard_lab.seeing.lenses import find_contrast
+from regard_lab.seeing.lenses.contrast import against_alternatives
+from regard_lab.text.pronouns import make_split
+from regard_lab.training.recipes.run_folder import read_test
+
+MEASURES = {
+    "loss": "the loss of the right words",
+    "bleu": "BLEU of a translator",
+    "pronoun": "log odds of the German pronoun of the built-in corpus",
+    "noun": "those log odds, where a head is that of the sentence with another noun",
+    "adjective": "those, with another adjective",
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model, its tokeniser, and what it makes of texts: pairs, texts, or contrasts for a word."""
+
+    model: Any
+    tokeniser: Any
+    translator: Translator | None
+    contrast: Callable[[str, str, tuple[str, ...], int | None], Any]
+
+
+def heads(
+    run: Run,
+    texts: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="TEXT",
+            help="Texts [default: a translator's own test split; else lines of standard input].",
+            show_default=False,
+        ),
+    ] = None,
+    measure: Annotated[
+        str | None,
+        Option(
+            metavar="NAME", help=f"{'; '.join(f'{name}: {what}' for name, what in MEASURES.items())}. [default: loss]"
+        ),
+    ] = None,
+    by: Annotated[str, Option(metavar="NAME", help=f"What a head returns instead: {', '.join(BY)}.")] = default(
+        ablate, "by"
+    ),
+    why: Annotated[str | None, Option(metavar="WORD", help="Measure the log odds of this word of the texts.")] = None,
+    instead: Instead = None,
+    place: Place = None,
+    head: Annotated[list[str] | None, Option(metavar="HEAD", help="Only this head, as in 'cross 1.2'; repeat.")] = None,
+    sentences: Annotated[int, Option(min=1, help="Sentences of the test split.")] = 100,
+    seed: Annotated[int, Option(min=0, help="Decides the other text of --by resample.")] = default(ablate, "seed"),
+    picture: Annotated[Path | None, Option(metavar="FILE", help="Also draw the effects: PNG, SVG or PDF.")] = None,
+    footer: Annotated[bool, Option(help="Write below the picture how to read it.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Replace what one head at a time returns, and print how much worse the model is without it.
+
+    Beside the effect stands how much a head of self-attention looks at the word before, and at what followed the same
+    word earlier (induction), on random words that repeat.
+    """
+    check_goes_with_why(why, {"--instead": instead, "--place": place})
+    if measure is not None and (why is not None or measure not in MEASURES):
+        raise (
+            ArgumentError(f"--measure is {measure}, and --why measures log odds; leave one out")
+            if why
+            else ArgumentError(f"--measure {measure!r} does not exist; {suggest(measure, MEASURES)}")
+        )
+    if picture is not None:
+        check_picture_name(picture)
+    opened, measure = _opened(run), measure or "loss"
+    kept: list[HeadEffects] = []
+    try:
+        given = _texts(opened, run, texts, measure, sentences, why, words_instead(instead), place)
+        with counting("measuring", len(given)) as advance:
+            _measure(opened, given, measure, by, head, seed, _keeping(kept, advance))
+    except KeyboardInterrupt:
+        if not kept:
+            raise
+        _show(kept[-1], as_json)
+        raise StoppedError(
+            f"interrupted; the figures are those of {kept[-1].texts} of {kept[-1].asked} texts"
+        ) from None
+    found = kept[-1]
+    if not _has_two_sides(opened) and head is None:
+        try:
+            found = replace(found, scores=head_scores(opened.model, seed=seed))
+        except UnsupportedError as error:
+            note(f"no scores of attention: {error}")
+    _show(found, as_json)
+    if picture is not None:
+        draw_head_effects(found, picture, footer=footer)
+        note(f"the effects are drawn in {picture}")
+
+
+def _keeping(kept: list[HeadEffects], advance: Callable[[int], None] | None) -> Callable[[HeadEffects], None]:
+    def keep(effects: HeadEffects) -> None:
+        if advance is not None:
+            advance(effects.texts - (kept[-1].texts if kept else 0))
+        kept.append(effects)
+
+    return keep
+
+
+def _has_two_sides(opened: Opened) -> bool:
+    return opened.translator is not None or bool(getattr(opened.model, "translates", False))
+
+
+def _opened(run: Path) -> Opened:
+    if is_hugging_face(run):
+        with needed("transformers", "a Hugging Face folder", "transformers"):
+            from regard.integrations.transformers import load_folder
+            from regard_lab.seeing.transformers import Pretrained, contrasts_of
+        subject = Pretrained(*load_folder(run))
+
+        def chosen(text: str, of: str, others: tuple[str, ...], place: int | None) -> Any:
+            return contrasts_of(subject, text, of, others, place=place).popitem()[1]
+
+        return Opened(subject, subject.tokenizer, None, chosen)
+    saved, tokeniser = load_with_tokeniser(run)
+    note(remark_on_training(run))
+    translator, model = None, None
+    if saved.kind == LanguageModel.KIND:
+        model = LanguageModel.from_saved(saved, str(run))
+    elif saved.kind == TextEncoder.KIND:
+        model = TextEncoder.from_saved(saved, str(run))
+    else:
+        translator = Translator.load(run)
+        model = translator.model
+
+    def contrast(text: str, of: str, others: tuple[str, ...], place: int | None) -> Any:
+        source, ids = None, tokeniser.encode(text)
+        if translator is not None:
+            (translation,) = translator.translate([text])
+            source, ids = text, list(translation.ids)
+        elif isinstance(model, TextEncoder):
+            raise ArgumentError(f"--why is for words that a model writes, and {run} holds an encoder; leave it out")
+        if others:
+            return find_contrast(tokeniser, source, ids, of, others, place)
+        return against_alternatives(cast("LanguageModel", model), tokeniser, source, ids, of, place)
+
+    return Opened(model, tokeniser, translator, contrast)
+
+
+def _texts(
+    opened: Opened, run: Path, texts: Sequence[str] | None, measure: str, sentences: int, why: str | None,
+    others: tuple[str, ...], place: int | None,
+) -> list[Any]:  # fmt: skip
+    """What is measured: pairs of texts, texts, or contrasts; for patching, pairs of contrasts."""
+    translator = opened.translator
+    if measure in ("pronoun", "noun", "adjective"):
+        if translator is None or texts:
+            raise ArgumentError(f"--measure {measure} is of translators of the built-in corpus, without TEXT")
+        known = known_sentences(translator, make_split("test", sentences))
+        if measure == "pronoun":
+            return [one.contrast for one in known]
+        swaps = [(swapped(translator.tokeniser, one), one.contrast) for one in known]
+        name = "source" if measure == "noun" else measure
+        return [(swap[name], one) for swap, one in swaps if name in swap and len(swap[name].source) == len(one.source)]
+    if translator is not None and not texts and why is None:
+        return read_test(run)[:sentences]
+    given = [text for chunk in read_texts(texts, "text") for text in chunk if text.strip()]
+    if why is not None:
+        return [opened.contrast(text, why, others, place) for text in given]
+    if translator is not None:
+        return [(one.source, one.text) for one in translator.translate(given)]
+    return given
+
+
+def _measure(
+    opened: Opened, given: list[Any], measure: str, by: Any, head: Any, seed: int,
+    progress: Callable[[HeadEffects], None],
+) -> HeadEffects:  # fmt: skip
+    if given and isinstance(given[0], tuple) and measure in ("noun", "adjective"):
+        return patch(opened.model, opened.tokeniser, given, heads=head, progress=progress)
+    chosen: Any = "bleu" if measure == "bleu" else None
+    return ablate(
+        opened.model, opened.tokeniser, given, heads=head, measure=chosen, by=by, seed=seed, progress=progress
+    )
+
+
+def _show(found: HeadEffects, as_json: bool) -> None:
+    if as_json:
+        out_json(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        out_lines(found.text())

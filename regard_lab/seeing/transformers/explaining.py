@@ -1,0 +1,287 @@
+"""Models of transformers as lenses and `ablate` read them: causal and masked words, classes, and translations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from regard.arguments import shown, suggest
+from regard.errors import ArgumentError, UnsupportedError
+from regard.integrations.transformers.attaching import attach, attached
+from regard.integrations.transformers.modules import attention_modules
+from regard.integrations.transformers.watching import intervene, observe
+from regard_lab.seeing.lenses import Contrast, Relevance, explain
+from regard_lab.seeing.lenses.contrast import IDS_AT_ONCE, Sides, Subject, most_probable, place_of
+from regard_lab.seeing.lenses.erasing import NUMBERS_AT_ONCE
+from regard_lab.seeing.lenses.explaining import DEFAULT, Lens, check_options
+from regard_lab.seeing.transformers.changing import PretrainedText, continued, ids_of_word, signs, spans_of
+from regard_lab.seeing.watching import in_eval_mode
+
+CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
+
+
+class Pretrained(Subject):
+    """A model of transformers with its tokenizer, which `ablate`, `patch` and `head_scores` take, and lenses.
+
+    The model is attached to regard. Layers are counted in the order of its attention modules, in each kind.
+
+    Args:
+        model: with a head that writes, that fills in masked words, or that chooses a class.
+        tokenizer: its tokenizer.
+
+    Raises:
+        RegardError: a model that regard cannot be attached to.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        super().__init__()
+        self.model, self.tokenizer = attach(model), tokenizer
+        self.special = (*sorted(signs(tokenizer)),)
+        self.translates = bool(getattr(model.config, "is_encoder_decoder", False))
+        counted: dict[str, int] = {}
+        self.layers: dict[str, tuple[str, int]] = {}
+        for name in attention_modules(model):
+            kind = "decoder" if "decoder" in name else "encoder"
+            kind = ("cross" if kind == "decoder" and CROSS.search(name) else kind) if self.translates else "self"
+            self.layers[name] = kind, counted.setdefault(kind, 0)
+            counted[kind] += 1
+
+    def read(self, text: str) -> PretrainedText:
+        """A text as the model reads it."""
+        return PretrainedText.of(self.model, self.tokenizer, text)
+
+    @property
+    def writes(self) -> bool:
+        """Whether a word is chosen after the words before it."""
+        return self.model.can_generate() and not self.translates
+
+    def tables(self) -> Sides:
+        embedding = self.model.get_input_embeddings()
+        table = embedding.weight.detach()
+        if type(embedding) is not torch.nn.Embedding:  # such as one that scales
+            table = embedding(torch.arange(len(table), device=table.device)).detach()
+        sides = ("source", "written") if self.translates else ("written",) if self.writes else ("source",)
+        return dict.fromkeys(sides, table)
+
+    @property
+    def ids_at_once(self) -> int:
+        head = self.model.get_output_embeddings()
+        return IDS_AT_ONCE if head is None else min(IDS_AT_ONCE, max(1, NUMBERS_AT_ONCE // len(head.weight)))
+
+    def forward(self, ids: Sides, vectors: Sides | None = None) -> torch.Tensor:
+        masks = {side: torch.ones_like(one) for side, one in ids.items()}
+        vectors = {} if vectors is None else vectors
+        if not self.translates:
+            (side,) = ids
+            with self._reading(self.model, vectors.get(side)):
+                return self._logits(self.model(input_ids=ids[side], attention_mask=masks[side]))
+        with self._reading(self.model.get_encoder(), vectors.get("source")):
+            states = self.model.get_encoder()(input_ids=ids["source"], attention_mask=masks["source"])
+        with self._reading(self.model.get_decoder(), vectors.get("written")):
+            return self.model(
+                encoder_outputs=states, attention_mask=masks["source"], decoder_input_ids=ids["written"]
+            ).logits
+
+    def _logits(self, output: Any) -> torch.Tensor:
+        if not hasattr(output, "logits"):
+            raise UnsupportedError(
+                f"{type(self.model).__name__} has no head, so it predicts no word and no class; load it with one, such "
+                f"as AutoModelForMaskedLM"
+            )
+        return output.logits
+
+    @contextmanager
+    def _reading(self, part: Any, vectors: torch.Tensor | None) -> Generator[None]:
+        """Other vectors in the place of those that a part of the model looks up first."""
+        if vectors is None:
+            yield
+            return
+        calls: list[int] = []
+
+        def other(_: torch.nn.Module, given: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return vectors.to(output) if output.shape == vectors.shape else output
+
+        handle = part.get_input_embeddings().register_forward_hook(other)
+        try:
+            yield
+        finally:
+            handle.remove()
+        if not calls:
+            raise UnsupportedError(f"{type(self.model).__name__} does not call its input embeddings")
+
+    def weights(self, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with observe(self.model, "weights") as observed:
+            self(ids)
+        found: dict[str, list[torch.Tensor]] = {}
+        for call in observed.calls:
+            found.setdefault(self.layers[call.layer][0], []).append(call.weights.float().cpu())
+        none = torch.zeros(0, len(next(iter(ids.values()))), 0, 0, 0)
+        if not self.translates:
+            own = torch.stack(found["self"])
+            return (none, own, none) if self.writes else (own, none, none)
+        encoder, decoder, cross = (torch.stack(found[kind]) for kind in ("encoder", "decoder", "cross"))
+        return encoder, decoder, cross
+
+    @contextmanager
+    def changing(self, change: Callable[[tuple[str, int], torch.Tensor], torch.Tensor]) -> Generator[None]:
+        def swapped(name: str, output: torch.Tensor) -> torch.Tensor:
+            return change(self.layers[name], output.transpose(1, 2)).transpose(1, 2)
+
+        with intervene(self.model, swapped):
+            yield
+
+    def asked(self, text: Any) -> list[tuple[dict[str, list[int]], Sequence[int], Sequence[int]]]:
+        given, *more = (text,) if isinstance(text, str) else text
+        ids = self.read(given).ids
+        if self.translates:
+            target = self.tokenizer(text_target=more[0])["input_ids"]
+            return [({"source": ids, "written": [self.start, *target[:-1]]}, range(len(target)), target)]
+        if self.writes:
+            return [({"written": ids[:-1]}, range(len(ids) - 1), ids[1:])] if len(ids) > 1 else []
+        if more:
+            return [({"source": ids}, (), [self.class_of(more[0])])]
+        mask = self.mask
+        return [({"source": [*ids[:at], mask, *ids[at + 1 :]]}, [at], [one]) for at, one in enumerate(ids)
+                if one not in self.special]  # fmt: skip
+
+    @property
+    def start(self) -> int:
+        return self.model.generation_config.decoder_start_token_id
+
+    @property
+    def mask(self) -> int:
+        mask = getattr(self.tokenizer, "mask_token_id", None)
+        if mask is None:
+            raise UnsupportedError(f"the tokenizer of {type(self.model).__name__} has no sign for a masked word")
+        return mask
+
+    def class_of(self, label: Any) -> int:
+        names = {str(name).lower(): at for at, name in self.model.config.id2label.items()}
+        if str(label).lower() not in names and label not in names.values():
+            raise ArgumentError(f"there is no class {shown(label)}; {suggest(str(label).lower(), names)}")
+        return names.get(str(label).lower(), label)
+
+
+@torch.no_grad()
+def contrasts_of(
+    subject: Pretrained, text: str, of: str | None = None, instead_of: Sequence[str] = (), *, place: int | None = None,
+    written: str | None = None,
+) -> dict[int, Contrast]:  # fmt: skip
+    """What a model chose for a text, by the index of the word: each against others.
+
+    A causal model chooses each word after those before it, an encoder-decoder what it writes, a model of masked words
+    what stands at each masked place, and a classifier a class, whose index is 0.
+
+    Args:
+        of: one of these words; a word of the text, which is masked, for a model of masked words; or a class.
+        instead_of: what it is compared with; by default the three most probable words, or all other classes.
+        place: index of the word among those that were read or written, if it occurs more than once.
+        written: what an encoder-decoder wrote; by default what it writes.
+
+    Raises:
+        ArgumentError: a word that was not chosen, or a class that does not exist.
+        UnsupportedError: a model without a head.
+    """
+    read = subject.read(text)
+    with in_eval_mode(subject):
+        if subject.translates:
+            read = read.writing(written)
+            ids = [*(read.target or [])]
+            spans, sides = spans_of(subject.tokenizer, ids), {"source": read.ids, "written": [subject.start, *ids[:-1]]}
+        else:
+            ids, spans, sides = read.ids, read.spans, {"written" if subject.writes else "source": read.ids}
+        if not (subject.translates or subject.writes) and of is not None and read.fills_in and not read.masked:
+            at = place_of([word for word, _ in spans], of, place)
+            read, of = read.with_ids(at, [subject.mask]), spans[at][0]
+            read = replace(read, spans=spans_of(subject.tokenizer, read.ids))
+            ids, spans, sides = read.ids, read.spans, {"source": read.ids}
+        device = subject.model.device
+        rows = subject({side: torch.tensor([one], device=device) for side, one in sides.items()})[0]
+    if rows.dim() == 1:
+        return {0: _of_class(subject, read, rows, of, instead_of)}
+    chosen = [] if subject.translates or subject.writes else [at for at, (_, one) in enumerate(spans)
+                                                              if one.start in read.masked]  # fmt: skip
+    if not chosen and "written" not in sides:
+        raise ArgumentError(
+            f"no word of the text is masked; write {subject.tokenizer.mask_token} for one, or name one of its words"
+        )
+    if not chosen:
+        words = [word for word, _ in spans]
+        chosen = range(len(spans)) if of is None else [place_of(words, of, place)]
+        rows = rows if subject.translates else rows.roll(1, 0)  # the row that chose each id
+    begin = [("<begin>", range(1))] if subject.translates else []
+    shift, found = len(begin), {}
+    for at in chosen:
+        word, span = spans[at]
+        before = ids[: span.start]
+        if "written" in sides and not before and not begin:
+            continue  # nothing was read before it
+        id_of = partial(_first_id, subject.tokenizer, before, ids[span.start : span.stop], "written" not in sides)
+        right = ids[span.start]
+        if "written" not in sides:
+            right = int(rows[span.start].argmax()) if of is None else id_of(of)
+            word = continued(subject.tokenizer, before, right)
+        others = tuple(map(id_of, instead_of)) or most_probable(subject, rows[span.start], right)
+        if right in others or len({*others}) < len(others):
+            raise ArgumentError(f"{word!r} and {', '.join(instead_of)} begin with the same sub-word; name other words")
+        past = [(one, range(ids.start + shift, ids.stop + shift)) for one, ids in spans[:at]]
+        found[at] = Contrast(
+            word=word, others=tuple(instead_of) or tuple(continued(subject.tokenizer, before, one) for one in others),
+            of=right, instead_of=others, source=tuple(sides.get("source", ())),
+            written=tuple(sides["written"][: span.start + shift]) if "written" in sides else (),
+            source_words=tuple(read.spans) if "source" in sides else (),
+            written_words=(*begin, *past) if "written" in sides else (), place=at,
+            at=None if "written" in sides else span.start,
+        )  # fmt: skip
+    return found
+
+
+def _first_id(tokenizer: Any, before: Sequence[int], old: Sequence[int], masked: bool, word: str) -> int:
+    """The first id of a word in the place of an old one; for a masked word, which is one id, its only one."""
+    ids = ids_of_word(tokenizer, before, old, word)
+    if masked and len(ids) > 1:
+        raise ArgumentError(f"{word!r} has {len(ids)} sub-words, and a mask stands for one; name another word")
+    return ids[0]
+
+
+def _of_class(
+    subject: Pretrained, read: PretrainedText, logits: torch.Tensor, of: str | None, instead_of: Sequence[str]
+) -> Contrast:
+    names = subject.model.config.id2label
+    right = int(logits.argmax()) if of is None else subject.class_of(of)
+    others = [subject.class_of(one) for one in instead_of] or [one for one in range(len(logits)) if one != right]
+    return Contrast(
+        word=str(names[right]), others=tuple(str(names[one]) for one in others), of=right, instead_of=tuple(others),
+        source=tuple(read.ids), written=(), source_words=tuple(read.spans), written_words=(), place=0,
+    )  # fmt: skip
+
+
+def pretrained_relevance(
+    model: Any, tokenizer: Any, text: str, of: str | None = None, instead_of: Sequence[str] = (), lens: Lens = DEFAULT,
+    *, place: int | None = None, written: str | None = None, head: tuple[int, int] | None = None,
+    steps: int | None = None,
+) -> Relevance:  # fmt: skip
+    """`relevance` for a model of transformers: what a chosen word, or a class, depends on.
+
+    Args:
+        model, tokenizer: a model with a head, and its tokenizer; it is attached for this call if it is not.
+        text, of, instead_of, place, written: as for `contrasts_of`; by default the last word that the model chose.
+        lens, head, steps: as for `relevance`.
+
+    Raises:
+        ArgumentError, UnsupportedError: as `contrasts_of` and `relevance`.
+    """
+    check_options(lens, head, steps)
+    with attached(model):
+        subject = Pretrained(model, tokenizer)
+        contrasts = contrasts_of(subject, text, of, instead_of, place=place, written=written)
+        if not contrasts:
+            raise ArgumentError("the text has one word, before which nothing was read; give a longer text")
+        return explain(subject, tokenizer, [contrasts[max(contrasts)]], lens, head=head, steps=steps)[0]
