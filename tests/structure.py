@@ -26,7 +26,7 @@ BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
     "regard": 31_310,
     "regard_lab": 39_540,  # without bench
     "benchmarks": 7_800,  # with regard_lab.bench
-    "tests": 51_720,
+    "tests": 51_740,
 }
 LONGEST_FILE = 600
 
