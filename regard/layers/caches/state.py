@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -15,7 +15,7 @@ from regard.backends.linear.sight import Sight, without_hidden
 from regard.backends.linear.walk import Sums, Walk, normalised
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import Given, Rule, scan, without_unseen
-from regard.core.call import make_problem
+from regard.core.call import UNKNOWN, Call
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.layers.caches.base import Owned, check_rows
@@ -176,6 +176,7 @@ class RecurrentState(Owned):
         sizes = {"batch": whole("batch", batch, 0), "kv_heads": whole("kv_heads", kv_heads, 1)}
         sizes["head_dim"] = whole("head_dim", head_dim, 1)
         sizes["v_dim"] = sizes["head_dim"] if v_dim is None else whole("v_dim", v_dim, 0)
+        self._known: tuple[Any, Any] = None, None  # the key and the problem of the call before
         self._so_far = _SoFar(sizes, 0, None)  # changed by one assignment: an interruption leaves all or nothing
 
     @property
@@ -225,10 +226,9 @@ class RecurrentState(Owned):
         After an error the state is unchanged.
         """
         before, pattern = self._so_far, "causal" if pattern is None else pattern
-        problem = make_problem(
-            q, k, v, pattern=pattern, mechanism=self.mechanism, scale=scale, parameters=parameters
-        )  # it checks every argument
-        self._check(q, problem)
+        problem = self._checked(
+            Call(q, k, v, parameters=parameters, pattern=pattern, mechanism=self.mechanism, scale=scale)
+        )
         added, start = problem.k_len, before.length
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)
@@ -305,6 +305,19 @@ class RecurrentState(Owned):
             summed = summed.mapped(lambda x: x.to(device))
         state._so_far = _SoFar(sizes, sizes.pop("length"), summed)
         return state
+
+    def _checked(self, call: Call) -> Problem:
+        """The problem of a call, every argument of which is checked, once for calls that are alike."""
+        try:
+            key = call.key()
+        except UNKNOWN:
+            key = None
+        known = self._known
+        problem = known[1] if key is not None and known[0] == key else call.problem()
+        self._check(call.q, problem)
+        if key is not None:
+            self._known = key, problem
+        return problem
 
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
         parts = problem.pattern.factors

@@ -11,7 +11,7 @@ extern "C" {
 #define RG_VERSION 3
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_MOST_TOP 512   // of the largest weights of a row
-#define RG_CHUNK 64       // positions of a recurrent mechanism between two memories
+#define RG_CHUNK 32       // positions of a recurrent mechanism between two memories
 #define RG_SPAN 2048      // keys that are always summed apart from the others, so that threads may share a long row
 
 enum { RG_WHOLE = 0, RG_BOUNDED = 1, RG_BITS = 2 };                 // kinds of runs, as in schedule.py
