@@ -26,7 +26,7 @@ from regard.errors import UnsupportedError
 __all__ = ["EXPAND", "Latents", "LatentLayer", "form_of", "give_back", "keep_latents", "latent_cache", "wanted_form"]
 
 EXPAND = "expand_kv"  # the method of a module of transformers that expands latents
-WHOLE = "_regard_latents"  # on the latents of a call: the tensor in which rotary keys stand beside them
+WHOLE = "_regard_latents"  # on the latents of a call: the tensor in which rotary keys stand beside them, and these
 wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")  # or absorbed, or expanded; for comparisons
 
 
@@ -90,22 +90,17 @@ def form_of(
     nope, latent_dim = module.qk_nope_head_dim, latents.shape[3]
     down, up = module.kv_b_proj.weight.view(q.shape[1], -1, latent_dim).split([nope, module.v_head_dim], 1)
     q = torch.cat((torch.einsum("bhqd,hdr->bhqr", q[..., :nope], down), q[..., nope:]), -1)
-    whole = getattr(latents, WHOLE, None)
-    k = torch.cat((latents, rotary), -1) if whole is None else whole
+    whole, beside = getattr(latents, WHOLE, (None, None))
+    k = whole if whole is not None and beside is rotary else torch.cat((latents, rotary), -1)
     return Latents(q, k, k[..., :latent_dim], scale, up, "absorbed")
 
 
 def _not_absorbed(module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor) -> str | None:
     """Why a call cannot be absorbed, whatever its sizes are; None if it can."""
     linear = module.kv_b_proj
-    if (
-        type(linear) is not nn.Linear
-        or linear.bias is not None
-        or type(linear.weight) not in (nn.Parameter, torch.Tensor)
-    ):
-        return f"kv_b_proj is a {type(linear).__name__} with more than one matrix of its own"
-    if linear._forward_hooks or linear._forward_pre_hooks or nn.utils.parametrize.is_parametrized(linear):
-        return "kv_b_proj has hooks"
+    plain = type(linear) is nn.Linear and linear.bias is None and type(linear.weight) in (nn.Parameter, torch.Tensor)
+    if not plain or linear._forward_hooks or linear._forward_pre_hooks or nn.utils.parametrize.is_parametrized(linear):
+        return "kv_b_proj is not a plain linear layer"
     if len({x.dtype for x in (q, latents, rotary, linear.weight)}) > 1 or torch.is_autocast_enabled(q.device.type):
         return "its tensors have several dtypes"
     return None
@@ -185,7 +180,7 @@ class LatentLayer(DynamicLayer):
         room[:, :, held:end, :latent_dim], room[:, :, held:end, latent_dim:] = key_states, value_states
         whole = room[:, :, :end]
         keys, values = whole[..., :latent_dim], whole[..., latent_dim:]
-        setattr(keys, WHOLE, whole)
+        setattr(keys, WHOLE, (whole, values))
         self._room, (self.keys, self.values) = room, (keys, values)
         self._shown = keys, values
         return keys, values

@@ -6,13 +6,22 @@ import shutil
 import subprocess
 
 from regard.backends.native import library
-from regard.backends.native.build import LIBRARY, digest
+from regard.backends.native.build import LIBRARY, digest, find_compiler
 
 
 def test_a_library_of_other_sources_is_refused(monkeypatch, tmp_path):
     other = tmp_path / "other.so"
     shutil.copyfile(LIBRARY, other)
     monkeypatch.setattr(library, "digest", lambda: "another")
+    assert "built from other sources" in str(library.load(other))
+
+
+def test_a_library_of_earlier_sources_that_lacks_functions_is_refused(tmp_path):
+    source, other = tmp_path / "earlier.cpp", tmp_path / "earlier.so"
+    source.write_text(
+        f'extern "C" {{ int rg_version() {{ return {library.VERSION}; }} const char *rg_sources() {{ return "x"; }} }}'
+    )
+    subprocess.run([*find_compiler(), "-shared", "-fPIC", str(source), "-o", str(other)], check=True)
     assert "built from other sources" in str(library.load(other))
 
 
