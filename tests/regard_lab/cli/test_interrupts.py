@@ -124,7 +124,7 @@ def while_an_object_is_freed():
         Freed()
         return own(*arguments, **named)
 
-    own, view.explore_translation = view.explore_translation, interrupted
+    own, view.open_run = view.open_run, interrupted
 
 
 def while_a_sentence_is_read():
