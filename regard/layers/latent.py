@@ -106,8 +106,8 @@ class LatentAttention(AttentionLayer):
 
     >>> layer = LatentAttention(dim=32, heads=4, latent_dim=16, rope_dim=8, head_dim=12, pattern="causal")
     >>> cache = layer.new_cache(batch=2, kind="static", capacity=100)
-    >>> layer(torch.zeros(2, 5, 32), cache=cache).shape, cache.nbytes == 2 * 100 * (16 + 8) * 4
-    (torch.Size([2, 5, 32]), True)
+    >>> cache.nbytes == 2 * 100 * (16 + 8) * 4, layer(torch.zeros(2, 5, 32), cache=cache).shape
+    (True, torch.Size([2, 5, 32]))
     """
 
     @refusing_keywords("LatentAttention", OF_LATENT)

@@ -128,7 +128,7 @@ def checked_path(path: str | Path) -> Path:
 
 
 def drawable(text: str) -> str:
-    """The text as installed fonts can draw it: invisible characters escaped, missing glyphs as code points.
+    r"""The text as installed fonts can draw it: invisible characters escaped, missing glyphs as code points.
 
     Letters that DejaVu Sans lacks are drawn in another installed font; a warning names those that none has.
 

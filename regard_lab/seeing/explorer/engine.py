@@ -123,9 +123,9 @@ def restored(model: nn.Module) -> dict[str, torch.Tensor]:
 def reason_against(model: nn.Module) -> str | None:
     """Why a page cannot compute a model; None if it can.
 
-    >>> config = LanguageModel.Config(vocab_size=300, dim=16, heads=2, mechanism="lsh(chunk=4, buckets=4)")
+    >>> config = LanguageModel.Config(vocab_size=300, dim=16, heads=2, mechanism="lsh(4, 4)")
     >>> reason_against(LanguageModel(config))
-    'pages compute softmax attention, and this model has lsh(chunk=4, buckets=4)'
+    'pages compute softmax attention, and this model has lsh(chunk=4, buckets=4, rounds=4, seed=0)'
     """
     if not isinstance(model, COMPUTED):
         return f"pages compute Transformers of regard_lab, and this model is a {type(model).__name__}"

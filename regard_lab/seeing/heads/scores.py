@@ -34,10 +34,8 @@ def head_scores(
     """How much each head of self-attention looks at the word before, and at what followed the same word earlier.
 
     A text is `length` different ids, drawn at random, and then the same ids again, so that nothing but the repetition
-    can be learned from it:
-
-        previous  = mean over i of w[i, i - 1]
-        induction = mean over i in the second copy of w[i, i - length + 1]
+    can be learned from it. "previous" is the mean of w[i, i - 1], and "induction" the mean of w[i, i - length + 1] over
+    the second copy.
 
     A head that looks at all earlier ids alike has about 0.1 and 0.03. A high induction score is a sign of an induction
     head; whether the head also copies what it finds is measured by `ablate`.

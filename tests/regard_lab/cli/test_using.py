@@ -274,7 +274,7 @@ def test_a_wide_beam_and_a_long_text_are_announced_as_slow(monkeypatch, tmp_path
         raise ArgumentError("the work begins")
 
     monkeypatch.setattr(view_command.OpenedRun, "without_question", opened)
-    monkeypatch.setattr(view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, "", None, None))
+    monkeypatch.setattr(view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, "", opened, None))
     long, page = "a bird " * 120, ("--export", tmp_path / "page.html")
     assert "the text has 240 words, which are read again many times" in regard("view", tmp_path, long, *page).err
     assert "many times" not in regard("view", tmp_path, "a bird", *page).err

@@ -404,6 +404,7 @@ def test_a_served_page_asks_for_the_steps_of_its_own_text_and_for_nothing_else(b
     page = explore_model(seeded(TranslationTransformer, {}), TOKENISER, SOURCE)
     with ExplorerServer(page, asks={"walk": walk}).start() as server, Opened(browser, server.url) as opened:
         opened.page.locator("#sentence").fill("The animal slept.")
+        opened.page.wait_for_function("() => location.hash.includes('slept')")
         opened.view("Walk-through")
         opened.page.locator(".step").wait_for()
         assert steps == ["The animal slept."]
