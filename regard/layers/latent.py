@@ -43,7 +43,7 @@ class FormPlan:
     Args:
         form: the cheaper one, "absorbed" or "expanded".
         q_len, held: queries, and latents that the call reads.
-        absorbed, expanded: the cost of each, of which projections that both have are no part.
+        absorbed, expanded: the cost of each, without the projections that both have.
         device: on which they are compared.
     """
 
@@ -211,8 +211,8 @@ class LatentAttention(AttentionLayer):
     def plan(self, batch: int, q_len: int, held: int | None = None, dtype: torch.dtype | None = None) -> FormPlan:
         """The form that "auto" chooses for q_len queries at the end of `held` latents, and the costs of both.
 
-        Products and bytes are counted as backends count theirs; each query is taken to look at every key that the
-        layer's pattern lets one of them reach.
+        Products and bytes are counted as backends count theirs; each query counts as looking at every key that any of
+        the queries may look at.
 
         Args:
             batch: number of texts.
