@@ -23,10 +23,10 @@ Graph = dict[str, set[str]]
 
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
 BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
-    "regard": 31_560,
-    "regard_lab": 39_540,  # without bench
-    "benchmarks": 7_800,  # with regard_lab.bench
-    "tests": 51_900,
+    "regard": 34_000,
+    "regard_lab": 41_000,  # without bench
+    "benchmarks": 8_000,  # with regard_lab.bench
+    "tests": 53_500,
 }
 LONGEST_FILE = 600
 
