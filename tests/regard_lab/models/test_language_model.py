@@ -13,6 +13,7 @@ from language_by_formulas import scores
 from language_models import GPT2, KINDS, SIZES, language_model, lossless_caches
 
 import regard as rg
+from regard.positions import Rotary, YaRN
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import PAD
 from regard_lab.text.batches import pad
@@ -134,6 +135,14 @@ def test_a_model_at_its_start_is_nearly_uniform(style):
                 if isinstance(layer, torch.nn.Linear):
                     expected = small / math.sqrt(6) if name == last else small
                     assert abs(float(layer.weight.detach().std()) / expected - 1) < 0.1, name
+
+
+def test_layers_have_the_norms_gates_and_scaled_positions_of_the_config():
+    config = LanguageConfig(**{**SIZES, **KINDS["norms and gates"]})
+    for block in LanguageModel(LanguageConfig.from_dict(config.to_dict())).blocks:
+        assert block.attention.positions == Rotary(scaling=YaRN(4.0, trained=6))
+        assert block.attention.q_norm is not None
+        assert block.attention.to_output_gate is not None
 
 
 def test_ids_that_cannot_be_are_refused_with_their_numbers():
