@@ -227,7 +227,7 @@ def _record(translator: Translator, best: Sequence[Translation], align: bool, co
     """The best translation as JSON values; with `n_best`, where several were asked for, all of them."""
     records = []
     for one in best:
-        more = {"words": [word._asdict() for word in one.words]}
+        more: dict[str, Any] = {"words": [word._asdict() for word in one.words]}
         more |= {"alignment": _alignment(translator, one)} if align else {}
         records.append({**asdict(one), "text": tidy_target(one.text), **more})
     shared = ("source", "source_ids", "unknown_words")
