@@ -231,7 +231,7 @@ def test_longer_chunks_as_on_a_gpu_give_the_same(pattern, monkeypatch):
         gradients = torch.autograd.grad(found.output.square().sum(), (q, k, v))
         with torch.no_grad():
             answers.append([found.output, found.log_sum_exp, *gradients, detail(q, k, v, pattern=pattern).output])
-    assert max(sizes, default=8) == 8
+    assert sizes == ({4, 16} if CAUSAL in pattern.canonical().factors else set())
     torch.testing.assert_close(*answers, **EXACT)
 
 
