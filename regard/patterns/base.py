@@ -180,7 +180,7 @@ class Pattern(Declared, enrol=False):
     def evaluate(self, grid: Grid) -> torch.Tensor:
         """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
         allowed = self._truth(grid.q_pos, grid.k_pos)
-        shape = common_shape(allowed.shape, (len(grid.rows), len(grid.keys)))
+        shape = common_shape(allowed.shape, grid.shape)
         return allowed.expand(shape)
 
     @property

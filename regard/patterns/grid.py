@@ -82,6 +82,11 @@ class Grid:
         return replace(self, rows=rows, keys=keys)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """The number of its rows and of its columns, which may be symbols of a traced graph."""
+        return self.rows.stop - self.rows.start, self.keys.stop - self.keys.start
+
+    @property
     def per_batch(self) -> bool:
         """Whether each batch row has a first position of its own."""
         return isinstance(self.q_start, torch.Tensor)

@@ -24,7 +24,7 @@ from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
-PACE = {"AVX2": 0.85, "AVX-512": 0.5}
+PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
 WIDE = 0.95  # in float64
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
@@ -66,7 +66,10 @@ OF_RECURRENCES = (
 
 @with_sinks
 class Native(Limited):
-    """Softmax over dot products with every option, and recurrent mechanisms, in float32, or in float64 if q is."""
+    """Softmax over dot products with every option, and recurrent mechanisms, in float32, or in float64 if q is.
+
+    Weights are rounded to bfloat16 where q, k and v are bfloat16; their products are exact.
+    """
 
     name = "native"
     limits = LIMITS
