@@ -9,6 +9,7 @@ static int share(int threads, long count, const Do &one) {
     int failed;
   } turns{one, count, 0, 0};
   const auto work = [](void *data) {
+    const Flushing flushing;
     Turns &t = *(Turns *)data;
     int failed = 0;
 #if defined(RG_PLANTED_RACE)  // what the sanitizer of threads must notice
@@ -105,7 +106,7 @@ static bool sum_piece(const Work &w, const Piece &piece, real *memory) {
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * ForwardRoom::numbers(w.c, rows) + 1024)) return false;
   ForwardRoom room(own, w.c, rows);
-  read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  read_queries(w, room.q);
   if (packs_queries(w.c, rows)) pack_queries(w, room);
   Walk walk(w.s, w.block, piece.from);
   Sums sums(w.c, memory + piece.numbers, rows, room.padded + 16);
@@ -204,9 +205,10 @@ static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part
     for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
 }
 
-// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not.
+// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not, if they
+// are no bfloat16.
 static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count) {
-  const real factor = c.softcap > 0 ? (real)1 : LN2;
+  const real factor = HALF ? (real)c.scale : c.softcap > 0 ? (real)1 : LN2;
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) return false;
   real *row = own.take(up(std::max(c.head_dim, c.v_dim), NR));
