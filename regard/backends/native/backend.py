@@ -13,7 +13,7 @@ from regard.backends.limits import Limited, no_weights, not_empty, on_dot_produc
 from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import ROWS, Bands, bands_of
+from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of
 from regard.backends.native.recurrence import cost_of
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
@@ -129,6 +129,8 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
             one = own.for_head(head) if heads > 1 else own
             if (bands := bands_of(one, problem.k_len)) is not None:
                 total += _pairs_of_bands(bands, problem, library)[0]
+            elif (lists := lists_of(one, problem.k_len)) is not None:
+                total += lists.pairs(problem.q_start, problem.q_len, reachable_keys(problem))
             else:
                 total += _pairs_of_schedule(one, problem, library.tile[1])
     return total * problem.batch * problem.heads // (rows * heads), False
