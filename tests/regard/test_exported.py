@@ -149,8 +149,12 @@ def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys()
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"dropout": 0.5}, "dropout is not exported"), ({"pattern": "random_blocks(1, block=2, seed=0)"}, "by a hash")],
-    ids=["dropout", "random blocks"],
+    [
+        ({"dropout": 0.5}, "dropout is not exported"),
+        ({"pattern": "random_blocks(1, block=2, seed=0)"}, "by a hash"),
+        ({"pattern": p.ChosenKeys(torch.zeros(1, 1, 5, 1, dtype=torch.int64))}, "its lists are for one number"),
+    ],
+    ids=["dropout", "random blocks", "chosen keys"],
 )
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")
 def test_what_has_no_plain_operations_is_refused_in_a_sentence(options, words):

@@ -189,7 +189,7 @@ def test_a_layer_that_torchao_has_quantised_gives_nearly_what_it_gave():
     module: Any = held.layer
     wanted = {rows: module(vectors(1, rows, 16)) for rows in (1, 5, 40)}
     quantization.quantize_(module, quantization.Int8WeightOnlyConfig())
-    assert not type(module.to_q.weight.data) is torch.Tensor
+    assert type(module.to_q.weight.data) is not torch.Tensor
     with torch.no_grad():
         for rows, one in wanted.items():
             torch.testing.assert_close(module(vectors(1, rows, 16)), one, rtol=0, atol=0.05)
