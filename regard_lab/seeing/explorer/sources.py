@@ -257,8 +257,7 @@ def explore_model(
     ids = tokeniser.encode(text)
     if isinstance(model, TranslationTransformer):
         patterns = patterns_used(model, tokeniser.pieces([*ids, END]), tokeniser.pieces([BEGIN, *target_ids]))
-        own = {"encoder": model.config.encoder_pattern, "cross": model.config.cross_pattern}
-        own["decoder"] = f"causal & ({model.config.decoder_pattern})"
+        own = {kind: getattr(model.config, f"{kind}_pattern") for kind in ENDS}
         kinds = [(kind, *WORDING[kind], *ENDS[kind]) for kind in ENDS]
         shown = {"label": "Sentence", "written": "target", "follows": "words"}
     else:

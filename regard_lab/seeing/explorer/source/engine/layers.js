@@ -30,13 +30,25 @@ export class Weights {
   }
 }
 
-/** What a reader changes: heads that give nothing, a factor of all scores, other patterns; and whether weights are kept. */
+/** What a reader changes: heads that give nothing, a factor of all scores, what logits are divided by, other patterns; and
+ *  whether weights are kept. */
 export class Settings {
-  constructor({off = [], scale = 1, patterns = {}, keeps = false} = {}) {
+  constructor({off = [], scale = 1, temperature = 1, patterns = {}, keeps = false} = {}) {
+    Object.assign(this, {scale, temperature, patterns, allows: {}});
     this.off = new Set(off.map((one) => one.join(" ")));
-    this.scale = scale;
-    this.patterns = Object.fromEntries(Object.entries(patterns).map(([kind, text]) => [kind, pattern(text)]));
     this.kept = keeps ? {} : null; // by kind of attention, then by layer
+  }
+
+  /** The keys that the queries of an attention may look at; what reads from left to right stays so. */
+  allowed({kind, causal, allowed}) {
+    if (!this.patterns[kind]) return allowed;
+    return (this.allows[kind] ??= pattern(causal ? `causal & (${this.patterns[kind]})` : this.patterns[kind]));
+  }
+
+  /** Logits over the temperature, in place. */
+  tempered(logits) {
+    if (this.temperature !== 1) for (let at = 0; at < logits.length; at += 1) logits[at] /= this.temperature;
+    return logits;
   }
 
   /** The kept weights of a kind of attention, all layers in one array. */
@@ -57,9 +69,9 @@ export class Memory {
 
 /** Attention of one layer. kind: which attention of the model it is; the address of a head is (kind, layer, head). */
 export class Attention {
-  constructor(weights, name, {kind, layer, dim, heads, headDim, allowed, base = 0, slopes = null}) {
+  constructor(weights, name, {kind, layer, dim, heads, headDim, text, causal = false, base = 0, slopes = null}) {
     const kvHeads = weights.of(`${name}.to_k`).weight.length / dim / headDim;
-    Object.assign(this, {weights, name, kind, layer, dim, heads, headDim, kvHeads, allowed, base, slopes});
+    Object.assign(this, {weights, name, kind, layer, dim, heads, headDim, kvHeads, causal, base, slopes, allowed: pattern(causal ? `causal & (${text})` : text)});
   }
 
   memory(texts, room) {
@@ -84,7 +96,7 @@ export class Attention {
     const {heads, headDim, kvHeads, slopes} = this, rows = x.length / this.dim / texts, {count, width} = memory;
     const q = this.#rotated(this.#project("to_q", x), texts, heads, start), y = new Float32Array(q.length);
     const kept = settings.kept && new Float32Array(heads * rows * count), scores = new Float64Array(count);
-    const allowed = settings.patterns[this.kind] ?? this.allowed, scale = settings.scale / Math.sqrt(headDim);
+    const allowed = settings.allowed(this), scale = settings.scale / Math.sqrt(headDim);
     const apart = memory.keys.length === memory.room * width ? 0 : memory.room * width; // between the keys of two texts
     for (let head = 0; head < heads; head += 1) {
       const off = settings.off.has(`${this.kind} ${this.layer} ${head}`), kv = Math.floor(head * kvHeads / heads) * headDim;
