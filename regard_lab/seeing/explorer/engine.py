@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class EmbeddedModel:
 
     Args:
         text: what it is, as JSON: kind, config, tokeniser, words of the training, and where each tensor begins.
-        packed: its tensors, deflated, in base64.
+        packed: its tensors in base64, deflated if they are int8.
         parameters: how many numbers it has.
         precision: "float32" or "int8".
         shown: what the page shows first, and how it names the parts, as JSON values.
@@ -55,8 +55,8 @@ class EmbeddedModel:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of both texts, which the page checks when it opens."""
-        return sha256((self.text + self.packed).encode()).hexdigest()
+        """SHA-256 of the text and the packed bytes, which the page checks when it opens."""
+        return sha256(self.text.encode() + b64decode(self.packed)).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """What the header of the page says of it."""
@@ -91,10 +91,11 @@ def embed(
     content = {
         "kind": model.KIND, "config": model.config.to_dict(), "tokeniser": json.loads(tokeniser.to_json()),
         "words": None if words is None else sorted(words.words), "tensors": records,
-        "classes": list(classes),
+        "classes": list(classes), "deflated": precision == "int8",  # float32 hardly shrinks, and inflating takes time
     }  # fmt: skip
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    packed = b64encode(zlib.compress(b"".join(parts), 6)).decode()
+    raw = b"".join(parts)
+    packed = b64encode(zlib.compress(raw, 6) if precision == "int8" else raw).decode()
     return EmbeddedModel(text, packed, parameters, precision)
 
 

@@ -1,7 +1,7 @@
 // What the models are made of: attention with its memory, feed-forward, residuals. Arrays hold the rows of several texts of
 // one length, one text after the other.
 
-import {ACTIVATIONS, added, linear} from "./numbers.js";
+import {ACTIVATIONS, added, biased, linear} from "./numbers.js";
 import {pattern} from "./patterns.js";
 import {accelerated} from "./simd.js";
 
@@ -24,9 +24,7 @@ export class Weights {
   /** x W' + b for all rows of x. */
   multiply(x, weight, bias, width) {
     const y = this.fast?.(x, weight, width);
-    if (!y) return linear(x, weight, bias, width);
-    if (bias) for (let at = 0; at < y.length; at += 1) y[at] += bias[at % bias.length];
-    return y;
+    return y ? biased(y, bias) : linear(x, weight, bias, width);
   }
 }
 
@@ -71,7 +69,7 @@ export class Memory {
 export class Attention {
   constructor(weights, name, {kind, layer, dim, heads, headDim, text, causal = false, base = 0, slopes = null}) {
     const kvHeads = weights.of(`${name}.to_k`).weight.length / dim / headDim;
-    Object.assign(this, {weights, name, kind, layer, dim, heads, headDim, kvHeads, causal, base, slopes, allowed: pattern(causal ? `causal & (${text})` : text)});
+    Object.assign(this, {weights, name, kind, layer, dim, heads, headDim, kvHeads, causal, base, slopes, turns: [], allowed: pattern(causal ? `causal & (${text})` : text)});
   }
 
   memory(texts, room) {
@@ -131,24 +129,30 @@ export class Attention {
   #rotated(x, texts, heads, start) {
     if (!this.base) return x;
     const size = this.headDim, half = size / 2, rows = x.length / size / heads;
-    for (let row = 0; row < rows; row += 1)
-      for (let c = 0; c < half; c += 1) {
-        const angle = (start + row % (rows / texts)) * this.base ** (-2 * c / size);
-        const cos = Math.fround(Math.cos(angle)), sin = Math.fround(Math.sin(angle));
-        for (let head = 0; head < heads; head += 1) {
-          const at = (row * heads + head) * size + c, [one, two] = [x[at], x[at + half]];
-          x[at] = one * cos - two * sin;
-          x[at + half] = one * sin + two * cos;
+    for (let row = 0; row < rows; row += 1) {
+      const turn = (this.turns[start + row % (rows / texts)] ??= this.#turn(start + row % (rows / texts)));
+      for (let from = row * heads * size, end = from + heads * size; from < end; from += size)
+        for (let c = 0; c < half; c += 1) {
+          const one = x[from + c], two = x[from + c + half];
+          x[from + c] = one * turn[c] - two * turn[c + half];
+          x[from + c + half] = one * turn[c + half] + two * turn[c];
         }
-      }
+    }
     return x;
+  }
+
+  /** The cosines of a position's angles, and the sines. */
+  #turn(position) {
+    const half = this.headDim / 2;
+    return Float32Array.from({length: 2 * half}, (_, at) => (at < half ? Math.cos : Math.sin)(position * this.base ** (-(at % half) / half)));
   }
 }
 
 export function feedForward(weights, name, activation, x, dim) {
   const activate = ACTIVATIONS[activation], wide = weights.project(`${name}.widen`, x, dim);
-  const gated = weights.of(`${name}.gate`).weight ? weights.project(`${name}.gate`, x, dim).map(activate) : null;
-  return weights.project(`${name}.narrow`, gated ? wide.map((one, at) => one * gated[at]) : wide.map(activate), wide.length / (x.length / dim));
+  const gate = weights.of(`${name}.gate`).weight ? weights.project(`${name}.gate`, x, dim) : null;
+  for (let at = 0; at < wide.length; at += 1) wide[at] = gate ? wide[at] * activate(gate[at]) : activate(wide[at]);
+  return weights.project(`${name}.narrow`, wide, wide.length / (x.length / dim));
 }
 
 /** x + part(norm(x)), or with the norm last norm(x + part(x)). */

@@ -38,11 +38,16 @@ class Model {
   }
 
   /** Probabilities of ids after rows of logits: for each word the product, and what is most probable at its first place. */
-  chances(logits, spans, ids, before = []) {
+  chances(logits, spans, ids, before = [], names = new Map()) {
+    const named = (first, id) => {
+      const key = `${first} ${id}`;
+      if (!names.has(key)) names.set(key, this.tokeniser.continued([...before, ...ids.slice(0, first)], id));
+      return names.get(key);
+    };
     const size = this.config.vocab_size, shares = ids.map((_, row) => softmax(logits.subarray(row * size, (row + 1) * size)));
     return {
       probabilities: spans.map((span) => range(span).reduce((product, at) => product * shares[at][ids[at]], 1)),
-      likeliest: spans.map(([, first]) => top(shares[first], OTHERS).map((id) => [this.tokeniser.continued([...before, ...ids.slice(0, first)], id), shares[first][id]])),
+      likeliest: spans.map(([, first]) => top(shares[first], OTHERS).map((id) => [named(first, id), shares[first][id]])),
     };
   }
 
@@ -197,7 +202,7 @@ export class Translator extends Model {
     const settings = new Settings(given);
     const size = this.config.vocab_size, others = spans.map(([, first], at) => asked[at] ?? this.others(this.row(logits, first), all[first]));
     const odds = (some) => spans.map(([, first], at) => logOdds(this.row(some, first), all[first], others[at]));
-    const own = odds(logits), falls = [], changes = [];
+    const own = odds(logits), falls = [], changes = [], names = new Map();
     const words = sourceSpans.slice(0, -1).slice(0, MOST);
     for (let from = 0; from < words.length; from += AT_ONCE) {
       if (await pause()) return null;
@@ -207,7 +212,7 @@ export class Translator extends Model {
       erased.forEach((_, text) => {
         const rows = after.subarray(text * all.length * size, (text + 1) * all.length * size);
         falls.push(odds(rows).map((one, at) => own[at] - one));
-        changes.push(this.chances(rows, spans, all));
+        changes.push(this.chances(rows, spans, all, [], names));
       });
     }
     return {own, others, falls, changes};
