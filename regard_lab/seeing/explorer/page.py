@@ -34,6 +34,8 @@ from regard_lab.seeing.lenses.record import Relevance
 EXACT = 400_000  # weights of a page that are stored as float32 too
 THUMBNAIL = 48  # rows and columns of a thumbnail
 HEIGHT = 760  # pixels of the frame in a notebook
+# Starts the engine before the browser has read the tensors behind it; worker and tensors are ready at the same time then.
+STARTER = 'regardWorker=new Worker(URL.createObjectURL(new Blob([document.getElementById("regard-engine").textContent])))'
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +180,13 @@ def _page(title: str, answer: dict[str, Any], *, is_live: bool, model: EmbeddedM
     # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
     data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     connects = "'self'" if is_live else "'none'"
-    computes = " 'wasm-unsafe-eval'; worker-src blob:" if model else ""
+    computes = f" '{_digest(STARTER)}' 'wasm-unsafe-eval'; worker-src blob:" if model else ""
     rules = (
         f"default-src 'none'; script-src '{_digest(script)}'{computes}; style-src '{_digest(style)}'; "
         f"img-src data: blob:; connect-src {connects}; base-uri 'none'; form-action 'none'"
     )
-    held = {} if model is None else {"model": model.text, "tensors": model.packed, "engine": _read("engine.js")}
+    held = {} if model is None else {"model": model.text, "tensors": model.packed}
+    begins = "" if model is None else f"{_text('engine', _read('engine.js'))}\n<script>{STARTER}</script>"
     return Page(
         "\n".join(
             (
@@ -194,12 +197,15 @@ def _page(title: str, answer: dict[str, Any], *, is_live: bool, model: EmbeddedM
                 f"<title>{escape(_shown(title or 'Attention'))}</title>\n<style>{style}</style>\n</head>\n<body>",
                 '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
                 f'<script type="application/json" id="regard-header">{data}</script>',
-                f'<script type="text/plain" id="regard-arrays">{answer["arrays"]}</script>',
-                *(f'<script type="text/plain" id="regard-{name}">{text}</script>' for name, text in held.items()),
+                *(begins, _text("arrays", answer["arrays"]), *(_text(name, text) for name, text in held.items())),
                 f'<script type="module">{script}</script>\n</body>\n</html>\n',
             )
         )
     )
+
+
+def _text(name: str, text: str) -> str:
+    return f'<script type="text/plain" id="regard-{name}">{text}</script>'
 
 
 def to_answer(

@@ -14,7 +14,7 @@ export class Engine {
     const waiting = (this.waiting = new Map());
     this.model = model;
     this.words = JSON.parse(text).words ?? [];
-    this.worker = new Worker(URL.createObjectURL(new Blob([read("regard-engine")], {type: "text/javascript"})));
+    this.worker = window.regardWorker; // which the page has started
     this.worker.onmessage = ({data: {id, answer, error}}) => {
       const {done, fail} = waiting.get(id);
       waiting.delete(id);
