@@ -15,6 +15,7 @@ from regard.patterns.drawing import draw
 from regard.patterns.explicit import Explicit, KeyMask, Where
 from regard.patterns.fixed import Fixed, SameBlock, Summary
 from regard.patterns.grid import Grid
+from regard.patterns.neighbourhood import Neighbourhood
 from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
@@ -40,6 +41,7 @@ __all__ = [
     "Strided",
     "Fixed",
     "Prefix",
+    "Neighbourhood",
     "SameDocument",
     "KeySpan",
     "KeyMask",

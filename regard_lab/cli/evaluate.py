@@ -33,9 +33,9 @@ def evaluate(
             help="Files of pairs [default: the run's own test split]; for a language model, files of text.",
         ),
     ] = None,
-    beam: Beam = default(Translator.translate, "beam"),
-    normalisation: Normalisation = default(Translator.translate, "normalisation"),
-    alpha: Alpha = default(Translator.translate, "alpha"),
+    beam: Beam = default(Translator.n_best, "beam"),
+    normalisation: Normalisation = default(Translator.n_best, "normalisation"),
+    alpha: Alpha = default(Translator.n_best, "alpha"),
     as_json: Json = False,
 ) -> None:
     """Evaluate on the named files, or on the run's test split; a run of the embedded corpus also on its pronouns.
@@ -65,7 +65,7 @@ def evaluate(
 
 def _check_language_model(run: Path, search: dict[str, Any]) -> None:
     """Refuse what is for translators."""
-    if given := [f"--{name}" for name, value in search.items() if value != default(Translator.translate, name)]:
+    if given := [f"--{name}" for name, value in search.items() if value != default(Translator.n_best, name)]:
         raise ArgumentError(f"{' and '.join(given)} is for translators, and {run} is a language model; leave it out")
 
 

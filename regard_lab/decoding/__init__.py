@@ -4,6 +4,7 @@ The state of a search (caches, hypotheses) is separate from the model, so one mo
 `Translator` and `Generator` join a model with its tokeniser; `evaluate` scores translations.
 """
 
+from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.generator import Generation, Generator, TextStream
 from regard_lab.decoding.lines import SharedWork, share_lines, sharing
 from regard_lab.decoding.sampling import Sampling, filtered_probabilities
@@ -33,6 +34,7 @@ __all__ = [
     "NORMALISATIONS",
     "normalised",
     "SpecialIds",
+    "Constraints",
     # sampling
     "Sampling",
     "filtered_probabilities",

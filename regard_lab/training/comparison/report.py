@@ -60,7 +60,7 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         "seed is one sample: small differences mean nothing.", "",
         "## Quality", "",
         *markdown_table(["", "parameters", *measures],
-                [[names[row.name], f"{row.parameters:,}", *(f"{row.quality[name]:.3f}" for name in measures)]
+                [[names[row.name], f"{row.parameters:,}", *(_count_or(row.quality[name]) for name in measures)]
                  for row in rows]),
         "", "## Cost", "",
         *markdown_table(["", "steps", "training seconds", "CPU seconds", *peak, "ids written per second"],
@@ -87,6 +87,10 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         *(PEAK if peak else ()),
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _count_or(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

@@ -68,18 +68,25 @@ class LanguageModelTraining(Recipe):
             valid: validation texts; without them the ends of the others are held out.
             block: ids in a row of a batch.
             latent_dim: latent attention with latents of this size, in place of keys and values of heads.
+            rotary_scaling: scaling of rotary positions, for texts longer than those of a training: 'yarn(4, 1024)'.
+            qk_norm: whether queries and keys of each head have a norm.
+            output_gate: whether the outputs of the heads are multiplied by gates.
             norm: kind of normalisation: RMSNorm or LayerNorm.
             activation: activation of the feed-forward.
         """
 
         block: int = setting(256, least=2)
         latent_dim: int | None = setting(None, least=1)
+        rotary_scaling: str | None = setting(None, metavar="TEXT")
+        qk_norm: bool = setting(False)
+        output_gate: bool = setting(False)
         norm: str = setting(LanguageConfig.norm, metavar="rms|layer")
         activation: str = setting(LanguageConfig.activation)
 
         def model_config(self, vocab_size: int) -> LanguageConfig:
             return LanguageConfig(
                 vocab_size=vocab_size, norm=self.norm, activation=self.activation, latent_dim=self.latent_dim,
+                rotary_scaling=self.rotary_scaling, qk_norm=self.qk_norm, output_gate=self.output_gate,
                 **self.model_settings(),
             )  # fmt: skip
 

@@ -87,6 +87,17 @@ def test_lengths_around_the_sizes_of_tiles(native, length):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("instructions", [0, 2])
+def test_queries_of_a_step_that_end_at_different_registers(native, instructions):
+    native.handle.rg_use_instructions(instructions)
+    q, k, v = make_qkv(batch=1, heads=1, kv_heads=1, q_len=8, k_len=400, head_dim=64, dtype=torch.float32)
+    for q_start in range(290, 306):
+        found, expected = (
+            rg.attention(q, k, v, pattern="causal", q_start=q_start, backend=name) for name in ("native", "reference")
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def is_sound(q, k, v) -> bool | None:
     """What the kernel says of its own output, before `Plan` acts on it."""
     plan = rg.plan_attention(q, k, v, pattern="causal", backend="native")

@@ -46,6 +46,64 @@ def test_sentences_json_and_beams_give_the_same_texts(run_folder):
     succeeded("translate", run_folder, "--beam", "3", "--normalisation", "average", stdin=b"a street\n")
 
 
+def test_n_best_lists_constraints_word_scores_and_word_pairs_are_printed(run_folder, tmp_path):
+    search = ("--beam", 4, "--count", 3, "--max-length", 6)
+    lines = succeeded("translate", run_folder, *LINES, *search).out.splitlines()
+    rows = [line.split(" ||| ") for line in lines]
+    assert [int(number) for number, _, _ in rows] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    records = [
+        json.loads(line) for line in succeeded("translate", run_folder, *LINES, *search, "--json").out.splitlines()
+    ]
+    assert [one["text"] for record in records for one in record["n_best"]] == [text for _, text, _ in rows]
+    scores = [float(score) for _, _, score in rows]
+    assert [round(one["score"], 6) for record in records for one in record["n_best"]] == scores
+    for best in (scores[at : at + 3] for at in (0, 3, 6)):
+        assert best == sorted(best, reverse=True)
+    for one in (one for record in records for one in record["n_best"]):
+        assert sum(word["log_probability"] for word in one["words"]) == pytest.approx(one["log_probability"])
+    lengths = ("--min-length", 5, "--max-length", 9)
+    rules = ("--no-repeat", 1, "--repetition-penalty", 1.5, "--prefix", "the", *lengths)
+    record = json.loads(succeeded("translate", run_folder, "the animal sleeps", *rules, "--align", "--json").out)
+    ids = record["ids"]
+    assert record["text"].startswith("the")
+    assert 5 <= len(ids) == len(set(ids)) <= 9
+    translator = Translator.load(run_folder)
+    maps = look(translator.model, translator.tokeniser, "the animal sleeps", ids).merged()
+    cross = maps.matrix("cross", -2)[:-1, :-1]
+    assert record["alignment"] == [[int(row.argmax()), place] for place, row in enumerate(cross)]
+    pairs = " ".join(f"{i}-{j}" for i, j in record["alignment"])
+    assert (
+        succeeded("translate", run_folder, "the animal sleeps", *rules, "--align").out
+        == f"{record['text']} ||| {pairs}\n"
+    )
+    (tmp_path / "in.txt").write_text("the animal\n\na street\n")
+    files = ("--input", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl")
+    assert "add --json" in regard("translate", run_folder, *files, *search).last
+    succeeded("translate", run_folder, *files, *search, "--json")
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [len(one["n_best"]) for one in written] == [3, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--count", 3), "--count is 3 and --beam 1; a beam keeps as many as its size: give --beam 3"),
+        (
+            ("--beam", 2, "--count", 2, "--map", "cross"),
+            "--count 2 gives several translations of a sentence, and --map",
+        ),
+        (("--min-length", 9, "--max-length", 3), "the longest text is 3 ids, and min_length needs 9"),
+        (("--prefix", "the street animal", "--max-length", 1), "the longest text is 1 ids, and the prefix needs"),
+        (("--repetition-penalty", 0.9), "--repetition-penalty is 0.9; it has to be at least 1"),
+        (("--no-repeat", 0), "--no-repeat is 0; it has to be at least 1"),
+    ],
+)
+def test_constraints_that_cannot_be_are_refused_in_a_sentence(run_folder, options, sentence):
+    answer = regard("translate", run_folder, "the animal sleeps", *options)
+    assert answer.returncode == 2
+    assert sentence in answer.last
+
+
 def test_evaluate_scores_a_file(run_folder, tmp_path):
     (tmp_path / "test.tsv").write_text("a street\teine Straße\nthe animal\tdas Tier\n")
     record = json.loads(succeeded("evaluate", run_folder, tmp_path / "test.tsv", "--json").out)

@@ -2,7 +2,7 @@
 //
 // The order of every sum is that of the tiles, so the bits are too.
 
-constexpr int FEW = 8;  // rows at most
+constexpr int FEW = MR < 8 ? MR : 8;  // rows at most: those of one tile, since all get the weights of the same keys
 
 #if defined(RG_512) || defined(RG_256)
 #define RG_FEW

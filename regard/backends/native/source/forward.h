@@ -75,16 +75,16 @@ static bool packs_queries(const rg_call &c, int rows) {
 
 struct ForwardRoom {  // what one thread needs for a stack
   real *q, *scores, *panel, *turned, *raw, *values;
-  int padded;  // v_dim, as whole tiles
+  int padded;  // v_dim, as whole registers
   static size_t panels(const rg_call &c, int rows) { return (size_t)(packs_queries(c, rows) ? up(rows, NR) : NR) * c.head_dim; }
   static size_t numbers(const rg_call &c, int rows) {
     return (size_t)rows * (c.head_dim + LDS) + panels(c, rows) + (size_t)NR * (LDS + c.head_dim) +
-           (size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), NR) + 6 * 32;
+           (size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), W) + 6 * 32;
   }
   ForwardRoom(Workspace &w, const rg_call &c, int rows)
       : q(w.take((size_t)rows * c.head_dim)), scores(w.take((size_t)rows * LDS)), panel(w.take(panels(c, rows))),
         turned(w.take((size_t)NR * LDS)), raw(w.take((size_t)NR * c.head_dim)),
-        values(w.take((size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), NR))), padded(up(c.v_dim, NR)) {}
+        values(w.take((size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), W))), padded(up(c.v_dim, W)) {}
 };
 
 static void read_queries(const Work &w, real *q, int padded, real factor) {
@@ -295,8 +295,9 @@ static void add_values(const Work &w, const Tiles &tiles, int chunk_key, Forward
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.first[t] >= tiles.end[t]) continue;
       const int from = chunk_key + tiles.lane[t], to = chunk_key + tiles.lane_end[t];
-      tile<ROWS, true>(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + (from - chunk_key), LDS,
-                       v + (from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
+      const auto add = room.padded - n < NR ? tile<ROWS, true, 1> : tile<ROWS, true>;
+      add(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + (from - chunk_key), LDS,
+          v + (from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
     }
 }
 
@@ -334,7 +335,7 @@ static long first_key(const Work &w) { return run_of(w.s, w.block.run).first; }
 static long last_key(const Work &w) { return run_of(w.s, w.block.run_end - 1).end; }
 
 static bool forward_stack(const Work &w) {
-  const int rows = w.stack.rows, width = up(w.c.v_dim, NR) + 16;
+  const int rows = w.stack.rows, width = up(w.c.v_dim, W) + 16;
   Workspace &memory = workspace();
   if (!memory.reserve(sizeof(real) * (ForwardRoom::numbers(w.c, rows) + 2 * Sums::numbers(w.c, rows, width)) + 1024)) return false;
   ForwardRoom room(memory, w.c, rows);

@@ -91,12 +91,11 @@ static int read_registers(int type, const char *row, int n, vf factor, real *out
 
 // out[0..n) = factor * row[0..n), zeros up to `padded`
 static inline void read_row(int type, const char *row, int n, real factor, real *out, int padded) {
-  if (type == REAL && n % W == 0) {
-    for (int i = 0; i < n; i += W) store(out + i, load((const real *)row + i) * all(factor));
-    for (int i = n; i < padded; i += W) store(out + i, vf{});
-    return;
-  }
   int i = read_registers(type, row, n, all(factor), out);
+  if (type == REAL && i < n) {
+    store_some(out + i, load_some((const real *)row + i, n - i) * all(factor), n - i);
+    i = n;
+  }
   for (; i < n; i++) out[i] = number(type, row, i) * factor;
   for (; i < padded; i++) out[i] = 0;
 }
@@ -104,14 +103,11 @@ static inline void read_row(int type, const char *row, int n, real factor, real 
 // Whether x[0..n) * factor is finite: a finite number minus itself is 0, and any other is NaN.
 static inline bool finite(const real *x, int n, real factor) {
   vf zeros{};
-  real rest = 0;
-  int i = 0;
-  for (; i + W <= n; i += W) {
-    const vf y = load(x + i) * all(factor);
+  for (int i = 0; i < n; i += W) {
+    const vf y = (n - i < W ? load_some(x + i, n - i) : load(x + i)) * all(factor);
     zeros += y - y;
   }
-  for (; i < n; i++) rest += x[i] * factor - x[i] * factor;
-  return !not_below(zeros, 0) && rest == 0;
+  return !not_below(zeros, 0);
 }
 
 // row[0..n) = x[0..n) * factor
@@ -120,7 +116,7 @@ static inline void write_row(int type, char *row, int n, const real *x, real fac
   if (type == REAL) {
     real *out = (real *)row;
     for (; i + W <= n; i += W) store(out + i, load(x + i) * all(factor));
-    for (; i < n; i++) out[i] = x[i] * factor;
+    if (i < n) store_some(out + i, load_some(x + i, n - i) * all(factor), n - i);
   } else if (type == RG_BFLOAT16) {
     for (; i < n; i++) ((uint16_t *)row)[i] = narrowed((float)(x[i] * factor));
   } else if (type == RG_FLOAT16) {

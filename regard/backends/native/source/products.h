@@ -50,15 +50,15 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
 enum Left { ROWS, COLUMNS };
 
 // The same for m <= MR rows; the strides that are known are constants for the compiler.
-template <Left L, bool ADD, int M = MR>
+template <Left L, bool ADD, int N = NV, int M = MR>
 static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda, const real *b, long ldb, real *c,
                                            long ldc) {
   if constexpr (M > 1)
-    if (m < M) return tile<L, ADD, M - 1>(m, K, a, lda, b, ldb, c, ldc);
+    if (m < M) return tile<L, ADD, N, M - 1>(m, K, a, lda, b, ldb, c, ldc);
   if constexpr (L == ROWS)
-    product<M, ADD>(K, a, lda, 1, b, ldb, c, ldc);
+    product<M, ADD, N>(K, a, lda, 1, b, ldb, c, ldc);
   else
-    product<M, ADD>(K, a, 1, LDS, b, ldb, c, ldc);
+    product<M, ADD, N>(K, a, 1, LDS, b, ldb, c, ldc);
 }
 
 // Scores of m rows with N registers of the keys of a panel: a has K numbers a row, the panel NR a line.

@@ -94,7 +94,7 @@ static bool list_pieces(const rg_call &c, const List<Stacked> &stacks, List<Piec
     if (w.block.run == w.block.run_end) continue;
     for (long from = first_key(w); from < last_key(w); from = span_end(w.s, from)) {
       if (!pieces.add({i, from, (long)*numbers})) return false;
-      *numbers += Sums::numbers(c, w.stack.rows, up(c.v_dim, NR) + 16);
+      *numbers += Sums::numbers(c, w.stack.rows, up(c.v_dim, W) + 16);
     }
   }
   return true;
@@ -125,7 +125,7 @@ static int forward_by_pieces(const rg_call &c, const List<Stacked> &stacks) {
   });
   for (long i = 0, p = 0; i < stacks.count && !failed; i++) {
     const Work w = stacks.items[i].work(c);
-    const int width = up(c.v_dim, NR) + 16;
+    const int width = up(c.v_dim, W) + 16;
     if (p == pieces.count || pieces.items[p].stack != i) {
       failed += !forward_stack(w);  // it has no keys
       continue;
