@@ -23,15 +23,15 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Pattern
 from regard.patterns.text import PatternReader
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.maps import look, look_text
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.seen_words import SeenWords
 
 EXACT = 2_000_000  # parameters up to which a page has them as float32
 MOST = 20_000_000  # parameters of a model in a page
-COMPUTED = (TranslationTransformer, LanguageModel, TextEncoder)
-Computed = TranslationTransformer | LanguageModel | TextEncoder
+Computed = TranslationTransformer | RecurrentTranslator | LanguageModel | TextEncoder
 
 
 @brief
@@ -128,12 +128,14 @@ def reason_against(model: nn.Module) -> str | None:
     >>> reason_against(LanguageModel(config))
     'pages compute softmax attention, and this model has lsh(chunk=4, buckets=4, rounds=4, seed=0)'
     """
-    if not isinstance(model, COMPUTED):
-        return f"pages compute Transformers of regard_lab, and this model is a {type(model).__name__}"
+    if not isinstance(model, Computed):
+        return f"pages compute models of regard_lab, and this model is a {type(model).__name__}"
     count = sum(parameter.numel() for parameter in model.parameters())
     if count > MOST:
         return f"the model has {count:,} parameters, and a page holds at most {MOST:,}"
     config = model.config
+    if getattr(config, "attention", "") == "none":
+        return "pages show attention, and this translator has none"
     if getattr(config, "latent_dim", None) is not None:
         return "pages compute keys and values of heads, and this model has latents"
     if any(getattr(config, name, None) for name in ("qk_norm", "output_gate", "rotary_scaling")):
@@ -158,7 +160,7 @@ def differences(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Se
     ids = [*tokeniser.encode(text)]
     found = []
     for one in (model, rounded):
-        if isinstance(one, TranslationTransformer):
+        if isinstance(one, TranslationModel):
             maps = look(one, tokeniser, text, target_ids)
             weights = torch.cat([maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()])
             logits = one(torch.tensor([[*ids, END]]), torch.tensor([[BEGIN, *target_ids]]))

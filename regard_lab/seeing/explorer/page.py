@@ -34,8 +34,10 @@ from regard_lab.seeing.lenses.record import Relevance
 EXACT = 400_000  # weights of a page that are stored as float32 too
 THUMBNAIL = 48  # rows and columns of a thumbnail
 HEIGHT = 760  # pixels of the frame in a notebook
-# Starts the engine before the browser has read the tensors behind it; worker and tensors are ready at the same time then.
-STARTER = 'regardWorker=new Worker(URL.createObjectURL(new Blob([document.getElementById("regard-engine").textContent])))'
+# Starts the engine before the browser has read the tensors behind it, so that both are ready at the same time.
+STARTER = (
+    'regardWorker=new Worker(URL.createObjectURL(new Blob([document.getElementById("regard-engine").textContent])))'
+)
 
 
 @dataclass(frozen=True, eq=False)

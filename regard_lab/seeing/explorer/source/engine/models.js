@@ -9,7 +9,7 @@ const MOST = 40; // words that are erased one by one
 const AT_ONCE = 4; // texts of one pass of the lens; between two passes a newer question may end it
 
 const range = ([, first, end]) => Array.from({length: end - first}, (_, at) => first + at);
-const isWord = (id) => id !== PAD && id !== BEGIN && id !== END;
+export const isWord = (id) => id !== PAD && id !== BEGIN && id !== END;
 const wordsOf = (spans) => spans.map(([word]) => word);
 
 /** What all models share: their parts by name, embeddings, and answers between words. */
@@ -84,77 +84,16 @@ function record(lens, {word, others, place, odds}, source, written, passes) {
   return {lens, word, others, place, log_odds: odds, probability: 1 / (1 + Math.exp(-odds)), source, written, note: "", cost: `${passes} pass${passes === 1 ? "" : "es"}`};
 }
 
-export class Translator extends Model {
+/** A model that translates. A subclass has `encode`, `start` and `step`: the source, what the decoder keeps, and logits. */
+export class Writer extends Model {
   constructor(content, tensors) {
     super(content, tensors);
-    const {dim, heads, positions} = content.config, {config} = this;
     this.targetTable = tensors["target_embedding.weight"] ?? this.table;
-    const make = (name, kind, layer, text, rotates) => new Attention(this.weights, name, {
-      kind, layer, dim, heads, headDim: dim / heads, text, causal: kind === "decoder", base: rotates && positions === "rotary" ? 10_000 : 0,
-    });
-    this.encoder = Array.from({length: config.encoder_layers}, (_, layer) => make(`encoder.${layer}.attention`, "encoder", layer, config.encoder_pattern, true));
-    this.decoder = Array.from({length: config.decoder_layers}, (_, layer) => ({
-      own: make(`decoder.${layer}.self_attention`, "decoder", layer, config.decoder_pattern, true),
-      cross: make(`decoder.${layer}.cross_attention`, "cross", layer, config.cross_pattern, false),
-    }));
   }
 
-  get shapes() {
-    const {encoder_layers: encoder, decoder_layers: decoder, heads} = this.config;
-    return {encoder: [encoder, heads], decoder: [decoder, heads], cross: [decoder, heads]};
-  }
-
-  #norm(name) {
-    return (x) => normed(x, this.weights.of(`${name}.norm`));
-  }
-
-  #embedded(table, ids, options) {
+  embedded(table, ids, options) {
     const {dim} = this.config;
     return embedded(table, ids, {dim, factor: Math.sqrt(dim), positions: this.positions, ...options});
-  }
-
-  #part(name, x, part) {
-    return residual(x, this.#norm(name), this.config.norm === "pre", part);
-  }
-
-  #last(name, x) {
-    return this.config.norm === "pre" ? normed(x, this.weights.of(name)) : x;
-  }
-
-  /** The encoded source, once for each set of erased places: (texts * ids, dim). */
-  encode(ids, erased, settings) {
-    const {dim, activation} = this.config, texts = erased.length;
-    let x = this.#embedded(this.table, ids, {erased, mean: meanVector(this.table, ids.filter(isWord), dim)});
-    this.encoder.forEach((attention, layer) => {
-      const name = `encoder.${layer}`;
-      x = this.#part(`${name}.around_attention`, x, (x) => attention.read(x, texts, 0, attention.remember(x, texts, attention.memory(texts, ids.length)), settings));
-      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
-    });
-    return this.#last("encoder_norm", x);
-  }
-
-  /** What the decoder keeps: the keys and values of encoded sources, and room for those of targets. */
-  start(encoded, sources, texts, room) {
-    return this.decoder.map(({own, cross}) => ({
-      own: own.memory(texts, room), cross: cross.remember(encoded, sources, cross.memory(sources, encoded.length / this.config.dim / sources)),
-    }));
-  }
-
-  /** Logits after each of some target ids, or after the last alone: (texts * ids, vocabulary). */
-  step(ids, memories, texts, settings, {erased, mean, lastOnly = false} = {}) {
-    const {dim, activation, tied} = this.config, start = memories[0].own.count;
-    let x = this.#embedded(this.targetTable, ids, {start, erased: erased ?? Array(texts).fill(null), mean});
-    this.decoder.forEach(({own, cross}, layer) => {
-      const name = `decoder.${layer}`, memory = memories[layer];
-      x = this.#part(`${name}.around_self_attention`, x, (x) => own.read(x, texts, start, own.remember(x, texts, memory.own), settings));
-      x = this.#part(`${name}.around_cross_attention`, x, (x) => cross.read(x, texts, start, memory.cross, settings));
-      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
-    });
-    if (lastOnly) {
-      const rows = x.length / dim / texts;
-      x = Float32Array.from({length: texts * dim}, (_, at) => x[(Math.floor(at / dim) * rows + rows - 1) * dim + at % dim]);
-    }
-    return settings.tempered(this.weights.multiply(this.#last("decoder_norm", x), tied ? this.targetTable : this.weights.of("to_vocabulary").weight, null, dim));
   }
 
   #greedy(encoded, most, settings) {
@@ -183,10 +122,9 @@ export class Translator extends Model {
       target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: unknownWords(source, this.known),
       erasable: sourceSpans.slice(0, -1).map((_, at) => at), ids: {source: ids, target: written}, logits,
       pieces: {source: tokeniser.pieces(ids), target: tokeniser.pieces([BEGIN, ...written])},
-      attention: {
-        cross: merged(settings.weights("cross"), spans, sourceSpans), encoder: merged(settings.weights("encoder"), sourceSpans, sourceSpans),
-        decoder: merged(settings.weights("decoder"), spans, read),
-      },
+      attention: Object.fromEntries(Object.keys(settings.kept).map((kind) => [kind, merged(settings.weights(kind), ...{
+        cross: [spans, sourceSpans], encoder: [sourceSpans, sourceSpans], decoder: [spans, read],
+      }[kind])])),
       against: against && this.#against(encoded, [...against, END], plain),
     };
   }
@@ -240,8 +178,77 @@ export class Translator extends Model {
     const source = sourceSpans.map(([one], number) => [one, found.falls[number]?.[at] ?? 0]);
     answer.lenses.push(record("erase", about, source, readSpans.map(([one], number) => [one, writtenFalls[number]]), source.length + readSpans.length - 1));
     for (const [name, [toSource, toRead]] of Object.entries(byWeights(settings, first, ids.length)))
-      answer.lenses.push(record(name, about, summed(toSource, sourceSpans), summed(toRead, readSpans), 1));
+      answer.lenses.push(record(name, about, summed(toSource, sourceSpans), toRead ? summed(toRead, readSpans) : [], 1));
     return answer;
+  }
+}
+
+/** A Transformer that translates. */
+export class Translator extends Writer {
+  constructor(content, tensors) {
+    super(content, tensors);
+    const {dim, heads, positions} = content.config, {config} = this;
+    const make = (name, kind, layer, text, rotates) => new Attention(this.weights, name, {
+      kind, layer, dim, heads, headDim: dim / heads, text, causal: kind === "decoder", base: rotates && positions === "rotary" ? 10_000 : 0,
+    });
+    this.encoder = Array.from({length: config.encoder_layers}, (_, layer) => make(`encoder.${layer}.attention`, "encoder", layer, config.encoder_pattern, true));
+    this.decoder = Array.from({length: config.decoder_layers}, (_, layer) => ({
+      own: make(`decoder.${layer}.self_attention`, "decoder", layer, config.decoder_pattern, true),
+      cross: make(`decoder.${layer}.cross_attention`, "cross", layer, config.cross_pattern, false),
+    }));
+  }
+
+  get shapes() {
+    const {encoder_layers: encoder, decoder_layers: decoder, heads} = this.config;
+    return {encoder: [encoder, heads], decoder: [decoder, heads], cross: [decoder, heads]};
+  }
+
+  #norm(name) {
+    return (x) => normed(x, this.weights.of(`${name}.norm`));
+  }
+
+  #part(name, x, part) {
+    return residual(x, this.#norm(name), this.config.norm === "pre", part);
+  }
+
+  #last(name, x) {
+    return this.config.norm === "pre" ? normed(x, this.weights.of(name)) : x;
+  }
+
+  /** The encoded source, once for each set of erased places: (texts * ids, dim). */
+  encode(ids, erased, settings) {
+    const {dim, activation} = this.config, texts = erased.length;
+    let x = this.embedded(this.table, ids, {erased, mean: meanVector(this.table, ids.filter(isWord), dim)});
+    this.encoder.forEach((attention, layer) => {
+      const name = `encoder.${layer}`;
+      x = this.#part(`${name}.around_attention`, x, (x) => attention.read(x, texts, 0, attention.remember(x, texts, attention.memory(texts, ids.length)), settings));
+      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
+    });
+    return this.#last("encoder_norm", x);
+  }
+
+  /** What the decoder keeps: the keys and values of encoded sources, and room for those of targets. */
+  start(encoded, sources, texts, room) {
+    return this.decoder.map(({own, cross}) => ({
+      own: own.memory(texts, room), cross: cross.remember(encoded, sources, cross.memory(sources, encoded.length / this.config.dim / sources)),
+    }));
+  }
+
+  /** Logits after each of some target ids, or after the last alone: (texts * ids, vocabulary). */
+  step(ids, memories, texts, settings, {erased, mean, lastOnly = false} = {}) {
+    const {dim, activation, tied} = this.config, start = memories[0].own.count;
+    let x = this.embedded(this.targetTable, ids, {start, erased: erased ?? Array(texts).fill(null), mean});
+    this.decoder.forEach(({own, cross}, layer) => {
+      const name = `decoder.${layer}`, memory = memories[layer];
+      x = this.#part(`${name}.around_self_attention`, x, (x) => own.read(x, texts, start, own.remember(x, texts, memory.own), settings));
+      x = this.#part(`${name}.around_cross_attention`, x, (x) => cross.read(x, texts, start, memory.cross, settings));
+      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
+    });
+    if (lastOnly) {
+      const rows = x.length / dim / texts;
+      x = Float32Array.from({length: texts * dim}, (_, at) => x[(Math.floor(at / dim) * rows + rows - 1) * dim + at % dim]);
+    }
+    return settings.tempered(this.weights.multiply(this.#last("decoder_norm", x), tied ? this.targetTable : this.weights.of("to_vocabulary").weight, null, dim));
   }
 }
 
@@ -269,8 +276,8 @@ const halved = (one, other) => one.map((value, at) => (value + (other ? other[at
 
 /** Raw attention of the step that writes an id, and attention rolled out through all layers (Abnar and Zuidema 2020). */
 function byWeights(settings, row, sources) {
-  const own = settings.weights(settings.kept.decoder ? "decoder" : "text"), rows = own.shape[2], layers = means(own);
-  const cross = settings.kept.cross ? means(settings.weights("cross")) : [];
+  const own = settings.kept.decoder ?? settings.kept.text, layers = own ? means(settings.weights(own === settings.kept.text ? "text" : "decoder")) : [];
+  const cross = settings.kept.cross ? means(settings.weights("cross")) : [], {rows} = (own ?? settings.kept.cross)[0];
   const average = (stack, columns) => Float64Array.from({length: columns}, (_, at) => stack.reduce((sum, one) => sum + one[row * columns + at] / stack.length, 0));
   let encoded = identity(sources), toSource = new Float64Array(rows * sources), toRead = identity(rows);
   if (settings.kept.encoder) for (const one of means(settings.weights("encoder"))) encoded = product(halved(one, identity(sources)), encoded, sources, sources, sources);
@@ -279,8 +286,10 @@ function byWeights(settings, row, sources) {
     [toSource, toRead] = [product(mixing, toSource, rows, rows, sources), product(mixing, toRead, rows, rows, rows)];
     if (cross[layer]) [toSource, toRead] = [halved(toSource, product(cross[layer], encoded, rows, sources, sources)), halved(toRead)];
   });
+  const attention = [average(cross, sources), own ? average(layers, rows) : null];
+  if (!own) return {attention}; // a recurrent decoder has no weights that could be rolled out
   const last = (numbers, columns) => numbers.subarray(row * columns, (row + 1) * columns);
-  return {attention: [average(cross, sources), average(layers, rows)], rollout: [last(toSource, sources), last(toRead, rows)]};
+  return {attention, rollout: [last(toSource, sources), last(toRead, rows)]};
 }
 
 /** A language model, or an encoder: masked words, classes or vectors. */

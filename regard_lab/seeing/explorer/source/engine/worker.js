@@ -1,8 +1,9 @@
 // The engine in a page: checks and unpacks the model, and answers what the page asks, in a thread of its own.
 
 import {TextModel, Translator} from "./models.js";
+import {RecurrentTranslator} from "./recurrent.js";
 
-const KINDS = {"translation-transformer": Translator, "language-model": TextModel, "text-encoder": TextModel};
+const KINDS = {"translation-transformer": Translator, "recurrent-translator": RecurrentTranslator, "language-model": TextModel, "text-encoder": TextModel};
 
 /** The tensors: float32, or int8 with the scale of each row before its numbers. */
 function unpacked(records, buffer) {
