@@ -23,7 +23,6 @@ import torch.nn.functional as F
 from regard import __version__
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.explorer.engine import EmbeddedModel
 from regard_lab.seeing.explorer.records import FEW_NUMBERS, MOST_NUMBERS, ShownWalk, changes_to_json, rounded, sums_of
 from regard_lab.seeing.explorer.records import shown_sentence as _sentence
 from regard_lab.seeing.explorer.records import shown_text as _shown
@@ -136,15 +135,13 @@ def to_page(exploration: Exploration, *, live: Mapping[str, Any] | None = None) 
         exploration: what the page shows.
         live: what a local page may ask its server for; None for a page that stands alone.
     """
-    return _page(
-        exploration.title, to_answer(exploration, live=live), is_live=live is not None, model=exploration.model
-    )
+    return _page(exploration.title, to_answer(exploration, live=live), is_live=live is not None)
 
 
 def page_of(answer: Mapping[str, Any]) -> Page:
     """Write stored data, as `to_answer` and `to_long_answer` return it, as a page that stands alone."""
     header: dict[str, Any] = {**answer["header"], "version": __version__, "live": None}
-    return _page(header["title"], {"header": header, "arrays": answer["arrays"]}, is_live=False)
+    return _page(header["title"], {**answer, "header": header}, is_live=False)
 
 
 def to_long_page(head: LongHead, *, title: str = "") -> Page:
@@ -177,18 +174,18 @@ def _planes(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.contiguous().view(torch.uint8).view(-1, 4).T
 
 
-def _page(title: str, answer: dict[str, Any], *, is_live: bool, model: EmbeddedModel | None = None) -> Page:
+def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
     script, style = (_read(name) for name in ("explorer.js", "explorer.css"))
     # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
     data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     connects = "'self'" if is_live else "'none'"
-    computes = f" '{_digest(STARTER)}' 'wasm-unsafe-eval'; worker-src blob:" if model else ""
+    held = answer.get("held", {})
+    computes = f" '{_digest(STARTER)}' 'wasm-unsafe-eval'; worker-src blob:" if held else ""
     rules = (
         f"default-src 'none'; script-src '{_digest(script)}'{computes}; style-src '{_digest(style)}'; "
         f"img-src data: blob:; connect-src {connects}; base-uri 'none'; form-action 'none'"
     )
-    held = {} if model is None else {"model": model.text, "tensors": model.packed}
-    begins = "" if model is None else f"{_text('engine', _read('engine.js'))}\n<script>{STARTER}</script>"
+    begins = f"{_text('engine', _read('engine.js'))}\n<script>{STARTER}</script>" if held else ""
     return Page(
         "\n".join(
             (
@@ -213,7 +210,7 @@ def _text(name: str, text: str) -> str:
 def to_answer(
     exploration: Exploration, *, live: Mapping[str, Any] | None = None, exact: bool | None = None
 ) -> dict[str, Any]:
-    """The data of a page as JSON values: its header, and its arrays as one text.
+    """The data of a page as JSON values: its header, its arrays as one text, and what it holds of a model.
 
     Args:
         exploration, live: as for `to_page`.
@@ -221,7 +218,9 @@ def to_answer(
     """
     packed = Packed()
     header = header_of(exploration, packed, exact=exact) | {"live": None if live is None else dict(live)}
-    return {"header": header, "arrays": str(packed)}
+    model = exploration.model
+    held = {} if model is None else {"held": {"model": model.text, "tensors": model.packed}}
+    return {"header": header, "arrays": str(packed), **held}
 
 
 def walk_to_answer(walk: ShownWalk) -> dict[str, Any]:
