@@ -225,6 +225,7 @@ class TopLevel(Commands):
             "view",
             "Explore the attention of a trained model, and what each word that it wrote depends on, in a local page.",
         ),
+        "export": ("export", "Write a trained model as an ONNX file, which other runtimes run."),
         "lesson": ("lesson", "Check claims of articles about attention by computing them, with numbers and a figure."),
         "lenses": (
             "evaluate",

@@ -228,6 +228,13 @@ def check_page_name(path: Path) -> None:
     _check_place(path, "page")
 
 
+def check_onnx_name(path: Path) -> None:
+    """Raise before any work if an ONNX file cannot be written there."""
+    if path.suffix.lower() != ".onnx":
+        raise ArgumentError(f"the file {path} is ONNX; give it a name that ends in .onnx")
+    _check_place(path, "file")
+
+
 def _check_place(path: Path, what: str) -> None:
     """Raise unless a file of this name can be made; nothing is left there."""
     if path.is_dir() or not path.parent.is_dir():

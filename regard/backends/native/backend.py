@@ -13,7 +13,7 @@ from regard.backends.limits import Limited, no_weights, not_empty, on_dot_produc
 from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import ROWS, Bands, bands_of
+from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of
 from regard.backends.native.recurrence import cost_of
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
@@ -24,7 +24,7 @@ from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
-PACE = {"AVX2": 0.85, "AVX-512": 0.5}
+PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
 WIDE = 0.95  # in float64
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
@@ -66,7 +66,10 @@ OF_RECURRENCES = (
 
 @with_sinks
 class Native(Limited):
-    """Softmax over dot products with every option, and recurrent mechanisms, in float32, or in float64 if q is."""
+    """Softmax over dot products with every option, and recurrent mechanisms, in float32, or in float64 if q is.
+
+    Weights are rounded to bfloat16 where q, k and v are bfloat16; their products are exact.
+    """
 
     name = "native"
     limits = LIMITS
@@ -126,6 +129,8 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
             one = own.for_head(head) if heads > 1 else own
             if (bands := bands_of(one, problem.k_len)) is not None:
                 total += _pairs_of_bands(bands, problem, library)[0]
+            elif (lists := lists_of(one, problem.k_len)) is not None:
+                total += lists.pairs(problem.q_start, problem.q_len, reachable_keys(problem))
             else:
                 total += _pairs_of_schedule(one, problem, library.tile[1])
     return total * problem.batch * problem.heads // (rows * heads), False

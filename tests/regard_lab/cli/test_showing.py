@@ -284,6 +284,7 @@ PLACES = {
     **dict.fromkeys(("train translation", "train classifier"), ("--data", "{path}.tsv", "--out", "{folder}/out")),
     "average": ["{path}", "--out", "{path}"],
     "demo": ["--out", "{path}"],
+    "export": ["{path}", "--onnx", "{folder}/model.onnx"],
     "plan": ["--q-len", "4", "--pattern", HOSTILE],
     "compare": ["--data", "{path}.tsv", "--models", "none", "--out", "{folder}/out"],
     "walkthrough": ["a", "--word", HOSTILE],

@@ -53,7 +53,7 @@ static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, real *
     const int row = b.row_of(r), head = b.w.head;
     const long line = ((long)b.w.batch * c.heads + head) * c.q_len + row;
     real *grad = room.grad + (long)r * room.v_width;
-    read_row(c.q.type, at(c.q, b.w.batch, head, row), c.head_dim, query_factor(c), room.q + (long)r * room.k_width, room.k_width);
+    read_query(b.w, head, row, room.q + (long)r * room.k_width, room.k_width);
     read_row(b.g.dout.type, at(b.g.dout, b.w.batch, head, row), c.v_dim, 1, grad, room.v_width);
     read_row(c.out.type, at(c.out, b.w.batch, head, row), c.v_dim, 1, room.raw, room.v_width);
     const bool empty = ((const real *)c.log_sum_exp)[line] == -INF;
@@ -127,8 +127,8 @@ static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int
   const bool learns = b.g.dbias.data || b.g.dtable.data;
   const int begin = tiles.begin(t, p), end = tiles.stop(t, p);
   real bent[NR], plain[NR] = {};
-  score_tile(m, c.head_dim, room.q + (long)r0 * room.k_width, room.k_width, room.k_panel, begin, end, s);
-  score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, b.w.shared() ? room.k_panel : room.v_panel, begin, end, x);
+  score_tile(m, c.head_dim, room.q + (long)r0 * room.k_width, room.k_width, room.k_panel, begin, end, s, score_factor(c));
+  score_tile(m, c.v_dim, room.grad + (long)r0 * room.v_width, room.v_width, b.w.shared() ? room.k_panel : room.v_panel, begin, end, x, 1);
   for (int i = 0; i < m; i++, s += LDS, x += LDS) {
     if (c.softcap > 0 || c.bias.data) bend_row(b, r0 + i, key, s, begin, end, bent);
     if (tiles.state[t][p] == PART) mask_row(tiles, t, r0 + i, p, p + 1, s - p * NR);

@@ -118,6 +118,10 @@ static inline void write_row(int type, char *row, int n, const real *x, real fac
     for (; i + W <= n; i += W) store(out + i, load(x + i) * all(factor));
     if (i < n) store_some(out + i, load_some(x + i, n - i) * all(factor), n - i);
   } else if (type == RG_BFLOAT16) {
+#if !defined(RG_DOUBLE)
+    for (; i + W <= n; i += W)
+      *(vh *)((uint16_t *)row + i) = __builtin_convertvector((vi)rounded(load(x + i) * all(factor)) >> 16, vh);
+#endif
     for (; i < n; i++) ((uint16_t *)row)[i] = narrowed((float)(x[i] * factor));
   } else if (type == RG_FLOAT16) {
     for (; i < n; i++) ((_Float16 *)row)[i] = (_Float16)(x[i] * factor);
@@ -170,26 +174,39 @@ struct Vectors {
 
   const char *row(int key) const { return at(x, batch, head, key - first_key); }
 
+  const uint16_t *halves_of(int key) const {  // NULL for keys that the tensor does not have
+    return begin(key) == key && key < end(key, 1) ? (const uint16_t *)row(key) : nullptr;
+  }
+
+  // Whether the words of the vector of a key and of those that follow lie in memory as they are.
+  bool as_words(int key) const {
+    if (!HALF) return x.type == REAL;
+    return PAIR == 2 && dim % 2 == 0 && x.row % 2 == 0 && (uintptr_t)row(key) % 4 == 0;
+  }
+
   void read(int key, real *out, int padded) const {
+#if defined(RG_BF16)
+    return read_words(row(key), dim, out, padded);
+#endif
     const real factor = x.type == RG_INT8 ? (real)*numbers_at<float>(scale, batch, head, key - first_key) : 1;
     read_row(x.type, row(key), dim, factor, out, padded);
   }
 
-  // The rows as reals, `row` numbers apart: in place where they are whole and need no conversion, else copied to `room` with
+  // The rows as words, `row` words apart: in place where they are whole and need no conversion, else copied to `room` with
   // zeros for keys that the tensor does not have.
   const real *rows(int key, int n, real *room, long *row_stride) const {
-    const int b = begin(key), e = end(key, n);
-    if (x.type == REAL && b == key && e == key + n) return *row_stride = x.row, (const real *)row(key);
-    *row_stride = dim;
-    for (int j = 0; j < n; j++, room += dim) {
+    const int b = begin(key), e = end(key, n), width = words(dim);
+    if (b == key && e == key + n && as_words(key)) return *row_stride = x.row / PAIR, (const real *)row(key);
+    *row_stride = width;
+    for (int j = 0; j < n; j++, room += width) {
       if (key + j < b || key + j >= e) {
-        std::memset(room, 0, dim * sizeof(real));
+        std::memset(room, 0, width * sizeof(real));
         continue;
       }
       const char *next = row(key + j) + n * x.row * WIDTH_OF[x.type];  // it is read soon, or lies behind the tensor
       for (int at = 0; at < dim * WIDTH_OF[x.type]; at += 64) __builtin_prefetch(next + at, 0, 2);
-      read(key + j, room, dim);
+      read(key + j, room, width);
     }
-    return room - (long)n * dim;
+    return room - (long)n * width;
   }
 };

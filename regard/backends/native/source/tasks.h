@@ -9,6 +9,7 @@ static int share(int threads, long count, const Do &one) {
     int failed;
   } turns{one, count, 0, 0};
   const auto work = [](void *data) {
+    const Flushing flushing;
     Turns &t = *(Turns *)data;
     int failed = 0;
 #if defined(RG_PLANTED_RACE)  // what the sanitizer of threads must notice
@@ -105,7 +106,7 @@ static bool sum_piece(const Work &w, const Piece &piece, real *memory) {
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * ForwardRoom::numbers(w.c, rows) + 1024)) return false;
   ForwardRoom room(own, w.c, rows);
-  read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  read_queries(w, room.q);
   if (packs_queries(w.c, rows)) pack_queries(w, room);
   Walk walk(w.s, w.block, piece.from);
   Sums sums(w.c, memory + piece.numbers, rows, room.padded + 16);
