@@ -185,8 +185,8 @@ def choices() -> list[Choice]:
         ),
         Choice(
             "a state of constant size, causal", "`LinearTransformer()`", "linear-causal",
-            f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}. The last of 4 values of a "
-            f"key {added:.2f}; `DeltaRule()` of the same width {corrected:.2f}, exact attention {kept:.2f}",
+            f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}. The last of 4 values of "
+            f"a key {added:.2f}; `DeltaRule()` of the same width {corrected:.2f}, exact attention {kept:.2f}",
             "linear, causal",
         ),
         Choice(
