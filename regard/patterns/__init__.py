@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate
 from regard.patterns.bands import Causal, CausalWindow, Diagonals, KeySpan, Prefix, SlidingWindow, from_band
 from regard.patterns.base import Pattern
+from regard.patterns.chosen import ChosenBlocks, ChosenKeys
 from regard.patterns.counts import counted
 from regard.patterns.documents import SameDocument
 from regard.patterns.drawing import draw
@@ -45,6 +46,8 @@ __all__ = [
     "SameDocument",
     "KeySpan",
     "KeyMask",
+    "ChosenBlocks",
+    "ChosenKeys",
     "PerHead",
     "Explicit",
     "Where",

@@ -126,7 +126,7 @@ def visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
     """The visible keys of a band, in the form of `marked`."""
     assert isinstance(grid.q_start, int)
     first, last = grid.q_start + grid.rows.start, grid.q_start + grid.rows.stop - 1
-    return marked(union([band.keys(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
+    return marked(union([band.key_range(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
 
 
 def marked(visible: Ranges, grid: Grid) -> torch.Tensor | None:

@@ -41,6 +41,7 @@ from regard_lab.training.recipes.recipe import (
     sample_lines,
     shown_pairs,
     silent,
+    tell_of_equal,
 )
 
 CLASSES_FILE = "classes.json"
@@ -135,6 +136,7 @@ class ClassifierTraining(Recipe):
 
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(test), judge=judge, tell=self.tell,
+            learned=train,
             files={
                 CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n",
                 WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
@@ -219,6 +221,7 @@ def read_classes(
         tell(held_out.report)
         if strange := sorted(set(held_out.labels) - set(read.labels)):
             raise DataError(f"{config.valid[0]} has the label {strange[0]!r}, which {config.data[0]} never teaches")
+        tell_of_equal([one.source for one in read.pairs], [one.source for one in held_out.pairs], tell)
         return list(read.pairs), list(held_out.pairs), [], list(read.labels)
     parts = split_by_hash(read.pairs, 0.1, 0.1)
     tell(f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "

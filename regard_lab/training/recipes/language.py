@@ -21,7 +21,7 @@ from regard_lab.decoding.generator import Generator
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
 from regard_lab.text.batches import TokenBatches
 from regard_lab.text.documents import read_documents
 from regard_lab.text.seen_words import SeenWords
@@ -122,7 +122,7 @@ class LanguageModelTraining(Recipe):
 
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, samples=_samples(tokeniser, valid),
-            judge=judge, tell=self.tell, files={WORDS_FILE: SeenWords.of(train).to_json()},
+            learned=lines_of(train), judge=judge, tell=self.tell, files={WORDS_FILE: SeenWords.of(train).to_json()},
         )  # fmt: skip
         self.tell(self.describe("a language model", training, task.batches.steps_per_epoch))
         return training
@@ -145,6 +145,12 @@ def read_running_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str]
         train, valid = ("".join(f"{source}\n" for source in part) for part in pronoun_sentences(config, tell))
         return [train], [valid]
     return read_parts(config, read_documents, HELD_OUT, MOST_HELD_OUT, tell)
+
+
+def lines_of(texts: Sequence[str]) -> list[Pair]:
+    """The distinct lines of texts that have words, as pairs without targets, by which an evaluation recognises them."""
+    lines = dict.fromkeys(line for text in texts for line in map(tidy, text.split("\n")) if line)
+    return [Pair(line, "") for line in lines]
 
 
 class LanguageBatch(NamedTuple):

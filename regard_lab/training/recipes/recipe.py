@@ -408,13 +408,32 @@ def read_parts(
     if config.valid:
         held_out = read(*config.valid)
         tell(held_out.report())
+        tell_of_equal(texts.texts, held_out.texts, tell)
         return list(texts.texts), list(held_out.texts)
     train_texts, valid = split_tail(texts.texts, min(share, most / max(1, texts.characters)), most)
     tell(
         f"{count_of(sum(map(len, train_texts)), 'characters', ',')} to learn from; the last "
         f"{sum(map(len, valid)):,} validate"
     )
+    tell_of_equal(train_texts, valid, tell)
     return train_texts, valid
+
+
+def tell_of_equal(train: Iterable[str], valid: Iterable[str], tell: Tell) -> None:
+    """Tell of lines with several words that are in the training and in the validation texts.
+
+    >>> tell_of_equal(["a bird sang\\nit rained"], ["a bird sang", "it snowed"], print)
+    1 of 2 validation lines is also learned from ('a bird sang'): the validation loss is lower than that of a new text
+    """
+    learned, held_out = (
+        {line for text in texts for line in text.split("\n") if " " in line.strip()} for texts in (train, valid)
+    )
+    if equal := sorted(learned & held_out, key=lambda line: (-len(line), line)):
+        verb = "is" if len(equal) == 1 else "are"
+        tell(
+            f"{len(equal):,} of {count_of(len(held_out), 'validation lines', ',')} {verb} "
+            f"also learned from ({equal[0].strip()[:60]!r}): the validation loss is lower than that of a new text"
+        )
 
 
 def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[str]]:

@@ -319,3 +319,43 @@ def test_a_context_has_normed_keys_and_gated_outputs():
 def test_options_that_a_layer_cannot_honour_are_refused(call, words):
     with pytest.raises(rg.RegardError, match=words):
         call(make_layer(**FULL), texts())
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"value_dim": 7, "qk_norm": True, "output_gate": True, "pattern": "causal_window(3)"}]
+)
+def test_a_differential_layer_is_its_formula(more):
+    layer, x = make_layer(differential=0.4, **more), texts()
+    heads, size = 4, layer.value_dim
+    assert size == more.get("value_dim", 6)
+    q = layer.to_q(x).view(2, 9, 2, heads, 3)
+    k = layer.to_k(x).view(2, 9, 2, 2, 3)
+    if more:
+        q, k = layer.q_norm(q), layer.k_norm(k)
+    q, k = (layer.positions.rotate(y.flatten(2, 3).transpose(1, 2), torch.arange(9)) for y in (q, k))
+    v = layer.to_v(x).view(2, 9, 2, size).transpose(1, 2)
+    far = 3 if more else 9
+    seen = torch.ones(9, 9).tril().triu(1 - far).bool()
+    first, second = (
+        torch.stack([((q[:, part * 4 + h] @ k[:, part * 2 + h // 2].mT / 3**0.5).masked_fill(~seen, -torch.inf)
+                      .softmax(-1)) @ v[:, h // 2] for h in range(heads)], 2)
+        for part in (0, 1)
+    )  # fmt: skip
+    a, b, c, d = layer.difference.vectors
+    share = (a * b).sum().exp() - (c * d).sum().exp() + 0.4
+    mixed = first - share * second
+    mixed = mixed / (mixed.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.difference.norm.weight * 0.6
+    joined = mixed.flatten(2) * (torch.sigmoid(layer.to_output_gate(x)) if more else 1)
+    found = layer(x)
+    torch.testing.assert_close(found, layer.to_output(joined), **EXACT)
+    cache = layer.new_cache(batch=2, **({"kind": "ring"} if more else {}))
+    steps = torch.cat([layer(x[:, i : i + 1], cache=cache) for i in range(9)], 1)
+    torch.testing.assert_close(steps, found, **EXACT)
+    found.sum().backward()
+    assert (layer.difference.vectors.grad != 0).all()
+
+
+@pytest.mark.parametrize("first", [0, 1.5, True, "0.5"])
+def test_the_first_share_of_a_differential_layer_is_between_0_and_1(first):
+    with pytest.raises(rg.ArgumentError, match="differential is"):
+        make_layer(differential=first)
