@@ -34,6 +34,7 @@ def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def refuse_weights(wanted: Any) -> None:
+    """Raise an UnsupportedError where weights are wanted, which these modules do not return."""
     if wanted:
         raise UnsupportedError(NO_WEIGHTS)
 

@@ -59,7 +59,8 @@ RECURRENT = re.compile(r"Mamba|Delta|Lightning|Linear|Recurrent|Rwkv|FalconH1Mix
 REASONS = {
     (
         "FalconAttention",
-    ): "its attention adds ALiBi to scores in its own code (with alibi=False it is computed by regard)",
+    ): "its attention adds ALiBi in its own code, twice in eager attention and once in sdpa (with alibi=False it is computed "
+    "by regard)",
     ("Longformer",): "its windows are chunks in its own code",
     ("LED",): "its encoder's windows are chunks in its own code",
     ("BigBird",): "its blocks are gathered in its own code",
