@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import nn
 
-from regard.arguments import each, one_of, real, shown, whole
+from regard.arguments import each, of_kind, one_of, real, shown, whole, yes_or_no
 from regard.errors import ArgumentError, ShapeError
+from regard.patterns.registry import Declared, Reader, Registry
+from regard.reprs import brief
 
-__all__ = ["Sinusoidal", "Learned", "Rotary"]
+__all__ = ["Sinusoidal", "Learned", "Rotary", "Scaling", "Linear", "NTK", "YaRN", "Llama3"]
 
 
 class Sinusoidal(nn.Module):
@@ -91,7 +95,8 @@ class Learned(nn.Module):
         """
         length = len(self.weight)
         check_positions(positions)
-        if positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < length):
+        known = not torch.compiler.is_exporting()  # a program that is exported has no numbers yet
+        if known and positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < length):
             raise ShapeError(
                 f"positions {int(positions.min())} to {int(positions.max())} were given and this table has "
                 f"0 to {length - 1}; shorten the text, or train with a longer table"
@@ -103,6 +108,164 @@ class Learned(nn.Module):
 
 
 @dataclass(frozen=True)
+class Scaling(Declared, enrol=False):
+    """Base class of the ways in which Rotary rotates longer texts than those on which a model was trained.
+
+    Each has a text, as patterns have: `Rotary(scaling="yarn(4, 4096)")`.
+
+    Args:
+        factor: how many times longer the texts become.
+    """
+
+    registry: ClassVar[Registry] = Registry("scaling")
+    factor: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "truncated" and not (field.name == "attention_factor" and value is None):
+                value = real(f"{type(self).__name__}'s {field.name}", value)
+                object.__setattr__(self, field.name, value)
+                if value <= 0:
+                    raise ArgumentError(f"{type(self).__name__}'s {field.name} is {value}; give a number above 0")
+
+    def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
+        """The angle of each pair at position 1, (dims / 2,) in float64."""
+        raise NotImplementedError(f"{type(self).__name__} does not define frequencies")
+
+    @property
+    def magnitude(self) -> float:
+        """What rotated queries and keys are multiplied by."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Linear(Scaling):
+    """Divides positions by `factor`: every pair turns that much slower.
+
+    Source: Extending Context Window of Large Language Models via Positional Interpolation, Chen et al. 2023.
+
+    >>> Rotary(scaling=Linear(factor=4.0)).scaling
+    Linear(factor=4.0)
+    """
+
+    def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
+        return frequencies(dims, base, device) / self.factor
+
+
+@dataclass(frozen=True)
+class NTK(Scaling):
+    """Increases the base, so that the slowest pair turns `factor` times slower and the fastest as before.
+
+        base' = base · factor^(dims / (dims - 2))
+
+    What others call dynamic has factor = a · length / trained - (a - 1), for a model with the factor a that was trained
+    on texts of `trained` tokens. It turns earlier keys too as a text grows, so choose `length` before the first token.
+
+    Source: YaRN, Peng et al. 2023, section 3.1, which cites the posts that proposed it.
+
+    >>> NTK(2.0).frequencies(4, 10_000.0, torch.device("cpu")).tolist()
+    [1.0, 0.005]
+    """
+
+    def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
+        if dims < 4:
+            raise ArgumentError(f"NTK scales the pairs beside the fastest, and {dims} dimensions have none; give 4")
+        return frequencies(dims, base * self.factor ** (dims / (dims - 2)), device)
+
+
+@dataclass(frozen=True)
+class YaRN(Scaling):
+    """Slows down the pairs that turn rarely, keeps those that turn often, and sharpens the scores.
+
+        angle' = kept · angle + (1 - kept) · angle / factor,   q, k multiplied by 0.1 ln(factor) + 1
+
+    `kept` falls from 1 to 0 between the pairs that turn `fast` and `slow` times within `trained` positions.
+
+    Args:
+        factor: how many times longer the texts become.
+        trained: length of the texts of the training, `original_max_position_embeddings` of transformers.
+        fast, slow: turns; `beta_fast` and `beta_slow`.
+        attention_factor: multiplies rotated queries and keys, in place of 0.1 ln(factor) + 1.
+        truncated: whether `kept` begins and ends at whole pairs, as in the authors' code.
+
+    Source: YaRN, Peng et al. 2023, sections 3.2 to 3.4.
+
+    >>> round(YaRN(4.0, trained=4096).magnitude, 6)
+    1.138629
+    """
+
+    text_name: ClassVar[str] = "yarn"
+    trained: float
+    fast: float = 32.0
+    slow: float = 1.0
+    attention_factor: float | None = None
+    truncated: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        yes_or_no("YaRN's truncated", self.truncated)
+        if self.fast < self.slow:
+            raise ArgumentError(f"YaRN's fast is {self.fast} turns and slow {self.slow}; fast ones turn more often")
+
+    def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
+        first, last = (  # the pair that turns so often within the trained positions
+            dims * math.log(self.trained / (2 * math.pi * turns)) / (2 * math.log(base))
+            for turns in (self.fast, self.slow)
+        )
+        if self.truncated:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, dims - 1)
+        last = first + 0.001 if first == last else last
+        pairs = torch.arange(dims // 2, dtype=torch.float64, device=device)
+        kept = 1 - ((pairs - first) / (last - first)).clamp(0, 1)
+        angles = frequencies(dims, base, device)
+        return kept * angles + (1 - kept) * angles / self.factor
+
+    @property
+    def magnitude(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Llama3(Scaling):
+    """Slows down the pairs that turn less than `slow` times within `trained` positions, keeps those above `fast`.
+
+        angle' = kept · angle + (1 - kept) · angle / factor,   kept = (turns - slow) / (fast - slow), within 0 and 1
+
+    Args:
+        factor: how many times longer the texts become.
+        trained: length of the texts of the training, `original_max_position_embeddings` of transformers.
+        slow, fast: turns; `low_freq_factor` and `high_freq_factor`.
+
+    Source: The Llama 3 Herd of Models, Llama Team 2024, section 3.4.2 for long contexts; the formula is that of the
+    published code of Llama 3.1.
+
+    >>> angles = Llama3(8.0, trained=8192).frequencies(128, 500_000.0, torch.device("cpu"))
+    >>> float(angles[0]), bool(angles[-1] * 8 == frequencies(128, 500_000.0, torch.device("cpu"))[-1])
+    (1.0, True)
+    """
+
+    trained: float
+    slow: float = 1.0
+    fast: float = 4.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fast <= self.slow:
+            raise ArgumentError(f"Llama3's fast is {self.fast} turns and slow {self.slow}; fast ones turn more often")
+
+    def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
+        angles = frequencies(dims, base, device)
+        turns = self.trained * angles / (2 * math.pi)
+        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return kept * angles + (1 - kept) * angles / self.factor
+
+
+@brief
+@dataclass(frozen=True)
 class Rotary:
     """Rotary positions: rotates pair c of a head's dimensions by the angle `p · base^(-2c / dims)` at position p.
 
@@ -113,8 +276,12 @@ class Rotary:
             2c + 1 (the paper, GPT-J). Weights trained with one do not fit the other.
         frequencies: the angle of each pair at position 1, in place of those of the base; dims is then twice their
             number.
+        scaling: for texts longer than those of the training: Linear, NTK, YaRN, Llama3, or its text.
+        axes: for images within a text, the number of pairs that each axis of a position rotates, such as (16, 24, 24)
+            for time, height and width; positions then have one number for each axis, (batch, length, axes). Positions
+            without that axis are those of words, alike in all axes.
 
-    Source: RoFormer, Su et al. 2021, section 3.2.2.
+    Source: RoFormer, Su et al. 2021, section 3.2.2; axes: Qwen2-VL, Wang et al. 2024, section 2.1.
 
     >>> x = torch.randn(1, 2, 3, 8)
     >>> torch.allclose(Rotary().rotate(x, torch.zeros(3, dtype=torch.long)), x)
@@ -125,6 +292,8 @@ class Rotary:
     dims: int | None = None
     pairs: str = "halves"
     frequencies: tuple[float, ...] | None = None
+    scaling: Scaling | str | None = None
+    axes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.frequencies is not None:
@@ -142,6 +311,16 @@ class Rotary:
         one_of("Rotary's pairs", self.pairs, ("halves", "neighbours"))
         if self.dims is not None and (self.dims < 2 or self.dims % 2):
             raise ArgumentError(f"Rotary(dims={self.dims}): pairs are rotated, so dims is even and above 0")
+        if isinstance(self.scaling, str):
+            scaling = Reader(self.scaling, Scaling.registry, "yarn(4, 4096)").whole()
+            object.__setattr__(self, "scaling", scaling)
+        if self.scaling is not None:
+            of_kind("Rotary's scaling", self.scaling, Scaling, "Linear, NTK, YaRN or Llama3 of regard.positions")
+            if self.frequencies is not None:
+                raise ArgumentError("Rotary was given frequencies and a scaling, which makes its own; give one of them")
+        if self.axes is not None:
+            pairs = each("Rotary's axes", self.axes, "a number of pairs for each axis")
+            object.__setattr__(self, "axes", tuple(whole("pairs of an axis", one, 1) for one in pairs))
 
     def check(self, head_dim: int) -> None:
         """Raise an ArgumentError if heads of this size cannot be rotated."""
@@ -150,23 +329,33 @@ class Rotary:
             raise ArgumentError(
                 f"Rotary rotates pairs of dimensions and cannot rotate {dims} of {head_dim}; use an even head_dim"
             )
+        if self.axes is not None and 2 * sum(self.axes) != dims:
+            raise ArgumentError(f"Rotary's axes {self.axes} have {sum(self.axes)} pairs, and {dims // 2} are rotated")
 
     def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Heads (batch, heads, length, head_dim) rotated to their positions, (length,) or (batch, length)."""
+        """Heads (batch, heads, length, head_dim) rotated to their positions, (length,) or (batch, length).
+
+        With axes also (batch, length, axes).
+        """
         check_positions(positions)
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.dtype.is_floating_point:
             raise ShapeError(f"Rotary rotates heads (batch, heads, length, head_dim), not {shown(x)}")
-        if positions.shape[-1:] != x.shape[2:3] or tuple(positions.shape[:-1]) not in ((), (1,), (x.shape[0],)):
+        by_axis = self.axes is not None and positions.dim() == 3
+        of_token = positions.shape[:-1] if by_axis else positions.shape
+        of_batch = tuple(of_token[:-1])
+        fits = of_batch in ((), (1,), (x.shape[0],)) and of_token[-1:] == x.shape[2:3]
+        if not fits or (by_axis and positions.shape[-1] != len(self.axes or ())):
+            axes = "" if self.axes is None else f" or (batch, length, {len(self.axes)})"
             raise ShapeError(
                 f"positions {tuple(positions.shape)} do not fit heads {tuple(x.shape)}; give (length,) or "
-                f"(batch, length)"
+                f"(batch, length){axes}"
             )
         dims = self._dims_of(x)
         angles = self._angles(positions, dims, x.device)  # (.., length, dims / 2)
-        if positions.dim() == 2:
+        if angles.dim() == 3:
             angles = angles[:, None]  # (batch, 1, length, dims / 2)
         wide = torch.promote_types(x.dtype, torch.float32)
-        return self._turned(x, angles.cos().to(wide), angles.sin().to(wide))
+        return self._turned(x, *(one.to(wide) for one in self._cos_and_sin(angles)))
 
     def rotate_from(self, x: torch.Tensor, start: int) -> torch.Tensor:
         """Heads (batch, heads, length, head_dim) rotated to the positions start, start + 1, ..., as `rotate` does.
@@ -182,10 +371,22 @@ class Rotary:
         )
 
     def _angles(self, positions: torch.Tensor, dims: int, device: torch.device) -> torch.Tensor:
-        """The angles of positions (..), (.., dims / 2) in float64."""
-        if self.frequencies is None:
-            return positions[..., None].double() * frequencies(dims, self.base, device)
-        return positions[..., None].double() * torch.tensor(self.frequencies, dtype=torch.float64, device=device)
+        """The angles of positions (..), or (.., axes) where there are any: (.., dims / 2) in float64."""
+        if self.frequencies is not None:
+            turns = torch.tensor(self.frequencies, dtype=torch.float64, device=device)
+        elif isinstance(self.scaling, Scaling):
+            turns = self.scaling.frequencies(dims, self.base, device)
+        else:
+            turns = frequencies(dims, self.base, device)
+        if self.axes is None or positions.dim() < 3:
+            return positions[..., None].double() * turns
+        axis_of_pair = torch.repeat_interleave(torch.tensor(self.axes, device=device))
+        return positions.double()[..., axis_of_pair] * turns
+
+    def _cos_and_sin(self, angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if not isinstance(self.scaling, Scaling) or self.scaling.magnitude == 1:
+            return angles.cos(), angles.sin()
+        return angles.cos() * self.scaling.magnitude, angles.sin() * self.scaling.magnitude
 
     def _dims_of(self, x: torch.Tensor) -> int:
         self.check(x.shape[-1])
@@ -223,15 +424,15 @@ def _cos_and_sin(
 
     `inference`: whether inference_mode is on, whose tensors cannot be used where gradients are wanted.
     """
-    angles = rotary._angles(start + torch.arange(length, device=device), dims, device)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    cos, sin = rotary._cos_and_sin(rotary._angles(start + torch.arange(length, device=device), dims, device))
+    return cos.to(dtype), sin.to(dtype)
 
 
 def as_rotary(positions: Rotary | str | None) -> Rotary | None:
     """The positions of an attention layer: a Rotary, "rotary" for its defaults, or None.
 
     >>> as_rotary("rotary")
-    Rotary(base=10000.0, dims=None, pairs='halves', frequencies=None)
+    Rotary()
     """
     if positions is None or isinstance(positions, Rotary):
         return positions

@@ -29,10 +29,13 @@ EVEN = 0.97  # from here to its inverse, two times are called equal
 AT = 16_384  # the length that the table of choices shows
 PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0); strided(4);
     random_blocks(1, block=3); fixed(4, summary=1); prefix(3); key_span(2, 9); diagonals(2, 1); lattice(4);
-    same_block(4); summary(4, 1); key_set(5..7); query_set(5..7); ~causal; causal & lattice(4); causal | prefix(3)"""
+    same_block(4); summary(4, 1); key_set(5..7); query_set(5..7); ~causal; causal & lattice(4); causal | prefix(3);
+    neighbourhood((3, 4), (3, 2))"""
 MADE = {  # patterns that no text describes
     "SameDocument(ids)": p.SameDocument(torch.arange(12) // 5), "KeyMask(mask)": p.KeyMask(torch.arange(12) % 5 > 0),
     "Explicit(mask)": p.Explicit(torch.eye(12).flip(0) > 0), "Where(function)": p.Where(lambda q, k: (q + k) % 3 == 0),
+    "ChosenBlocks(blocks, 3, 3)": p.ChosenBlocks(torch.tensor([[[[0, 1], [3, 1], [0, -1], [2, 3]]]]), 3, 3),
+    "ChosenKeys(keys)": p.ChosenKeys(torch.tensor([[[[i, 7 * i * i % 12] for i in range(12)]]])),
     "PerHead([causal, ~causal])": p.PerHead([p.Causal(), ~p.Causal()]),
 }  # fmt: skip
 UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
@@ -260,8 +263,12 @@ def _draw_duels() -> None:
 def _draw_patterns() -> None:
     """Draw each pattern over 12 positions: a row for each query, a column for each key, a colour for each head."""
     named = {text.strip(): as_pattern(text.strip()) for text in PATTERNS.split(";")} | MADE
-    with figure("Which query (row) may look at which key (column)", 8, 9.4, "") as drawn:
-        for axes, (name, pattern) in zip(drawn.subplots(5, 5).flat, named.items(), strict=True):
+    rows = -(-len(named) // 5)
+    with figure("Which query (row) may look at which key (column)", 8, 1.9 * rows, "") as drawn:
+        places = list(drawn.subplots(rows, 5).flat)
+        for axes in places[len(named) :]:
+            axes.set_axis_off()
+        for axes, (name, pattern) in zip(places, named.items(), strict=False):
             allowed = pattern.dense(12, 12).reshape(-1, 12, 12)  # (heads, queries, keys)
             cells = (allowed * torch.arange(1, len(allowed) + 1)[:, None, None]).sum(0)
             draw_cells(axes, cells, (UNSEEN, LINES[0], LINES[1]), "equal")

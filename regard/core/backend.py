@@ -86,7 +86,7 @@ def reachable_keys(problem: Problem) -> range:
     if problem.q_start is PER_ROW or problem.q_len == 0:
         return range(problem.k_len)
     first = problem.q_start
-    return problem.pattern.keys(first, first + problem.q_len - 1, problem.k_len)
+    return problem.pattern.key_range(first, first + problem.q_len - 1, problem.k_len)
 
 
 @dataclass(frozen=True)

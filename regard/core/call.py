@@ -186,6 +186,7 @@ class Call(NamedTuple):
         )
         pattern = as_pattern(self.pattern).canonical()
         pattern.check(batch, heads, q_len, k_len)
+        pattern = pattern.placed(of_tensors["q_start"], heads)
         mechanism.check_dims(head_dim, key_dim)
         parameters = named_parameters(self.parameters)
         if isinstance(self.q, Outline):

@@ -21,7 +21,6 @@ from regard.core.shaped import has_no_values, shapes_of
 from regard.core.tensors import Stored, check_tensor, refuse_tracing
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.mechanisms import Softmax
-from regard.patterns import Pattern
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
 UNASKED_BYTES = 4 * 2**30
@@ -350,18 +349,11 @@ def least_work(problem: Problem) -> float:
     if problem.not_dot_product is not None or start is PER_ROW or problem.empty:
         return 0.0
     heads, dims = problem.batch * problem.heads, problem.head_dim + problem.v_dim
-    pairs = heads * _least_pairs(problem.pattern, start, problem.q_len, problem.k_len)
+    pairs = heads * problem.pattern.least_pairs(start, problem.q_len, problem.k_len)
     keys = 0 if problem.pattern.band() is None else problem.batch * problem.kv_heads * len(reachable_keys(problem))
     numbers = heads * problem.q_len * problem.dtype.itemsize + keys * problem.storage.itemsize
     flops, moved = (3.5, 2.5) if problem.needs_grad else (1, 1)
     return Cost(2 * pairs * dims * flops, moved * numbers * dims, 0, pairs).work_on(problem.device)
-
-
-def _least_pairs(pattern: Pattern, start: int, q_len: int, k_len: int) -> int:
-    if (band := pattern.band()) is not None:
-        return band.count(start, q_len, k_len)
-    parts = [part for part in pattern.alternatives if part is not pattern]
-    return max((_least_pairs(part, start, q_len, k_len) for part in parts), default=0)
 
 
 def _listed(verdicts: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn import Module
 
 from regard.arguments import a_tensor, count_of, has_sizes, kind_of, of_kind, plain, real, shown, whole
-from regard.bias import Bias
+from regard.bias import Bias, Forgetting
 from regard.core.result import TopKeys, Want, WeightsOf
 from regard.core.tensors import Outline, Stored, check_device, refuse_layout
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
@@ -246,6 +246,8 @@ def checked_sink(sink: float | torch.Tensor, q: torch.Tensor | Outline, sizes: d
 
 
 def checked_bias(bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]) -> tuple[int, ...]:
+    if isinstance(bias, Forgetting):
+        raise UnsupportedError("Forgetting is for regard.attention and layers on one process, not for this call")
     if isinstance(bias, Bias):
         bias.check(sizes["heads"])
         return RELATIVE

@@ -368,9 +368,11 @@ class Shared(AttentionLayer):
                 refuse_together(self.shared[0], self.shared[0].device_for(x), error)
             raise
 
-    def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
-        if self.positions is None:
-            return heads
+    def _rotated(
+        self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if self.positions is None or positions is not None:  # positions of this process's own tokens
+            return super()._rotated(heads, start, positions)
         group, _, layout, _ = self.shared
         if not self.asked:
             self.refuses_alone = False

@@ -170,7 +170,7 @@ class Needs:
         alike = isinstance(self.q_start, int) and not (pattern.varies_by_head or pattern.varies_by_row)
         if alike and (band := pattern.band()) is not None:
             assert isinstance(self.q_start, int)
-            keys = band.keys(self.q_start + rows[0], self.q_start + rows[-1], k_len)
+            keys = band.key_range(self.q_start + rows[0], self.q_start + rows[-1], k_len)
             return (keys,) if keys else ()
         if alike and pattern.structured:
             return pattern.machinery.seen_keys(pattern, grid)
@@ -213,7 +213,7 @@ class Needs:
         """The keys from the first to the last of `keys` that some of these queries may look at; it may hold more."""
         if not isinstance(self.q_start, int) or not self.pattern.structured:
             return keys
-        near = self.pattern.keys(self.q_start + rows[0], self.q_start + rows[-1], self.k.length)
+        near = self.pattern.key_range(self.q_start + rows[0], self.q_start + rows[-1], self.k.length)
         low = max(near.start, keys.start)
         return range(low, max(low, min(near.stop, keys.stop)))
 

@@ -68,6 +68,10 @@ class TensorParallel(ParallelStyle):
                     f"TensorParallel does not divide {module.mechanism.declared}, whose decays belong to all heads; "
                     f"divide the positions, by ContextParallel(form='state')"
                 )
+            if module.value_mix is not None or module.difference is not None:
+                raise UnsupportedError(
+                    "TensorParallel does not divide layers with value_residual or differential; divide the positions"
+                )
             _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
         elif type(module) is LatentAttention:
             _divide_latent_attention(module, device_mesh, HeadShare.of(group, module.heads, module.heads))
@@ -246,6 +250,12 @@ def _divide_attention(module: MultiHeadAttention, mesh: DeviceMesh, share: HeadS
     for part in (module.to_k, module.to_v, mechanism.to_gate):
         if part is not None:
             _divide_projection(part, mesh, group, None if share.divides_keys else share)
+    if module.to_output_gate is not None:
+        _divide_projection(module.to_output_gate, mesh, group)
+    for norm in (module.q_norm, module.k_norm):
+        if norm is not None:
+            _divide(norm, mesh, {"weight": None})
+            _become(norm, NormOfHeads, group=group)
     _divide_sum(module.to_output, mesh, group)
     _divide(module, mesh, {"sinks": 0})
     _divide(mechanism.learned, mesh, {name: share.axis_of(one) for name, one in mechanism.learned.items()})
@@ -434,6 +444,15 @@ class ProjectionFromParts(Projection):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         output = summed(torch.nn.functional.linear(input, _local(self.weight)), self.group)
         return output if self.bias is None else output + _local(self.bias)
+
+
+class NormOfHeads(nn.RMSNorm):
+    """The norm of this process's heads, by a weight that is alike on all processes."""
+
+    group: Group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(x, self.normalized_shape, copied(_local(self.weight), self.group), self.eps)
 
 
 class OwnDropout(nn.Dropout):

@@ -10,20 +10,20 @@ import torch
 
 from regard.arguments import shown
 from regard.backends.merging import merge
-from regard.bias import Bias
+from regard.bias import Bias, Forgetting
 from regard.core.call import Call
 from regard.core.keywords import OF_CALLS, refuse_keywords
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.problem import checked_seed
 from regard.core.result import Result, Want, checked_wants
 from regard.core.tensors import Stored, refuse_layout
-from regard.errors import ShapeError
+from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
-from regard.functional.jagged import is_nested, packed_call
+from regard.functional.jagged import is_nested, packed_call, varlen_call
 from regard.functional.kept import PLANS
 from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
-from regard.patterns import Pattern
+from regard.patterns import Pattern, as_pattern
 
 OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
 
@@ -86,6 +86,8 @@ def attention(
     """
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
+    if isinstance(bias, Forgetting):
+        bias = _by_key(bias, q, pattern, sink, ())
     call = Call(
         q, k, v, bias, parameters, dropout_seed, sink, pattern, mechanism, softcap, scale, dropout, q_start,
         strict=strict, backend=backend,
@@ -127,6 +129,31 @@ def _result_of_new(call: Call) -> tuple[Result, Plan]:
     return result, used[0]
 
 
+def _by_key(bias: Forgetting, q: Any, pattern: Pattern | str | None, sink: Any, want: tuple[Want, ...]) -> torch.Tensor:
+    """The bias of a call as one number for each key, which gives the same weights.
+
+    Raises:
+        UnsupportedError: a pattern that looks ahead, where nothing says what is forgotten; a sink or a log-sum-exp,
+            which would need the number of each row.
+    """
+    if _looks_ahead(pattern):
+        raise UnsupportedError(f"Forgetting is for causal attention, and pattern {pattern or 'full'} looks ahead")
+    if sink is not None or "log_sum_exp" in want:
+        given = "a sink" if sink is not None else "log_sum_exp"
+        raise UnsupportedError(
+            f"Forgetting adds its numbers up to one of each row, which {given} would need; leave it out"
+        )
+    return bias.by_key(q.dtype if isinstance(q, torch.Tensor) else torch.float32)
+
+
+def _looks_ahead(pattern: Pattern | str | None) -> bool:
+    return as_pattern(pattern).reach().ahead != 0
+
+
+# A compiler calls it while it traces. `torch.compiler.assume_constant_result` sets this too, but imports the compiler.
+_looks_ahead._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
+
+
 @uncompiled
 def plan_attention(
     q: torch.Tensor,
@@ -156,6 +183,8 @@ def plan_attention(
     True
     """
     refuse_keywords("plan_attention", options, OPTIONS, OF_CALLS)
+    if isinstance(options.get("bias"), Forgetting):
+        options["bias"] = _by_key(options["bias"], q, options.get("pattern"), options.get("sink"), checked_wants(want))
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
@@ -197,7 +226,58 @@ def attention_detail(
     """
     refuse_keywords("attention_detail", options, OPTIONS, OF_CALLS)
     options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
+    if isinstance(bias, Forgetting):
+        bias = _by_key(bias, q, options.get("pattern"), sink, options["want"])
     return AttentionDetail(*_result_of_new(Call(q, k, v, bias, parameters, dropout_seed, sink, **options)))
+
+
+@uncompiled
+def attention_varlen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_q: torch.Tensor,
+    cu_k: torch.Tensor | None = None,
+    *,
+    bias: Bias | None = None,
+    sink: float | torch.Tensor | None = None,
+    dropout_seed: int | None = None,
+    backend: str = "auto",
+    **options: Any,
+) -> torch.Tensor:
+    """Attention of documents of different lengths that are packed one after the other, without padding.
+
+    Document d of q attends to document d of k, as if each was computed alone: its last query is aligned with its last
+    key, and positions count from its beginning. Time and memory grow with the pairs within documents.
+
+    Args:
+        q: queries (all positions, heads, head_dim).
+        k: keys (all positions, kv_heads, head_dim).
+        v: values (all positions, kv_heads, v_dim).
+        cu_q: the first position of each document of q, and the end of the last: int32 or int64 (documents + 1,).
+        cu_k: those of k and v; those of q by default.
+        options: as for `attention`, except for `q_start`, and a bias only by distance; batch row d of a pattern belongs
+            to document d.
+
+    Returns:
+        (all positions, heads, v_dim) in q's dtype.
+
+    Raises:
+        ShapeError: tensors that do not fit together, or ends that are not those of documents.
+        UnsupportedError: a bias tensor, or a sink for each batch row.
+
+    Source: FlashAttention-2, Dao 2023; its function flash_attn_varlen_func takes the same tensors.
+
+    >>> x, ends = torch.randn(5, 2, 4), torch.tensor([0, 3, 5])
+    >>> output = attention_varlen(x, x, x, ends, pattern="causal")
+    >>> alone = attention(*(x[3:].transpose(0, 1)[None],) * 3, pattern="causal")[0].transpose(0, 1)
+    >>> output.shape, torch.allclose(output[3:], alone, atol=1e-6)
+    (torch.Size([5, 2, 4]), True)
+    """
+    takes = [name for name in OPTIONS if name != "q_start"]
+    refuse_keywords("attention_varlen", options, takes, OF_CALLS)
+    call = Call(q, k, v, bias, dropout_seed=dropout_seed, sink=sink, backend=backend, **options)
+    return _result_of_new(varlen_call(call, cu_q, cu_k))[0].output[0].transpose(0, 1)
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

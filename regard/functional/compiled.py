@@ -8,6 +8,7 @@ tensors that a pattern holds are inputs of the operation, and its text names the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from operator import index
@@ -15,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch._functorch import config as functorch
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, proxy_call
 from torch.utils.checkpoint import CheckpointPolicy
@@ -29,6 +31,7 @@ from regard.core.tensors import Stored, is_recorded, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.jagged import is_nested
 from regard.functional.kept import PLANS, Newest
+from regard.functional.plain import plain_attention
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern, parse
 from regard.patterns.text import read_together, written_apart
@@ -36,7 +39,7 @@ from regard.patterns.text import read_together, written_apart
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `learns`: which of q, k, v, bias and sink need a gradient.
 _CALL = (
-    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[] held, "
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[]? held, "
     "*, str pattern, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
     "bool[] learns"
@@ -118,7 +121,7 @@ def traced_attention(call: Call) -> torch.Tensor:
     grad = torch.is_grad_enabled()
     vectors = grad and (q.requires_grad or k.requires_grad or v.requires_grad)
     return _operation.attention(
-        q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed), held,
+        q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed), held or None,
         pattern=text, first=first, lowest=lowest, softcap=softcap, scale=scale, dropout=dropout,
         strict=call.strict, backend=call.backend,
         learns=[vectors] * 3 + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in (bias, sink)],
@@ -177,8 +180,9 @@ def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | N
     """The bias at every distance of the call, (heads or 1, distances), and the lowest of them."""
     bias.check(q.shape[1])
     start = k.shape[2] - q.shape[2] if first is None else first
-    lowest = -start - max(0, q.shape[2] - 1)
-    highest = max(lowest, k.shape[2] - 1 - start)
+    # Conditions in place of max(): exporters have no name for the larger one of two sizes.
+    lowest = -start - (q.shape[2] - 1 if q.shape[2] > 0 else 0)
+    highest = k.shape[2] - 1 - start if k.shape[2] > 0 else max(lowest, -1 - start)
     return bias.by_distance(torch.arange(lowest, highest + 1, device=q.device), q.shape[1]), lowest
 
 
@@ -262,7 +266,7 @@ def _output(
     sink: torch.Tensor | None,
     q_start: torch.Tensor | None,
     dropout_seed: torch.Tensor | None,
-    held: list[torch.Tensor],
+    held: list[torch.Tensor] | None,
     *,
     pattern: str,
     first: int | None,
@@ -327,7 +331,7 @@ def _laid_out(x: torch.Tensor) -> torch.Tensor:
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor) -> None:
     *tensors, held = inputs
-    ctx.save_for_backward(*tensors, *held)
+    ctx.save_for_backward(*tensors, *(held or ()))
     ctx.call = keyword_only_inputs
 
 
@@ -338,9 +342,24 @@ def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         )
     saved = ctx.saved_tensors
     tensors, held = saved[:_ALONE], list(saved[_ALONE:])
-    gradients = iter(_operation.attention_backward(grad, *tensors, held, **ctx.call))
+    gradients = iter(_operation.attention_backward(grad, *tensors, held or None, **ctx.call))
     every = [next(gradients) if need else None for need in ctx.call["learns"]]
-    return *every, None, None, [None] * len(held)
+    return *every, None, None, [None] * len(held) if held else None
 
 
 torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)
+
+
+def _decomposed(*args: Any, **options: Any) -> Any:
+    """The operation in PyTorch's own operations, where an exported program is lowered.
+
+    PyTorch also asks for it while it traces and compiles, where the operation stays whole.
+    """
+    if not (torch.compiler.is_exporting() and isinstance(args[0], FunctionalTensor)):
+        return NotImplemented
+    return plain_attention(*args, **options).contiguous()  # the layout that the fake operation promises
+
+
+# A composite kernel enters `torch.export.default_decompositions()`, with which every exporter begins.
+_operation.attention.default.py_impl(torch._C.DispatchKey.CompositeImplicitAutograd)(_decomposed)
+warnings.filterwarnings("ignore", message=r"At pre-dispatch tracing(.|\n)*regard\.attention")

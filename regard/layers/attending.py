@@ -155,16 +155,23 @@ class AttentionLayer(RecordedLayer):
         recording.add(self, detail)
         return detail.output
 
-    def _join(self, heads: torch.Tensor) -> torch.Tensor:
-        return self.to_output(heads.transpose(1, 2).flatten(2))  # (batch, length, dim)
+    def _join(self, heads: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        """The output (batch, length, dim) of the heads' outputs, multiplied by gates of their size."""
+        joined = heads.transpose(1, 2).flatten(2)  # (batch, length, heads · v_dim)
+        return self.to_output(joined if gate is None else joined * gate)
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
         batch, length, size = joined.shape
         return joined.view(batch, length, heads, size // heads).transpose(1, 2)  # (batch, heads, length, size)
 
-    def _rotated(self, heads: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
+    def _rotated(
+        self, heads: torch.Tensor, start: int | torch.Tensor, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Heads rotated from their first positions on, a number or (batch,), or to the positions of their tokens."""
         if self.positions is None:
             return heads
+        if positions is not None:
+            return self.positions.rotate(heads, positions)
         if not isinstance(start, torch.Tensor):
             return self.positions.rotate_from(heads, start)
         start = start.to(heads.device)

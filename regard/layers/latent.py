@@ -229,7 +229,7 @@ class LatentAttention(AttentionLayer):
         dtype = self.to_v.weight.dtype if dtype is None else of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
         size = dtype.itemsize
         heads, latent, rope, key, value = self.heads, self.latent_dim, self.rope_dim, self.head_dim, self.value_dim
-        reached = len(self.pattern.keys(held - q_len, held - 1, held)) if q_len else 0
+        reached = len(self.pattern.key_range(held - q_len, held - 1, held)) if q_len else 0
         pairs, rows = batch * heads * q_len * reached, batch * heads * q_len
         matrices = heads * latent * (key + value)
         wide, narrow = 2 * latent + rope, key + rope + value  # numbers of a key and a value in either form

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, shown, whole, yes_or_no
+from regard.arguments import a_string, count_of, real, shown, whole, yes_or_no
 from regard.bias import Bias
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
@@ -25,6 +25,7 @@ from regard.positions import Rotary, as_rotary
 from regard.reprs import brief
 
 MOST_LISTED = 1_024  # heads whose divisors a message lists
+EPSILON = 1e-6  # of the norms of queries and keys
 
 
 @brief
@@ -66,6 +67,26 @@ class ProjectedContext:
         return ProjectedContext(self.keys.index_select(0, index), self.values.index_select(0, index), gate)
 
 
+class Difference(nn.Module):
+    """`norm(head_1 - λ · head_2) · (1 - first)` for outputs (batch, 2 · heads, length, v_dim), all first ones first.
+
+    Source: Differential Transformer, Ye et al. 2024, equations 1 to 3.
+    """
+
+    def __init__(self, head_dim: int, value_dim: int, first: float) -> None:
+        super().__init__()
+        self.first = real("differential", first)
+        if not 0 < self.first < 1:
+            raise ArgumentError(f"differential is {self.first}; it is the first λ, a number between 0 and 1")
+        self.vectors = nn.Parameter(0.1 * torch.randn(4, head_dim))  # λ_q1, λ_k1, λ_q2, λ_k2
+        self.norm = nn.RMSNorm(value_dim, 1e-5)
+
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        one, other = (self.vectors[0::2] * self.vectors[1::2]).sum(-1).exp()
+        first, second = heads.chunk(2, 1)
+        return self.norm(first - (one - other + self.first) * second) * (1 - self.first)
+
+
 class MultiHeadAttention(AttentionLayer):
     """Multi-head self- and cross-attention: `concat(head_1 … head_h) Wo`.
 
@@ -82,15 +103,27 @@ class MultiHeadAttention(AttentionLayer):
             belong to the layer.
         positions: a Rotary that rotates q and k, "rotary", or None.
         sinks: whether each head learns the logit of a sink, as the parameter `sinks`, which begins with zeros.
+        qk_norm: whether each head's queries and keys have an RMS norm, before positions rotate them.
+        output_gate: whether each number of the heads' outputs is multiplied by `sigmoid(W x)`, before `to_output`.
+        value_residual: whether a call takes the values of an earlier layer, `first_values`, and adds them to its own:
+            `v = mix_0 · v + mix_1 · first_values`, with the learned `value_mix`, which begins with (1/2, 1/2).
+        differential: each head subtracts the output of a second one with queries and keys of its own:
+            `norm(head_1 - λ · head_2) · (1 - differential)`, with the learned
+            `λ = exp(λ_q1 · λ_k1) - exp(λ_q2 · λ_k2) + differential`; the paper's layers have 0.2 to 0.8. Values have
+            2 · head_dim numbers by default. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads
+            heads: all first ones, then all second ones.
         dropout: share of the weights dropped in training; none in eval mode.
         softcap, scale, backend, strict: as for `attention`.
-        projection_bias: whether the four projections have biases.
+        projection_bias: whether the projections have biases.
 
     Raises:
         ArgumentError: sizes that do not divide, or positions that are not Rotary.
         UnsupportedError: sinks with a mechanism that has none.
 
-    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023.
+    Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023; norms:
+    Query-Key Normalization for Transformers, Henry et al. 2020; gates: Gated Attention for Large Language Models, Qiu
+    et al. 2025, section 2.2; value residual: Value Residual Learning, Zhou et al. 2024; differences: Differential
+    Transformer, Ye et al. 2024, section 2.1.
 
     >>> layer = MultiHeadAttention(dim=32, heads=4, kv_heads=2, pattern="causal", positions=Rotary())
     >>> layer(torch.zeros(2, 5, 32)).shape
@@ -111,6 +144,10 @@ class MultiHeadAttention(AttentionLayer):
         mechanism: Mechanism | str | None = None,
         positions: Rotary | str | None = None,
         sinks: bool = False,
+        qk_norm: bool = False,
+        output_gate: bool = False,
+        value_residual: bool = False,
+        differential: float | None = None,
         dropout: float = 0.0,
         softcap: float | None = None,
         scale: float | None = None,
@@ -121,25 +158,35 @@ class MultiHeadAttention(AttentionLayer):
         super().__init__()
         sizes = _sizes(dim, heads, kv_heads, head_dim, context_dim)
         self.dim, self.heads, self.kv_heads, self.head_dim, self.context_dim = sizes
-        self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
+        self.parts = 1 if differential is None else 2  # heads that are computed for each head
+        self.value_dim = self.parts * self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
+        self.difference = None if differential is None else Difference(self.head_dim, self.value_dim, differential)
         self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict)
         self.positions = as_rotary(positions)
         if self.positions is not None:
             self.positions.check(self.head_dim)
         projection_bias = yes_or_no("projection_bias", projection_bias)
-        self.mechanism = LayerMechanism(checked_mechanism(mechanism), *sizes[1:])
+        compared = self.parts * self.heads, self.parts * self.kv_heads
+        self.mechanism = LayerMechanism(checked_mechanism(mechanism), *compared, *sizes[3:])
         if yes_or_no("sinks", sinks) and "sink" not in self.mechanism.declared.options:
             raise UnsupportedError(
                 f"{self.mechanism.declared} has no sinks, since its weights are no softmax over the keys; leave out "
                 f"sinks=True, or use softmax"
             )
-        self.sinks = nn.Parameter(torch.zeros(self.heads)) if sinks else None
+        self.sinks = nn.Parameter(torch.zeros(compared[0])) if sinks else None
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
-        self.to_q = Projection(self.dim, self.heads * self.head_dim, bias=projection_bias)
-        keys = None if shares else Projection(self.context_dim, self.kv_heads * key_dim, bias=projection_bias)
+        self.to_q = Projection(self.dim, compared[0] * self.head_dim, bias=projection_bias)
+        keys = None if shares else Projection(self.context_dim, compared[1] * key_dim, bias=projection_bias)
         self.to_k = keys  # None if the mechanism uses the queries as keys
         self.to_v = Projection(self.context_dim, self.kv_heads * self.value_dim, bias=projection_bias)
         self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=projection_bias)
+        normed, gated = yes_or_no("qk_norm", qk_norm), yes_or_no("output_gate", output_gate)
+        self.q_norm = nn.RMSNorm(self.head_dim, EPSILON) if normed else None
+        self.k_norm = nn.RMSNorm(key_dim, EPSILON) if normed and not shares else None
+        width = self.heads * self.value_dim
+        self.to_output_gate = Projection(self.dim, width, bias=projection_bias) if gated else None
+        mixed = yes_or_no("value_residual", value_residual)
+        self.value_mix = nn.Parameter(torch.full((2,), 0.5)) if mixed else None
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:
@@ -178,6 +225,8 @@ class MultiHeadAttention(AttentionLayer):
         pattern: Pattern | str | None = None,
         bias: torch.Tensor | Bias | None = None,
         q_start: int | torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        first_values: torch.Tensor | None = None,
         cache: Cache | RecurrentState | None = None,
     ) -> torch.Tensor:
         """Self-attention of x, or cross-attention from x to a context.
@@ -189,6 +238,10 @@ class MultiHeadAttention(AttentionLayer):
             bias: added to the scores, broadcastable to (batch, heads, length, keys).
             q_start: position of x's first query, an int or int64 (batch,), where key j has position j; by default the
                 length of the cache, or 0.
+            positions: for self-attention, the positions to which Rotary rotates the queries and keys of x, int64
+                (length,) or (batch, length), or with axes (batch, length, axes); by default they count from q_start.
+                Patterns and biases compare places in the sequence, whatever these positions are.
+            first_values: for a layer with value_residual, the values of the first layer, `layers[0].values(x)`.
             cache: x's keys and values are appended to it, and x attends to all its entries. It belongs to this layer
                 from then on. After an exception it is as before, unless x is counted in its `length`.
 
@@ -207,23 +260,41 @@ class MultiHeadAttention(AttentionLayer):
             )
         self._check(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
-        q = self._split(self.to_q(x), self.heads)  # (batch, heads, length, head_dim)
+        q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
+        q = q if self.q_norm is None else self.q_norm(q)
         if context is None:
             first_key = cache.length if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
-            q, gate = self.mechanism.queries(self._rotated(q, q_start)), self.mechanism.gate(x)
-            k, v = self._keys_of_self(x, first_key, q)
+            self._check_positions(positions)
+            q, gate = self.mechanism.queries(self._rotated(q, q_start, positions)), self.mechanism.gate(x)
+            k, v = self._keys_of_self(x, q, first_key, positions, first_values)
             if cache is not None:
                 self._refuse_with_cache(combined, q_start, cache.length)
-                return self._continued(cache, q, k, v, combined, bias, gate)
+                return self._continued(cache, x, q, k, v, combined, bias, gate)
         else:
+            self._refuse_for_context(positions, first_values)
             if q_start is None:
                 self._refuse_unrelated(combined)
             else:
                 q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
-        return self._join(self._attend(q, k, v, combined, bias, q_start, gate))
+        return self._output(self._attend(q, k, v, combined, bias, q_start, gate), x)
+
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        """The values of x (batch, length, dim), as `first_values` of later layers: (batch, kv_heads, length, v_dim)."""
+        self._check_vectors("x", x, self.context_dim)
+        return self._split(self.to_v(x), self.kv_heads)
+
+    def _output(self, heads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The output (batch, length, dim) of the outputs of heads."""
+        heads = heads if self.difference is None else self.difference(heads)
+        return self._join(heads, None if self.to_output_gate is None else torch.sigmoid(self.to_output_gate(x)))
+
+    def _values(self, vectors: torch.Tensor, first_values: torch.Tensor | None = None) -> torch.Tensor:
+        """Values (batch, kv_heads, length, v_dim), with those of the first layer added, for each of the parts."""
+        v = self._mixed(self._split(self.to_v(vectors), self.kv_heads), first_values)
+        return v if self.parts == 1 else torch.cat([v, v], 1)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The projected keys and values of a context (batch, context_length, context_dim), for repeated use."""
@@ -238,9 +309,9 @@ class MultiHeadAttention(AttentionLayer):
                 f"{self.mechanism.declared}: its memory is written by the positions that read it, so it cannot attend "
                 f"to a context; use softmax or a linear mechanism"
             )
-        keys = self._rotated(self._split(self.to_k(context), self.kv_heads), 0)
-        values = self._split(self.to_v(context), self.kv_heads)
-        return ProjectedContext(self.mechanism.keys(keys), values, gate)
+        keys = self._split(self.to_k(context), self.parts * self.kv_heads)
+        keys = self._rotated(keys if self.k_norm is None else self.k_norm(keys), 0)
+        return ProjectedContext(self.mechanism.keys(keys), self._values(context), gate)
 
     def new_cache(
         self,
@@ -281,17 +352,19 @@ class MultiHeadAttention(AttentionLayer):
                 raise ArgumentError(
                     "a state has a fixed size and the dtype of the weights; leave out capacity and dtype"
                 )
-            sizes = batch, self.kv_heads, self.head_dim, self.value_dim
+            sizes = batch, self.parts * self.kv_heads, self.head_dim, self.value_dim
             dtype = torch.promote_types(weight.dtype, torch.float32)
             return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device, shared=shared)
         if (reason := self.mechanism.reason_against_caches) is not None:
             raise UnsupportedError(f"{declared}: {reason}")
         options = self._cache_options(kind, capacity, dtype, shared)
-        return new_cache(kind, batch, self.kv_heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
+        heads = self.parts * self.kv_heads
+        return new_cache(kind, batch, heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
 
     def _continued(
         self,
         cache: Cache | RecurrentState,
+        x: torch.Tensor,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -308,20 +381,52 @@ class MultiHeadAttention(AttentionLayer):
                 heads = cache.attend(q, k, v, pattern=pattern, **options)
             else:
                 heads = self._attend(q, *cache.append(k, v), pattern, bias, start, gate)
-            output = self._join(heads)
+            output = self._output(heads, x)
             cache.belong_to(self)
         return output
 
-    def _keys_of_self(self, x: torch.Tensor, first: int, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _keys_of_self(
+        self,
+        x: torch.Tensor,
+        q: torch.Tensor,
+        first: int,
+        positions: torch.Tensor | None,
+        first_values: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if self.context_dim != self.dim:
             raise ShapeError(
                 f"this layer's contexts have size {self.context_dim} and x has {self.dim}, so it needs a context"
             )
-        v = self._split(self.to_v(x), self.kv_heads)
+        v = self._values(x, first_values)
         if self.to_k is None:
             return q, v
-        k = self._rotated(self._split(self.to_k(x), self.kv_heads), first)
+        k = self._split(self.to_k(x), self.parts * self.kv_heads)
+        k = self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions)
         return self.mechanism.keys(k), v
+
+    def _mixed(self, v: torch.Tensor, first_values: torch.Tensor | None) -> torch.Tensor:
+        """Values with those of the first layer added."""
+        if (self.value_mix is None) != (first_values is None):
+            missing = "this layer has value_residual, so it needs first_values=layers[0].values(x)"
+            raise ArgumentError(
+                missing if first_values is None else "first_values are for layers made with value_residual=True"
+            )
+        if self.value_mix is None or first_values is None:
+            return v
+        if first_values.shape != v.shape:
+            raise ShapeError(f"first_values have shape {tuple(first_values.shape)}, and the values {tuple(v.shape)}")
+        return self.value_mix[0] * v + self.value_mix[1] * first_values
+
+    def _check_positions(self, positions: torch.Tensor | None) -> None:
+        if positions is not None and self.positions is None:
+            raise ArgumentError("positions= are for Rotary, and this layer has none; make it with positions='rotary'")
+
+    def _refuse_for_context(self, positions: torch.Tensor | None, first_values: torch.Tensor | None) -> None:
+        if positions is not None or first_values is not None or self.value_mix is not None:
+            raise UnsupportedError(
+                "positions=, first_values= and value_residual are for self-attention: the keys and values of a context "
+                "are not at the places of x"
+            )
 
     def _check(
         self, x: torch.Tensor, context: torch.Tensor | ProjectedContext | None, cache: Cache | RecurrentState | None
@@ -360,7 +465,10 @@ class MultiHeadAttention(AttentionLayer):
         heads = f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
         heads += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
         rest = "" if self.positions is None else f", positions={self.positions}"
-        rest += "" if self.sinks is None else ", sinks=True"
+        rest += "" if self.difference is None else f", differential={self.difference.first}"
+        given = {"sinks": self.sinks, "qk_norm": self.q_norm, "output_gate": self.to_output_gate,
+                 "value_residual": self.value_mix}  # fmt: skip
+        rest += "".join(f", {name}=True" for name, one in given.items() if one is not None)
         return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"
 
 

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from regard.patterns.algebra import Both, Either, Full, Not, both, canonical, either, negate
 from regard.patterns.bands import Causal, CausalWindow, Diagonals, KeySpan, Prefix, SlidingWindow, from_band
 from regard.patterns.base import Pattern
+from regard.patterns.chosen import ChosenBlocks, ChosenKeys
 from regard.patterns.counts import counted
 from regard.patterns.documents import SameDocument
 from regard.patterns.drawing import draw
 from regard.patterns.explicit import Explicit, KeyMask, Where
 from regard.patterns.fixed import Fixed, SameBlock, Summary
 from regard.patterns.grid import Grid
+from regard.patterns.neighbourhood import Neighbourhood
 from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
@@ -40,9 +42,12 @@ __all__ = [
     "Strided",
     "Fixed",
     "Prefix",
+    "Neighbourhood",
     "SameDocument",
     "KeySpan",
     "KeyMask",
+    "ChosenBlocks",
+    "ChosenKeys",
     "PerHead",
     "Explicit",
     "Where",

@@ -8,7 +8,7 @@ from functools import reduce
 
 import torch
 
-from regard.patterns.band import Band, Reach
+from regard.patterns.band import EVERY_PAIR, Band, Reach
 from regard.patterns.base import AnyOf, Compound, Pattern
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, outside, union
@@ -101,8 +101,8 @@ class Both(Many, enrol=False):
         bands = [part.band() for part in self.parts]
         return reduce(lambda one, other: None if one is None or other is None else one & other, bands)
 
-    def keys(self, first: int, last: int, k_len: int) -> range:
-        ranges = [part.keys(first, last, k_len) for part in self.parts]
+    def key_range(self, first: int, last: int, k_len: int) -> range:
+        ranges = [part.key_range(first, last, k_len) for part in self.parts]
         low = max(keys.start for keys in ranges)
         return range(low, max(low, min(keys.stop for keys in ranges)))
 
@@ -113,6 +113,18 @@ class Both(Many, enrol=False):
     def kept_keys(self) -> tuple[int, int] | None:
         return min((kept for part in self.parts if (kept := part.kept_keys()) is not None), key=sum, default=None)
 
+    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
+        band, rest = self._band_and_rest
+        if len(rest) > 1:
+            return 0
+        return (rest[0] if rest else Full()).least_pairs(first, q_len, k_len, within & band)
+
+    @property
+    def _band_and_rest(self) -> tuple[Band, list[Pattern]]:
+        """The band of the parts that are bands, and the other parts."""
+        bands = [band for part in self.parts if (band := part.band()) is not None]
+        return reduce(Band.__and__, bands, EVERY_PAIR), [part for part in self.parts if part.band() is None]
+
     def reach(self, layers: int = 1) -> Reach:
         return reduce(Reach.nearer, (part.reach(layers) for part in self.parts))
 
@@ -121,6 +133,9 @@ class Both(Many, enrol=False):
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
         """Parts that are the same for every query only remove keys, so they are not evaluated by pairs."""
+        band, rest = self._band_and_rest
+        if len(rest) == 1 and (visible := rest[0].visible_within(band, grid)) is not None:
+            return visible
         free = [part for part in self.parts if part.query_free]
         bound = [part for part in self.parts if not part.query_free]
         if self.band() is not None or not free or not bound or not len(grid.rows):

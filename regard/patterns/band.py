@@ -54,10 +54,10 @@ class Band:
             stop=_tighter(min, self.stop, other.stop),
         )
 
-    def keys(self, first: int, last: int, k_len: int) -> range:
+    def key_range(self, first: int, last: int, k_len: int) -> range:
         """Keys that at least one of the queries at positions first..last may look at.
 
-        >>> Band(left=2, right=0).keys(5, 6, k_len=100)
+        >>> Band(left=2, right=0).key_range(5, 6, k_len=100)
         range(3, 7)
         """
         start, stop = self._cut(k_len)
@@ -80,7 +80,7 @@ class Band:
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys allowed for all queries at positions first..last, and those allowed for at least one of them."""
-        some = self.keys(first, last, k_len)
+        some = self.key_range(first, last, k_len)
         low = some.start if self.left is None else max(some.start, last - self.left)
         high = some.stop if self.right is None else min(some.stop, first + self.right + 1)
         return Segments(union([range(low, high)]), union([some]))
@@ -143,6 +143,9 @@ class Band:
         """The span within 0 .. k_len, with start <= stop."""
         start = 0 if self.start is None else min(max(0, self.start), k_len)
         return start, k_len if self.stop is None else max(start, min(k_len, self.stop))
+
+
+EVERY_PAIR = Band()
 
 
 def _tighter(choose, one: int | None, other: int | None) -> int | None:

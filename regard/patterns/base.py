@@ -15,7 +15,7 @@ import torch
 from regard.arguments import whole
 from regard.errors import ArgumentError
 from regard.patterns.arguments import check_sizes, start_of, starts_of
-from regard.patterns.band import Band, Reach
+from regard.patterns.band import EVERY_PAIR, Band, Reach
 from regard.patterns.grid import Grid, common_shape, four_axes, grids_of_rows, marked, side_by_side, visible_in_band
 from regard.patterns.ranges import Ranges, Segments, covers, everything, hull
 from regard.patterns.registry import Declared, Registry
@@ -135,10 +135,12 @@ class Pattern(Declared, enrol=False):
         """The patterns that it joins by `|`; the pattern itself if it joins none."""
         return (self,)
 
-    def keys(self, first: int, last: int, k_len: int) -> range:
+    def key_range(self, first: int, last: int, k_len: int) -> range:
         """A range that holds every key of the queries at positions first..last; it may hold more."""
         simpler = self._simpler
-        return hull(self.segments(first, last, k_len).some) if simpler is None else simpler.keys(first, last, k_len)
+        return (
+            hull(self.segments(first, last, k_len).some) if simpler is None else simpler.key_range(first, last, k_len)
+        )
 
     def sees_all(self, first: int, last: int, keys: range) -> bool:
         """Whether it is certain, without evaluating, that all these queries may look at all of `keys`."""
@@ -180,7 +182,7 @@ class Pattern(Declared, enrol=False):
     def evaluate(self, grid: Grid) -> torch.Tensor:
         """`allows` on the rows and columns of a grid: (rows, keys) or (batch or 1, heads or 1, rows, keys)."""
         allowed = self._truth(grid.q_pos, grid.k_pos)
-        shape = common_shape(allowed.shape, (len(grid.rows), len(grid.keys)))
+        shape = common_shape(allowed.shape, grid.shape)
         return allowed.expand(shape)
 
     @property
@@ -207,6 +209,27 @@ class Pattern(Declared, enrol=False):
     def of_queries(self, rows: range, k_len: int) -> Pattern:
         """The pattern for a call of these rows and the first `k_len` keys alone, where it holds rows of a call."""
         return self.mapped(lambda part: part.of_queries(rows, k_len)) if self.of_one_call else self
+
+    def placed(self, first: int | None, heads: int) -> Pattern:
+        """Where it is for the rows of one call: the pattern for the call of so many query heads whose first query has
+        this position, None where batch rows differ."""
+        return self.mapped(lambda part: part.placed(first, heads)) if self.of_one_call and self.made_of() else self
+
+    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
+        """Pairs of one head within a band that are certain to be allowed, as far as they are counted in a short time.
+
+        Args:
+            first: the position of the first query.
+            q_len: the number of queries.
+            k_len: the number of keys.
+            within: pairs outside of this band are not counted.
+        """
+        band = self.band()
+        return 0 if band is None else (band & within).count(first, q_len, k_len)
+
+    def lists(self) -> Any:
+        """The lists of a pattern that lists blocks of keys for each block of rows, as `chosen.Lists`; else None."""
+        return None
 
     def moved(self, origins: Origins) -> Pattern | None:
         """The pattern that allows the pair (i, j) where this one allows (i - origin, j - origin).
@@ -341,12 +364,18 @@ class Pattern(Declared, enrol=False):
             return four_axes(self.evaluate(grid.block(grid.rows[:1], grid.keys)))[:, :, 0]
         if self.structured and self.varies_by_row and not grid.per_batch:
             return side_by_side([self.for_row(row).visible_keys(grid) for row in range(self.batch_rows)], grid, dim=0)
+        if self.structured and self.varies_by_head and self.heads and not grid.per_batch:
+            return side_by_side([self.for_head(head).visible_keys(grid) for head in range(self.heads)], grid, dim=1)
         if self.structured and not (self.varies_by_head or grid.per_batch):
             return marked(self.machinery.seen_keys(self, grid), grid)
         visible = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
         for block in grids_of_rows(grid):
             visible = visible | four_axes(self.evaluate(block)).any(-2)  # (batch or 1, heads or 1, keys)
         return visible
+
+    def visible_within(self, band: Band, grid: Grid) -> torch.Tensor | None:
+        """`visible_keys` of the pattern joined with a band by `&`, where that needs no evaluation; else None."""
+        return None
 
     def dense(self, q_len: int, k_len: int, *, q_start: int | torch.Tensor | None = None) -> torch.Tensor:
         """Every pair as booleans, True = may look.
@@ -493,6 +522,10 @@ class Compound(Pattern, enrol=False):
         return levels
 
     @property
+    def heads(self) -> int | None:
+        return next((part.heads for part in self.made_of() if part.heads), None)
+
+    @property
     def documents(self) -> tuple[torch.Tensor, ...]:
         return tuple(ids for part in self.made_of() for ids in part.documents)
 
@@ -534,13 +567,16 @@ class Compound(Pattern, enrol=False):
 class AnyOf(Compound, enrol=False):
     """A pattern in which a query may look at a key if any part allows it, for its head."""
 
-    def keys(self, first: int, last: int, k_len: int) -> range:
-        ranges = [keys for part in self.made_of() if (keys := part.keys(first, last, k_len))]
+    def key_range(self, first: int, last: int, k_len: int) -> range:
+        ranges = [keys for part in self.made_of() if (keys := part.key_range(first, last, k_len))]
         return range(min(keys.start for keys in ranges), max(keys.stop for keys in ranges)) if ranges else range(0)
 
     def reach(self, layers: int = 1) -> Reach:
         """The parts of one layer feed all of the next, so the farthest one decides."""
         return reduce(Reach.farther, (part.reach() for part in self.made_of())).stacked(whole("layers", layers, 1))
+
+    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
+        return max(part.least_pairs(first, q_len, k_len, within) for part in self.made_of())
 
     def kept_keys(self) -> tuple[int, int] | None:
         kept = [part.kept_keys() for part in self.made_of()]

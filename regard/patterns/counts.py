@@ -10,7 +10,6 @@ from itertools import pairwise
 from regard.patterns.algebra import NOTHING, Full, Many, Not, both, negate
 from regard.patterns.base import MOST_LOOKS, Pattern
 from regard.patterns.grid import CHUNK, Grid
-from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import size
 from regard.patterns.row_blocks import ROWS, EvaluatedBlocks, RowBlock, in_row_blocks
 from regard.patterns.strided import Lattice
@@ -125,8 +124,8 @@ def counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int =
 
 def _counted(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: int) -> int | None:
     if pattern.varies_by_head:
-        assert isinstance(pattern, PerHead)
-        heads = [counted(part.for_head(h), q_len, k_len, q_start, looks) for h, part in enumerate(pattern.parts)]
+        assert pattern.heads is not None
+        heads = [counted(pattern.for_head(h), q_len, k_len, q_start, looks) for h in range(pattern.heads)]
         return None if None in heads else sum(one for one in heads if one is not None)
     try:
         return _count(pattern, Grid.whole(q_len, k_len, q_start), Looks(looks))

@@ -154,7 +154,7 @@ class Summary(Pattern):
         keys = _last_keys(self.stride, self.last, k_len)
         return Segments(keys, keys)
 
-    def keys(self, first: int, last: int, k_len: int) -> range:
+    def key_range(self, first: int, last: int, k_len: int) -> range:
         start = self.stride - self.last
         ends = k_len // self.stride * self.stride  # of the last whole block
         stop = k_len if k_len > ends + start else ends

@@ -82,6 +82,11 @@ class Grid:
         return replace(self, rows=rows, keys=keys)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """The number of its rows and of its columns, which may be symbols of a traced graph."""
+        return self.rows.stop - self.rows.start, self.keys.stop - self.keys.start
+
+    @property
     def per_batch(self) -> bool:
         """Whether each batch row has a first position of its own."""
         return isinstance(self.q_start, torch.Tensor)
@@ -121,7 +126,7 @@ def visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
     """The visible keys of a band, in the form of `marked`."""
     assert isinstance(grid.q_start, int)
     first, last = grid.q_start + grid.rows.start, grid.q_start + grid.rows.stop - 1
-    return marked(union([band.keys(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
+    return marked(union([band.key_range(first, last, grid.k_len)]) if len(grid.rows) else (), grid)
 
 
 def marked(visible: Ranges, grid: Grid) -> torch.Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
@@ -97,6 +98,9 @@ class QuerySet(Pattern):
 
 def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
     """Which positions lie in the ranges: those with an odd number of edges at or before them."""
+    if torch.compiler.is_exporting():  # not every runtime knows bucketize
+        inside = [(at >= run.start) & (at < run.stop) for run in runs]
+        return reduce(torch.logical_or, inside) if inside else at < at
     edges = torch.tensor([edge for run in runs for edge in (run.start, run.stop)], dtype=torch.int64, device=at.device)
     return torch.bucketize(at.contiguous(), edges, right=True) % 2 == 1
 

@@ -8,7 +8,7 @@ from functools import lru_cache, reduce
 import torch
 
 from regard.arguments import whole, yes_or_no
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
@@ -95,6 +95,11 @@ class RandomBlocks(Pattern):
         return blocks
 
     def _allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor, k_len: int) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            raise UnsupportedError(
+                f"{self} is drawn by a hash in whole numbers that other runtimes do not compute; export with "
+                f"Explicit({self}.dense(q_len, k_len)), or with another pattern"
+            )
         own, key_block = q_pos // self.block, k_pos // self.block
         blocks = self._blocks(k_len)
         choices = own + 1 if self.past else torch.full_like(own, blocks)

@@ -96,7 +96,7 @@ class Declared(Described):
 
     def __init_subclass__(cls, *, enrol: bool = True, also: tuple[str, ...] = (), **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        cls.text_name = text_name(cls)
+        cls.text_name = cls.__dict__.get("text_name", text_name(cls))
         if enrol:
             cls.registry.enrol(cls, also)
 

@@ -203,7 +203,11 @@ class TopLevel(Commands):
             "generate", "Continue prompts with a language model, in the order temperature, top-k, top-p, min-p."
         ),
         "classify": ("generate", "Label texts, one line of output for each line of input."),
-        "evaluate": ("evaluate", "Evaluate a translator (BLEU, chrF, exact match) or a language model (perplexity)."),
+        "evaluate": (
+            "evaluate",
+            "Evaluate a translator (BLEU, chrF, exact match), a language model (perplexity), a classifier (accuracy).",
+        ),
+        "score": ("evaluate", "Print how probable a model finds given translations or lines: by line, id and word."),
         "average": ("train", "Average the last checkpoints of a training run, which often improves the model."),
         "compare": (
             "train",
@@ -225,6 +229,7 @@ class TopLevel(Commands):
             "view",
             "Explore the attention of a trained model, and what each word that it wrote depends on, in a local page.",
         ),
+        "export": ("export", "Write a trained model as an ONNX file, which other runtimes run."),
         "lesson": ("lesson", "Check claims of articles about attention by computing them, with numbers and a figure."),
         "lenses": (
             "evaluate",

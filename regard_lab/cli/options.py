@@ -28,6 +28,16 @@ Normalisation = Annotated[
     str, Option(metavar="none|average|gnmt", help="Length normalisation of the hypotheses in beam search.")
 ]
 Alpha = Annotated[float, Option(help="The exponent of gnmt normalisation.")]
+MinLength = Annotated[int, Option(metavar="N", min=0, help="Fewest sub-words of a text.")]
+MaxLength = Annotated[
+    int | None, Option(metavar="N", min=1, help="Most sub-words of a text. [default: twice those of the source and 16]")
+]
+NoRepeat = Annotated[
+    int | None, Option(metavar="N", min=1, help="No run of N sub-words occurs twice in a text. [default: it may]")
+]
+Penalty = Annotated[
+    float, Option(metavar="X", min=1, help="Factor of the log-probability of a sub-word that the text has already.")
+]
 Cache = Annotated[
     str | None,
     Option(

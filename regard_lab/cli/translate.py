@@ -32,7 +32,11 @@ from regard_lab.cli.options import (
     Cache,
     CacheDtype,
     Json,
+    MaxLength,
+    MinLength,
+    NoRepeat,
     Normalisation,
+    Penalty,
     Run,
     check_search,
     default,
@@ -83,11 +87,24 @@ def translate(
         list[str] | None,
         Argument(metavar="SENTENCE", help="Sentences; without them, lines of standard input.", show_default=False),
     ] = None,
-    beam: Beam = default(Translator.translate, "beam"),
-    normalisation: Normalisation = default(Translator.translate, "normalisation"),
-    alpha: Alpha = default(Translator.translate, "alpha"),
-    cache_kind: Cache = default(Translator.translate, "cache"),
-    cache_dtype: CacheDtype = default(Translator.translate, "cache_dtype"),
+    beam: Beam = default(Translator.n_best, "beam"),
+    count: Annotated[
+        int, Option(metavar="N", min=1, help="Translations of each line, at most --beam, with scores.")
+    ] = default(Translator.n_best, "count"),
+    normalisation: Normalisation = default(Translator.n_best, "normalisation"),
+    alpha: Alpha = default(Translator.n_best, "alpha"),
+    min_length: MinLength = default(Translator.n_best, "min_length"),
+    max_length: MaxLength = default(Translator.n_best, "max_length"),
+    no_repeat: NoRepeat = default(Translator.n_best, "no_repeat"),
+    repetition_penalty: Penalty = default(Translator.n_best, "repetition_penalty"),
+    prefix: Annotated[
+        str, Option(metavar="WORDS", help="Words that each translation begins with.", show_default=False)
+    ] = default(Translator.n_best, "prefix"),
+    align: Annotated[
+        bool, Option("--align", help="Also print the pairs i-j of words that cross-attention links, from 0.")
+    ] = False,
+    cache_kind: Cache = default(Translator.n_best, "cache"),
+    cache_dtype: CacheDtype = default(Translator.n_best, "cache_dtype"),
     picture: Annotated[
         Path | None,
         Option(metavar="FILE", help="Draw the attention of one sentence, or what --why shows: PNG, SVG or PDF."),
@@ -117,10 +134,12 @@ def translate(
     """Translate in the order of the lines, printing each translation as soon as its batch is done."""
     check_search(normalisation, beam)
     sentences = sentences or []
-    search: dict[str, Any] = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
-    search |= {"cache": cache_kind, "cache_dtype": cache_dtype}
+    search: dict[str, Any] = {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
+    search |= {"cache": cache_kind, "cache_dtype": cache_dtype, "min_length": min_length, "max_length": max_length}
+    search |= {"no_repeat": no_repeat, "repetition_penalty": repetition_penalty, "prefix": prefix}
+    _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
     if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
-        _translate_file(run, source, result, search, as_json)
+        _translate_file(run, source, result, search, as_json, align)
         return
     asked = asked_why(why, instead, lens, place, sentences)
     if picture is not None:
@@ -131,37 +150,55 @@ def translate(
             )
     _check_map(drawn, layer, head, as_json)
     translator = Translator.load(run)
-    if drawn is not None or (picture is not None and asked is None):
+    if align or drawn is not None or (picture is not None and asked is None):
         check_attends(translator.model)  # before any work
     note(remark_on_training(run))
     note(remark_on_arguments(run, sentences))
-    unknown, lengths, ends = UnknownWords(translator.words, "translation"), Lengths(run), Ends()
+    unknown, lengths, ends, done = UnknownWords(translator.words, "translation"), Lengths(run), Ends(), 0
     for chunk in read_texts(sentences, "sentence", LINES_AT_ONCE):
         for line in chunk:
             note(lengths.remark(line))
-        translations = translator.translate(chunk, **search)
-        ends.add(translations)
-        for translation in translations:
+        found = translator.n_best(chunk, **search)
+        ends.add(best[0] for best in found)
+        for number, best in enumerate(found, done):
+            translation = best[0]
             note(unknown.remark(translation.source))
             explained = None if asked is None else asked.relevance(translator, translation)
             if as_json:
                 more = {} if explained is None else {"why": explained.to_dict()}
-                out_json(json.dumps({**_record(translation), **more}, ensure_ascii=False))
+                out_json(json.dumps({**_record(translator, best, align, count), **more}, ensure_ascii=False))
             else:
-                out_data(tidy_target(translation.text))
+                for one in best:
+                    out_data(_line(translator, one, align, number if count > 1 else None))
                 if drawn is not None:
                     out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
                 if explained is not None:
                     show_relevance(explained)
             if picture is not None:
                 _draw(translator, translation, explained, picture)
+        done += len(found)
         if is_typed(sentences):
             note(ends.remark())
             ends = Ends()
     note(ends.remark())
 
 
-def _translate_file(run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool) -> None:
+def _check_count(count: int, beam: int, **others: object) -> None:
+    """Raise an ArgumentError where several translations cannot be searched, or shown as was asked."""
+    if count > beam:
+        raise ArgumentError(
+            f"--count is {count} and --beam {beam}; a beam keeps as many as its size: give --beam {count}"
+        )
+    if count > 1 and (given := [f"--{name}" for name, value in others.items() if value is not None]):
+        way = "add --json, which writes all on one line" if given == ["--out"] else "leave one of them out"
+        raise ArgumentError(
+            f"--count {count} gives several translations of a sentence, and {given[0]} takes one; {way}"
+        )
+
+
+def _translate_file(
+    run: Path, source: Path | None, result: Path | None, search: dict[str, Any], as_json: bool, align: bool
+) -> None:
     """This process's share of the lines of a file."""
     assert source is not None
     assert result is not None
@@ -174,18 +211,40 @@ def _translate_file(run: Path, source: Path | None, result: Path | None, search:
         for line in lines:
             note(lengths.remark(line))
             note(unknown.remark(line))
-        translations = load(run).translate(list(lines), **search)
-        ends.add(translations)
+        translator = load(run)
+        found = translator.n_best(list(lines), **search)
+        ends.add(best[0] for best in found)
         if as_json:
-            return [json.dumps(_record(one), ensure_ascii=False) for one in translations]
-        return [one_line(tidy_target(one.text)) for one in translations]
+            count = search["count"]
+            return [json.dumps(_record(translator, best, align, count), ensure_ascii=False) for best in found]
+        return [one_line(_line(translator, best[0], align, None)) for best in found]
 
-    write_lines(run, source, result, compute, {"command": "translate", "json": as_json, **search})
+    write_lines(run, source, result, compute, {"command": "translate", "json": as_json, "align": align, **search})
     note(ends.remark())
 
 
-def _record(translation: Translation) -> dict[str, Any]:
-    return {**asdict(translation), "text": tidy_target(translation.text)}
+def _record(translator: Translator, best: Sequence[Translation], align: bool, count: int) -> dict[str, Any]:
+    """The best translation as JSON values; with `n_best`, where several were asked for, all of them."""
+    records = []
+    for one in best:
+        more: dict[str, Any] = {"words": [word._asdict() for word in one.words]}
+        more |= {"alignment": _alignment(translator, one)} if align else {}
+        records.append({**asdict(one), "text": tidy_target(one.text), **more})
+    shared = ("source", "source_ids", "unknown_words")
+    others = [{name: value for name, value in one.items() if name not in shared} for one in records]
+    return {**records[0], **({"n_best": others} if count > 1 else {})}
+
+
+def _line(translator: Translator, one: Translation, align: bool, number: int | None) -> str:
+    """As Moses and Marian write a translation: `text ||| pairs`, or one of several as `number ||| text ||| score`."""
+    parts = [tidy_target(one.text)]
+    parts += [" ".join(f"{i}-{j}" for i, j in _alignment(translator, one))] if align else []
+    parts = parts if number is None else [str(number), *parts, f"{one.score:.6f}"]
+    return " ||| ".join(parts)
+
+
+def _alignment(translator: Translator, one: Translation) -> list[tuple[int, int]]:
+    return look(translator.model, translator.tokeniser, one.source, one.ids).merged().alignment() if one.ids else []
 
 
 def _draw(translator: Translator, translation: Translation, explained: Relevance | None, picture: Path) -> None:

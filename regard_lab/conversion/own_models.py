@@ -288,7 +288,8 @@ def turned(
     for name, count in groups.items():
         layer, moment = layers[name], moments.get(f"{name}.to_k")
         before = projections_of(copy, name)
-        space = KeySpace(layer.positions if isinstance(layer.positions, Rotary) else None)
+        rotary = layer.positions if isinstance(layer.positions, Rotary) else None
+        space = KeySpace(rotary, normed=layer.q_norm is not None)
         alignment = align(before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer))
         has_matrix = isinstance(_score(layer), General)
         rotated = alignment.applied(before, queries=not has_matrix)

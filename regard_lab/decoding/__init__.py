@@ -4,9 +4,11 @@ The state of a search (caches, hypotheses) is separate from the model, so one mo
 `Translator` and `Generator` join a model with its tokeniser; `evaluate` scores translations.
 """
 
+from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.generator import Generation, Generator, TextStream
 from regard_lab.decoding.lines import SharedWork, share_lines, sharing
 from regard_lab.decoding.sampling import Sampling, filtered_probabilities
+from regard_lab.decoding.scoring import ScoredText, Word
 from regard_lab.decoding.search import (
     NORMALISATIONS,
     Hypothesis,
@@ -33,6 +35,7 @@ __all__ = [
     "NORMALISATIONS",
     "normalised",
     "SpecialIds",
+    "Constraints",
     # sampling
     "Sampling",
     "filtered_probabilities",
@@ -40,6 +43,8 @@ __all__ = [
     "evaluate",
     "Evaluation",
     "perplexity",
+    "ScoredText",
+    "Word",
     "SharedWork",
     "share_lines",
     "sharing",

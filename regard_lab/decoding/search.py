@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from regard.arguments import a_list, count_of, each, of_kind, real, shown, suggest, whole
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import brief
+from regard_lab.decoding.constraints import FREE, Constraints
 from regard_lab.decoding.sampling import Sampling, likeliest, log_total
 from regard_lab.models.state import State, Writer
 from regard_lab.text.vocabularies import BEGIN, END, PAD, UNKNOWN
@@ -25,13 +27,15 @@ NORMALISATIONS = ("none", "average", "gnmt")
 class Hypothesis:
     """The result of a search: ids without BEGIN and END, their log-probability, and the score used for ranking.
 
-    `finished` is True if END or a stop ended the text, and False if the length limit did.
+    `finished` is True if END or a stop ended the text, and False if the length limit did. `gains` are the
+    log-probabilities of the ids, and of END where that ended the text; their sum is the log-probability of the text.
     """
 
     ids: tuple[int, ...]
     log_probability: float
     score: float
     finished: bool
+    gains: tuple[float, ...] = ()
 
 
 def normalised(log_probability: float, length: int, normalisation: str, alpha: float = 0.6) -> float:
@@ -180,7 +184,26 @@ def length_limits(texts: torch.Tensor, most: int | None) -> list[int]:
 # Beam search
 
 WIDEST = 1 << 16  # largest beam
-Going = tuple[tuple[int, ...], float]  # ids and log-probability of an unfinished hypothesis
+
+
+class Going(NamedTuple):
+    """An unfinished hypothesis: its ids, the log-probability of each, and the sum by which it is ranked."""
+
+    ids: tuple[int, ...] = ()
+    gains: tuple[float, ...] = ()
+    total: float = 0.0
+
+
+class Candidate(NamedTuple):
+    """A next id: the place of the hypothesis that it extends, its log-probability, and the sum by which it is ranked.
+
+    The sum is the log-probability of the text, unless a repetition penalty lowers it.
+    """
+
+    place: int
+    id: int
+    gain: float
+    total: float
 
 
 @dataclass
@@ -193,12 +216,12 @@ class _Beam:
     count: int
     normalisation: str
     alpha: float
-    going: list[Going] = field(default_factory=lambda: [((), 0.0)])
+    going: list[Going] = field(default_factory=lambda: [Going()])
     ended: list[Hypothesis] = field(default_factory=list)
 
-    def end(self, ids: tuple[int, ...], log_probability: float, length: int, finished: bool) -> None:
-        score = normalised(log_probability, length, self.normalisation, self.alpha)
-        self.ended.append(Hypothesis(ids, log_probability, score, finished))
+    def end(self, ids: tuple[int, ...], one: Going, finished: bool) -> None:
+        score = normalised(one.total, len(one.ids), self.normalisation, self.alpha)
+        self.ended.append(Hypothesis(ids, math.fsum(one.gains), score, finished, one.gains))
 
     def best(self) -> list[Hypothesis]:
         return sorted(self.ended, key=lambda hypothesis: -hypothesis.score)[: self.count]
@@ -212,37 +235,36 @@ class _Beam:
             return True
         if len(self.ended) < self.count:
             return False
-        likeliest = self.going[0][1]
+        likeliest = self.going[0].total
         bound = max(normalised(likeliest, length, self.normalisation, self.alpha) for length in (1, self.limit))
         return bound <= self.best()[-1].score
 
-    def advance(self, candidates: list[tuple[int, int, float]], special: SpecialIds, over: Over | None) -> list[int]:
+    def advance(self, candidates: list[Candidate], special: SpecialIds, over: Over | None) -> list[int]:
         """Extend the hypotheses by one id.
 
         Args:
-            candidates: (place of a hypothesis, its next id, the new log-probability), the most likely first.
+            candidates: the most likely first.
 
         Returns:
             For each unfinished hypothesis, the place of the hypothesis it extends.
         """
         before, self.going = self.going, []
         places: list[int] = []
-        for rank, (place, identifier, total) in enumerate(candidates):
+        for rank, (place, identifier, gain, total) in enumerate(candidates):
             if total == -torch.inf or len(self.going) == self.beam:
                 break
-            ids = before[place][0]
+            old = before[place]
+            one = Going((*old.ids, identifier), (*old.gains, gain), total)
             if identifier == special.end:
                 if rank < self.beam:
-                    self.end(ids, total, len(ids) + 1, finished=True)
-                continue
-            ids = (*ids, identifier)
-            if over is not None and over(self.number, ids):
+                    self.end(old.ids, one, finished=True)
+            elif over is not None and over(self.number, one.ids):
                 if rank < self.beam:
-                    self.end(ids, total, len(ids), finished=True)
-            elif len(ids) >= self.limit:
-                self.end(ids, total, len(ids), finished=False)
+                    self.end(one.ids, one, finished=True)
+            elif len(one.ids) >= self.limit:
+                self.end(one.ids, one, finished=False)
             else:
-                self.going.append((ids, total))
+                self.going.append(one)
                 places.append(place)
         return places
 
@@ -261,6 +283,7 @@ def beam_search(
     special: SpecialIds = OURS,
     cache: str | None = None,
     cache_dtype: torch.dtype | str | None = None,
+    constraints: Constraints = FREE,
 ) -> list[list[Hypothesis]]:
     """Beam search: the best hypotheses for each batch row, of `beam` kept at every step.
 
@@ -277,9 +300,10 @@ def beam_search(
         over: function of (batch row, ids) that returns True to end a text.
         special: ids with a special meaning.
         cache, cache_dtype: how keys and values are stored, as for `generate`; in a "paged" cache beams share pages.
+        constraints: what texts begin with, and which ids they may not have.
 
     Returns:
-        For each batch row its best `count` hypotheses, the best first.
+        For each batch row its best `count` hypotheses, the best first; fewer where there are not as many.
 
     Raises:
         ArgumentError: an invalid beam, count or normalisation.
@@ -293,14 +317,17 @@ def beam_search(
     if not 1 <= count <= beam:
         raise ArgumentError(f"count is {count} and beam is {beam}; count is 1 or more, and at most beam")
     check_normalisation(normalisation, alpha)
-    limits = length_limits(source, max_length)
+    limits = constraints.limits(length_limits(source, max_length), max_length is not None)
     rows = [_Beam(number, limit, beam, count, normalisation, alpha) for number, limit in enumerate(limits)]
     if not rows:
         return []
     state, scores = open_texts(model, source, special, Keeping(cache, cache_dtype), max(limits))
     searched, width = rows, 1  # each text has `width` neighbouring places in the batch
     while True:
-        candidates = _candidates(*admitted(scores, special), [row.going for row in searched], width, beam)
+        scores, total = admitted(scores, special)
+        texts = [(row.number, one.ids) for row in searched for one in _filled(row.going, width)]
+        chosen_by = constraints.constrained(scores, total, texts, special.end)
+        candidates = _candidates(chosen_by, scores, total, [row.going for row in searched], width, beam)
         came_from = [row.advance(best, special, over) for row, best in zip(searched, candidates, strict=True)]
         parents: list[int] = []  # the place in the batch that each hypothesis extends
         for at, (row, places) in enumerate(zip(searched, came_from, strict=True)):
@@ -310,27 +337,29 @@ def beam_search(
         if not searched:
             return [row.best() for row in rows]
         state.reorder(torch.tensor(parents, device=source.device))
-        last = [ids[-1] for row in searched for ids, _ in _filled(row.going, beam)]
+        last = [one.ids[-1] for row in searched for one in _filled(row.going, beam)]
         scores = model.step(torch.tensor(last, device=source.device), state)
 
 
 def _candidates(
-    scores: torch.Tensor, total: torch.Tensor, going: list[list[Going]], width: int, beam: int
-) -> list[list[tuple[int, int, float]]]:
+    chosen_by: torch.Tensor, scores: torch.Tensor, total: torch.Tensor, going: list[list[Going]], width: int, beam: int
+) -> list[list[Candidate]]:
     """For each text its 2 · beam most likely continuations: enough even if `beam` of them end.
 
     Only the best continuations of each hypothesis can be among the best of all, so the vocabulary is read once.
     """
-    best, identifiers = likeliest(scores, 2 * beam)  # (rows * width, kept)
-    before = [[so_far for _, so_far in row] + [-torch.inf] * (width - len(row)) for row in going]
+    best, identifiers = likeliest(chosen_by, 2 * beam)  # (rows * width, kept)
+    own = best if chosen_by is scores else scores.gather(1, identifiers)
+    before = [[one.total for one in row] + [-torch.inf] * (width - len(row)) for row in going]
     totals = torch.tensor(before, dtype=torch.float64, device=scores.device)  # (rows, width)
-    gains = best.double() - total.double()
-    kept = gains.shape[-1]
-    sums = (totals[..., None] + gains.view(-1, width, kept)).flatten(1)  # (rows, width * kept)
+    kept = best.shape[-1]
+    sums = (totals[..., None] + (best.double() - total.double()).view(-1, width, kept)).flatten(1)  # (rows, width*kept)
     chosen = sums.topk(min(2 * beam, sums.shape[-1]))
-    ids = identifiers.view(len(sums), -1).gather(1, chosen.indices)
-    columns = zip(chosen.indices.tolist(), ids.tolist(), chosen.values.tolist(), strict=True)
-    return [[(at // kept, i, so_far) for at, i, so_far in zip(*row, strict=True)] for row in columns]
+    ids, gains = (
+        all_of.view(len(sums), -1).gather(1, chosen.indices) for all_of in (identifiers, own.double() - total.double())
+    )
+    columns = zip(*(one.tolist() for one in (chosen.indices, ids, gains, chosen.values)), strict=True)
+    return [[Candidate(at // kept, *rest) for at, *rest in zip(*row, strict=True)] for row in columns]
 
 
 def _filled(entries: list[Any], size: int) -> list[Any]:
@@ -351,6 +380,7 @@ def greedy_search(
     *,
     cache: str | None = None,
     cache_dtype: torch.dtype | str | None = None,
+    constraints: Constraints = FREE,
 ) -> list[Hypothesis]:
     """Greedy search: one hypothesis for each batch row, always with the most likely next id.
 
@@ -360,13 +390,15 @@ def greedy_search(
         max_length: the most new ids; by default twice the ids of the batch row plus 16.
         special: ids with a special meaning.
         cache, cache_dtype: as for `generate`.
+        constraints: what texts begin with, and which ids they may not have.
 
     Returns:
         One hypothesis for each batch row; its score is its log-probability.
     """
     check_search(special, None)
     keeping = Keeping(cache, cache_dtype)
-    return write(model, texts, length_limits(texts, max_length), GREEDY, special=special, keeping=keeping)
+    limits = constraints.limits(length_limits(texts, max_length), max_length is not None)
+    return write(model, texts, limits, GREEDY, special=special, keeping=keeping, constraints=constraints)
 
 
 @torch.inference_mode()
@@ -381,6 +413,7 @@ def write(
     over: Over | None = None,
     special: SpecialIds = OURS,
     keeping: Keeping = OWN,
+    constraints: Constraints = FREE,
 ) -> list[Hypothesis]:
     """Write `count` texts for each batch row, id by id; finished texts leave the batch.
 
@@ -392,10 +425,11 @@ def write(
         rows: the number of each batch row in its draws; 0, 1, ... by default.
         over: function of (row · count + number of the text, ids) that returns True to end a text.
         keeping: how keys and values are stored.
+        constraints: what texts begin with, and which ids they may not have.
 
     Returns:
         Hypotheses, those of one batch row together. Log-probability and score are those of the model, before
-        temperature and filters.
+        constraints, temperature and filters.
     """
     if not len(texts):
         return []
@@ -407,16 +441,18 @@ def write(
     rows = range(len(texts)) if rows is None else rows
     numbers = torch.tensor([row + (copy << 32) for row in rows for copy in range(count)], device="cpu")
     written: list[list[int]] = [[] for _ in numbers]
-    totals = [0.0] * len(written)
+    gains: list[list[float]] = [[] for _ in numbers]
     finished = [False] * len(written)
     going = list(range(len(written)))
     while going:
         scores, total = admitted(scores, special)
-        ids = sampling.choose(scores, numbers[going], len(written[going[0]]))
-        gains = (scores.gather(-1, ids[:, None]) - total)[:, 0]
+        so_far = [(row // count, written[row]) for row in going]
+        chosen_by = constraints.constrained(scores, total, so_far, special.end)
+        ids = sampling.choose(chosen_by, numbers[going], len(written[going[0]]))
+        gained = (scores.gather(-1, ids[:, None]) - total)[:, 0]
         staying = []
-        for at, (row, chosen, gain) in enumerate(zip(going, ids.tolist(), gains.tolist(), strict=True)):
-            totals[row] += gain
+        for at, (row, chosen, gain) in enumerate(zip(going, ids.tolist(), gained.tolist(), strict=True)):
+            gains[row].append(gain)
             if chosen == special.end:
                 finished[row] = True
                 continue
@@ -432,8 +468,10 @@ def write(
                 state.reorder(index)
         if going:
             scores = model.step(ids, state)
+    totals = map(sum, gains)
     return [
-        Hypothesis(tuple(ids), total, total, done) for ids, total, done in zip(written, totals, finished, strict=True)
+        Hypothesis(tuple(ids), total, total, done, tuple(own))
+        for ids, total, done, own in zip(written, totals, finished, gains, strict=True)
     ]
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from regard.arguments import a_list, count_of, of_kind, shown, whole
+from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError
 from regard.reprs import Described, brief
+from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
+from regard_lab.decoding.scoring import ScoredText, Word, gains_of, words_of
 from regard_lab.decoding.search import Hypothesis, beam_search, greedy_search
 from regard_lab.models.kinds import TranslationModel, translation_model
-from regard_lab.text import PAD, Pair, Scores, Tokeniser, score
+from regard_lab.text import Pair, Scores, Tokeniser, score, tidy_target
 from regard_lab.text.batches import batches_in_order, encode_pairs
+from regard_lab.text.scores import score_each
 from regard_lab.text.seen_words import SeenWords
 
 
@@ -29,7 +31,7 @@ class Translation:
     """A translation: its text, the ids of both sides (the source with END), its log-probability and score.
 
     `unknown_words` are the words of the source that its training never had, each once; None if the translator does not
-    store the words of its training.
+    store the words of its training. `words` are those of the text, with their log-probabilities.
     """
 
     source: str
@@ -40,6 +42,7 @@ class Translation:
     score: float
     finished: bool
     unknown_words: tuple[str, ...] | None = None
+    words: tuple[Word, ...] = ()
 
 
 class Ends:
@@ -103,26 +106,46 @@ class Translator(Described):
         saved, tokeniser = load_with_tokeniser(folder)
         return cls(translation_model(saved, str(folder)), tokeniser, seen_words_of(saved, folder))
 
-    def translate(
+    def translate(self, lines: Sequence[str], **search: Any) -> list[Translation]:
+        """The best translation of each line, in order; that of an empty line is empty.
+
+        Args:
+            lines: sources.
+            search: as for `n_best`.
+
+        Raises:
+            ArgumentError: invalid settings.
+        """
+        return [best[0] for best in self.n_best(lines, **search)]
+
+    def n_best(
         self,
         lines: Sequence[str],
         *,
+        count: int = 1,
         beam: int = 1,
         normalisation: str = "gnmt",
         alpha: float = 0.6,
+        min_length: int = 0,
         max_length: int | None = None,
+        no_repeat: int | None = None,
+        repetition_penalty: float = 1.0,
+        prefix: str = "",
         cache: str | None = None,
         cache_dtype: torch.dtype | str | None = None,
         batch_tokens: int = 2048,
         progress: Callable[[int], None] | None = None,
         share: SharedWork | None = None,
-    ) -> list[Translation]:
-        """Translate each line, in order; the translation of an empty line is empty.
+    ) -> list[list[Translation]]:
+        """The `count` best translations of each line, in order, the best first; an empty line has an empty one.
 
         Args:
             lines: sources.
+            count: translations of each line, at most `beam`; fewer where the search finds fewer.
             beam: 1 for greedy search, more for beam search.
             normalisation, alpha, max_length, cache, cache_dtype: as for `beam_search`.
+            min_length, no_repeat, repetition_penalty: as for `Constraints`.
+            prefix: words that each translation begins with.
             batch_tokens: the most source ids translated at once.
             progress: called with the number of lines done since the last call.
             share: the processes among which the batches are divided, each of which returns all translations; see
@@ -132,49 +155,91 @@ class Translator(Described):
             ArgumentError: invalid settings.
         """
         lines = a_list("lines", lines, str, "a list of strings, one for each source")
-        whole("beam", beam, 1)
+        beam, count = whole("beam", beam, 1), whole("count", count, 1)
+        if count > beam:
+            raise ArgumentError(
+                f"count is {count} and beam is {beam}; a search keeps `beam` texts, so give beam {count}"
+            )
         whole("batch_tokens", batch_tokens, 1)
         if progress is not None and not callable(progress):
             raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of lines")
         of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
-        translations: list[Translation | None] = [None] * len(lines)
+        written = tuple(self.tokeniser.encode_target(tidy_target(a_string("prefix", prefix))))
+        rules = Constraints(min_length=min_length, no_repeat=no_repeat, repetition_penalty=repetition_penalty)
+        options: dict[str, Any] = {"max_length": max_length, "cache": cache, "cache_dtype": cache_dtype}
+        if beam > 1:
+            options |= {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
-        keeping = {"max_length": max_length, "cache": cache, "cache_dtype": cache_dtype}
-        own: list[tuple[int, Translation]] = []
+        own: list[tuple[int, list[Translation]]] = []
         for number, (indices, batch) in enumerate(batches_in_order(encoded, batch_tokens)):
             if share is None or number % share.count == share.rank:
-                best = self._search(batch.source, beam, normalisation, alpha, **keeping)
-                for index, hypothesis in zip(indices, best, strict=True):
-                    own.append((index, self._translation(lines[index], encoded[index][0], hypothesis)))
+                source = batch.source.to(next(self.model.parameters()).device)
+                constraints = replace(rules, prefixes=(written,) * len(source)) if written else rules
+                if beam == 1:
+                    found = [[one] for one in greedy_search(self.model, source, constraints=constraints, **options)]
+                else:
+                    found = beam_search(self.model, source, constraints=constraints, **options)
+                for index, best in zip(indices, found, strict=True):
+                    own.append((index, self._translations(lines[index], encoded[index][0], best)))
             if progress is not None:
                 progress(len(indices))
-        for index, translation in own if share is None else share.gathered(own):
-            translations[index] = translation
-        return [translation for translation in translations if translation is not None]
+        return [best for _, best in sorted(own if share is None else share.gathered(own), key=lambda one: one[0])]
 
-    def _search(
-        self, source: torch.Tensor, beam: int, normalisation: str, alpha: float, **options: Any
-    ) -> list[Hypothesis]:
-        source = source.to(next(self.model.parameters()).device)
-        if beam == 1:
-            return greedy_search(self.model, source, **options)
-        best = beam_search(self.model, source, beam, normalisation=normalisation, alpha=alpha, **options)
-        return [row[0] for row in best]
-
-    def _translation(self, line: str, ids: list[int], best: Hypothesis) -> Translation:
+    def _translations(self, line: str, ids: list[int], best: list[Hypothesis]) -> list[Translation]:
         unknown = None if self.words is None else self.words.unknown(line)
         if not ids:
-            return Translation(line, "", (), (), 0.0, 0.0, True, unknown)
-        return Translation(
-            line, self.tokeniser.decode(best.ids), tuple(ids), best.ids,
-            best.log_probability, best.score, best.finished, unknown,
-        )  # fmt: skip
+            return [Translation(line, "", (), (), 0.0, 0.0, True, unknown)]
+        return [
+            Translation(
+                line, self.tokeniser.decode(one.ids), tuple(ids), one.ids, one.log_probability, one.score,
+                one.finished, unknown, words_of(self.tokeniser, one.ids, one.gains),
+            )
+            for one in best
+        ]  # fmt: skip
+
+    @torch.inference_mode()
+    def score(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        batch_tokens: int = 2048,
+        progress: Callable[[int], None] | None = None,
+        share: SharedWork | None = None,
+    ) -> list[ScoredText]:
+        """The log-probabilities of the targets, given their sources, END included; in order.
+
+            log p(target | source) = Σ log p(id | source, the ids before it)
+
+        Args:
+            pairs: sources and targets.
+            batch_tokens, progress, share: as for `n_best`.
+
+        Raises:
+            ArgumentError: something else than pairs.
+        """
+        pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
+        whole("batch_tokens", batch_tokens, 1)
+        of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
+        device = next(self.model.parameters()).device
+        own: list[tuple[int, list[float]]] = []
+        for number, (indices, batch) in enumerate(batches_in_order(encode_pairs(pairs, self.tokeniser), batch_tokens)):
+            if share is None or number % share.count == share.rank:
+                source, target, following = (part.to(device) for part in batch)
+                own += zip(indices, gains_of(self.model(source, target), following), strict=True)
+            if progress is not None:
+                progress(len(indices))
+        scored = []
+        for index, gains in sorted(own if share is None else share.gathered(own)):
+            pair, ids = pairs[index], self.tokeniser.encode_target(pairs[index].target)
+            words = words_of(self.tokeniser, ids, gains)
+            scored.append(ScoredText(pair.source, pair.target, tuple(ids), tuple(gains), words))
+        return scored
 
 
 @brief
 @dataclass(frozen=True)
 class Evaluation:
-    """Quality of translations, perplexity of the references, and the settings of the search.
+    """Quality of translations, perplexity of the references, the settings of the search, and the references.
 
     Its JSON also counts translations that are `empty`, and those that are `unfinished`: at the limit of their length.
     """
@@ -183,12 +248,26 @@ class Evaluation:
     perplexity: float
     settings: dict[str, Any]
     translations: list[Translation]
+    references: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The measures and settings, without the translations, as JSON values."""
         ends = Ends(self.translations)
         counts = {"empty": ends.empty, "unfinished": len(ends.limits)}
         return {**self.scores.to_dict(), "perplexity": self.perplexity, **counts, "settings": self.settings}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each sentence with its reference, its translation and the scores of that, as JSON values."""
+        outputs = [one.text for one in self.translations]
+        return [
+            {
+                "source": one.source, "reference": reference, "output": tidy_target(one.text), **asdict(scores),
+                "log_probability": one.log_probability, "finished": one.finished,
+            }
+            for one, reference, scores in zip(
+                self.translations, self.references, score_each(outputs, self.references), strict=True
+            )
+        ]  # fmt: skip
 
 
 def evaluate(
@@ -217,14 +296,14 @@ def evaluate(
     translations = translator.translate(
         lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress, share=share
     )
-    scores = score([translation.text for translation in translations], [pair.target for pair in pairs])
+    references = tuple(pair.target for pair in pairs)
+    scores = score([translation.text for translation in translations], references)
     settings: dict[str, Any] = {"beam": beam}
     if beam > 1:
         settings |= {"normalisation": normalisation} | ({"alpha": alpha} if normalisation == "gnmt" else {})
-    return Evaluation(scores, perplexity(translator, pairs, share=share), settings, translations)
+    return Evaluation(scores, perplexity(translator, pairs, share=share), settings, translations, references)
 
 
-@torch.inference_mode()
 def perplexity(
     translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048, *, share: SharedWork | None = None
 ) -> float:
@@ -233,19 +312,5 @@ def perplexity(
     With `share`, batches are divided among processes, and each of them returns the perplexity of all.
     """
     of_kind("translator", translator, Translator, "a Translator")
-    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
-    whole("batch_tokens", batch_tokens, 1)
-    of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
-    own: list[tuple[int, float, int]] = []
-    device = next(translator.model.parameters()).device
-    for number, (_, batch) in enumerate(batches_in_order(encode_pairs(pairs, translator.tokeniser), batch_tokens)):
-        if share is not None and number % share.count != share.rank:
-            continue
-        source, target, following = (part.to(device) for part in batch)
-        scores = translator.model(source, target).flatten(0, 1)
-        loss = float(F.cross_entropy(scores, following.flatten(), ignore_index=PAD, reduction="sum"))
-        own.append((number, loss, int((following != PAD).sum())))
-    total, count = 0.0, 0
-    for _, loss, ids in sorted(own if share is None else share.gathered(own)):  # in the order of one process
-        total, count = total + loss, count + ids
-    return math.exp(min(total / count, 700.0)) if count else math.nan
+    gains = [gain for one in translator.score(pairs, batch_tokens=batch_tokens, share=share) for gain in one.gains]
+    return math.exp(min(-math.fsum(gains) / len(gains), 700.0)) if gains else math.nan

@@ -46,6 +46,8 @@ def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
     """Raise an ArgumentError unless all ids are in the vocabulary."""
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ArgumentError(f"ids are {shown(ids)}; give an integer tensor")
+    if torch.compiler.is_exporting():  # a program has no ids yet
+        return
     if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < vocab_size):
         raise ArgumentError(
             f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to {vocab_size - 1}"
@@ -323,7 +325,8 @@ def align(ids: torch.Tensor) -> Aligned:
     if ids.dim() != 2 or ids.dtype != torch.int64:
         raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; give int64 (batch, length)")
     is_text = ids != PAD
-    if bool(is_text.all()):
+    known = not torch.compiler.is_exporting()  # a program has no ids yet: any of them may be padding
+    if known and bool(is_text.all()):
         return Aligned(ids, None, None)
     length = ids.shape[1]
     places = torch.arange(length, device=ids.device)
@@ -331,7 +334,7 @@ def align(ids: torch.Tensor) -> Aligned:
     stop = torch.where(is_text, places + 1, 0).amax(1)
     start = torch.minimum(start, stop)  # a batch row of padding only is not moved
     span = KeySpan(0, stop - start)
-    if not bool(start.any()):
+    if known and not bool(start.any()):
         return Aligned(ids, span, None)
     moved = ids.gather(1, (places + start[:, None]).clamp(max=length - 1))
     return Aligned(torch.where(places < (stop - start)[:, None], moved, PAD), span, start)

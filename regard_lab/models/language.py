@@ -58,6 +58,8 @@ class LanguageConfig(Settings):
         mechanism: how scores become weights, as a text of `regard.mechanisms.parse`; or several texts likewise.
         positions: "rotary", "alibi", "learned", "sinusoidal" or "none".
         rotary_base: base of the rotary positions.
+        rotary_scaling: for texts longer than those of the training, the text of a scaling of Rotary: "yarn(4, 1024)".
+        qk_norm, output_gate: as for MultiHeadAttention.
         max_length: number of learned positions.
         norm: "rms" or "layer", before each part and at the end.
         epsilon: of the norms.
@@ -91,6 +93,9 @@ class LanguageConfig(Settings):
     mechanism: EACH = "softmax"
     positions: str = "rotary"
     rotary_base: float = 10_000.0
+    rotary_scaling: str | None = None
+    qk_norm: bool = False
+    output_gate: bool = False
     max_length: int = 1024
     norm: str = "rms"
     epsilon: float = 1e-5
@@ -107,7 +112,7 @@ class LanguageConfig(Settings):
         self.check_choice("norm", NORMS)
         self.check_choice("activation", ACTIVATIONS)
         self.check_shares("dropout", "attention_dropout")
-        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms")
+        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms", "qk_norm", "output_gate")
         self._check_above_zero("rotary_base", "epsilon")
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
@@ -182,6 +187,14 @@ class LanguageConfig(Settings):
         if rotary and rotated % 2:
             name = "rope_dim" if latent else "head_dim"
             raise ArgumentError(f"rotary rotates pairs, and {name} is {rotated}; it must be even")
+        if self.rotary_scaling is not None:
+            if not rotary:
+                raise ArgumentError(f"rotary_scaling is for rotary positions, and these are {self.positions}")
+            Rotary(self.rotary_base, frequencies=self.rope_frequencies, scaling=self.rotary_scaling)
+        if latent and (self.qk_norm or self.output_gate):
+            raise ArgumentError(
+                "qk_norm and output_gate are for keys and values of heads; leave out latent_dim or them"
+            )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
 
@@ -259,13 +272,16 @@ class Stack(TextModel):
 
 def new_block(config: LanguageConfig, layer: int) -> Block:
     """The block of a layer, counted from 0."""
-    rotary = Rotary(config.rotary_base, frequencies=config.rope_frequencies) if config.positions == "rotary" else None
+    rotary = None
+    if config.positions == "rotary":
+        rotary = Rotary(config.rotary_base, frequencies=config.rope_frequencies, scaling=config.rotary_scaling)
     options: dict[str, Any] = {
         "head_dim": config.head_dim, "pattern": config.pattern_of(layer), "dropout": config.attention_dropout,
         "positions": rotary, "projection_bias": config.biases,
     }  # fmt: skip
     if config.latent_dim is None:
         options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
+        options |= {"qk_norm": config.qk_norm, "output_gate": config.output_gate}
         attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
     else:
         options |= {name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")}

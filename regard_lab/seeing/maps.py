@@ -134,6 +134,24 @@ class AttentionMaps:
             merge(self.cross, target, source),
         )
 
+    def alignment(self, layer: int | None = None) -> list[tuple[int, int]]:
+        """Which word of the source each word of the target looks at most, as places (source, target) in its order.
+
+        Args:
+            layer: of the decoder, whose heads are averaged; the last but one by default.
+
+        Source: Garg et al. 2019, Jointly Learning to Align and Translate, section 4.3: the last layer but one.
+
+        >>> cross = torch.tensor([[[[0.1, 0.7, 0.2], [0.6, 0.1, 0.3], [0.1, 0.1, 0.8]]]])
+        >>> none, layers = torch.zeros(0, 1, 3, 3), torch.cat([cross, cross.flip(-2)])
+        >>> AttentionMaps(("it", "rains", "<end>"), ("regnet", "es", "<end>"), none, none, layers).alignment()
+        [(1, 0), (0, 1)]
+        """
+        weights = self.matrix("cross", max(-2, -len(self.cross)) if layer is None else layer)
+        return (
+            [(int(row[:-1].argmax()), place) for place, row in enumerate(weights[:-1])] if weights.shape[1] > 1 else []
+        )
+
     def __repr__(self) -> str:
         sizes = [
             f"{count} {noun}{'' if count == 1 else 's'}"

@@ -225,6 +225,13 @@ def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
     layer, score = scene.layer, scene.score  # refuses every mechanism but softmax
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
+    scaled = layer.positions is not None and (layer.positions.scaling or layer.positions.axes)
+    more = layer.q_norm, layer.to_output_gate, layer.value_mix, layer.difference
+    if scaled or any(one is not None for one in more):
+        raise UnsupportedError(
+            "this layer has qk_norm, output_gate, value_residual, differential or scaled positions; a walkthrough "
+            "shows none of them"
+        )
     for what, projection, heads, size in (
         ("queries", layer.to_q, layer.heads, "heads × query size"),
         ("keys", layer.to_k, layer.kv_heads, "key/value heads × key size"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard as rg
-from regard.bias import ALiBi, T5Relative
+from regard.bias import ALiBi, Forgetting, T5Relative
 from regard.testing import answer, make_qkv
 
 PRINTED = {  # the paper's own series for 8 heads, and the rule of its code for 6 and 12
@@ -108,3 +108,58 @@ def test_a_frozen_one_does_not_learn_and_may_be_fused():
 def test_sizes_that_leave_a_distance_no_bucket_are_refused(sizes):
     with pytest.raises(rg.ArgumentError, match="needs 1 head or more, 2 buckets"):
         T5Relative(**sizes)
+
+
+def forgotten(log_forget: torch.Tensor, q_len: int) -> torch.Tensor:
+    """The formula, pair by pair: (batch, heads, q_len, k_len), for queries that end with the keys."""
+    k_len = log_forget.shape[-1]
+    rows = [
+        torch.stack([log_forget[..., j + 1 : i + 1].sum(-1) for j in range(k_len)], -1)
+        for i in range(k_len - q_len, k_len)
+    ]
+    return torch.stack(rows, -2)
+
+
+@pytest.mark.parametrize(("pattern", "q_len"), [("causal", 11), ("causal_window(5)", 11), ("causal", 1)])
+def test_forgetting_adds_the_logarithms_of_gates_between_key_and_query(pattern, q_len):
+    q, k, v = (torch.randn(2, heads, length, 7).double() for heads, length in ((6, q_len), (3, 11), (3, 11)))
+    log_forget = torch.rand(2, 6, 11).double().neg().requires_grad_()
+    calls = {"formula": forgotten(log_forget, q_len), "by key": Forgetting(log_forget)}
+    found = {name: rg.attention(q, k, v, pattern=pattern, bias=bias) for name, bias in calls.items()}
+    torch.testing.assert_close(found["by key"], found["formula"], rtol=0, atol=1e-12)
+    grads = [torch.autograd.grad(one.sin().sum(), log_forget)[0] for one in found.values()]
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+    assert grads[0].abs().max() > 0.01 or q_len == 1
+    compiled = torch.compile(
+        lambda gates: rg.attention(q, k, v, pattern=pattern, bias=Forgetting(gates)), backend="eager", fullgraph=True
+    )
+    torch.testing.assert_close(compiled(log_forget), found["formula"], rtol=0, atol=1e-12)
+
+
+def test_forgetting_over_a_long_text_keeps_its_digits():
+    q, k, v = torch.randn(3, 1, 1, 8_192, 8).double().unbind(0)
+    log_forget = torch.full((1, 1, 8_192), math.log(0.9))
+    exact = rg.attention(q, k, v, pattern="causal", bias=Forgetting(log_forget))
+    found = rg.attention(q.float(), k.float(), v.float(), pattern="causal", bias=Forgetting(log_forget))
+    assert (found - exact).abs().max() < 4e-4  # scores up to 432 apart are rounded to 2**-15, weights by as much
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "pattern full looks ahead"),
+        ({"pattern": "causal", "sink": 0.0}, "a sink would need"),
+        ({"pattern": "causal", "want": "log_sum_exp"}, "log_sum_exp would need"),
+    ],
+)
+def test_forgetting_refuses_what_would_need_the_number_of_each_row(options, words):
+    x, bias = torch.zeros(1, 1, 3, 4), Forgetting(torch.zeros(1, 1, 3))
+    ways = [rg.attention_detail, rg.plan_attention] + [rg.attention] * ("want" not in options)
+    for way in ways:
+        more = {"want": "weights"} if way is rg.attention_detail else {}
+        with pytest.raises(rg.UnsupportedError, match=words):
+            way(x, x, x, bias=bias, **more | options)
+    with pytest.raises(rg.ShapeError, match="logarithms of gates"):
+        Forgetting(torch.zeros(3))
+    with pytest.raises(rg.ShapeError, match="does not broadcast"):
+        rg.attention(x, x, x, pattern="causal", bias=Forgetting(torch.zeros(1, 1, 5)))

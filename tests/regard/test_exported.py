@@ -114,3 +114,51 @@ def test_a_saved_program_is_loaded_in_a_process_that_has_only_imported_torch_and
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     torch.testing.assert_close(torch.load(files[1]), layer(vectors(1, 5)))
+
+
+class Bare(nn.Module):
+    """A call of the function."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, q, k, v):
+        return rg.attention(q, k, v, **self.options)
+
+
+def tensors(batch: int, q_len: int, k_len: int) -> list[torch.Tensor]:
+    shapes = (batch, 4, q_len, 5), (batch, 2, k_len, 5), (batch, 2, k_len, 3)
+    return [torch.arange(1.0 * torch.Size(shape).numel()).cos().view(shape) for shape in shapes]
+
+
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")  # of PyTorch itself
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0, "sink": 0.5}], ids=["fused", "by a softmax"])
+def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys(options):
+    module = Bare(pattern="causal_window(4) & (key_set(1..30) | same_block(3))", **options)
+    axes = {"q": {0: B, 2: S}, "k": {0: B, 2: C}, "v": {0: B, 2: C}}
+    program = export(module, tuple(tensors(2, 9, 7)), dynamic_shapes=axes).run_decompositions()
+    assert "regard" not in str(program.graph)
+    for batch, q_len, k_len in ((3, 9, 5), (2, 6, 9), (7, 8, 8)):
+        q, k, v = tensors(batch, q_len, k_len)
+        if q_len < k_len:  # the first keys are hidden
+            k[:, :, 0], v[:, :, 0] = torch.nan, torch.nan
+        found = program.module()(q, k, v)
+        torch.testing.assert_close(found, module(q, k, v))
+        assert not found[:, :, : q_len - k_len].any() if q_len > k_len else True
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dropout": 0.5}, "dropout is not exported"),
+        ({"pattern": "random_blocks(1, block=2, seed=0)"}, "by a hash"),
+        ({"pattern": p.ChosenKeys(torch.zeros(1, 1, 5, 1, dtype=torch.int64))}, "its lists are for one number"),
+    ],
+    ids=["dropout", "random blocks", "chosen keys"],
+)
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")
+def test_what_has_no_plain_operations_is_refused_in_a_sentence(options, words):
+    program = export(Bare(**options), tuple(tensors(2, 5, 5)))
+    with pytest.raises(rg.UnsupportedError, match=words):
+        program.run_decompositions()

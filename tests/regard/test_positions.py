@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard as rg
-from regard.positions import Learned, Rotary, Sinusoidal, as_rotary
+from regard.positions import NTK, Learned, Linear, Llama3, Rotary, Scaling, Sinusoidal, YaRN, as_rotary
 
 FAR = 100_000
 
@@ -61,6 +61,73 @@ def test_rotary_turns_only_the_dimensions_it_was_given_and_keeps_lengths():
     assert torch.equal(turned[..., 4:], x[..., 4:])
     assert not torch.equal(turned[..., :4], x[..., :4])
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+
+
+SCALED: dict[str, tuple[Scaling, dict[str, object]]] = {  # ours, and the same as transformers writes it
+    "linear": (Linear(3.0), {"rope_type": "linear", "factor": 3.0}),
+    "ntk": (NTK(2.5 * 700 / 256 - 1.5), {"rope_type": "dynamic", "factor": 2.5}),
+    "yarn": (YaRN(7.0, trained=256), {"rope_type": "yarn", "factor": 7.0, "original_max_position_embeddings": 256}),
+    "yarn of gpt-oss": (
+        YaRN(32.0, trained=64, fast=16.0, slow=2.0, attention_factor=1.25, truncated=False),
+        {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 64, "beta_fast": 16.0,
+         "beta_slow": 2.0, "attention_factor": 1.25, "truncate": False},
+    ),
+    "llama3": (
+        Llama3(8.0, trained=128, slow=1.0, fast=4.0),
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 128},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_rotary_has_the_angles_of_transformers(name):
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling, written = SCALED[name]
+    base = 5_000.0
+    config = transformers.LlamaConfig(
+        hidden_size=3 * 26, num_attention_heads=3, max_position_embeddings=256,
+        rope_parameters={**written, "rope_theta": base},
+    )  # fmt: skip
+    angles, magnitude = ROPE_INIT_FUNCTIONS[str(written["rope_type"])](config, device="cpu", seq_len=700)
+    found = scaling.frequencies(26, base, torch.device("cpu"))
+    assert scaling.magnitude == pytest.approx(magnitude, rel=1e-6)
+    torch.testing.assert_close(found.float(), angles, rtol=1e-6, atol=0)
+    plain = Rotary(base).rotate(x := torch.randn(1, 2, 3, 26), torch.tensor([0, 1, 90]))
+    turned = Rotary(base, scaling=scaling).rotate(x, torch.tensor([0, 1, 90]))
+    assert not torch.allclose(plain[:, :, 2], turned[:, :, 2] / scaling.magnitude)  # and the scaling is used
+    torch.testing.assert_close(turned[:, :, 0], x[:, :, 0] * scaling.magnitude)
+    torch.testing.assert_close(Rotary(base, scaling=scaling).rotate_from(x, 7)[:, :, 2],
+                               Rotary(base, scaling=scaling).rotate(x, torch.tensor([7, 8, 9]))[:, :, 2])  # fmt: skip
+
+
+def test_rotary_rotates_pairs_by_the_axes_of_places_in_an_image():
+    x, places = torch.randn(2, 3, 4, 14), torch.randint(0, 50, (2, 4, 3))
+    rotary = Rotary(dims=12, axes=(2, 3, 1))
+    found = rotary.rotate(x, places)
+    for pair, axis in enumerate((0, 0, 1, 1, 1, 2)):
+        alone = Rotary(dims=12).rotate(x, places[..., axis])
+        for one in (pair, pair + 6):
+            torch.testing.assert_close(found[..., one], alone[..., one])
+    assert torch.equal(found[..., 12:], x[..., 12:])
+    words = torch.tensor([5, 6, 7, 8])  # of a word all axes are alike
+    torch.testing.assert_close(rotary.rotate(x, words[None, :, None].expand(2, 4, 3)), rotary.rotate_from(x, 5))
+    with pytest.raises(rg.ShapeError, match=r"\(batch, length, 3\)"):
+        rotary.rotate(x, places[..., :2])
+    with pytest.raises(rg.ArgumentError, match="6 pairs, and 7 are rotated"):
+        Rotary(axes=(2, 3, 1)).rotate(x, places)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: Linear(0.0), lambda: YaRN(4.0, trained=-1), lambda: YaRN(4.0, trained=9, fast=1.0, slow=2.0),
+    lambda: Llama3(8.0, trained=9, slow=4.0, fast=4.0), lambda: Rotary(scaling=2.0), lambda: Rotary(axes=(1, 0)),
+    lambda: Rotary(frequencies=(1.0,), scaling=Linear(2.0)), lambda: NTK(2.0).frequencies(2, 9.0, torch.device("cpu")),
+])  # fmt: skip
+def test_wrong_scalings_are_refused_in_a_sentence(wrong):
+    with pytest.raises(rg.ArgumentError, match=r"\w+ \w+"):
+        wrong()
 
 
 def test_rotary_takes_positions_for_each_batch_row():

@@ -105,7 +105,7 @@ WRITTEN = {
     "Both(parts=(Causal(), Prefix(length=2)))": patterns,
     "GlobalTokens(indices=range(0, 500))": patterns,
     "Performer(features=4, seed=0, orthogonal=True)": mechanisms,
-    "Rotary(base=10000.0, dims=None, pairs='halves', frequencies=None)": positions,
+    "Rotary()": positions,
     "ALiBi(slopes=None)": bias,
     "LanguageConfig(vocab_size=300, dim=16, heads=2, kv_heads=2, head_dim=8, hidden_dim=48)": None,
     "TrainingConfig(steps=4)": None,

@@ -38,8 +38,17 @@ KERNELS = {
         "-mprefer-vector-width=512",
     ),
 }  # fmt: skip
+KERNELS |= {f"bf16_{name}": (f"-DRG_SPACE=bf16_{name}", "-DRG_BF16", *KERNELS[name][1:]) for name in ("avx2", "avx512")}
+KERNELS["bf16_pairs"] = ("-DRG_SPACE=bf16_pairs", *KERNELS["bf16_avx512"][1:], "-mavx512bf16")
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
-LOWERED = {**KERNELS, "avx512": ("-DRG_SPACE=avx512", "-DRG_WIDTH=16", "-mavx2", "-mfma", "-mf16c")}
+LOWERED = {
+    name: tuple(
+        "-mavx2" if one == "-mavx512f" else one
+        for one in flags
+        if not one.startswith(("-mavx512b", "-mavx512v", "-mavx512d", "-mprefer"))
+    )
+    for name, flags in KERNELS.items()
+}
 
 
 class BuildError(Exception):

@@ -130,7 +130,7 @@ class Library:
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and keys of the pairs that are computed together."""
-        return (12, 32) if self.instructions == "AVX-512" else (6, 16)
+        return (6, 16) if self.instructions == "AVX2" else (12, 32)
 
     def forward(self, call: Any) -> None:
         """Compute the output, and the log-sum-exp if there is memory for it; `call` is the address of a CCall.
@@ -186,7 +186,7 @@ def load(path: Path = LIBRARY) -> Library | str:
     handle.rg_backward.argtypes = [POINTER(CCall), POINTER(CGradients)]
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
-    names = {2: "AVX2", 3: "AVX-512"}
+    names = {2: "AVX2", 3: "AVX-512", 4: "AVX-512 with BF16"}
     if (found := handle.rg_instructions()) not in names:
         return _WRONG[1]
     if not handle.rg_has_threads():

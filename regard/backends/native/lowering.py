@@ -1,8 +1,9 @@
 """Lowers a problem to the schedules that the kernel reads: one for each pattern that a batch row or head has.
 
-A band is lowered without evaluating a pair: each row block has one run with the bounds of every row. Other patterns are
-lowered by `Schedule.arrays`. The panels in which the kernel adds up keys begin at the first key that any query of a
-text could look at, wherever this call begins, so that a continued text and a padded one get equal bits.
+A band is lowered without evaluating a pair: each row block has one run with the bounds of every row. So are lists of
+blocks of keys within a band, with a run for each block of keys. Other patterns are lowered by `Schedule.arrays`. The
+panels in which the kernel adds up keys begin at the first key that any query of a text could look at, wherever this
+call begins, so that a continued text and a padded one get equal bits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from regard.backends.native.library import MOST_ROWS, CSchedule
 from regard.backends.schedule import Arrays, Schedule
 from regard.core.problem import Problem
 from regard.patterns import Pattern
+from regard.patterns.algebra import both
 from regard.patterns.band import Band
+from regard.patterns.chosen import LEAST_LISTED, Lists
 from regard.patterns.row_blocks import Kind
 
 ROWS = 64  # of a row block in a pattern that is no band; more rows share few keys there
@@ -117,6 +120,57 @@ class Bands:
         return [(Arrays(block, run, one, other, none), origin) for block, run, one, other, origin in parts]
 
 
+@dataclass(frozen=True)
+class ListedBands:
+    """Blocks of keys that are listed for each block of rows, within a band."""
+
+    lists: Lists
+    bands: Bands
+
+    def arrays(self, start: int, q_len: int, keys: range) -> tuple[Arrays, int]:
+        """The schedule: a row block for each block of rows, divided where it has too many rows for the kernel."""
+        (listed, block, rows), bands = self.lists, self.bands
+        (lo,), (hi,) = (x.int() for x in bands.bounds([start], q_len, keys))
+        size = -(-rows // -(-rows // MOST_ROWS))
+        at = torch.arange(0, rows, size, device="cpu") + torch.arange(len(listed), device="cpu")[:, None] * rows
+        end = torch.minimum(at + size, (at[:, :1] + rows).clamp(max=q_len))
+        group, piece = (at < end).nonzero(as_tuple=True)
+        first, end, listed = at[group, piece], end[group, piece], listed[group]  # of each row block
+        least, most = lo[first, None], hi[end - 1, None]  # of the keys of any row; both bounds grow with the row
+        low = (listed * block).clamp(min=keys.start).maximum(least)
+        high = ((listed + 1) * block).clamp(max=keys.stop).minimum(most)
+        live = (listed >= 0) & (low < high)
+        whole = (low >= lo[end - 1, None]) & (high <= hi[first, None])
+        kind = torch.where(whole, int(Kind.WHOLE), int(Kind.BOUNDED))
+        runs = torch.stack([low, high, kind, first[:, None].expand(kind.shape)], -1)[live]
+        after = live.sum(1).cumsum(0)
+        blocks = torch.stack([first, end, torch.nn.functional.pad(after[:-1], (1, 0)), after], -1)
+        none = torch.zeros(0, dtype=torch.int32, device="cpu")
+        return Arrays(blocks.int(), runs.int(), lo, hi, none), min(max(int(bands.start), 0), keys.stop)
+
+    def pairs(self, start: int, q_len: int, keys: range) -> int:
+        """Pairs of the row blocks with the runs of keys that one of their rows may look at."""
+        (listed, block, rows), bands = self.lists, self.bands
+        first = torch.arange(0, rows * len(listed), rows, device="cpu")[:, None]
+        end = (first + rows).clamp(max=q_len)
+        low, high = (listed * block).clamp(min=keys.start), ((listed + 1) * block).clamp(max=keys.stop)
+        if bands.left is not None:
+            low = low.maximum(first + (start - bands.left))
+        if bands.right is not None:
+            high = high.minimum(end + (start + bands.right))
+        return int(((high - low).clamp(min=0) * (listed >= 0) * (end - first)).sum())
+
+
+def lists_of(pattern: Pattern, k_len: int) -> ListedBands | None:
+    """The pattern as lists of blocks of keys, alone or joined with bands by `&`; None for any other."""
+    listed = {part: lists for part in pattern.factors if (lists := part.lists()) is not None}
+    (lists,) = listed.values() if len(listed) == 1 else (None,)
+    if lists is None or lists.block < LEAST_LISTED:
+        return None
+    bands = bands_of(both(*(part for part in pattern.factors if part not in listed)), k_len)
+    return None if bands is None or len(bands.start) > 1 or len(bands.stop) > 1 else ListedBands(lists, bands)
+
+
 def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
     """The pattern as bands, if it is a band, or bands and spans of keys by batch row that are joined by `&`."""
     common, start, stop = Band(), torch.zeros(1, dtype=torch.int64, device="cpu"), torch.full((1,), k_len, device="cpu")
@@ -166,5 +220,7 @@ def _schedule(problem: Problem, pattern: Pattern, start: int, keys: range) -> tu
     q_len, k_len = problem.q_len, problem.k_len
     if (bands := bands_of(pattern, k_len)) is not None:
         return bands.arrays([start], q_len, keys)[0]
-    origin = min(pattern.keys(0, k_len - 1, k_len).start, keys.stop)
+    if (lists := lists_of(pattern, k_len)) is not None:
+        return lists.arrays(start, q_len, keys)
+    origin = min(pattern.key_range(0, k_len - 1, k_len).start, keys.stop)
     return Schedule(pattern, q_len, k_len, (start, start), keys, ROWS).arrays(), origin

@@ -116,7 +116,7 @@ def stream_head(
     kept = torch.zeros(len(chosen), links)
     done = 0
     for block in chosen.split(max(1, SCORES_AT_ONCE // n)):
-        seen = pattern.keys(int(block[0]), int(block[-1]), n) or range(1)
+        seen = pattern.key_range(int(block[0]), int(block[-1]), n) or range(1)
         weights = _block_weights(q, k, block, seen, pattern, scale)  # (block, len(seen))
         at, here = torch.arange(seen.start, seen.stop), slice(done, done + len(block))
         top = weights.topk(min(links, len(seen)))

@@ -17,6 +17,7 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.reprs import brief
 from regard_lab.bench.measuring import peak_of
 from regard_lab.decoding import Translator, evaluate
+from regard_lab.decoding.translator import Ends
 from regard_lab.models import LanguageModel
 from regard_lab.models.state import Writer
 from regard_lab.text import Pair, score
@@ -156,11 +157,14 @@ def measure_translator(
     found = evaluate(translator, test)
     seconds = time.perf_counter() - began
     ids = sum(len(one.ids) + 1 for one in found.translations)
+    ends = Ends(found.translations)
     quality = {
         "BLEU": found.scores.bleu,
         "chrF": found.scores.chrf,
         "exact match": found.scores.exact_match,
         "perplexity": found.perplexity,
+        "empty": ends.empty,
+        "unfinished": len(ends.limits),
     }
     return Measures(
         name, numbers_of(translator.model), quality, spent,

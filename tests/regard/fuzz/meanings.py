@@ -177,6 +177,35 @@ def _draw_spans(r: random.Random, n: int) -> tuple[Any, Any]:
     return starts, stops
 
 
+def listed_mask(listed: np.ndarray, at: Places, block: int, rows: int) -> np.ndarray:
+    """Which pairs lists of blocks of keys (batch or 1, lists, row blocks, n) allow, (batch, heads, q_len, k_len)."""
+    mask = np.zeros(at.shape, bool)
+    for b, h, i in np.ndindex(at.shape[:3]):
+        for one in listed[b % len(listed), h * listed.shape[1] // at.heads, i // rows]:
+            if one >= 0:
+                mask[b, h, i, one * block : (one + 1) * block] = True
+    return mask
+
+
+def _listed(at: Places, seed: int, block: int, rows: int, n: int, by_row: bool, by_head: bool) -> np.ndarray:
+    sizes = at.batch if by_row else 1, at.heads if by_head else 1, -(-at.q_len // rows), n
+    return np.random.default_rng(seed).integers(-1, -(-at.k_len // block), sizes)
+
+
+def _draw_lists(r: random.Random, blocks: bool) -> tuple[Any, ...]:
+    sizes = (r.choice((1, 2, 3, 16, 17)), r.choice((1, 2, 3, 8, 40))) if blocks else (1, 1)
+    return (r.randint(0, 999), *sizes, r.randint(1, 4), r.random() < 0.4, r.random() < 0.4)
+
+
+def _of_lists(build: Callable[..., p.Pattern], blocks: bool) -> Leaf:
+    return Leaf(
+        lambda r, n: _draw_lists(r, blocks),
+        lambda at, *numbers: listed_mask(_listed(at, *numbers), at, *numbers[1:3]),
+        lambda *numbers, at: build(torch.from_numpy(_listed(at, *numbers)), *numbers[1:3]),
+        readable=False,
+    )
+
+
 RULES: tuple[Callable[[Any, Any], Any], ...] = (
     lambda i, j: (3 * i + j) % 4 != 1,
     lambda i, j: (i + j) % 2 == 0,
@@ -275,10 +304,13 @@ LEAVES: dict[str, Leaf] = {
     "summary": Leaf(_block, lambda at, s, c: at.j % s >= s - c, p.Summary),
     "key_set": Leaf(_runs, lambda at, *runs: _within(at.j, runs), lambda *runs: p.KeySet(_ranges(runs))),
     "query_set": Leaf(_runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))),
+    "chosen_blocks": _of_lists(p.ChosenBlocks, True),
+    "chosen_keys": _of_lists(lambda keys, block, rows: p.ChosenKeys(keys), False),
     **{name: Leaf(**formula) for name, formula in formulas("patterns").items()},
 }
 TENSORS = {
     "documents_by_row", "same_document", "spans_by_row", "blocks_by_row", "key_mask", "masks_by_row", "explicit",
+    "chosen_blocks", "chosen_keys",
 }  # fmt: skip  # their sizes are those of the call
 
 

@@ -233,3 +233,129 @@ def test_the_weight_of_the_sinks_is_recorded():
 def test_sinks_are_true_or_false():
     with pytest.raises(rg.ArgumentError, match="sinks is 4; it is True or False"):
         rg.MultiHeadAttention(dim=12, heads=4, sinks=4)
+
+
+# Norms of queries and keys, gates of the output, values of the first layer, positions by token
+
+FULL = {"qk_norm": True, "output_gate": True, "value_residual": True, "value_dim": 5, "kv_heads": 2}
+
+
+def by_hand(layer: MultiHeadAttention, x: torch.Tensor, first: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Each number of the layer by its formula, one head and one query at a time."""
+
+    def normed(heads: torch.Tensor, norm: torch.nn.RMSNorm) -> torch.Tensor:
+        return heads / (heads.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight
+
+    def split(y: torch.Tensor, heads: int) -> torch.Tensor:
+        return y.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    rotary = layer.positions
+    q = rotary.rotate(normed(split(layer.to_q(x), 4), layer.q_norm), places)
+    k = rotary.rotate(normed(split(layer.to_k(x), 2), layer.k_norm), places)
+    v = layer.value_mix[0] * split(layer.to_v(x), 2) + layer.value_mix[1] * first
+    output = torch.zeros(*x.shape[:2], 4, 5, dtype=x.dtype)
+    for head in range(4):
+        for i in range(x.shape[1]):
+            scores = (q[:, head, i, None] * k[:, head // 2, : i + 1]).sum(-1) / 3**0.5
+            output[:, i, head] = (scores.softmax(-1)[..., None] * v[:, head // 2, : i + 1]).sum(1)
+    gate = 1 / (1 + (-layer.to_output_gate(x)).exp())
+    return layer.to_output(output.flatten(2) * gate)
+
+
+def test_norms_gates_first_values_and_positions_are_their_formulas():
+    layer, x = make_layer(**FULL), texts()
+    with torch.no_grad():
+        for parameter in (layer.q_norm.weight, layer.k_norm.weight, layer.value_mix):
+            parameter.copy_(torch.rand_like(parameter) + 0.5)
+    first = make_layer(kv_heads=2, value_dim=5).values(x)
+    places = torch.tensor([[0, 1, 1, 1, 7, 8, 9, 30, 31], [5, 6, 7, 8, 8, 8, 9, 10, 11]])
+    found = layer(x, positions=places, first_values=first)
+    expected = by_hand(layer, x, first, places)
+    torch.testing.assert_close(found, expected, **EXACT)
+    weights = list(layer.parameters())
+    for mine, theirs in zip(*(torch.autograd.grad(y.sin().sum(), weights) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
+    cache, steps = layer.new_cache(batch=2), []
+    for i in range(9):
+        now = slice(i, i + 1)
+        steps.append(layer(x[:, now], positions=places[:, now], first_values=first[:, :, now], cache=cache))
+    torch.testing.assert_close(torch.cat(steps, 1), found, **EXACT)
+    assert "qk_norm=True, output_gate=True, value_residual=True" in repr(layer)
+    assert not {"q_norm", "to_output_gate", "value_mix"} & {n.split(".")[0] for n in make_layer().state_dict()}
+
+
+def test_a_context_has_normed_keys_and_gated_outputs():
+    layer, x, context = (
+        make_layer(**{**FULL, "value_residual": False, "positions": "none", "pattern": None}),
+        texts(),
+        texts(2, 7),
+    )
+    projected = layer.project_context(context)
+    torch.testing.assert_close(layer(x, projected), layer(x, context), **EXACT)
+    with torch.no_grad():
+        plain = layer(x, context)
+        layer.k_norm.weight.mul_(3)
+        assert not torch.allclose(layer(x, context), plain)
+        layer.to_output_gate.weight.zero_()
+        layer.to_output_gate.bias.fill_(-100)
+        torch.testing.assert_close(layer(x, context), layer.to_output.bias.expand(2, 9, 12), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda layer, x: layer(x), "needs first_values=layers"),
+        (
+            lambda layer, x: layer(x, first_values=layer.values(x)[:, :1]),
+            r"\(2, 1, 9, 5\), and the values \(2, 2, 9, 5\)",
+        ),
+        (lambda layer, x: make_layer()(x, first_values=layer.values(x)), "value_residual=True"),
+        (lambda layer, x: make_layer(positions="none")(x, positions=torch.arange(9)), "this layer has none"),
+        (lambda layer, x: make_layer()(x, positions=torch.arange(8)), "do not fit heads"),
+        (lambda layer, x: layer(x, x, q_start=0), "are for self-attention"),
+        (lambda layer, x: make_layer()(x, x, q_start=0, positions=torch.arange(9)), "are for self-attention"),
+    ],
+)
+def test_options_that_a_layer_cannot_honour_are_refused(call, words):
+    with pytest.raises(rg.RegardError, match=words):
+        call(make_layer(**FULL), texts())
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"value_dim": 7, "qk_norm": True, "output_gate": True, "pattern": "causal_window(3)"}]
+)
+def test_a_differential_layer_is_its_formula(more):
+    layer, x = make_layer(differential=0.4, **more), texts()
+    heads, size = 4, layer.value_dim
+    assert size == more.get("value_dim", 6)
+    q = layer.to_q(x).view(2, 9, 2, heads, 3)
+    k = layer.to_k(x).view(2, 9, 2, 2, 3)
+    if more:
+        q, k = layer.q_norm(q), layer.k_norm(k)
+    q, k = (layer.positions.rotate(y.flatten(2, 3).transpose(1, 2), torch.arange(9)) for y in (q, k))
+    v = layer.to_v(x).view(2, 9, 2, size).transpose(1, 2)
+    far = 3 if more else 9
+    seen = torch.ones(9, 9).tril().triu(1 - far).bool()
+    first, second = (
+        torch.stack([((q[:, part * 4 + h] @ k[:, part * 2 + h // 2].mT / 3**0.5).masked_fill(~seen, -torch.inf)
+                      .softmax(-1)) @ v[:, h // 2] for h in range(heads)], 2)
+        for part in (0, 1)
+    )  # fmt: skip
+    a, b, c, d = layer.difference.vectors
+    share = (a * b).sum().exp() - (c * d).sum().exp() + 0.4
+    mixed = first - share * second
+    mixed = mixed / (mixed.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.difference.norm.weight * 0.6
+    joined = mixed.flatten(2) * (torch.sigmoid(layer.to_output_gate(x)) if more else 1)
+    found = layer(x)
+    torch.testing.assert_close(found, layer.to_output(joined), **EXACT)
+    cache = layer.new_cache(batch=2, **({"kind": "ring"} if more else {}))
+    steps = torch.cat([layer(x[:, i : i + 1], cache=cache) for i in range(9)], 1)
+    torch.testing.assert_close(steps, found, **EXACT)
+    found.sum().backward()
+    assert (layer.difference.vectors.grad != 0).all()
+
+
+@pytest.mark.parametrize("first", [0, 1.5, True, "0.5"])
+def test_the_first_share_of_a_differential_layer_is_between_0_and_1(first):
+    with pytest.raises(rg.ArgumentError, match="differential is"):
+        make_layer(differential=first)

@@ -109,9 +109,13 @@ def test_instructions_are_told_apart(line, width):
 
 def test_instructions_of_some_processors_stay_in_their_namespaces():
     widths = {name: instruction_set(code) for name, code in disassembled().items()}
-    for space, most in (("avx512", 512), ("avx2", 256), ("wide", 256)):
+    spaces = {"avx512": 512, "avx2": 256, "wide": 256, "bf16_avx2": 256, "bf16_avx512": 512, "bf16_pairs": 512}
+    for space, most in spaces.items():
         inside = {width for name, width in widths.items() if re.search(rf"\b{space}::", name)}
         assert max(inside) == most, space
-    common = {name: width for name, width in widths.items() if not re.search(r"\b(avx2|avx512|wide)::", name)}
+    common = {name: width for name, width in widths.items() if not re.search(rf"\b({'|'.join(spaces)})::", name)}
     assert "rg_forward" in common
     assert not {name for name, width in common.items() if width > 128}
+    of_pairs = {name for name, code in disassembled().items() if "vdpbf16ps" in code}
+    assert of_pairs
+    assert all("bf16_pairs::" in name for name in of_pairs)

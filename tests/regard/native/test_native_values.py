@@ -29,23 +29,29 @@ def masks(q_len: int, k_len: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "heads"), [(one, LAYOUTS[(at + turn) % 4]) for at, one in enumerate(SIZES) for turn in (0, 1)]
+    ("sizes", "heads", "dtype"),
+    [
+        (one, LAYOUTS[(at + turn) % 4], torch.bfloat16 if turn == 2 else torch.float32)
+        for at, one in enumerate(SIZES)
+        for turn in (0, 1, 2)
+    ],
+    ids=str,
 )
-def test_values_and_gradients_equal_the_formula(native, heads, sizes):
+def test_values_and_gradients_equal_the_formula(native, heads, sizes, dtype):
     """With the best instructions of this processor, and with AVX2."""
     (q_len, k_len, head_dim, v_dim), (count, kv_heads) = sizes, heads
     names = {"q_len": q_len, "k_len": k_len, "head_dim": head_dim, "v_dim": v_dim}
     for number, (text, allowed) in enumerate(masks(q_len, k_len).items()):
-        q, k, v = make_qkv(batch=2, heads=count, kv_heads=kv_heads, **names, dtype=torch.float32, seed=number)
+        q, k, v = make_qkv(batch=2, heads=count, kv_heads=kv_heads, **names, dtype=dtype, seed=number)
         options = ({}, {"scale": -0.37}, {"softcap": 2.5})[number % 3]
-        grad = torch.randn(2, count, q_len, v_dim)
+        grad = torch.randn(2, count, q_len, v_dim).to(dtype)
         scale = options.get("scale", head_dim**-0.5)
         numbers = [x.double() for x in (q, k, v)]
         expected = answer(
             *(x.numpy() for x in numbers), allowed, scale=scale, softcap=options.get("softcap"),
             grad_output=grad.double().numpy(),
         )  # fmt: skip
-        budget = Budget.of(*numbers, torch.float32, scale=scale, grad_output=grad.double(), answer=expected)
+        budget = Budget.of(*numbers, dtype, scale=scale, grad_output=grad.double(), answer=expected)
         for instructions in (0, 2):
             native.handle.rg_use_instructions(instructions)
             leaves = [x.clone().requires_grad_() for x in (q, k, v)]
@@ -84,6 +90,17 @@ def test_lengths_around_the_sizes_of_tiles(native, length):
         q, k, v = make_qkv(batch=1, heads=2, kv_heads=1, q_len=length, k_len=length, dtype=torch.float32)
         found = rg.attention(q, k, v, pattern=text, backend="native")
         expected = rg.attention(q, k, v, pattern=text, backend="reference")
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("instructions", [0, 2])
+def test_queries_of_a_step_that_end_at_different_registers(native, instructions):
+    native.handle.rg_use_instructions(instructions)
+    q, k, v = make_qkv(batch=1, heads=1, kv_heads=1, q_len=8, k_len=400, head_dim=64, dtype=torch.float32)
+    for q_start in range(290, 306):
+        found, expected = (
+            rg.attention(q, k, v, pattern="causal", q_start=q_start, backend=name) for name in ("native", "reference")
+        )
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 

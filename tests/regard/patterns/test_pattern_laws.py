@@ -75,7 +75,7 @@ def test_the_algebra_is_that_of_booleans(a, b, q_len, k_len, q_start):
 def test_structure_never_forgets_a_pair(pattern, q_len, k_len, q_start):
     truth = pairs(pattern, q_len, k_len, q_start).flatten(0, 1)
     anyone = truth.any(0).any(0)
-    keys = pattern.keys(q_start, q_start + q_len - 1, k_len)
+    keys = pattern.key_range(q_start, q_start + q_len - 1, k_len)
     assert 0 <= keys.start <= keys.stop <= k_len
     assert not anyone[: keys.start].any()
     assert not anyone[keys.stop :].any()

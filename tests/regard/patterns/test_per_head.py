@@ -74,7 +74,7 @@ def test_it_says_of_itself_what_its_parts_say():
     assert PerHead([Prefix(1), Causal()]).compares_positions
     assert not PerHead([Causal(), Where(lambda i, j: i == j)]).structured
     assert str(PerHead([CausalWindow(3), CausalWindow(5)]).reach(2)) == "8 back, 0 ahead"
-    assert PerHead([CausalWindow(3), Prefix(1)]).keys(5, 6, 9) == range(7)
+    assert PerHead([CausalWindow(3), Prefix(1)]).key_range(5, 6, 9) == range(7)
 
 
 def test_it_needs_a_pattern_for_each_head():

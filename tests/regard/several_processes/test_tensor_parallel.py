@@ -54,6 +54,10 @@ LAYERS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
     "a mask for each head": ({"heads": 8, "kv_heads": 2}, lambda: {"pattern": explicit(8)}),
     "a tensor of biases": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": tensor_bias()}),
     "T5": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": t5()}),
+    "norms and gates": (
+        {"heads": 8, "kv_heads": 2, "pattern": "causal", "positions": "rotary", "qk_norm": True, "output_gate": True},
+        dict,
+    ),
     "additive scores": ({"heads": 8, "kv_heads": 2, "mechanism": "softmax(additive(4, 4, 5))"}, dict),
     "linear": ({"heads": 8, "kv_heads": 2, "mechanism": "linear_transformer", "pattern": "causal"}, dict),
     "gates": (

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.decoding import beam_search, greedy_search, normalised
+from regard_lab.decoding import Constraints, beam_search, greedy_search, normalised
 from regard_lab.decoding.search import SpecialIds, admitted
 from regard_lab.text import BEGIN, END, PAD
 
@@ -71,6 +71,81 @@ def test_a_wide_beam_finds_the_best_of_all_texts(normalisation, alpha, seed):
         assert found[row][0].ids == tuple(identifier for identifier in best if identifier != END)
         assert found[row][0].log_probability == pytest.approx(texts[best], abs=1e-4)
         assert found[row][0].finished == (best[-1] == END)
+
+
+def allowed(text, rules):
+    """Whether a text of `every_text` keeps the rules, by their words."""
+    ids = [identifier for identifier in text if identifier != END]
+    size = rules.no_repeat
+    runs = [] if size is None else [tuple(ids[at : at + size]) for at in range(len(ids) - size + 1)]
+    prefix = rules.prefixes[0] if rules.prefixes else ()
+    fresh = len(set(runs)) == len(runs)
+    return fresh and (END not in text or len(ids) >= rules.min_length) and tuple(ids[: len(prefix)]) == prefix
+
+
+def penalised(model, kind, text, penalty):
+    """The log-probability of a text, in which that of each id that comes again is multiplied by the penalty."""
+    before, last, total = BEGIN, BEGIN, 0.0
+    for place, identifier in enumerate(text):
+        scores = model.scores[kind, before, last].clone()
+        scores[[PAD, 1, BEGIN]] = -math.inf
+        total += float(scores.log_softmax(-1)[identifier]) * (penalty if identifier in text[:place] else 1)
+        before, last = last, identifier
+    return total
+
+
+RULES = [
+    Constraints(min_length=3),
+    Constraints(no_repeat=1),
+    Constraints(no_repeat=2, min_length=2),
+    Constraints(prefixes=((6, 5),)),
+    Constraints(repetition_penalty=1.7, min_length=1),
+]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_the_best_texts_under_constraints_are_those_of_an_exhaustive_search(rules):
+    for seed in range(2):
+        model = TableModel(seed, end_bonus=1.0)
+        search = {"count": 30, "normalisation": "average", "max_length": 4, "constraints": rules}
+        found = beam_search(model, torch.tensor([[4]]), 300, **search)[0]
+        texts = {text: total for text, total in every_text(model, 4, 4).items() if allowed(text, rules)}
+        scores = {text: penalised(model, 4, text, rules.repetition_penalty) / len(text) for text in texts}
+        best = sorted(scores, key=lambda text: -scores[text])[:30]
+        assert [(one.ids, one.finished) for one in found] == [
+            (tuple(i for i in text if i != END), END in text) for text in best
+        ]
+        for one, text in zip(found, best, strict=True):
+            assert one.score == pytest.approx(scores[text], abs=1e-9)
+            assert one.log_probability == pytest.approx(texts[text], abs=1e-9)
+            assert sum(one.gains) == pytest.approx(texts[text], abs=1e-9)
+            assert len(one.gains) == len(text)
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_greedy_search_keeps_constraints_as_a_beam_of_one(rules):
+    model, rows = TableModel(5, end_bonus=1.0), torch.tensor([[4], [5]])
+    rules = Constraints(**{**vars(rules), "prefixes": rules.prefixes * 2})
+    greedy = greedy_search(model, rows, 4, constraints=rules)
+    for one, [best] in zip(greedy, beam_search(model, rows, 1, max_length=4, constraints=rules), strict=True):
+        assert (one.ids, one.finished, len(one.gains)) == (best.ids, best.finished, len(best.gains))
+        assert allowed((*one.ids, END) if one.finished else one.ids, rules)
+
+
+def test_constraints_end_where_nothing_is_left_and_lengthen_no_limit_that_was_given():
+    model, source = TableModel(0), torch.tensor([[4]])
+    [one] = greedy_search(model, source, constraints=Constraints(no_repeat=1, min_length=9))
+    assert len(one.ids) == len(set(one.ids)) == 4
+    assert one.finished
+    [one] = greedy_search(model, source, constraints=Constraints(min_length=40))
+    assert len(one.ids) == 40
+    with pytest.raises(ArgumentError, match="the longest text is 3 ids, and min_length needs 40; give max_length more"):
+        greedy_search(model, source, 3, constraints=Constraints(min_length=40))
+    with pytest.raises(ArgumentError, match="the longest text is 2 ids, and the prefix needs 3"):
+        beam_search(model, source, 2, max_length=2, constraints=Constraints(prefixes=((4, 5),)))
+    for wrong in ({"repetition_penalty": 0.5}, {"no_repeat": 0}, {"min_length": -1}):
+        with pytest.raises(ArgumentError, match=next(iter(wrong))):
+            Constraints(**wrong)
 
 
 def by_definition(model, kind, beam, longest, rank, over):

@@ -1,4 +1,4 @@
-"""Patterns, mechanisms and biases that a line of a page builds can be built, and attention takes them."""
+"""Patterns, mechanisms, biases and positions that a line of a page builds can be built, and attention takes them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from page_code import expressions
 from test_code_blocks import PAGES, name
 
 import regard as rg
-from regard import bias, mechanisms, patterns
+from regard import bias, mechanisms, patterns, positions
 
-PUBLIC = {one: getattr(room, one) for room in (patterns, mechanisms, bias) for one in room.__all__}
+PUBLIC = {one: getattr(room, one) for room in (patterns, mechanisms, bias, positions) for one in room.__all__}
 BATCH, HEADS, LENGTH = 2, 3, 6
 LIVE = torch.arange(LENGTH) < torch.tensor([6, 4])[:, None]  # (batch, length)
 # What the names in a page stand for.
@@ -23,6 +23,7 @@ NAMES = {
     "ids": torch.zeros(BATCH, LENGTH, dtype=torch.long), "live": LIVE, "slopes": torch.ones(HEADS), "heads": HEADS,
     "buckets": 4, "max_distance": 8, "query_dim": 4, "key_dim": 4, "hidden": 5, "window": 2, "D": 2, "features": 8,
     "score": mechanisms.ScaledDot(), "feature_map": mechanisms.Relu(), "gated": False, "sigma": 1.0, "epsilon": 1e-3,
+    "log_forget": -torch.rand(BATCH, HEADS, LENGTH), "factor": 4.0, "trained": 16,
     "shifts": 1, "function": lambda i, j: i >= j, "boolean": torch.ones(LENGTH, LENGTH, dtype=torch.bool), "rg": rg,
 }  # fmt: skip
 TRAINS = "TranslationTraining("  # minutes; the tests of training run it
@@ -41,7 +42,12 @@ def use(value: object) -> None:
     if isinstance(value, patterns.Pattern):
         assert rg.attention(q, q, q, pattern=value, q_start=0).shape == q.shape
     elif isinstance(value, bias.Bias):
-        assert rg.attention(q, q, q, bias=value).shape == q.shape
+        pattern = "causal" if isinstance(value, bias.Forgetting) else None
+        assert rg.attention(q, q, q, bias=value, pattern=pattern).shape == q.shape
+    elif isinstance(value, positions.Rotary | positions.Scaling):
+        rotary = positions.Rotary(scaling=value) if isinstance(value, positions.Scaling) else value
+        heads = torch.randn(BATCH, HEADS, LENGTH, 2 * sum(rotary.axes or (4,)))
+        assert rotary.rotate(heads, torch.arange(LENGTH)).shape == heads.shape
 
 
 def test_pages_build_values_in_their_text():

@@ -14,6 +14,7 @@ GPT2 = {"norm": "layer", "positions": "learned", "activation": "gelu-tanh", "bia
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 1, "tied": False},
     "gpt2": GPT2,
+    "norms and gates": {"kv_heads": 1, "qk_norm": True, "output_gate": True, "rotary_scaling": "yarn(4, trained=6)"},
     "alibi": {"positions": "alibi"},
     "sinusoidal": {"positions": "sinusoidal"},
     "no positions": {"positions": "none", "head_dim": 7},

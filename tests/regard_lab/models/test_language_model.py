@@ -13,6 +13,7 @@ from language_by_formulas import scores
 from language_models import GPT2, KINDS, SIZES, language_model, lossless_caches
 
 import regard as rg
+from regard.positions import Rotary, YaRN
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import PAD
 from regard_lab.text.batches import pad
@@ -136,6 +137,14 @@ def test_a_model_at_its_start_is_nearly_uniform(style):
                     assert abs(float(layer.weight.detach().std()) / expected - 1) < 0.1, name
 
 
+def test_layers_have_the_norms_gates_and_scaled_positions_of_the_config():
+    config = LanguageConfig(**{**SIZES, **KINDS["norms and gates"]})
+    for block in LanguageModel(LanguageConfig.from_dict(config.to_dict())).blocks:
+        assert block.attention.positions == Rotary(scaling=YaRN(4.0, trained=6))
+        assert block.attention.q_norm is not None
+        assert block.attention.to_output_gate is not None
+
+
 def test_ids_that_cannot_be_are_refused_with_their_numbers():
     model = language_model("gpt2")
     with pytest.raises(rg.ArgumentError, match="5 to 23"):
@@ -177,6 +186,11 @@ def test_a_model_computes_what_its_papers_write(style):
         ({"dim": 14, "positions": "rotary"}, "head_dim is 7; it must be even"),
         ({"dim": 21, "head_dim": 4, "positions": "sinusoidal"}, "dim is 21; it must be even"),
         ({"positions": "absolute"}, "rotary, alibi, learned"),
+        ({"positions": "alibi", "rotary_scaling": "linear(2)"}, "is for rotary positions, and these are alibi"),
+        ({"rotary_scaling": "yarn(4)"}, "yarn takes"),
+        ({"rotary_scaling": "yarm(4, 16)"}, "there is no scaling 'yarm'; there are linear, ntk, yarn"),
+        ({"latent_dim": 8, "qk_norm": True}, "leave out latent_dim or them"),
+        ({"output_gate": 1}, "output_gate"),
         ({"pattern": "cuasal"}, "there is no pattern 'cuasal'"),
         ({"pattern": ("full",) * 3}, "3 texts for 2 layers"),
         ({"pattern": "random_blocks(1, block=2, seed=0)"}, "past=true"),

@@ -21,13 +21,16 @@
 DECLARE(avx2)
 DECLARE(avx512)
 DECLARE(wide)
+DECLARE(bf16_avx2)  // bfloat16, by three instruction sets; see words.h
+DECLARE(bf16_avx512)
+DECLARE(bf16_pairs)
 
 // The pool of threads of the OpenMP library that PyTorch has loaded: GNU's own entry, which LLVM's and Intel's libraries
 // have too. It is called by name, so that any compiler serves and no OpenMP library is linked or loaded twice.
 extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 
 namespace {
-constexpr int NONE = 0, AVX2 = 2, AVX512 = 3;
+constexpr int NONE = 0, AVX2 = 2, AVX512 = 3, AVX512_BF16 = 4;
 
 // Asked of the processor itself and of the operating system, which must save the registers: some compilers' own
 // functions for this know no instruction set without their runtime library.
@@ -44,7 +47,8 @@ int supported() {
   return AVX512;
 #endif
   const unsigned wide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
-  return (low & 0xe6) == 0xe6 && (b & wide) == wide ? AVX512 : AVX2;
+  if ((low & 0xe6) != 0xe6 || (b & wide) != wide) return AVX2;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & 1 << 5 ? AVX512_BF16 : AVX512;
 #else
   return NONE;
 #endif
@@ -85,6 +89,16 @@ void run_in_threads(int threads, void (*work)(void *), void *data) {
 #define HAS_THREADS (GOMP_parallel != nullptr)
 void run_in_threads(int threads, void (*work)(void *), void *data) { GOMP_parallel(work, data, (unsigned)threads, 0); }
 #endif
+
+// The kernel of a call; where q, k and v are bfloat16, they are multiplied as they are.
+#define KERNEL_FOR(c, function)                                                                             \
+  ((c).q.type == RG_FLOAT64                ? wide::function                                                 \
+   : (c).q.type == RG_BFLOAT16 && (c).k.type == RG_BFLOAT16 && (c).v.type == RG_BFLOAT16                    \
+       ? instructions() == AVX512_BF16 ? bf16_pairs::function                                               \
+         : instructions() == AVX512    ? bf16_avx512::function                                              \
+                                       : bf16_avx2::function                                                \
+   : instructions() >= AVX512 ? avx512::function                                                            \
+                              : avx2::function)
 
 rg_call alone(const rg_call &c) {
   rg_call own = c;
@@ -292,7 +306,7 @@ PUBLIC void rg_sizes(int32_t sizes[8]) {
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
 PUBLIC int32_t rg_use_instructions(int32_t wanted) {
-  const int most = supported(), found = wanted == AVX2 && most >= AVX2 ? AVX2 : most;
+  const int most = supported(), found = wanted >= AVX2 && wanted < most ? wanted : most;
   __atomic_store_n(&chosen, found, __ATOMIC_RELAXED);
   return found;
 }
@@ -300,27 +314,25 @@ PUBLIC int32_t rg_forward(const rg_call *c) {
   if (int wrong = check(c)) return wrong;
   if (c->unsound) *c->unsound = 0;
   const rg_call own = alone(*c);
-  if (c->q.type == RG_FLOAT64) return wide::forward(&own);
-  return instructions() == AVX512 ? avx512::forward(&own) : avx2::forward(&own);
+  return KERNEL_FOR(own, forward)(&own);
 }
 PUBLIC int32_t rg_recur(const rg_recurrence *c) {
   if (int wrong = check(c)) return wrong;
   const rg_recurrence own = alone(*c);
   if (c->q.type == RG_FLOAT64) return wide::recur(&own);
-  return instructions() == AVX512 ? avx512::recur(&own) : avx2::recur(&own);
+  return instructions() >= AVX512 ? avx512::recur(&own) : avx2::recur(&own);
 }
 PUBLIC int32_t rg_recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) {
   if (int wrong = check(c)) return wrong;
   if (int wrong = check_gradients(*c, g)) return wrong;
   const rg_recurrence own = alone(*c);
   if (c->q.type == RG_FLOAT64) return wide::recur_back(&own, g);
-  return instructions() == AVX512 ? avx512::recur_back(&own, g) : avx2::recur_back(&own, g);
+  return instructions() >= AVX512 ? avx512::recur_back(&own, g) : avx2::recur_back(&own, g);
 }
 PUBLIC int32_t rg_backward(const rg_call *c, const rg_gradients *g) {
   if (int wrong = check(c)) return wrong;
   if (int wrong = check_gradients(*c, g)) return wrong;
   const rg_call own = alone(*c);
-  if (c->q.type == RG_FLOAT64) return wide::backward(&own, g);
-  return instructions() == AVX512 ? avx512::backward(&own, g) : avx2::backward(&own, g);
+  return KERNEL_FOR(own, backward)(&own, g);
 }
 }

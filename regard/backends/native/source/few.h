@@ -2,7 +2,7 @@
 //
 // The order of every sum is that of the tiles, so the bits are too.
 
-constexpr int FEW = 8;  // rows at most
+constexpr int FEW = MR < 8 ? MR : 8;  // rows at most: those of one tile, since all get the weights of the same keys
 
 #if defined(RG_512) || defined(RG_256)
 #define RG_FEW
@@ -100,10 +100,20 @@ static inline void fetch(const char *p, int bytes) {
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, TYPE == RG_INT8 ? 3 : 2);
 }
 
+// The words of a product that 32 bits of a key hold: their numbers, or their pair.
+template <int TYPE>
+constexpr int WORDS_IN = PAIR == 2 ? 1 : IN_WORD<TYPE>;
+template <int TYPE, class Bits>
+static inline vf word_in(Bits bits, int place, vf scale) {
+  if constexpr (PAIR == 2) return (vf)bits;
+  return number_in<TYPE>(bits, HALF ? 1 - place : place, scale);
+}
+
 // Scores of M rows with the NR keys from `key` on.
 template <int M, int TYPE>
-static void score_few(const Vectors &keys, int key, const real *q, real *s) {
+static void score_few(const Vectors &keys, int key, const real *q, real *s, real by) {
   constexpr int BYTES = 4 / IN_WORD<TYPE>, STEP = 4 * IN_WORD<TYPE>;
+  const long length = words(keys.dim);
   const long row = keys.x.row * BYTES;
   for (int half = 0; half < NV; half++, key += W) {
     vf sum[M], scale{};
@@ -117,13 +127,13 @@ static void score_few(const Vectors &keys, int key, const real *q, real *s) {
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
 #pragma GCC unroll 4
-        for (int place = 0; place < IN_WORD<TYPE>; place++) {
-          const vf x = number_in<TYPE>(words.column[word], place, scale);
+        for (int place = 0; place < WORDS_IN<TYPE>; place++) {
+          const vf x = word_in<TYPE>(words.column[word], place, scale);
 #pragma GCC unroll 8
-          for (int i = 0; i < M; i++) sum[i] = madd(x, all(q[(long)i * keys.dim + c + word * IN_WORD<TYPE> + place]), sum[i]);
+          for (int i = 0; i < M; i++) sum[i] = step(x, everywhere(q + i * length + c / PAIR + word * WORDS_IN<TYPE> + place), sum[i]);
         }
     }
-    for (int i = 0; i < M; i++) store(s + (long)i * LDS + half * W, sum[i]);
+    for (int i = 0; i < M; i++) store(s + (long)i * LDS + half * W, HALF ? sum[i] * all(by) : sum[i]);
   }
 }
 
@@ -133,6 +143,23 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   vf sum[M][N];
   for (int i = 0; i < M; i++)
     for (int n = 0; n < N; n++) sum[i][n] = vf{};
+#if defined(RG_BF16)
+  for (int key = from; key < to; key += 2, weights += STEPS) {
+    const uint16_t *a = values.halves_of(key), *b = values.halves_of(key + 1);
+    if (column == 0 && a) fetch<2 * N * W>((const char *)(a + AHEAD * values.x.row)), fetch<2 * N * W>((const char *)(a + (AHEAD + 1) * values.x.row));
+    vf x[N][STEPS];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) pair_rows(a ? a + column + n * W : a, b ? b + column + n * W : b, W, x[n]);
+#pragma GCC unroll 2
+    for (int one = 0; one < STEPS; one++)
+#pragma GCC unroll 8
+      for (int i = 0; i < M; i++) {
+        const vf weight = everywhere(weights + (long)i * LDS + one);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) sum[i][n] = step(x[n][one], weight, sum[i][n]);
+      }
+  }
+#else
   constexpr int BYTES = 4 / IN_WORD<TYPE>;
   const char *p = values.row(from) + column * BYTES;
   for (int key = from; key < to; key++, p += values.x.row * BYTES) {
@@ -148,6 +175,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
       for (int n = 0; n < N; n++) sum[i][n] = madd(x[n], weight, sum[i][n]);
     }
   }
+#endif
   for (int i = 0; i < M; i++)
     for (int n = 0; n < N; n++) store(into + i * width + column + n * W, load(into + i * width + column + n * W) + sum[i][n]);
 }
@@ -170,6 +198,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
 template <int M, class F>
 static void with_type(int type, F f) {
   std::integral_constant<int, M> rows;
+  if (HALF) return f(rows, std::integral_constant<int, RG_BFLOAT16>());
   if (type == RG_FLOAT32) return f(rows, std::integral_constant<int, RG_FLOAT32>());
   if (type == RG_BFLOAT16) return f(rows, std::integral_constant<int, RG_BFLOAT16>());
   if (type == RG_FLOAT16) return f(rows, std::integral_constant<int, RG_FLOAT16>());
@@ -193,11 +222,11 @@ static bool few(int rows, const Vectors &x) {
 #endif
 }
 
-static void score_few(int rows, const Vectors &keys, int key, const real *q, real *s) {
+static void score_few(int rows, const Vectors &keys, int key, const real *q, real *s, real by) {
 #if defined(RG_FEW)
-  with_rows(rows, keys.x.type, [&](auto m, auto type) { score_few<m(), type()>(keys, key, q, s); });
+  with_rows(rows, keys.x.type, [&](auto m, auto type) { score_few<m(), type()>(keys, key, q, s, by); });
 #else
-  (void)rows, (void)keys, (void)key, (void)q, (void)s;
+  (void)rows, (void)keys, (void)key, (void)q, (void)s, (void)by;
 #endif
 }
 

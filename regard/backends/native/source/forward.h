@@ -75,29 +75,43 @@ static bool packs_queries(const rg_call &c, int rows) {
 
 struct ForwardRoom {  // what one thread needs for a stack
   real *q, *scores, *panel, *turned, *raw, *values;
-  int padded;  // v_dim, as whole tiles
-  static size_t panels(const rg_call &c, int rows) { return (size_t)(packs_queries(c, rows) ? up(rows, NR) : NR) * c.head_dim; }
+  int padded;  // v_dim, as whole registers
+  static size_t panels(const rg_call &c, int rows) { return (size_t)(packs_queries(c, rows) ? up(rows, NR) : NR) * words(c.head_dim); }
   static size_t numbers(const rg_call &c, int rows) {
-    return (size_t)rows * (c.head_dim + LDS) + panels(c, rows) + (size_t)NR * (LDS + c.head_dim) +
-           (size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), NR) + 6 * 32;
+    return (size_t)rows * (words(c.head_dim) + LDS) + panels(c, rows) + (size_t)NR * (LDS + words(c.head_dim)) +
+           (size_t)CHUNK * (up(std::max(c.v_dim, c.head_dim), W) + GAP) + 6 * 32;
   }
   ForwardRoom(Workspace &w, const rg_call &c, int rows)
-      : q(w.take((size_t)rows * c.head_dim)), scores(w.take((size_t)rows * LDS)), panel(w.take(panels(c, rows))),
-        turned(w.take((size_t)NR * LDS)), raw(w.take((size_t)NR * c.head_dim)),
-        values(w.take((size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), NR))), padded(up(c.v_dim, NR)) {}
+      : q(w.take((size_t)rows * words(c.head_dim))), scores(w.take((size_t)rows * LDS)), panel(w.take(panels(c, rows))),
+        turned(w.take((size_t)NR * LDS)), raw(w.take((size_t)NR * words(c.head_dim))),
+        values(w.take((size_t)CHUNK * (up(std::max(c.v_dim, c.head_dim), W) + GAP))), padded(up(c.v_dim, W)) {}
 };
 
-static void read_queries(const Work &w, real *q, int padded, real factor) {
-  for (int r = 0; r < w.stack.rows; r++)
-    read_row(w.c.q.type, at(w.c.q, w.batch, w.head_of(r), w.row_of(r)), w.c.head_dim, factor, q + (long)r * padded, padded);
+// Scores are multiplied by it, so that they come out as powers of 2, or as they are where a softcap bends them first.
+static real score_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E; }
+
+// The words of a query, which carries the factor of its scores if it is not bfloat16; zeros up to `padded` words.
+static void read_query(const Work &w, int head, int row, real *out, int padded) {
+  const char *from = at(w.c.q, w.batch, head, row);
+#if defined(RG_BF16)
+  read_words(from, w.c.head_dim, out, padded);
+#else
+  read_row(w.c.q.type, from, w.c.head_dim, score_factor(w.c), out, padded);
+#endif
 }
 
-// Queries are multiplied by it, so that scores come out as powers of 2, or as they are where a softcap bends them first.
-static real query_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E; }
+static void read_queries(const Work &w, real *q) {
+  const int d = words(w.c.head_dim);
+  for (int r = 0; r < w.stack.rows; r++) {
+    const char *out = at(w.c.out, w.batch, w.head_of(r), w.row_of(r));  // it is written when the row is done
+    for (int byte = 0; byte < w.c.v_dim * WIDTH_OF[w.c.out.type]; byte += 64) __builtin_prefetch(out + byte, 1, 2);
+    read_query(w, w.head_of(r), w.row_of(r), q + (long)r * d, d);
+  }
+}
 
 // Queries as panels of NR rows each, which follow each other.
 static void pack_queries(const Work &w, ForwardRoom &room) {
-  const int d = w.c.head_dim;
+  const int d = words(w.c.head_dim);
   for (int r = 0; r < w.stack.rows; r += NR)
     transpose(room.q + (long)r * d, d, std::min(NR, w.stack.rows - r), d, room.panel + (long)r * d);
 }
@@ -105,32 +119,34 @@ static void pack_queries(const Work &w, ForwardRoom &room) {
 // Scores of a panel of keys, which are `row` apart, with packed queries: rows and keys change places in the tiles, and each
 // score is the same sum.
 static void score_keys(const Work &w, const Tiles &tiles, int p, const real *k, long row, ForwardRoom &room) {
-  const int d = w.c.head_dim;
+  const int d = words(w.c.head_dim);
   for (int r = 0; r < w.stack.rows; r += NR) {
     const int rows = std::min(NR, w.stack.rows - r);
     bool meets = false;
     for (int t = r / MR; t * MR < r + rows; t++) meets |= tiles.state[t][p] != EMPTY;
     if (!meets) continue;
     for (int j = 0; j < NR; j += MR)
-      score_tile<true>(std::min(MR, NR - j), d, k + j * row, row, room.panel + (long)r * d, 0, up(rows, W), room.turned + j * LDS);
+      score_tile<true>(std::min(MR, NR - j), d, k + j * row, row, room.panel + (long)r * d, 0, up(rows, W), room.turned + j * LDS,
+                       score_factor(w.c));
     transpose(room.turned, LDS, NR, rows, room.scores + (long)r * LDS + p * NR, LDS);
   }
 }
 
 // Whether a chunk of keys is copied to where its values are read.
 static bool packs_chunk(const Work &w) {
-  return w.c.k.type != REAL && w.shared() && !few(w.stack.rows, w.keys()) && !few(w.stack.rows, w.values());
+  return !HALF && w.c.k.type != REAL && w.shared() && !few(w.stack.rows, w.keys()) && !few(w.stack.rows, w.values());
 }
 
 static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, ForwardRoom &room) {
   const Vectors keys = w.keys();
-  const int d = w.c.head_dim;
+  const int d = words(w.c.head_dim);
+  const real factor = score_factor(w.c);
   const bool in_registers = few(w.stack.rows, keys), whole = packs_chunk(w);
   for (int p = 0; p < PANELS; p++) {
     bool packed = false;
     const int key = panels[p].key;
     if (in_registers && keys.begin(key) == key && keys.end(key, NR) == key + NR) {
-      if (tiles.state[0][p] != EMPTY) score_few(w.stack.rows, keys, key, room.q, room.scores + p * NR);
+      if (tiles.state[0][p] != EMPTY) score_few(w.stack.rows, keys, key, room.q, room.scores + p * NR, factor);
       continue;
     }
     bool some = false, between = false;
@@ -149,7 +165,7 @@ static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, 
       if (tiles.state[t][p] == EMPTY) continue;
       if (!packed) transpose(k, row, NR, d, room.panel), packed = true;
       score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, room.panel, tiles.begin(t, p), tiles.stop(t, p),
-                 room.scores + (long)t * MR * LDS + p * NR);
+                 room.scores + (long)t * MR * LDS + p * NR, factor);
     }
   }
 }
@@ -164,13 +180,14 @@ struct Weighing {
   real entropy, distance;  // sums, as in Watch
 };
 
-// Scores become weights 2^(score - highest), those that dropout drops become 0 afterwards; returns their sum before that.
+// Scores become weights 2^(score - highest), those that dropout drops become 0 afterwards; returns their sum before that. The
+// weights of bfloat16 calls become the words of pairs of them, whose place is words(lane).
 template <bool DROPS, bool WATCHES>
 static inline real weigh(real *s, int begin, int end, Weighing &x) {
   const vf less = all(x.highest == -INF ? 0 : x.highest);
   Lanes total{}, entropy{}, distance{};
   const auto step = [&](int at, int lane) __attribute__((always_inline)) {
-    const vf score = larger(all(-EXPONENT), load(s + at) - less);
+    const vf score = WATCHES ? larger(all(-EXPONENT), load(s + at) - less) : load(s + at) - less;
     vf w = exp2(score);
     total.part[lane] += w;
     if constexpr (WATCHES) {
@@ -179,17 +196,23 @@ static inline real weigh(real *s, int begin, int end, Weighing &x) {
       distance.part[lane] = madd(w, larger(far, -far), distance.part[lane]);
     }
     if constexpr (DROPS) w = x.dropout.kept(w, x.row, x.key + at);
-    store(s + at, w);
+    if constexpr (!HALF) store(s + at, w);
+    return w;
   };
-  for (int j = begin / LANES * LANES; j < end; j += LANES)
+  for (int j = begin / LANES * LANES; j < end; j += LANES) {
+    [[maybe_unused]] vf w[REGISTERS]{};
     if (begin <= j && j + LANES <= end) {
 #pragma GCC unroll 8
-      for (int i = 0; i < REGISTERS; i++) step(j + i * W, i);
+      for (int i = 0; i < REGISTERS; i++) w[i] = step(j + i * W, i);
     } else {
 #pragma GCC unroll 8
       for (int i = 0; i < REGISTERS; i++)
-        if (begin <= j + i * W && j + i * W < end) step(j + i * W, i);
+        if (begin <= j + i * W && j + i * W < end) w[i] = step(j + i * W, i);
     }
+#if defined(RG_BF16)
+    store_pairs<REGISTERS>(s + words(j), w);  // these places hold no score that is still read
+#endif
+  }
   if constexpr (WATCHES) x.entropy = sum(entropy), x.distance = sum(distance);
   return sum(total);
 }
@@ -269,8 +292,14 @@ static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, 
   }
 }
 
-// The rows of values of a chunk: in place where whole tiles can be read and are read few times, else copied.
+// The words of the values of a chunk, line by line: in place where whole tiles can be read and are read few times, else copied.
 static const real *chunk_values(const Work &w, const Vectors &values, int chunk_key, int begin, int end, real *room, int padded, long *row) {
+#if defined(RG_BF16)
+  *row = padded + GAP;
+  for (int j = begin; j < end; j += 2)
+    pair_lines(values.halves_of(j), values.halves_of(j + 1), values.dim, room + words(j - begin) * *row, padded);
+  return room;
+#endif
   if (packs_chunk(w)) return *row = w.c.head_dim, room + (long)(begin - chunk_key) * w.c.head_dim;
   const bool dense = values.x.row <= 2 * padded || w.stack.rows <= 2 * MR;
   if (values.x.type == REAL && padded == values.dim && dense)
@@ -286,17 +315,18 @@ static void add_values(const Work &w, const Tiles &tiles, int chunk_key, Forward
     if (tiles.first[t] < tiles.end[t]) begin = std::min(begin, tiles.lane[t]), end = std::max(end, tiles.lane_end[t]);
   if (begin >= end) return;
   const Vectors values = w.values();
-  begin += chunk_key, end += chunk_key;
+  begin = pair_begin(begin) + chunk_key, end = pair_end(end) + chunk_key;
   if (few(w.stack.rows, values))
-    return add_few(w.stack.rows, values, begin, end, room.scores + (begin - chunk_key), sums.output, sums.width);
+    return add_few(w.stack.rows, values, begin, end, room.scores + words(begin - chunk_key), sums.output, sums.width);
   long row;
   const real *v = chunk_values(w, values, chunk_key, begin, end, room.values, room.padded, &row);
   for (int n = 0; n < room.padded; n += NR)
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.first[t] >= tiles.end[t]) continue;
-      const int from = chunk_key + tiles.lane[t], to = chunk_key + tiles.lane_end[t];
-      tile<ROWS, true>(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + (from - chunk_key), LDS,
-                       v + (from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
+      const int from = chunk_key + pair_begin(tiles.lane[t]), to = chunk_key + pair_end(tiles.lane_end[t]);
+      const auto add = room.padded - n < NR ? tile<ROWS, true, 1> : tile<ROWS, true>;
+      add(w.stack.tile_rows(t), words(to - from), room.scores + (long)t * MR * LDS + words(from - chunk_key), LDS,
+          v + words(from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
     }
 }
 
@@ -334,7 +364,7 @@ static long first_key(const Work &w) { return run_of(w.s, w.block.run).first; }
 static long last_key(const Work &w) { return run_of(w.s, w.block.run_end - 1).end; }
 
 static bool forward_stack(const Work &w) {
-  const int rows = w.stack.rows, width = up(w.c.v_dim, NR) + 16;
+  const int rows = w.stack.rows, width = up(w.c.v_dim, W) + 16;
   Workspace &memory = workspace();
   if (!memory.reserve(sizeof(real) * (ForwardRoom::numbers(w.c, rows) + 2 * Sums::numbers(w.c, rows, width)) + 1024)) return false;
   ForwardRoom room(memory, w.c, rows);
@@ -344,7 +374,7 @@ static bool forward_stack(const Work &w) {
     sums.clear(rows);
     return finish(w, sums), true;
   }
-  read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  read_queries(w, room.q);
   if (packs_queries(w.c, rows)) pack_queries(w, room);
   Walk walk(w.s, w.block, first_key(w));
   long until = span_end(w.s, first_key(w));

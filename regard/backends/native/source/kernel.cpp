@@ -1,5 +1,6 @@
 // The kernel, compiled once for each instruction set: -DRG_SPACE=avx2 -DRG_WIDTH=8, -DRG_SPACE=avx512 -DRG_WIDTH=16;
-// and once for float64 without intrinsics of its own: -DRG_SPACE=wide -DRG_WIDTH=4 -DRG_REAL=double -DRG_DOUBLE.
+// once for float64 without intrinsics of its own: -DRG_SPACE=wide -DRG_WIDTH=4 -DRG_REAL=double -DRG_DOUBLE; and for
+// bfloat16 by the namespaces with -DRG_BF16, see words.h.
 // Everything is static or inside the namespace, and no template of the standard library is instantiated out of line:
 // the linker must never take a copy with AVX-512 instructions for code that runs on every processor.
 #include "regard_native.h"
@@ -26,6 +27,7 @@ __asm__(".symver log2, log2@GLIBC_2.2.5");
 namespace RG_SPACE {
 namespace {
 #include "vectors.h"
+#include "words.h"
 #include "products.h"
 #include "packing.h"
 #include "panels.h"
@@ -36,14 +38,22 @@ namespace {
 #include "backward.h"
 #include "tasks.h"
 #include "received.h"
+#if !defined(RG_BF16)
 #include "recurrence.h"
+#endif
 }  // namespace
 
 int forward(const rg_call *c) {
+  const Flushing flushing;
   const int failed = forward_all(*c);
   return failed ? failed : receive_all(*c);
 }
-int backward(const rg_call *c, const rg_gradients *g) { return backward_all(*c, *g); }
+int backward(const rg_call *c, const rg_gradients *g) {
+  const Flushing flushing;
+  return backward_all(*c, *g);
+}
+#if !defined(RG_BF16)
 int recur(const rg_recurrence *c) { return recur_all(*c); }
 int recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) { return recur_back_all(*c, *g); }
+#endif
 }  // namespace RG_SPACE

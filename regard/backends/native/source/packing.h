@@ -91,12 +91,11 @@ static int read_registers(int type, const char *row, int n, vf factor, real *out
 
 // out[0..n) = factor * row[0..n), zeros up to `padded`
 static inline void read_row(int type, const char *row, int n, real factor, real *out, int padded) {
-  if (type == REAL && n % W == 0) {
-    for (int i = 0; i < n; i += W) store(out + i, load((const real *)row + i) * all(factor));
-    for (int i = n; i < padded; i += W) store(out + i, vf{});
-    return;
-  }
   int i = read_registers(type, row, n, all(factor), out);
+  if (type == REAL && i < n) {
+    store_some(out + i, load_some((const real *)row + i, n - i) * all(factor), n - i);
+    i = n;
+  }
   for (; i < n; i++) out[i] = number(type, row, i) * factor;
   for (; i < padded; i++) out[i] = 0;
 }
@@ -104,14 +103,11 @@ static inline void read_row(int type, const char *row, int n, real factor, real 
 // Whether x[0..n) * factor is finite: a finite number minus itself is 0, and any other is NaN.
 static inline bool finite(const real *x, int n, real factor) {
   vf zeros{};
-  real rest = 0;
-  int i = 0;
-  for (; i + W <= n; i += W) {
-    const vf y = load(x + i) * all(factor);
+  for (int i = 0; i < n; i += W) {
+    const vf y = (n - i < W ? load_some(x + i, n - i) : load(x + i)) * all(factor);
     zeros += y - y;
   }
-  for (; i < n; i++) rest += x[i] * factor - x[i] * factor;
-  return !not_below(zeros, 0) && rest == 0;
+  return !not_below(zeros, 0);
 }
 
 // row[0..n) = x[0..n) * factor
@@ -120,8 +116,12 @@ static inline void write_row(int type, char *row, int n, const real *x, real fac
   if (type == REAL) {
     real *out = (real *)row;
     for (; i + W <= n; i += W) store(out + i, load(x + i) * all(factor));
-    for (; i < n; i++) out[i] = x[i] * factor;
+    if (i < n) store_some(out + i, load_some(x + i, n - i) * all(factor), n - i);
   } else if (type == RG_BFLOAT16) {
+#if !defined(RG_DOUBLE)
+    for (; i + W <= n; i += W)
+      *(vh *)((uint16_t *)row + i) = __builtin_convertvector((vi)rounded(load(x + i) * all(factor)) >> 16, vh);
+#endif
     for (; i < n; i++) ((uint16_t *)row)[i] = narrowed((float)(x[i] * factor));
   } else if (type == RG_FLOAT16) {
     for (; i < n; i++) ((_Float16 *)row)[i] = (_Float16)(x[i] * factor);
@@ -174,26 +174,39 @@ struct Vectors {
 
   const char *row(int key) const { return at(x, batch, head, key - first_key); }
 
+  const uint16_t *halves_of(int key) const {  // NULL for keys that the tensor does not have
+    return begin(key) == key && key < end(key, 1) ? (const uint16_t *)row(key) : nullptr;
+  }
+
+  // Whether the words of the vector of a key and of those that follow lie in memory as they are.
+  bool as_words(int key) const {
+    if (!HALF) return x.type == REAL;
+    return PAIR == 2 && dim % 2 == 0 && x.row % 2 == 0 && (uintptr_t)row(key) % 4 == 0;
+  }
+
   void read(int key, real *out, int padded) const {
+#if defined(RG_BF16)
+    return read_words(row(key), dim, out, padded);
+#endif
     const real factor = x.type == RG_INT8 ? (real)*numbers_at<float>(scale, batch, head, key - first_key) : 1;
     read_row(x.type, row(key), dim, factor, out, padded);
   }
 
-  // The rows as reals, `row` numbers apart: in place where they are whole and need no conversion, else copied to `room` with
+  // The rows as words, `row` words apart: in place where they are whole and need no conversion, else copied to `room` with
   // zeros for keys that the tensor does not have.
   const real *rows(int key, int n, real *room, long *row_stride) const {
-    const int b = begin(key), e = end(key, n);
-    if (x.type == REAL && b == key && e == key + n) return *row_stride = x.row, (const real *)row(key);
-    *row_stride = dim;
-    for (int j = 0; j < n; j++, room += dim) {
+    const int b = begin(key), e = end(key, n), width = words(dim);
+    if (b == key && e == key + n && as_words(key)) return *row_stride = x.row / PAIR, (const real *)row(key);
+    *row_stride = width;
+    for (int j = 0; j < n; j++, room += width) {
       if (key + j < b || key + j >= e) {
-        std::memset(room, 0, dim * sizeof(real));
+        std::memset(room, 0, width * sizeof(real));
         continue;
       }
       const char *next = row(key + j) + n * x.row * WIDTH_OF[x.type];  // it is read soon, or lies behind the tensor
       for (int at = 0; at < dim * WIDTH_OF[x.type]; at += 64) __builtin_prefetch(next + at, 0, 2);
-      read(key + j, room, dim);
+      read(key + j, room, width);
     }
-    return room - (long)n * dim;
+    return room - (long)n * width;
   }
 };

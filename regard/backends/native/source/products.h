@@ -1,7 +1,7 @@
 // Products of matrices in registers: tiles of MR rows by NR columns, as many as the registers of the processor hold.
 //
-// Each number of a result is one chain of `madd` over the inner axis from its first index on, so it does not depend on
-// the tile that it is computed in.
+// Each number of a result is one chain of `step` over the words of the inner axis from its first one on, so it does not
+// depend on the tile that it is computed in.
 
 constexpr int NV = 2, NR = W * NV;             // columns of a tile
 constexpr int MR = W == 16 ? 12 : 6;           // rows of a tile: 24 accumulators of 32 registers, 12 of 16
@@ -9,12 +9,12 @@ constexpr int CHUNK = 256, PANELS = CHUNK / NR;  // keys at a time, in panels of
 constexpr int LINE = 64 / sizeof(real);        // reals that come from memory together
 constexpr int LDS = CHUNK + 16;                // row length of scores; no power of 2, so that rows share no cache set
 
-// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR). AHEAD: a is read from memory for the first time, so
+// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR), a product of bfloat16 that is not added times `by`. AHEAD: a is read from memory for the first time, so
 // that the rows of the next tile are asked for on the way; they may lie behind the tensor, since nothing is read yet.
 template <int M, bool ADD, int N = NV, bool AHEAD = false>
 static inline __attribute__((always_inline)) void product(int K, const real *__restrict a, long ai, long ak,
                                                           const real *__restrict b, long bk, real *__restrict c,
-                                                          long ci) {
+                                                          long ci, [[maybe_unused]] real by = 1) {
   vf x[M][N];
 #pragma GCC unroll 16
   for (int i = 0; i < M; i++)
@@ -31,9 +31,9 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
     }
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++) {
-      const vf s = all(a[i * ai]);
+      const vf s = everywhere(a + i * ai);
 #pragma GCC unroll 4
-      for (int j = 0; j < N; j++) x[i][j] = madd(y[j], s, x[i][j]);
+      for (int j = 0; j < N; j++) x[i][j] = step(y[j], s, x[i][j]);
     }
     a += ak, b += bk;
   }
@@ -42,37 +42,37 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
 #pragma GCC unroll 4
     for (int j = 0; j < N; j++) {
       real *p = c + i * ci + j * W;
-      store(p, ADD ? load(p) + x[i][j] : x[i][j]);
+      store(p, ADD ? load(p) + x[i][j] : HALF ? x[i][j] * all(by) : x[i][j]);
     }
 }
 
-// The left factor is read by rows, or by columns of a matrix of scores (as its transpose).
+// The left factor is read by rows, or by columns of a matrix of scores (as its transpose), of bfloat16 by those of a panel.
 enum Left { ROWS, COLUMNS };
 
 // The same for m <= MR rows; the strides that are known are constants for the compiler.
-template <Left L, bool ADD, int M = MR>
+template <Left L, bool ADD, int N = NV, int M = MR>
 static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda, const real *b, long ldb, real *c,
                                            long ldc) {
   if constexpr (M > 1)
-    if (m < M) return tile<L, ADD, M - 1>(m, K, a, lda, b, ldb, c, ldc);
+    if (m < M) return tile<L, ADD, N, M - 1>(m, K, a, lda, b, ldb, c, ldc);
   if constexpr (L == ROWS)
-    product<M, ADD>(K, a, lda, 1, b, ldb, c, ldc);
+    product<M, ADD, N>(K, a, lda, 1, b, ldb, c, ldc);
   else
-    product<M, ADD>(K, a, 1, LDS, b, ldb, c, ldc);
+    product<M, ADD, N>(K, a, 1, HALF ? NR : LDS, b, ldb, c, ldc);
 }
 
-// Scores of m rows with N registers of the keys of a panel: a has K numbers a row, the panel NR a line.
+// Scores of m rows with N registers of the keys of a panel: a has K words a row, the panel NR a line.
 template <int N, bool AHEAD, int M = MR>
-static __attribute__((noinline)) void score_registers(int m, int K, const real *a, long lda, const real *panel, real *s) {
+static __attribute__((noinline)) void score_registers(int m, int K, const real *a, long lda, const real *panel, real *s, real by) {
   if constexpr (M > 1)
-    if (m < M) return score_registers<N, AHEAD, M - 1>(m, K, a, lda, panel, s);
-  product<M, false, N, AHEAD>(K, a, lda, 1, panel, NR, s, LDS);
+    if (m < M) return score_registers<N, AHEAD, M - 1>(m, K, a, lda, panel, s, by);
+  product<M, false, N, AHEAD>(K, a, lda, 1, panel, NR, s, LDS, by);
 }
 
 // The same for the lanes [begin, end) of a panel, which are whole registers.
 template <bool AHEAD = false>
-static inline void score_tile(int m, int K, const real *a, long lda, const real *panel, int begin, int end, real *s) {
-  if (end - begin == NR) return score_registers<NV, AHEAD>(m, K, a, lda, panel, s);
+static inline void score_tile(int m, int K, const real *a, long lda, const real *panel, int begin, int end, real *s, real by) {
+  if (end - begin == NR) return score_registers<NV, AHEAD>(m, K, a, lda, panel, s, by);
   static_assert(NV == 2, "a part of a panel is one register");
-  score_registers<1, AHEAD>(m, K, a, lda, panel + begin, s + begin);
+  score_registers<1, AHEAD>(m, K, a, lda, panel + begin, s + begin, by);
 }

@@ -26,11 +26,11 @@ static bool list_shares(const rg_call &c, List<Share> &list) {
 struct WeightRoom {
   real *q, *scores, *panel, *raw, *sums, *log2_sum;
   static size_t numbers(const rg_call &c, int rows, int heads) {
-    return (size_t)rows * (c.head_dim + LDS + 1) + (size_t)NR * (2 * c.head_dim + heads) + 6 * 32;
+    return (size_t)rows * (words(c.head_dim) + LDS + 1) + (size_t)NR * (2 * words(c.head_dim) + heads) + 6 * 32;
   }
   WeightRoom(Workspace &w, const rg_call &c, int rows, int heads)
-      : q(w.take((size_t)rows * c.head_dim)), scores(w.take((size_t)rows * LDS)), panel(w.take((size_t)NR * c.head_dim)),
-        raw(w.take((size_t)NR * c.head_dim)), sums(w.take((size_t)NR * heads)), log2_sum(w.take(rows)) {}
+      : q(w.take((size_t)rows * words(c.head_dim))), scores(w.take((size_t)rows * LDS)), panel(w.take((size_t)NR * words(c.head_dim))),
+        raw(w.take((size_t)NR * words(c.head_dim))), sums(w.take((size_t)NR * heads)), log2_sum(w.take(rows)) {}
 };
 
 // The place of a row in the weights that are wanted, or NULL.
@@ -66,6 +66,7 @@ static void receive_chunk(const Work &w, const Tiles &tiles, const Panel *panels
                           const bool *needed) {
   const rg_call &c = w.c;
   const Vectors keys = w.keys();
+  const int d = words(c.head_dim);
   for (int p = 0; p < PANELS; p++) {
     bool packed = false;
     for (int t = 0; t < w.stack.tiles(); t++) {
@@ -73,11 +74,11 @@ static void receive_chunk(const Work &w, const Tiles &tiles, const Panel *panels
       if (!packed) {
         long row;
         const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
-        transpose(k, row, NR, c.head_dim, room.panel), packed = true;
+        transpose(k, row, NR, d, room.panel), packed = true;
         std::memset(room.sums, 0, (size_t)NR * share.heads * sizeof(real));
       }
       const long r = (long)t * MR;
-      score_tile(w.stack.tile_rows(t), c.head_dim, room.q + r * c.head_dim, c.head_dim, room.panel, 0, NR, room.scores + r * LDS + p * NR);
+      score_tile(w.stack.tile_rows(t), d, room.q + r * d, d, room.panel, 0, NR, room.scores + r * LDS + p * NR, score_factor(c));
       weigh_panel(w, tiles, panels[p], t, p, room);
     }
     if (!packed || !share.received) continue;
@@ -105,7 +106,7 @@ static bool receive_block(const Work &w, const Share &share) {
   Workspace &memory = workspace();
   if (!memory.reserve(sizeof(real) * WeightRoom::numbers(w.c, rows, share.heads) + 1024)) return false;
   WeightRoom room(memory, w.c, rows, share.heads);
-  read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  read_queries(w, room.q);
   for (int r = 0; r < rows; r++) {
     const real sum = ((const real *)w.c.log_sum_exp)[w.line_of(r)];
     room.log2_sum[r] = sum == -INF ? INF : sum * LOG2E;

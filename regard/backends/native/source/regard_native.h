@@ -125,7 +125,7 @@ int32_t rg_recur_back(const rg_recurrence *, const rg_recurrence_gradients *);
 int32_t rg_version(void);
 const char *rg_sources(void);               // the digest of the sources that it was built from
 int32_t rg_has_threads(void);               // whether an OpenMP library with threads was found when it was loaded
-int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512
+int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512, 4: with BF16
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
 void rg_sizes(int32_t sizes[8]);            // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
                                             // statistics, recurrence and its gradients

@@ -9,6 +9,7 @@ static int share(int threads, long count, const Do &one) {
     int failed;
   } turns{one, count, 0, 0};
   const auto work = [](void *data) {
+    const Flushing flushing;
     Turns &t = *(Turns *)data;
     int failed = 0;
 #if defined(RG_PLANTED_RACE)  // what the sanitizer of threads must notice
@@ -94,7 +95,7 @@ static bool list_pieces(const rg_call &c, const List<Stacked> &stacks, List<Piec
     if (w.block.run == w.block.run_end) continue;
     for (long from = first_key(w); from < last_key(w); from = span_end(w.s, from)) {
       if (!pieces.add({i, from, (long)*numbers})) return false;
-      *numbers += Sums::numbers(c, w.stack.rows, up(c.v_dim, NR) + 16);
+      *numbers += Sums::numbers(c, w.stack.rows, up(c.v_dim, W) + 16);
     }
   }
   return true;
@@ -105,7 +106,7 @@ static bool sum_piece(const Work &w, const Piece &piece, real *memory) {
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * ForwardRoom::numbers(w.c, rows) + 1024)) return false;
   ForwardRoom room(own, w.c, rows);
-  read_queries(w, room.q, w.c.head_dim, query_factor(w.c));
+  read_queries(w, room.q);
   if (packs_queries(w.c, rows)) pack_queries(w, room);
   Walk walk(w.s, w.block, piece.from);
   Sums sums(w.c, memory + piece.numbers, rows, room.padded + 16);
@@ -125,7 +126,7 @@ static int forward_by_pieces(const rg_call &c, const List<Stacked> &stacks) {
   });
   for (long i = 0, p = 0; i < stacks.count && !failed; i++) {
     const Work w = stacks.items[i].work(c);
-    const int width = up(c.v_dim, NR) + 16;
+    const int width = up(c.v_dim, W) + 16;
     if (p == pieces.count || pieces.items[p].stack != i) {
       failed += !forward_stack(w);  // it has no keys
       continue;
@@ -204,9 +205,10 @@ static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part
     for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
 }
 
-// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not.
+// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not, if they
+// are no bfloat16.
 static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count) {
-  const real factor = c.softcap > 0 ? (real)1 : LN2;
+  const real factor = HALF ? (real)c.scale : c.softcap > 0 ? (real)1 : LN2;
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) return false;
   real *row = own.take(up(std::max(c.head_dim, c.v_dim), NR));

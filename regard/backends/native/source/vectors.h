@@ -44,6 +44,25 @@ static inline vf madd(vf a, vf b, vf c) {  // a * b + c, rounded once
 #endif
 }
 
+// The first n < W numbers, zeros behind them.
+static inline vf load_some(const real *p, int n) {
+#if defined(RG_512)
+  return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#else
+  vf x{};
+  for (int i = 0; i < n; i++) x[i] = p[i];
+  return x;
+#endif
+}
+
+static inline void store_some(real *p, vf x, int n) {
+#if defined(RG_512)
+  _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)x);
+#else
+  for (int i = 0; i < n; i++) p[i] = x[i];
+#endif
+}
+
 static inline vf larger(vf a, vf b) {  // b where one of them is NaN
 #if defined(RG_512)
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);

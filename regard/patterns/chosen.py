@@ -1,0 +1,321 @@
+"""Keys that a tensor lists, for each query or in blocks, as learned selection gives (NSA, MoBA, lightning indexer)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from regard.arguments import check_fields, count_of, kind_of, refuse_wrapper
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.patterns.arguments import at_least_one
+from regard.patterns.band import EVERY_PAIR, Band
+from regard.patterns.base import Pattern
+from regard.patterns.grid import Grid, true_runs
+from regard.patterns.held import HOLDS_TENSOR, Held, new_serial
+from regard.patterns.ranges import Segments
+from regard.reprs import brief
+
+LEAST_LISTED = 16  # keys of a block that is computed as a run of its own; smaller ones are found by evaluating pairs
+
+
+class Lists(NamedTuple):
+    """The blocks of keys of a pattern that is a list of them for each block of rows, and alike for all heads.
+
+    listed: int64 (row blocks, n), each number once and ascending, -1 for none; block, rows: keys and rows of a block.
+    """
+
+    listed: torch.Tensor
+    block: int
+    rows: int
+
+
+class Chosen(Held, enrol=False):
+    """Each block of rows may look at the blocks of keys that a tensor lists for it.
+
+    A row is a query of the call, not a position, until `placed` says at which position the first one stands; then the
+    structure is known without evaluating pairs.
+    """
+
+    compares_positions = False
+    of_one_call = True
+    no_text = HOLDS_TENSOR
+    block: int = 1  # keys
+    query_block: int = 1  # rows
+    _first: ClassVar[int | None] = None  # the position of row 0
+    _group: ClassVar[int] = 1  # query heads that share one list
+    _field: ClassVar[str]  # that holds the tensor
+
+    @property
+    def listed(self) -> torch.Tensor:
+        """(batch or 1, lists of heads, row blocks, n)."""
+        return getattr(self, self._field)
+
+    def _like(self, listed: torch.Tensor, first: int | None, group: int = 1) -> Chosen:
+        """The same with another tensor, which is not copied."""
+        same = object.__new__(type(self))
+        fields = {"block": self.block, "query_block": self.query_block, "_first": first, "_group": group}
+        for name, value in {**fields, self._field: listed, "serial": new_serial()}.items():
+            object.__setattr__(same, name, value)
+        return same
+
+    def _hold(self, given: Any) -> None:
+        name = f"{type(self).__name__}'s {self._field}"
+        if not isinstance(given, torch.Tensor) or given.dtype not in (torch.int64, torch.int32):
+            kind = f"a {given.dtype} tensor" if isinstance(given, torch.Tensor) else kind_of(given)
+            raise ArgumentError(f"{name} was given as {kind}; it needs a tensor of whole numbers (int64), -1 for none")
+        if given.dim() != 4 or 0 in given.shape[:2]:
+            raise ShapeError(f"{name} has shape {tuple(given.shape)}; it needs (batch or 1, heads or 1, rows, n)")
+        refuse_wrapper(name, given)
+        object.__setattr__(self, self._field, given.detach().to(torch.int64, copy=True))
+        object.__setattr__(self, "serial", new_serial())
+
+    @property
+    def structured(self) -> bool:  # type: ignore[override]
+        return self._first is not None
+
+    @property
+    def varies_by_head(self) -> bool:  # type: ignore[override]
+        return self.listed.shape[1] > 1
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return self.listed.shape[0] > 1
+
+    @property
+    def heads(self) -> int | None:
+        return self.listed.shape[1] * self._group if self.varies_by_head else None
+
+    @property
+    def batch_rows(self) -> int:
+        return self.listed.shape[0]
+
+    @cached_property
+    def _parts(self) -> dict[Any, Chosen]:
+        return {}
+
+    def for_row(self, row: int) -> Pattern:
+        return self._part(slice(row, row + 1), slice(None)) if self.varies_by_row else self
+
+    def for_head(self, head: int) -> Pattern:
+        at = head // self._group
+        return self._part(slice(None), slice(at, at + 1)) if self.varies_by_head else self
+
+    def _part(self, rows: slice, lists: slice) -> Chosen:
+        """A part, always the same object, so that heads that share a list have equal patterns."""
+        name = rows.start, lists.start
+        if name not in self._parts:
+            part = self._like(self.listed[rows, lists], self._first, self._group if lists == slice(None) else 1)
+            part.__dict__["_ascending"] = self._ascending[rows, lists]
+            self._parts[name] = part
+        return self._parts[name]
+
+    def of_heads(self, heads: range, of: int) -> Pattern:
+        if not self.varies_by_head:
+            return self
+        each = of // self.listed.shape[1]
+        return self._like(self.listed[:, [head // each for head in heads]], self._first)
+
+    def of_queries(self, rows: range, k_len: int) -> Pattern:
+        at = torch.arange(rows.start, rows.stop, device=self.listed.device) // self.query_block
+        each = self._like(self.listed[:, :, at], None, self._group)
+        object.__setattr__(each, "query_block", 1)
+        return each
+
+    def placed(self, first: int | None, heads: int) -> Pattern:
+        lists = self.listed.shape[1]
+        return self._like(self.listed, first, heads // lists if lists > 1 else 1)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        """Outside of a call, row 0 has position 0."""
+        listed = self.listed.to(k_pos.device)
+        row = q_pos - (self._first or 0)
+        known = (row >= 0) & (row < listed.shape[2] * self.query_block)
+        at = (row // self.query_block).clamp(0, max(listed.shape[2] - 1, 0))
+        known, at, block = (x[(None,) * (4 - x.dim())] for x in (known, at, k_pos // self.block))
+        batch, lists = (torch.arange(n, device=listed.device) for n in listed.shape[:2])
+        allowed = torch.zeros_like(known & (block == block))
+        for n in range(listed.shape[3] if listed.shape[2] else 0):
+            allowed = allowed | (known & (listed[batch.view(-1, 1, 1, 1), lists.view(-1, 1, 1), at, n] == block))
+        allowed = self._of_heads(allowed)
+        return allowed if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2 else allowed[0, 0]
+
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            raise UnsupportedError(
+                f"{self} is not exported to other runtimes, since its lists are for one number of queries; give "
+                f"Explicit(mask)"
+            )
+        rows, keys = grid.rows, grid.keys
+        blocks = range(keys.start // self.block, -(-keys.stop // self.block))
+        at = torch.arange(rows.start, rows.stop, device=grid.device) // self.query_block
+        low = rows.start // self.query_block
+        high = min(-(-rows.stop // self.query_block), self.listed.shape[2]) if rows else low
+        marks = self._marks(range(low, high), blocks).to(grid.device)
+        columns = torch.arange(keys.start, keys.stop, device=grid.device) // self.block - blocks.start
+        allowed = self._of_heads(marks[:, :, at - low][..., columns])
+        return allowed if self.varies_by_head or self.varies_by_row else allowed[0, 0]
+
+    def _of_heads(self, allowed: torch.Tensor) -> torch.Tensor:
+        return allowed if self._group == 1 else allowed.repeat_interleave(self._group, 1)
+
+    def _marks(self, groups: range, blocks: range) -> torch.Tensor:
+        """Whether each block of rows may look at each block of keys, (batch, lists, row blocks, key blocks)."""
+        listed = self.listed[:, :, groups.start : groups.stop]
+        inside = (listed >= blocks.start) & (listed < blocks.stop)
+        marks = torch.zeros(*listed.shape[:3], len(blocks) + 1, dtype=torch.bool, device=listed.device)
+        return marks.scatter_(3, torch.where(inside, listed - blocks.start, len(blocks)), True)[..., :-1]
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        if self._first is None:
+            return super().segments(first, last, k_len)
+        low, high = max(first - self._first, 0), min(last - self._first, self.listed.shape[2] * self.query_block - 1)
+        if high < low:
+            return Segments((), ())
+        groups = range(low // self.query_block, high // self.query_block + 1)
+        marks = self._marks(groups, range(-(-k_len // self.block))).flatten(0, 2)
+        some, full = (
+            tuple(range(run.start * self.block, min(run.stop * self.block, k_len)) for run in true_runs(one))
+            for one in (marks.any(0), marks.all(0))
+        )
+        return Segments(full if (low, high) == (first - self._first, last - self._first) else (), some)
+
+    def key_range(self, first: int, last: int, k_len: int) -> range:
+        return range(k_len)  # the first and the last key that is listed are hardly ever far from these
+
+    def visible_keys(self, grid: Grid) -> torch.Tensor | None:
+        return self.visible_within(EVERY_PAIR, replace(grid, q_start=0))
+
+    def visible_within(self, band: Band, grid: Grid) -> torch.Tensor | None:
+        if grid.per_batch or band.is_empty:
+            return None
+        listed, rows, keys = self.listed.to(grid.device), grid.rows, grid.keys
+        at = torch.arange(listed.shape[2], device=grid.device)[:, None] * self.query_block
+        first, end = at.clamp(min=rows.start), (at + self.query_block).clamp(max=rows.stop)
+        low, high = listed * self.block, (listed + 1) * self.block
+        low = low.clamp(min=max(keys.start, band.start or 0))
+        high = high.clamp(max=keys.stop if band.stop is None else min(keys.stop, band.stop))
+        if band.left is not None:
+            low = low.maximum(first + grid.q_start - band.left)
+        if band.right is not None:
+            high = high.minimum(end + grid.q_start + band.right)
+        there = (listed >= 0) & (first < end) & (low < high)
+        edges = torch.zeros(*listed.shape[:2], len(keys) + 1, dtype=torch.int32, device=grid.device)
+        for key, step in ((low, 1), (high, -1)):  # how many lists begin and end there
+            place = (key - keys.start).where(there, len(keys)).flatten(2)
+            edges.scatter_add_(2, place, torch.full_like(place, step, dtype=torch.int32))
+        edges[..., -1] = 0
+        return self._of_heads(edges.cumsum(2)[..., :-1] > 0)
+
+    @cached_property
+    def _ascending(self) -> torch.Tensor:
+        """The tensor with each number once, -1 in the place of repetitions."""
+        listed = self.listed.sort(-1).values
+        again = torch.nn.functional.pad(listed[..., 1:] == listed[..., :-1], (1, 0))
+        return listed.masked_fill(again, -1)
+
+    def lists(self) -> Lists | None:
+        if self.varies_by_head or self.varies_by_row or self._first is None:
+            return None
+        return Lists(self._ascending[0, 0].cpu(), self.block, self.query_block)
+
+    def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
+        """Those of whole blocks, where blocks are large enough to be worth it; the mean of heads that differ."""
+        if self.block < LEAST_LISTED or self._first is None:
+            return 0
+        low = self._ascending * self.block  # (batch or 1, lists, row blocks, n)
+        rows = torch.arange(low.shape[2], device=low.device)[:, None] * self.query_block
+        until = (rows + self.query_block).clamp(max=q_len)
+        whole = (low >= max(0, within.start or 0)) & (
+            low + self.block <= min(k_len, k_len if within.stop is None else within.stop)
+        )
+        if within.left is not None:
+            whole &= low >= first + until - 1 - within.left
+        if within.right is not None:
+            whole &= low + self.block - 1 <= first + rows + within.right
+        return int((whole * (until - rows)).sum()) * self.block // (low.shape[0] * low.shape[1])
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        shape, name = tuple(self.listed.shape), f"{type(self).__name__}'s {self._field}"
+        needs = -(-q_len // self.query_block), -(-k_len // self.block)
+        if shape[2] != needs[0]:
+            of = "" if self.query_block == 1 else f" in {count_of(needs[0], 'blocks')} of {self.query_block}"
+            raise ShapeError(f"{name} {shape} has {count_of(shape[2], 'rows')} and the call has {q_len} queries{of}")
+        if batch and shape[0] not in (1, batch):
+            raise ShapeError(f"{name} {shape} is for {shape[0]} batch rows and the batch has {batch}")
+        if heads and heads % shape[1]:
+            raise ShapeError(
+                f"{name} {shape} has {shape[1]} lists for {count_of(heads, 'query heads')}; give one for all, or one "
+                f"for each head or each key/value head"
+            )
+        low, high = self._extremes
+        if low < -1 or high >= needs[1]:
+            wrong = low if low < -1 else high
+            what = "keys" if self.block == 1 else f"blocks of {self.block} keys"
+            raise ArgumentError(
+                f"{name} holds {wrong}, and the call has {needs[1]} {what}; give 0 and up, or -1 for none"
+            )
+
+    @cached_property
+    def _extremes(self) -> tuple[int, int]:
+        return (-1, -1) if not self.listed.numel() else tuple(torch.stack(self.listed.aminmax()).tolist())
+
+    def __str__(self) -> str:
+        return f"{self.text_name}(<{' x '.join(map(str, self.listed.shape))} numbers>)"
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class ChosenBlocks(Chosen):
+    """Each block of queries may look at the blocks of keys that `blocks` lists for it.
+
+    `(j // block) in blocks[b, h, r // query_block]` for the r-th query of the call and the key j. Join it with `&
+    Causal()` where the queries of a block must not look at later keys of their own block.
+
+    Args:
+        blocks: int64 (batch or 1, heads or 1, query blocks, n), -1 for none; a block that is listed twice counts once.
+            There may also be a list for each key/value head, which its query heads share. The tensor is copied, and the
+            pattern is equal only to itself.
+        block: keys of a block of keys; the last one may be shorter.
+        query_block: queries of a block of queries; 1 for lists by query.
+
+    Source: the selected blocks of Native Sparse Attention, Yuan et al. 2025, section 3.3.2; MoBA, Lu et al. 2025.
+
+    >>> ChosenBlocks(torch.tensor([[[[0, -1], [0, 2]]]]), block=2, query_block=1).dense(2, 6).int().tolist()
+    [[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 1, 1]]
+    """
+
+    blocks: torch.Tensor
+    block: int = 64  # ty: ignore[incompatible-attribute-override]
+    query_block: int = 64  # ty: ignore[incompatible-attribute-override]
+
+    _field = "blocks"
+
+    def __post_init__(self) -> None:
+        check_fields(self, block=at_least_one, query_block=at_least_one)
+        self._hold(self.blocks)
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class ChosenKeys(Chosen):
+    """Each query may look at the keys that `keys` lists for it: `j in keys[b, h, r]` for the r-th query of the call.
+
+    Args:
+        keys: int64 (batch or 1, heads or 1, q_len, n), -1 for none; a key that is listed twice counts once. There may
+            also be a list for each key/value head. The tensor is copied, and the pattern is equal only to itself.
+
+    Source: the tokens that the lightning indexer of DeepSeek-V3.2-Exp selects, DeepSeek-AI 2025, section 2.1.
+
+    >>> ChosenKeys(torch.tensor([[[[0, 3], [1, -1]]]])).dense(2, 4).int().tolist()
+    [[1, 0, 0, 1], [0, 1, 0, 0]]
+    """
+
+    keys: torch.Tensor
+
+    _field = "keys"
+
+    def __post_init__(self) -> None:
+        self._hold(self.keys)

@@ -1,0 +1,150 @@
+"""Windows on grids: images, whose positions lie row after row, and videos, frame after frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+
+from regard.arguments import check_fields, is_whole, number_in, shown, whole, yes_or_no
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns.band import Reach
+from regard.patterns.base import Origins, Pattern
+from regard.patterns.ranges import Segments, common, everything, hull, union
+from regard.reprs import brief
+
+MOST_LINES = 256  # lines of the grid whose windows are listed for one row block; with more, only their hull is given
+
+
+@brief
+@dataclass(frozen=True)
+class Neighbourhood(Pattern):
+    """A query may look at the keys of a window around it on a grid; use it for images and videos.
+
+    Positions are numbered along the last axis first: on a grid (height, width) the cell (y, x) has position
+    `offset + y · width + x`. A key is allowed if it is in the window on every axis. On an axis of n cells the window w
+    of the cell i has the cells `first <= j < first + w` with `first = min(max(i - w // 2, 0), n - w)`: at an edge it is
+    shifted, so that every query has equally many keys. On a causal axis it is `0 <= i - j < w`, and cut at the edge.
+
+    Args:
+        shape: the cells of each axis: (height, width), or (time, height, width).
+        window: cells of the window on each axis, or one number for all; at most the cells of the axis.
+        causal: the first axis, time, is causal.
+        offset: the position of the first cell, as where tokens of another kind come first. Positions outside of the
+            grid have empty rows and hidden keys; `| GlobalTokens([0])` lets the first token see all and be seen by all.
+
+    Source: Neighborhood Attention Transformer, Hassani et al. 2023, section 3.1; windows at edges, of even sizes and on
+    causal axes are those of its library NATTEN.
+
+    >>> Neighbourhood((3, 4), 3).dense(12, 12)[0].view(3, 4).int().tolist()  # of the cell (0, 0)
+    [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]]
+    >>> print(Neighbourhood((8, 32, 32), (4, 7, 7), causal=True))
+    neighbourhood((8, 32, 32), (4, 7, 7), causal=true)
+    """
+
+    shape: tuple[int, ...]
+    window: tuple[int, ...] | int
+    causal: bool = False
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, shape=_sizes, causal=yes_or_no, offset=whole)
+        given = number_in(self.window)
+        window = _sizes("Neighbourhood's window", (given,) * len(self.shape) if is_whole(given) else given)
+        object.__setattr__(self, "window", window)
+        if len(window) != len(self.shape) or any(one > size for one, size in zip(window, self.shape, strict=True)):
+            raise ArgumentError(
+                f"Neighbourhood's window is {window} on a grid {self.shape}; it needs one number for each axis, "
+                f"at most the cells of the axis"
+            )
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        cells = prod(self.shape)
+        q, k, stride = q_pos - self.offset, k_pos - self.offset, cells
+        allowed = (q >= 0) & (q < cells) & (k >= 0) & (k < cells)
+        for axis, (size, window) in enumerate(self._axes):
+            stride //= size
+            at, key = q // stride % size, k // stride % size
+            first = at - (window - 1) if self.causal and not axis else (at - window // 2).clamp(0, size - window)
+            last = at if self.causal and not axis else first + (window - 1)
+            allowed = allowed & (key >= first) & (key <= last)
+        return allowed
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        low, high = max(first - self.offset, 0), min(last - self.offset, prod(self.shape) - 1)
+        if high < low:
+            return Segments((), ())
+        width, inside = self.shape[-1], everything(k_len)
+        lines = range(low // width, high // width + 1)
+        if len(lines) > MOST_LINES:
+            ends = (
+                hull(self._line(line, line * width, line * width + width - 1).some) for line in (lines[0], lines[-1])
+            )
+            return Segments((), common((hull(tuple(ends)),), inside))
+        found = [self._line(line, max(low, line * width), min(high, line * width + width - 1)) for line in lines]
+        some = common(union(keys for one in found for keys in one.some), inside)
+        if (low, high) != (first - self.offset, last - self.offset):  # the others are empty rows
+            return Segments((), some)
+        return Segments(common(reduce(common, (one.full for one in found)), inside), some)
+
+    def _line(self, line: int, first: int, last: int) -> Segments:
+        """The keys of the cells first..last, numbered from the first cell, which are neighbours on one line."""
+        *outer, width = self.shape
+        places = []
+        for axis in reversed(range(len(outer))):
+            line, at = divmod(line, outer[axis])
+            places.append(self._window(axis, at))
+        some = range(*(self._window(-1, cell % width)[side] for cell, side in ((first, 0), (last, 1))))
+        full = range(*(self._window(-1, cell % width)[side] for cell, side in ((last, 0), (first, 1))))
+        starts = [self.offset + width * self._number(at) for at in product(*(range(*one) for one in reversed(places)))]
+        return Segments(*(union(range(at + one.start, at + one.stop) for at in starts) for one in (full, some)))
+
+    def _number(self, at: tuple[int, ...]) -> int:
+        """The number of a line, given its place on every axis but the last."""
+        return reduce(lambda number, axis: number * axis[0] + axis[1], zip(self.shape, at, strict=False), 0)
+
+    def _window(self, axis: int, at: int) -> tuple[int, int]:
+        """The first cell of the window of a cell of an axis, and the end of its cells."""
+        size, window = self._axes[axis]
+        if self.causal and axis == 0:
+            return max(0, at - window + 1), at + 1
+        first = min(max(at - window // 2, 0), size - window)
+        return first, first + window
+
+    def reach(self, layers: int = 1) -> Reach:
+        layers, stride, back, ahead = whole("layers", layers, 1), prod(self.shape), 0, 0
+        for axis, (size, window) in enumerate(self._axes):
+            stride //= size
+            far = stride * min(layers * (window - 1), size - 1)
+            back, ahead = back + far, ahead + (0 if self.causal and not axis else far)
+        return Reach(back, ahead)
+
+    def _moved(self, origins: Origins) -> Pattern | None:
+        if isinstance(origins, torch.Tensor) or len(set(origins)) > 1:
+            return None
+        return Neighbourhood(self.shape, self.window, self.causal, self.offset + origins[0])
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        if k_len > (cells := self.offset + prod(self.shape)):
+            raise ShapeError(
+                f"{self} ends at position {cells} and the call has {k_len} keys; give the shape of the whole grid, and "
+                f"offset= where other tokens come first"
+            )
+
+    @cached_property
+    def _axes(self) -> tuple[tuple[int, int], ...]:
+        """The cells and the window of each axis."""
+        assert isinstance(self.window, tuple)
+        return tuple(zip(self.shape, self.window, strict=True))
+
+
+def _sizes(name: str, given: Any) -> tuple[int, ...]:
+    if not isinstance(given, tuple | list | torch.Size) or len(given) not in (2, 3):
+        raise ArgumentError(
+            f"{name} is {shown(given)}; it needs two numbers, (height, width), or three with time first"
+        )
+    return tuple(whole(name, one, 1) for one in given)

@@ -1,0 +1,28 @@
+"""`regard export`: a trained model as a file that other runtimes run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from regard_lab.cli.console import check_onnx_name, out
+from regard_lab.cli.options import Run, default
+from regard_lab.models.exporting import export_onnx
+
+
+def export(
+    run: Run,
+    onnx: Annotated[Path, Option(metavar="FILE", help="Write an ONNX file; its name ends in .onnx.")],
+    opset: Annotated[int, Option(min=18, help="Version of ONNX's operations; 23 has one for attention.")] = default(
+        export_onnx, "opset"
+    ),
+) -> None:
+    """Write the model for any number of texts of any length, and compare it with onnxruntime where it is installed."""
+    check_onnx_name(onnx)
+    difference = export_onnx(run, onnx, opset)
+    compared = "onnxruntime is not installed, so it was not run"
+    if difference is not None:
+        compared = f"outputs of onnxruntime differ by at most {difference:.1e}"
+    out(f"{onnx}: {compared}")

@@ -1,0 +1,118 @@
+"""What a search must write, may not write, and writes with reluctance: constraints on its ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regard.arguments import each, real, whole
+from regard.errors import ArgumentError
+from regard.reprs import brief
+
+
+@brief
+@dataclass(frozen=True, kw_only=True)
+class Constraints:
+    """Constraints on the ids of a search; they change what is chosen, never the log-probabilities of the model.
+
+    The ids are excluded that would repeat a run of `no_repeat` ids of the text, and END before `min_length` ids. Where
+    nothing else is left, END is admitted after all. A prefix is written whatever the others exclude.
+
+    Args:
+        min_length: the fewest ids of a text, END aside.
+        no_repeat: no run of so many ids occurs twice in a text; None for no such rule.
+        repetition_penalty: the log-probability of an id that the text has already is multiplied by this, 1 or more.
+        prefixes: for each batch row the ids that its texts begin with; none by default.
+
+    Raises:
+        ArgumentError: other values.
+
+    Source: no_repeat, A Deep Reinforced Model, Paulus et al. 2018, section 2.5; the penalty, CTRL, Keskar et al. 2019,
+    section 4.1, there of logits, here of log-probabilities, which do not change when a constant is added to the logits.
+
+    >>> Constraints(no_repeat=2).banned((7, 5, 7, 8, 7))
+    [5, 8]
+    """
+
+    min_length: int = 0
+    no_repeat: int | None = None
+    repetition_penalty: float = 1.0
+    prefixes: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min_length", whole("min_length", self.min_length, 0))
+        if self.no_repeat is not None:
+            object.__setattr__(self, "no_repeat", whole("no_repeat", self.no_repeat, 1))
+        if not 1 <= real("repetition_penalty", self.repetition_penalty) < float("inf"):
+            raise ArgumentError(f"repetition_penalty is {self.repetition_penalty}; give a factor of 1 or more, as 1.2")
+        prefixes = tuple(tuple(one) for one in each("prefixes", self.prefixes, "ids for each batch row"))
+        object.__setattr__(self, "prefixes", prefixes)
+
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing is constrained."""
+        return self == FREE
+
+    def limits(self, limits: Sequence[int], given: bool) -> list[int]:
+        """The most ids of each batch row, with those that the constraints need, unless these limits were given.
+
+        Raises:
+            ArgumentError: limits that were given and are below what the constraints need.
+        """
+        if self.prefixes and len(self.prefixes) != len(limits):
+            raise ArgumentError(f"{len(self.prefixes)} prefixes for {len(limits)} texts; give one for each")
+        needed = [max(self.min_length, 1 + len(one)) for one in self.prefixes or [()] * len(limits)]
+        if given and (short := max(needed, default=0)) > min(limits, default=0):
+            why = "min_length" if short == self.min_length else "the prefix"
+            raise ArgumentError(
+                f"the longest text is {min(limits):,} ids, and {why} needs {short:,}; give max_length more"
+            )
+        return [max(both) for both in zip(limits, needed, strict=True)]
+
+    def banned(self, ids: Sequence[int]) -> list[int]:
+        """The ids that would repeat a run of `no_repeat` ids."""
+        if self.no_repeat is None:
+            return []
+        before = self.no_repeat - 1
+        last = tuple(ids[len(ids) - before :])
+        starts = range(len(ids) - before)
+        return [ids[at + before] for at in starts if tuple(ids[at : at + before]) == last]
+
+    def constrained(
+        self, scores: torch.Tensor, total: torch.Tensor, texts: Sequence[tuple[int, Sequence[int]]], end: int | None
+    ) -> torch.Tensor:
+        """The logits by which the next ids are chosen.
+
+        Args:
+            scores, total: logits (rows, vocab_size) and their log-sum-exp (rows, 1), as `admitted` gives them.
+            texts: for each row its batch row and its ids so far.
+            end: id that ends a text.
+
+        Raises:
+            ArgumentError: every id of a text is excluded, and no END can end it.
+        """
+        if self.are_none:
+            return scores
+        chosen = scores.clone()
+        for at, (row, ids) in enumerate(texts):
+            prefix = self.prefixes[row] if self.prefixes else ()
+            if len(ids) < len(prefix):
+                chosen[at] = -torch.inf
+                chosen[at, prefix[len(ids)]] = scores[at, prefix[len(ids)]]
+                continue
+            if self.repetition_penalty != 1 and ids:
+                again = torch.tensor(sorted(set(ids)), device=scores.device)
+                chosen[at, again] = total[at] + self.repetition_penalty * (scores[at, again] - total[at])
+            chosen[at, self.banned(ids)] = -torch.inf
+            if end is not None and len(ids) < self.min_length:
+                chosen[at, end] = -torch.inf
+            if not bool((chosen[at] > -torch.inf).any()):
+                if end is None:
+                    raise ArgumentError(f"no_repeat={self.no_repeat} excludes every id after {len(ids)}; give more")
+                chosen[at, end] = scores[at, end]
+        return chosen
+
+
+FREE = Constraints()

@@ -1,0 +1,91 @@
+"""Trained models as ONNX files, which other runtimes run."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim, export
+
+from regard.errors import UnsupportedError
+from regard.packages import needed
+from regard.storage.files import replace_file
+from regard_lab.models.encoder import TextEncoder
+from regard_lab.models.language import LanguageModel
+from regard_lab.models.storage import load_model
+from regard_lab.models.translation_transformer import TranslationTransformer
+
+OPSET = 23  # the first with an operation for attention
+# The names of the ids that each kind of model reads.
+INPUTS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    LanguageModel.KIND: (LanguageModel, ("ids",)),
+    TextEncoder.KIND: (TextEncoder, ("ids",)),
+    TranslationTransformer.KIND: (TranslationTransformer, ("source", "target")),
+}
+
+
+def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | None:
+    """Write a trained model as an ONNX file that takes any number of texts of any length.
+
+    Its inputs are ids (batch, length), padded with 0 on either side: `ids`, or `source` and `target` of a translator.
+    Its output `scores` is that of the model.
+
+    Args:
+        folder: a training run or a saved model.
+        path: the file, which is replaced.
+        opset: the version of ONNX's operations; below 23 there is no operation for attention, and it is written as
+            products and a softmax.
+
+    Returns:
+        The largest difference between outputs of onnxruntime and of the model, or None without onnxruntime.
+
+    Raises:
+        UnsupportedError: a recurrent translator, or a mechanism that is not exported.
+        MissingPackageError: onnx or onnxscript is not installed.
+    """
+    saved = load_model(folder)
+    if saved.kind not in INPUTS:
+        raise UnsupportedError(
+            f"{folder} holds a model of kind {saved.kind!r}, whose loop over the words is not exported; those that "
+            f"are exported are of kind {', '.join(INPUTS)}"
+        )
+    with needed("onnx", "an ONNX file", "onnx"), needed("onnxscript", "an ONNX file", "onnx"):
+        import_module("onnx")
+        import_module("onnxscript")
+    kind, names = INPUTS[saved.kind]
+    model = kind.from_saved(saved, str(folder))
+    longest = model.config.max_length if model.config.positions == "learned" else None
+    batch, axes = Dim("batch", min=1), [Dim(f"{name}_length", min=1, max=longest) for name in names]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of the exporter are about itself
+        shapes = {name: {0: batch, 1: axis} for name, axis in zip(names, axes, strict=True)}
+        program = export(model, _some_ids(names, 2, 7, longest), dynamic_shapes=shapes)
+        exported: Any = torch.onnx.export(
+            program, dynamo=True, opset_version=opset, input_names=names, output_names=["scores"], verbose=False
+        )
+        content = exported.model_proto.SerializeToString()
+        difference = _difference(model, content, names, longest) if find_spec("onnxruntime") else None
+    replace_file(path, content)
+    return difference
+
+
+def _some_ids(names: tuple[str, ...], batch: int, length: int, longest: int | None) -> tuple[torch.Tensor, ...]:
+    """Ids of texts, whose lengths differ between the inputs, with padding at the end of the first text."""
+    lengths = [max(2, min(length - place, longest or length)) for place in range(len(names))]
+    texts = [torch.arange(batch * n).view(batch, n) % 3 + 1 for n in lengths]
+    for ids in texts:
+        ids[0, -1] = 0
+    return tuple(texts)
+
+
+def _difference(model: Any, content: bytes, names: tuple[str, ...], longest: int | None) -> float:
+    session, largest = import_module("onnxruntime").InferenceSession(content), 0.0
+    for batch, length in ((1, 5), (3, 11)):
+        given = _some_ids(names, batch, length, longest)
+        (scores,) = session.run(None, {name: ids.numpy() for name, ids in zip(names, given, strict=True)})
+        largest = max(largest, float((torch.from_numpy(scores) - model(*given)).abs().max()))
+    return largest

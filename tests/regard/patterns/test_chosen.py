@@ -1,0 +1,166 @@
+"""Keys that a tensor lists, one by one or in blocks, against a mask made number by number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from fuzz.meanings import Places, listed_mask
+
+import regard as rg
+from regard import patterns as p
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.patterns.grid import Grid
+from regard.testing.oracle import answer
+
+
+def mask_of(listed: torch.Tensor, q_len: int, k_len: int, block: int = 1, rows: int = 1) -> np.ndarray:
+    return listed_mask(listed.numpy(), Places(2, 4, q_len, k_len, (0,)), block, rows)
+
+
+def sizes_of(q_len: int, k_len: int, heads: int = 4, kv_heads: int = 2, batch: int = 2):
+    torch.manual_seed(3)
+    shapes = (batch, heads, q_len, 5), (batch, kv_heads, k_len, 5), (batch, kv_heads, k_len, 3)
+    return [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def assert_is_the_formula(pattern: p.Pattern, mask: np.ndarray, q, k, v, **options) -> None:
+    found = rg.attention(q, k, v, pattern=pattern, **options)
+    grad = torch.randn_like(found)
+    grads = torch.autograd.grad(found, (q, k, v), grad)
+    expected = answer(*(x.detach().numpy() for x in (q, k, v)), mask, scale=5**-0.5, grad_output=grad.numpy())
+    for one, name in zip((found.detach(), *grads), ("output", "dq", "dk", "dv"), strict=True):
+        np.testing.assert_allclose(one, getattr(expected, name), atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["auto", "fused"])
+@pytest.mark.parametrize(("block", "rows"), [(17, 23), (16, 400), (2, 5)])
+@pytest.mark.parametrize("lists", [1, 2, 4])
+def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, block, rows, lists):
+    q_len, k_len = 67, 71
+    q, k, v = sizes_of(q_len, k_len)
+    blocks = torch.randint(-1, -(-k_len // block), (lists % 2 + 1, lists, -(-q_len // rows), 4))
+    blocks[:, :, 0] = -1  # empty rows
+    blocks[:, :, -1, 1] = blocks[:, :, -1, 0]  # a block that is listed twice
+    mask = mask_of(blocks, q_len, k_len, block, rows)
+    pattern = p.ChosenBlocks(blocks, block, rows)
+    assert_is_the_formula(pattern, mask, q, k, v, backend=backend)
+    i, j = np.arange(q_len)[:, None] + k_len - q_len, np.arange(k_len)
+    window = (j <= i) & (j > i - 30) & (j >= 3)
+    assert_is_the_formula(pattern & p.CausalWindow(30) & p.KeySpan(3), mask & window, q, k, v, backend=backend)
+
+
+def test_joined_by_or_and_not_and_beside_rows_that_start_apart():
+    q, k, v = sizes_of(13, 29)
+    blocks = torch.randint(-1, 10, (2, 4, 7, 3))
+    mask = mask_of(blocks, 13, 29, 3, 2)
+    pattern = p.ChosenBlocks(blocks, 3, 2)
+    i, j = np.arange(13)[:, None] + 16, np.arange(29)
+    near = (j <= i) & (j > i - 4)
+    assert_is_the_formula(~pattern | p.CausalWindow(4), ~mask | near, q, k, v)
+    starts = torch.tensor([0, 9])
+    apart = np.stack([j <= i - 16, j <= i - 7])[:, None]
+    assert_is_the_formula(pattern & p.Causal(), mask & apart, q, k, v, q_start=starts)
+
+
+def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
+    blocks = torch.tensor([[3, 0, 3], [1, 2, -1], [3, 2, 1]]).view(1, 1, 3, 3)
+    pattern = p.ChosenBlocks(blocks, 32, 32) & p.Causal()
+    q = torch.randn(1, 2, 96, 8)
+    k = torch.randn(1, 2, 100, 8)
+    mask = mask_of(blocks, 96, 100, 32, 32)[0, 0] & (np.arange(100) <= np.arange(96)[:, None] + 4)
+    plan = rg.plan_attention(q, k, k, pattern=pattern, strict=True)
+    assert plan.problem.kept_pairs == 2 * mask.sum()
+    assert mask.sum() <= plan.cost.pairs // 2 < 1.1 * mask.sum() + 2 * 32 * 32
+    assert pattern.count(96, 96) == pattern.dense(96, 96).sum()
+
+
+@pytest.mark.parametrize("band", [p.Full(), p.Diagonals(4, -1), p.Causal() & p.KeySpan(3, 20)])
+def test_visible_keys_and_least_pairs_are_those_of_the_mask(band):
+    pattern = (p.ChosenBlocks(torch.randint(-1, 9, (1, 2, 5, 2)), 3, 4) & band).canonical().placed(7, 4)
+    for grid in (whole := Grid.whole(17, 27, 7)), whole.block(range(3, 14), range(5, 21)):
+        assert torch.equal(pattern.visible_keys(grid), pattern.evaluate(grid).any(2))
+    large = (p.ChosenBlocks(torch.randint(-1, 3, (1, 2, 5, 2)), 16, 4) & band).canonical().placed(7, 4)
+    mask = large.dense(17, 40, q_start=7)
+    assert 0 <= large.least_pairs(7, 17, 40) <= mask.sum() / 4
+    assert band != p.Full() or large.least_pairs(7, 17, 32) == large.dense(17, 32, q_start=7).sum() // 4
+
+
+def test_hidden_blocks_may_hold_nan():
+    q, k, v = sizes_of(64, 64, heads=2)
+    blocks = torch.tensor([0, 3]).view(1, 1, 1, 2)
+    clean = rg.attention(q, k, v, pattern=p.ChosenBlocks(blocks, 16))
+    clean.sum().backward()
+    grads = [x.grad.clone() for x in (q, k, v)]
+    spoiled = [x.detach().clone() for x in (k, v)]
+    for x in spoiled:
+        x[:, :, 16:48] = torch.nan
+    k2, v2 = (x.requires_grad_() for x in spoiled)
+    q.grad = None
+    found = rg.attention(q, k2, v2, pattern=p.ChosenBlocks(blocks, 16) & p.Diagonals(70, 70))
+    found.sum().backward()
+    assert torch.equal(found, clean)
+    assert all(torch.equal(one, x.grad) for one, x in zip(grads, (q, k2, v2), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "error", "message"),
+    [
+        (torch.full((1, 1, 2, 1), 3), ArgumentError, "holds 3, and the call has 3 blocks of 4 keys"),
+        (torch.full((1, 1, 2, 1), -2), ArgumentError, "holds -2"),
+        (torch.zeros(1, 1, 3, 1, dtype=torch.int64), ShapeError, "3 rows and the call has 9 queries in 2 blocks of 8"),
+        (torch.zeros(1, 3, 2, 1, dtype=torch.int64), ShapeError, "3 lists for 4 query heads"),
+        (torch.zeros(3, 1, 2, 1, dtype=torch.int64), ShapeError, "3 batch rows and the batch has 2"),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_wrong_numbers_are_refused_also_inside_a_graph(blocks, error, message, compiled):
+    q, k, v = (x.detach() for x in sizes_of(9, 10))
+    call = lambda blocks: rg.attention(q, k, v, pattern=p.ChosenBlocks(blocks, 4, 8))  # noqa: E731
+    call = torch.compile(call, backend="eager", fullgraph=True) if compiled else call
+    assert call(blocks[:1, :1, :1].clamp(0, 2).expand(1, 1, 2, 1)).shape == (*q.shape[:3], 3)
+    with pytest.raises(error, match=message):
+        call(blocks)
+
+
+def test_tensors_of_other_kinds_are_refused():
+    for wrong in (torch.zeros(1, 1, 2, 1), [[0]], torch.zeros(2, 1, dtype=torch.int64)):
+        with pytest.raises((ArgumentError, ShapeError), match="ChosenBlocks's blocks"):
+            p.ChosenBlocks(wrong)
+    with pytest.raises(ArgumentError, match="it holds a tensor"):
+        p.parse("chosen_blocks(3)")
+    layer = rg.MultiHeadAttention(dim=8, heads=2)
+    with pytest.raises(UnsupportedError, match="rows of one call"):
+        layer(torch.randn(1, 64, 8), cache=layer.new_cache(1), pattern=p.ChosenBlocks(torch.zeros(1, 1, 1, 1).long()))
+
+
+@pytest.mark.parametrize("backend", ["auto", "streamed"])
+@pytest.mark.parametrize("lists", [1, 2, 4])
+def test_lists_of_keys_for_each_query(backend, lists):
+    q, k, v = sizes_of(67, 71)
+    keys = torch.randint(-1, 71, (2 - lists % 2, lists, 67, 13))
+    keys[:, :, 7] = -1
+    mask = mask_of(keys, 67, 71)
+    assert_is_the_formula(p.ChosenKeys(keys), mask, q, k, v, backend=backend)
+    causal = np.arange(71) <= np.arange(67)[:, None] + 4
+    assert_is_the_formula(p.ChosenKeys(keys) & p.Causal(), mask & causal, q, k, v, backend=backend)
+
+
+def test_lists_of_some_rows_and_heads_are_those_of_the_whole():
+    keys = torch.randint(-1, 9, (2, 4, 6, 3))
+    pattern, dense = p.ChosenKeys(keys), p.ChosenKeys(keys).dense(6, 9)
+    assert torch.equal(pattern.of_queries(range(2, 5), 9).dense(3, 9), dense[:, :, 2:5])
+    assert torch.equal(pattern.of_heads(range(1, 3), 4).dense(6, 9), dense[:, 1:3])
+    blocks = p.ChosenBlocks(keys, block=2, query_block=3)
+    some = blocks.of_queries(range(4, 11), 18).dense(7, 18)
+    assert torch.equal(some, blocks.dense(18, 18)[:, :, 4:11])
+    assert torch.equal(pattern.allows(torch.arange(6)[:, None], torch.arange(9)), dense)
+
+
+def test_a_graph_serves_every_list():
+    q, k, v = (x.detach() for x in sizes_of(9, 10))
+    call = lambda keys: rg.attention(q, k, v, pattern=p.ChosenKeys(keys) & p.Causal())  # noqa: E731
+    graph = torch.compile(call, backend="eager", fullgraph=True)
+    for seed in range(3):
+        keys = torch.randint(-1, 10, (1, 2, 9, 3), generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(graph(keys), call(keys))

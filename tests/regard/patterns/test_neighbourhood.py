@@ -1,0 +1,113 @@
+"""Windows on grids, against the formula written cell by cell."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.errors import ArgumentError, ShapeError
+from regard.testing.oracle import answer
+
+
+def cells_around(at: tuple[int, ...], shape, window, causal: bool) -> set[tuple[int, ...]]:
+    """The cells in the window of a cell, found on each axis by sliding a window along it until it fits."""
+    axes = []
+    for axis, (cell, size, wide) in enumerate(zip(at, shape, window, strict=True)):
+        if causal and axis == 0:
+            axes.append([one for one in range(size) if cell - wide < one <= cell])
+            continue
+        first = cell - wide // 2
+        while first < 0:
+            first += 1
+        while first + wide > size:
+            first -= 1
+        axes.append(list(range(first, first + wide)))
+    return set(product(*axes))
+
+
+def _mask(at, shape, window, causal: bool, offset: int) -> np.ndarray:
+    places = dict(enumerate(product(*map(range, shape)), offset))
+    wide = (window,) * len(shape) if isinstance(window, int) else window
+    around = {number: cells_around(cell, shape, wide, causal) for number, cell in places.items()}
+    allowed = np.vectorize(lambda i, j: i in places and places.get(j) in around[i], otypes=[bool])
+    return allowed(*np.broadcast_arrays(at.i, at.j))
+
+
+def _draw(r, n: int):
+    shape = tuple(r.randint(1, 4) for _ in range(r.choice((1, 2))))
+    offset = r.choice((0, 0, 3))
+    shape = (-(-max(n + 2 - offset, 1) // prod(shape)), *shape)  # as many cells as the call has positions
+    window = tuple(r.randint(1, size) for size in shape)
+    return shape, window, r.random() < 0.4, offset
+
+
+FORMULA = {"draw": _draw, "mask": _mask, "build": p.Neighbourhood}
+
+
+@pytest.mark.parametrize("backend", ["auto", "streamed"])
+@pytest.mark.parametrize(
+    ("shape", "window", "causal"), [((7, 11), (3, 5), False), ((7, 11), (4, 11), True), ((3, 5, 7), (2, 3, 4), True)]
+)
+def test_every_edge_is_the_formula_in_values_and_gradients(shape, window, causal, backend):
+    torch.manual_seed(1)
+    n, pattern = prod(shape), p.Neighbourhood(shape, window, causal=causal)
+    cells = list(product(*map(range, shape)))
+    mask = torch.tensor([[key in cells_around(cell, shape, window, causal) for key in cells] for cell in cells])
+    q, k, v = (torch.randn(2, heads, n, dim, dtype=torch.float64, requires_grad=True)
+               for heads, dim in ((4, 5), (2, 5), (2, 3)))  # fmt: skip
+    found = rg.attention(q, k, v, pattern=pattern, backend=backend)
+    grad = torch.randn_like(found)
+    grads = torch.autograd.grad(found, (q, k, v), grad)
+    plain = (x.detach().numpy() for x in (q, k, v))
+    expected = answer(*plain, mask.numpy(), scale=5**-0.5, grad_output=grad.numpy())
+    for one, name in zip((found.detach(), *grads), ("output", "dq", "dk", "dv"), strict=True):
+        np.testing.assert_allclose(one, getattr(expected, name), atol=1e-12)
+
+
+def test_every_query_of_an_image_sees_a_whole_window():
+    pattern = p.Neighbourhood((6, 9), (3, 4))
+    assert pattern.dense(54, 54).sum(-1).unique().tolist() == [12]
+    assert pattern.dense(2, 54, q_start=54).sum() == 0  # outside of the grid
+
+
+@pytest.mark.parametrize("pattern", [p.Neighbourhood((5, 6, 7), (2, 3, 5), causal=True), p.Neighbourhood((9, 4), 3)])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_reach_is_the_farthest_key_of_a_stack(pattern, layers):
+    n = prod(pattern.shape)
+    near = pattern.dense(n, n).double()
+    far = torch.linalg.matrix_power(near, layers).nonzero()
+    ahead = (far[:, 1] - far[:, 0]).max().item()
+    back = (far[:, 0] - far[:, 1]).max().item()
+    reach = pattern.reach(layers)
+    assert reach.back >= back
+    assert reach.ahead >= ahead
+    assert layers > 1 or (reach.back, reach.ahead) == (back, ahead)
+
+
+def test_a_token_before_the_image_sees_all_and_is_seen_by_all():
+    pattern = p.Neighbourhood((4, 5), 3, offset=1) | p.GlobalTokens([0])
+    dense = pattern.dense(21, 21)
+    assert dense[0].all()
+    assert dense[:, 0].all()
+    assert torch.equal(dense[1:, 1:], p.Neighbourhood((4, 5), 3).dense(20, 20))
+    assert str(p.Neighbourhood((4, 5), 3).moved((1,))) == "neighbourhood((4, 5), (3, 3), offset=1)"
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"), [((8,), 3), (8, 3), ((8, 8), 9), ((8, 8), (3, 3, 3)), ((8, 0), 1), ((8, 8), 0), ((8, 8), 1.5)]
+)
+def test_wrong_grids_and_windows_are_refused(shape, window):
+    with pytest.raises(ArgumentError):
+        p.Neighbourhood(shape, window)
+
+
+def test_more_keys_than_cells_are_refused():
+    q = torch.randn(1, 1, 65, 4)
+    with pytest.raises(ShapeError, match="ends at position 64 and the call has 65 keys"):
+        rg.attention(q, q, q, pattern=p.Neighbourhood((8, 8), 3))
