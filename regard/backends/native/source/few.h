@@ -146,16 +146,17 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
 #if defined(RG_BF16)
   for (int key = from; key < to; key += 2, weights += STEPS) {
     const uint16_t *a = values.halves_of(key), *b = values.halves_of(key + 1);
-    if (column == 0 && a) fetch<2 * N * W>((const char *)(a + AHEAD * values.x.row)), fetch<2 * N * W>((const char *)(a + (AHEAD + 1) * values.x.row));
+    if (column == 0 && a)
+      for (int i = 0; i < 2; i++) fetch<RG_BFLOAT16>((const char *)(a + (AHEAD + i) * values.x.row), 2 * values.dim);
     vf x[N][STEPS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; n++) pair_rows(a ? a + column + n * W : a, b ? b + column + n * W : b, W, x[n]);
 #pragma GCC unroll 2
     for (int one = 0; one < STEPS; one++)
 #pragma GCC unroll 8
       for (int i = 0; i < M; i++) {
         const vf weight = everywhere(weights + (long)i * LDS + one);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int n = 0; n < N; n++) sum[i][n] = step(x[n][one], weight, sum[i][n]);
       }
   }
