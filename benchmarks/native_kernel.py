@@ -218,7 +218,7 @@ def busy() -> float:
     return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf("SC_CLK_TCK")  # without idle and waiting
 
 
-def threads_speedup(seconds: float = 60) -> str:
+def threads_speedup(seconds: float = 20) -> str:
     """A sentence on the wall time of one thread over that of two, with the load of the machine meanwhile.
 
     Rounds of either kind are timed for some seconds, and the shortest of each is taken. A round with other work on the

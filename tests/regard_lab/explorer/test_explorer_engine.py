@@ -421,6 +421,10 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     text = page.get_by_role("textbox", name="Pattern, encoder").last.input_value()
     assert text == "(causal | (query_set(1) & key_set(3..5))) & ~(query_set(4) & key_set(2))"
     assert drawn_pairs(page) == int(parse(text).dense(len(sides[0]), len(sides[0])).sum())
+    page.locator("canvas.pattern").focus()  # the sentence that the pointer wrote over is written again
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press(" ")
+    page.wait_for_function("() => location.hash.includes('query_set%284..5%29')")
     page.get_by_role("slider", name="Window, encoder").last.fill("1")
     page.wait_for_function("() => location.hash.includes('sliding_window%282%29')")
     page.get_by_role("slider", name="divided").fill("1")

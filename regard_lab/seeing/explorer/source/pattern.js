@@ -3,9 +3,9 @@
 import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
 import {pattern} from "./engine/patterns.js";
-import {axes, geometry, labels} from "./heatmap.js";
+import {axes, cellAt, geometry, labels, moveCursor} from "./heatmap.js";
 import {maskForm, maskOf, playMask} from "./play.js";
-import {context, drawn, moved, pointAt, themeColours} from "./surface.js";
+import {context, drawn, moved, readOut, themeColours} from "./surface.js";
 
 const STATES = ["no pair is allowed", "some pairs are allowed", "all pairs are allowed"];
 const LISTED = 100; // queries of the table
@@ -16,8 +16,9 @@ export function patternView(app) {
   const one = app.engine ? played(app, patterns[at]) : patterns[at];
   const panelAt = Math.min(app.state.panel, one.panels.length - 1);
   const key = [app.source.header.title, at, panelAt, one.panels[panelAt].text].join("/");
-  const shown = app.pairs?.key === key && app.pairs.source === app.source ? app.pairs : null;
-  if (!shown) load(app, one, panelAt, key);
+  const kept = () => (app.pairs?.key === key && app.pairs.source === app.source ? app.pairs : null);
+  if (!kept()) load(app, one, panelAt, key);
+  const shown = kept(); // at once for computed pairs, so that the map keeps the focus
   const panel = one.panels[panelAt];
   return html`
     <h2>Who may look at whom?</h2>
@@ -105,7 +106,7 @@ async function load(app, one, panelAt, key) {
   const [rows, columns] = panel.shape;
   const states = panel.states ?? await app.source.bytes(panel.place);
   app.pairs = {key, source: app.source, one, panel, rows, columns, states};
-  app.draw();
+  if (!panel.states) app.draw();
 }
 
 function pairsMap(app, shown) {
@@ -196,20 +197,9 @@ function draw(app, canvas, shown) {
   moveCursor(canvas, ...cell(app, shown));
 }
 
-function moveCursor(canvas, row, column) {
-  const {cell: side, left, top} = canvas.place;
-  const {style} = canvas.parentElement.querySelector(".cursor");
-  const size = Math.max(side, 6);
-  style.transform = `translate(${left + (column + 0.5) * side - size / 2}px, ${top + (row + 0.5) * side - size / 2}px)`;
-  style.width = style.height = `${size}px`;
-}
-
 function point(app, event, shown) {
-  const canvas = event.currentTarget;
-  const {cell: side, left, top} = canvas.place;
-  const [x, y] = pointAt(event);
-  const [row, column] = [Math.floor((y - top) / side), Math.floor((x - left) / side)];
-  if (row < 0 || column < 0 || row >= shown.rows || column >= shown.columns) return;
+  const canvas = event.currentTarget, [row, column] = cellAt(event, shown);
+  if (row === undefined) return;
   moveCursor(canvas, row, column);
   if (shown.stroke) {
     paint(shown, [row, column], shown.stroke.allow);
@@ -220,13 +210,13 @@ function point(app, event, shown) {
     if (event.pointerType === "touch" && shown.one.drawable) paint(shown, [row, column], !shown.states[row * shown.columns + column]);
     finish(app, shown);
     app.set({pair: [row, column], said});
-  } else canvas.parentElement.nextElementSibling.textContent = said;
+  } else readOut(canvas.parentElement.nextElementSibling, said);
 }
 
 /** A stroke allows pairs if it begins where none is allowed, else it forbids them; a finger scrolls, and its tap draws. */
 function begin(app, event, shown) {
-  const {cell: side, left, top} = event.currentTarget.place, [x, y] = pointAt(event), [row, column] = [Math.floor((y - top) / side), Math.floor((x - left) / side)];
-  if (!shown.one.drawable || event.button || event.pointerType === "touch" || !(row >= 0 && row < shown.rows && column >= 0 && column < shown.columns)) return;
+  const [row, column] = cellAt(event, shown);
+  if (row === undefined || !shown.one.drawable || event.button || event.pointerType === "touch") return;
   shown.stroke = {allow: !shown.states[row * shown.columns + column]};
   point(app, event, shown);
 }
