@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -116,6 +117,29 @@ def _cannot_be_loaded(problem: Problem) -> str | None:
     return found if isinstance(found, str) else None
 
 
+@cache
+def _backward_by_head() -> str | None:
+    """Why the package's backward pass with a decay for each head is wrong here, as the package itself says; or None."""
+    try:
+        at = import_module("fla.ops.common.chunk_o")
+        wrong = at.IS_NVIDIA_HOPPER and at.TRITON_ABOVE_3_4_0 and not at.TRITON_ABOVE_3_7_1
+    except (ImportError, AttributeError):  # of another version, which has no such fault or another sentence on it
+        return None
+    if not wrong or find_spec("tilelang") is not None:
+        return None
+    return (
+        "on Hopper GPUs, with Triton 3.4 up to 3.7.0, the package has no right gradient for decays by head; install "
+        "Triton 3.7.1 or later, or tilelang"
+    )
+
+
+def _is_wrong_here(problem: Problem) -> str | None:
+    """A limit: gradients that the package refuses to compute."""
+    mechanism = problem.mechanism
+    by_head = isinstance(mechanism, Recurrent) and mechanism.decays_by == "head"
+    return _backward_by_head() if by_head and problem.needs_grad else None
+
+
 class FlashLinear(Limited):
     """Recurrent mechanisms in bfloat16 and float16 on cuda, where flash-linear-attention is installed.
 
@@ -152,6 +176,7 @@ class FlashLinear(Limited):
 
 _LIMITS = (
     _cannot_be_loaded,
+    _is_wrong_here,
     where(
         lambda one: one.dtype not in (torch.bfloat16, torch.float16),
         "its kernels multiply in half precision, rounding float32 to 10 bits, and q is {problem.dtype}",

@@ -315,6 +315,6 @@ def cost(problem: Problem) -> Cost:
         flops=2 * (pairs * (features + wide) + (rows + added) * features * wide) * (3 if problem.needs_grad else 1),
         bytes=width * vectors * (2.5 if problem.needs_grad else 1),
         peak_bytes=width * ((rows + added) * features + added * features * wide // CHUNK),
-        pairs=pairs,
+        pairs=min(pairs, problem.pairs),
         calls=(4 + 2 * chunks) * (3 if problem.needs_grad else 1),
     )

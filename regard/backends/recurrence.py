@@ -384,6 +384,6 @@ def cost(problem: Problem) -> Cost:
         bytes=width * 6 * (rows + 2 * units) * dims * again * by_channel,
         peak_bytes=width
         * (8 * min(keys, BLOCK) / max(1, keys) * (rows + units) * (dims + CHUNK) + memories * (keys // BLOCK + 2)),
-        pairs=pairs,
+        pairs=min(pairs, problem.pairs),
         calls=again * (8 * (keys // CHUNK + 1) + 30 * (keys // BLOCK + 1)),
     )

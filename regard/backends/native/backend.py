@@ -27,6 +27,7 @@ from regard.patterns import Pattern
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
 WIDE = 0.95  # in float64
+NARROW = 0.3  # in bfloat16, by the instructions for it
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
 MOST_KEYS = 2**31 - 1 - SPAN
@@ -198,5 +199,12 @@ def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Co
         pairs=pairs,
         calls=1,
         estimated=estimated,
-        pace=WIDE if problem.dtype == torch.float64 else PACE[library.instructions],
+        pace=_pace(problem, library),
     )
+
+
+def _pace(problem: Problem, library: Library) -> float:
+    if problem.dtype == torch.float64:
+        return WIDE
+    narrow = problem.dtype == problem.storage == torch.bfloat16 and library.instructions == "AVX-512 with BF16"
+    return NARROW if narrow else PACE[library.instructions]

@@ -133,6 +133,22 @@ def test_a_package_that_is_missing_or_broken_gives_the_reason(monkeypatch):
     fla.operation.cache_clear()
 
 
+def test_gradients_that_the_package_has_wrong_are_refused(installed, monkeypatch):
+    chunk = ModuleType("fla.ops.common.chunk_o")
+    chunk.IS_NVIDIA_HOPPER = chunk.TRITON_ABOVE_3_4_0 = True
+    chunk.TRITON_ABOVE_3_7_1 = False
+    for part in (chunk.__name__, "fla.ops.common"):
+        monkeypatch.setitem(sys.modules, part, chunk)
+    fla._backward_by_head.cache_clear()
+    tensors, parameters = drawn(m.GatedDelta(), length=21)  # no plan is kept for this length
+    options = {"pattern": "causal", "mechanism": m.GatedDelta(), "parameters": parameters, "backend": "fla"}
+    assert rg.attention(*tensors, **options).isfinite().all()
+    with pytest.raises(rg.UnsupportedError, match=r"no right gradient for decays by head; install Triton 3\.7\.1"):
+        rg.attention(*(x.requires_grad_() for x in tensors), **options)
+    assert all(one.isfinite().all() for one, _ in both(m.KimiDelta(), *drawn(m.KimiDelta()), "causal"))
+    fla._backward_by_head.cache_clear()
+
+
 def test_second_derivatives_are_refused(installed):
     (q, k, v), parameters = drawn(m.GatedDelta())
     q.requires_grad_()

@@ -481,6 +481,21 @@ def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(run
     assert "--out" in regard("evaluate", run, tmp_path / "new.txt", "--out", tmp_path / "a.tsv").last
 
 
+def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, data, tmp_path):
+    both = f"{runs / 'translation'},{runs / 'translation'}"
+    (tmp_path / "new.tsv").write_text("a street\teine Straße\n")
+    files = ("--data", data / "pairs.tsv", "--data", tmp_path / "new.tsv", "--out", tmp_path / "out")
+    record = json.loads(succeeded("compare", "--runs", both, *files, "--json").out)
+    alone = json.loads(succeeded("evaluate", runs / "translation", data / "pairs.tsv", "--json").out)
+    assert [row["test"] for row in record["rows"]] == [str(data / "pairs.tsv")] * 2 + [str(tmp_path / "new.tsv")] * 2
+    assert {name: record["rows"][0][name] for name in alone} == alone
+    assert (tmp_path / "out/compare.md").read_text().count("| ") > 10
+    assert "--steps" in regard("compare", "--runs", both, *files, "--steps", 3).last
+    mixed = f"{runs / 'translation'},{runs / 'language-model'}"
+    assert "models of one kind" in regard("compare", "--runs", mixed, *files).last
+    assert "name two or more" in regard("compare", "--runs", runs / "translation", *files).last
+
+
 def test_pairs_are_scored_and_sentences_written_with_their_scores(runs, data, tmp_path):
     run, out = runs / "translation", tmp_path / "rows.jsonl"
     answer = succeeded("score", run, data / "pairs.tsv")

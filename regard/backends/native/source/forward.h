@@ -102,7 +102,11 @@ static void read_query(const Work &w, int head, int row, real *out, int padded) 
 
 static void read_queries(const Work &w, real *q) {
   const int d = words(w.c.head_dim);
-  for (int r = 0; r < w.stack.rows; r++) read_query(w, w.head_of(r), w.row_of(r), q + (long)r * d, d);
+  for (int r = 0; r < w.stack.rows; r++) {
+    const char *out = at(w.c.out, w.batch, w.head_of(r), w.row_of(r));  // it is written when the row is done
+    for (int byte = 0; byte < w.c.v_dim * WIDTH_OF[w.c.out.type]; byte += 64) __builtin_prefetch(out + byte, 1, 2);
+    read_query(w, w.head_of(r), w.row_of(r), q + (long)r * d, d);
+  }
 }
 
 // Queries as panels of NR rows each, which follow each other.
