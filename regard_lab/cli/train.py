@@ -210,7 +210,8 @@ def compare(
 ) -> None:
     """Compare several attentions under one budget, or models that are trained already, and print the report."""
     if runs:
-        if others := [f"--{name.replace('_', '-')}" for name in given if name != "data"]:
+        others = [f"--{name.replace('_', '-')}" for name in given if name != "data"]
+        if others := [*others, *(["--resume"] if resume else [])]:
             raise ArgumentError(f"--runs evaluates and trains nothing; leave {', '.join(others)} out")
         markdown, record = compare_runs(listed(runs), given.get("data", ()), out, tell=note)
         if as_json:
