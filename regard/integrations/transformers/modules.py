@@ -57,10 +57,7 @@ ATTENDS = re.compile(r"(?<!Gated)(Attention|Attn)(?!\w*(Projection|Output|Norm|M
 RECURRENT = re.compile(r"Mamba|Delta|Lightning|Linear|Recurrent|Rwkv|FalconH1Mixer|BambaMixer|LSTM")
 # Why modules are not computed by regard, by the starts of their classes' names.
 REASONS = {
-    (
-        "FalconAttention",
-    ): "its attention adds ALiBi in its own code, twice in eager attention and once in sdpa (with alibi=False it is computed "
-    "by regard)",
+    ("FalconAttention",): "its attention adds ALiBi in its own code, twice in eager attention and once in sdpa",
     ("Longformer",): "its windows are chunks in its own code",
     ("LED",): "its encoder's windows are chunks in its own code",
     ("BigBird",): "its blocks are gathered in its own code",
