@@ -1,5 +1,10 @@
+<<<<<<< HEAD
 """Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, options, an int8
 cache, latents, keys that a tensor lists, windows on grids, and two threads.
+=======
+"""Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, bfloat16, few keys,
+options, an int8 cache, latents, and two threads.
+>>>>>>> 21b5c15bd9c5a18b79dd93e8af3ac02e87c4f9cd
 
 python benchmarks/native_kernel.py [--rows PART ...]
 
@@ -14,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 
 import torch
@@ -57,7 +62,7 @@ def tensors(heads: int, length: int, dim: int = 64, batch: int = 1, grad: bool =
 
 
 def with_backward(call: Callable[..., torch.Tensor], leaves: list[torch.Tensor]) -> Run:
-    grad = torch.randn(leaves[0].shape)
+    grad = torch.randn(leaves[0].shape).to(leaves[0].dtype)
     return lambda: torch.autograd.grad(call(*leaves), leaves, grad)
 
 
@@ -71,6 +76,40 @@ def small() -> list[Duel]:
             calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, other)]
             name = f"batch 32, 8 heads of 32, causal {length}{' with backward' if grad else ''}"
             rows.append(Duel(name, "SDPA", 1.5, *calls))
+    return rows
+
+
+def halves() -> list[Duel]:
+    """bfloat16, also against products of matrices alone, with as many multiplications."""
+    rows, goals = [], {("full", False): 2.1, ("causal", False): 2.5, ("full", True): 1.7, ("causal", True): 2.2}
+    for dim, text, grad in product((64, 128), ("full", "causal"), (False, True)):
+        qkv = [x.bfloat16().requires_grad_(grad) for x in tensors(4, 2048, dim)]
+        ours = partial(attend, pattern=text)
+        other = partial(F.scaled_dot_product_attention, is_causal=text == "causal")
+        calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, other)]
+        name = f"bfloat16, head_dim {dim}, {text} 2048{' with backward' if grad else ''}"
+        rows.append(Duel(name, "SDPA", goals[text, grad], *calls))
+    one, two = (torch.randn(1024, 1024).bfloat16() for _ in range(2))
+    qkv = [x.bfloat16() for x in tensors(4, 2048, 128)]
+    products = lambda: [one @ two for _ in range(4)]  # noqa: E731
+    rows.append(
+        Duel("bfloat16, head_dim 128, full 2048", "its products by torch.matmul", 0.75, lambda: attend(*qkv), products)
+    )
+    return rows
+
+
+def few_keys() -> list[Duel]:
+    """Images that look at a text, windows of vision models, and short texts."""
+    sizes = [(8, 4096, 77, dim, 1, 1.1) for dim in (40, 64, 80, 160)]
+    sizes += [(8, 49, 49, 32, 64, 1.05), (12, 197, 197, 64, 1, 1.05), (16, 256, 256, 64, 1, 1.05)]
+    sizes += [(8, length, length, 64, 1, 1.05) for length in (64, 128, 256)]
+    rows = []
+    for heads, q_len, k_len, dim, batch, goal in sizes:
+        q, (k, v, _) = tensors(heads, q_len, dim, batch)[0], tensors(heads, k_len, dim, batch)
+        name = f"{q_len} queries, {k_len} keys, batch {batch}, {heads} heads of {dim}"
+        rows.append(
+            Duel(name, "SDPA", goal, partial(attend, q, k, v), partial(F.scaled_dot_product_attention, q, k, v))
+        )
     return rows
 
 
@@ -210,7 +249,7 @@ def busy() -> float:
     return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf("SC_CLK_TCK")  # without idle and waiting
 
 
-def threads_speedup(seconds: float = 60) -> str:
+def threads_speedup(seconds: float = 20) -> str:
     """A sentence on the wall time of one thread over that of two, with the load of the machine meanwhile.
 
     Rounds of either kind are timed for some seconds, and the shortest of each is taken. A round with other work on the
@@ -257,7 +296,11 @@ def main() -> None:
     assert not isinstance(library, str), library
     check()
     began, lines = os.getloadavg()[0], []
+<<<<<<< HEAD
     for row in [*small(), padded(), decoding(), *latents(), *listed(), *grids(), *options()]:
+=======
+    for row in [*small(), *halves(), *few_keys(), padded(), decoding(), *latents(), *options()]:
+>>>>>>> 21b5c15bd9c5a18b79dd93e8af3ac02e87c4f9cd
         if not parts or any(part in row.work for part in parts):
             lines.append(line(row))
             print(lines[-1], flush=True)

@@ -16,13 +16,12 @@ import argparse
 import hashlib
 import json
 import re
-import struct
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MAGIC = 0x950412DE  # of a catalogue, in the byte order of the machine that made it
+from regard_lab.text.catalogues import read_catalogue
+
 LONGEST, SHORTEST = 100, 3  # characters of a message
 NAMES = re.compile(r"iso_|xkeyboard|shared-mime")  # catalogues that list names
 FAMILIES = {
@@ -72,7 +71,11 @@ def read_messages(folder: Path) -> list[Message]:
     for path in sorted(folder.glob("*.mo")):
         if NAMES.match(path.stem):
             continue
-        for source, target in read_catalogue(path.read_bytes()):
+        try:
+            entries = read_catalogue(path.read_bytes())
+        except UnicodeDecodeError:  # of another encoding
+            continue
+        for source, target in entries:
             if is_sentence(source) and is_sentence(target):
                 kept.setdefault(source, Message(path.stem, source, target))
     of_family: dict[str, list[Message]] = {}
@@ -91,28 +94,6 @@ def is_sentence(text: str) -> bool:
     text = text.strip(" ")
     in_one = not any(gap in text for gap in ("\n", "\t", "\r", "  "))
     return in_one and SHORTEST <= len(text) <= LONGEST and re.search(r"[^\W\d_]{2}", text) is not None
-
-
-def read_catalogue(content: bytes) -> Iterator[tuple[str, str]]:
-    """Source and translation of each entry of a compiled catalogue; of plurals the first form, contexts cut off.
-
-    The header is seven numbers; then follow two tables, of sources and of translations, each with length and place.
-    A catalogue that is not UTF-8 gives nothing.
-
-    Source: the GNU gettext manual, section The Format of GNU MO Files.
-    """
-    order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"
-    _, _, count, sources, targets = struct.unpack(f"{order}5I", content[:20])
-    tables = [struct.unpack_from(f"{order}{2 * count}I", content, start) for start in (sources, targets)]
-    for entry in range(count):
-        try:
-            source, target = (
-                content[table[2 * entry + 1] :][: table[2 * entry]].split(b"\0")[0].decode() for table in tables
-            )
-        except UnicodeDecodeError:
-            return
-        if source and target:
-            yield source.rpartition("\4")[2], target
 
 
 def family(program: str) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard.errors import UnsupportedError as UnsupportedError
     from regard.functional import attention as attention
     from regard.functional import attention_detail as attention_detail
+    from regard.functional import attention_varlen as attention_varlen
     from regard.functional import merge_attention as merge_attention
     from regard.functional import plan_attention as plan_attention
     from regard.layers import LatentAttention as LatentAttention
@@ -48,7 +49,7 @@ __version__ = "0.1.0"
 
 # Where each public name is defined; the packages at the end are imported by their own names.
 _HOMES = {
-    "regard.functional": "attention plan_attention attention_detail merge_attention",
+    "regard.functional": "attention attention_varlen plan_attention attention_detail merge_attention",
     "regard.core.result": "top_keys weights_of",
     "regard.core.plan": "AttentionDetail Plan",
     "regard.layers": "MultiHeadAttention LatentAttention record_attention",

@@ -141,6 +141,25 @@ def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
     return draw
 
 
+def overwriting(vocabulary: int, length: int, rows: int, keys: int, writes: int) -> Draw:
+    """As `recall`, but each key comes `writes` times, with a new value every time; its last one is scored."""
+
+    def draw(generator: torch.Generator) -> Batch:
+        half, pairs = vocabulary // 2, keys * writes
+        names = torch.rand(rows, half - 1, generator=generator).argsort(1)[:, :keys] + 1
+        which = torch.rand(rows, pairs, generator=generator).argsort(1) % keys  # (batch, pairs), a key's number
+        values = torch.randint(half, vocabulary, (rows, pairs), generator=generator)
+        order = torch.arange(pairs)
+        last = torch.stack([torch.where(which == key, order, -1).amax(1) for key in range(keys)], 1)
+        places = torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :keys] + 2 * pairs
+        tokens = torch.zeros(rows, length, dtype=torch.long)
+        tokens[:, : 2 * pairs] = torch.stack([names.gather(1, which), values], -1).flatten(1)
+        targets = torch.full_like(tokens, UNSCORED)
+        return tokens.scatter(1, places, names), targets.scatter(1, places, values.gather(1, last))
+
+    return draw
+
+
 def grid(side: int, colours: int, noise: float, rows: int) -> Draw:
     """Pictures read row by row: each cell has the colour of the one above, except a share of random cells.
 

@@ -1,14 +1,15 @@
-"""Associative recall by the size of the state: how many pairs a state of constant size can store."""
+"""Associative recall: how many pairs a state of constant size can store, and which states replace what they hold."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, recall, score, train
+from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, overwriting, recall, score, train
 from benchmarks.behaviour.study import (
     ClaimVerdict,
     Experiment,
@@ -20,7 +21,8 @@ from benchmarks.behaviour.study import (
     draw_means,
     over_seeds,
 )
-from regard.mechanisms import LinearTransformer, Mechanism, Softmax
+from regard.mechanisms import DeltaRule, GatedDelta, GatedLinear, LinearTransformer, Mechanism, Softmax
+from regard.positions import Rotary
 
 LENGTH, VOCABULARY, ROWS, HEADS = 64, 256, 32, 2
 PAIRS = (4, 8, 16)
@@ -110,4 +112,78 @@ RECALL = Experiment(
     run=run,
     judge=judge,
     draw=picture,
+)
+
+
+# --- keys whose values change ---
+
+KEYS, WRITES, FEW, NARROW = 4, 4, 64, 32  # FEW: the vocabulary, NARROW: the dim
+LAST = overwriting(FEW, LENGTH, ROWS, KEYS, WRITES)
+STATES: dict[str, dict[str, Any]] = {
+    "softmax, rotary": {"positions": Rotary()},
+    "linear": {"mechanism": LinearTransformer()},
+    "gated linear: forgets": {"mechanism": GatedLinear()},
+    "delta rule: corrects": {"mechanism": DeltaRule()},
+    "gated delta: both": {"mechanism": GatedDelta()},
+}
+SHORT = UpdatePlan(updates=1000, rate=3e-3)
+
+
+def run_overwriting(contender: str, seed: int, quick: bool) -> Record:
+    """Train one contender from one seed on keys whose values change."""
+    torch.manual_seed(seed)
+    model = SmallDecoder(
+        vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, pattern="causal", **STATES[contender]
+    )
+    done = train(model, LAST, SHORT.shortened(quick), seed, f"overwriting, {contender}, seed {seed}")
+    state = NARROW * NARROW // HEADS
+    kept = {"softmax, rotary": 2 * NARROW * LENGTH, "linear": state + NARROW}.get(contender, state)
+    return {"kept": f"{kept:,}", **score(model, LAST), **vars(done)}
+
+
+def judge_overwriting(records: Records) -> list[ClaimVerdict]:
+    """Check that a state which corrects learns what one that only adds up cannot."""
+    found = {contender: over_seeds(records, contender, "accuracy") for contender in STATES}
+    return [
+        at_least("accuracy of the delta rule", found["delta rule: corrects"], 0.8),
+        at_least("accuracy of the gated delta rule", found["gated delta: both"], 0.8),
+        below("accuracy of linear attention", found["linear"], 0.5),
+        apart(
+            "the delta rule is more accurate than linear attention", found["delta rule: corrects"], found["linear"],
+            margin=0.3,
+        ),
+        apart(
+            "the delta rule is more accurate than gated linear attention, which forgets but does not correct,",
+            found["delta rule: corrects"], found["gated linear: forgets"],
+        ),
+    ]  # fmt: skip
+
+
+def draw_losses(records: Records, axes: Any) -> None:
+    """Draw the loss over the updates: the mean of the seeds, and their extremes as a band."""
+    for contender, by_seed in records.items():
+        curves = [dict(map(tuple, record["curve"])) for record in by_seed.values()]
+        losses = [[curve[update] for curve in curves] for update in curves[0]]
+        line = axes.plot([*curves[0]], [fmean(each) for each in losses], label=contender)[0]
+        axes.fill_between([*curves[0]], [*map(min, losses)], [*map(max, losses)], color=line.get_color(), alpha=0.15)
+    axes.set(xlabel="updates", ylabel="loss in training, nats")
+
+
+OVERWRITING = Experiment(
+    name="overwriting",
+    title="Overwriting: which states replace what they hold",
+    recipe=(
+        f"Texts of {LENGTH} tokens out of {FEW}: {KEYS} keys, each {WRITES} times with a new value, in random order; "
+        f"then each key once more at a random place, where its last value is to be guessed. 2 layers, dim {NARROW}, "
+        f"{HEADS} heads, a causal convolution of width 3 before each attention; {SHORT.updates:,} updates of {ROWS} "
+        f"texts at the learning rate {SHORT.rate:g}. Softmax alone has positions besides, without which it cannot know "
+        "what came last.\n\n"
+        "Source: Linear Transformers Are Secretly Fast Weight Programmers, Schlag et al. 2021, section 6.1 (keys that "
+        "are assigned anew); Gated Delta Networks, Yang et al. 2025, section 2."
+    ),
+    contenders=tuple(STATES),
+    columns={"kept": "numbers kept a layer", "loss": "loss, nats", "accuracy": "accuracy"},
+    run=run_overwriting,
+    judge=judge_overwriting,
+    draw=draw_losses,
 )

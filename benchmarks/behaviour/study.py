@@ -127,6 +127,7 @@ class BehaviourResults:
     def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
         """Store the record of one training, which was finished today."""
         self.measured = date.today().isoformat()
+        record = {**record, "measured": self.measured, "processor": environment()["processor"]}
         self.records.setdefault(experiment.name, {}).setdefault(contender, {})[str(seed)] = record
 
     def of(self, experiment: Experiment) -> dict[str, dict[int, Record]]:
@@ -172,13 +173,21 @@ def write_report(results: BehaviourResults, experiments: Sequence[Experiment], f
     ]  # fmt: skip
     for experiment in experiments:
         lines += ["", f"## {experiment.title} ({experiment.name})", "", experiment.recipe, ""]
-        lines += _table(experiment, results.of(experiment))
+        lines += [*_table(experiment, results.of(experiment)), *_elsewhere(results, experiment)]
         if experiment in complete:
             lines += ["", *(f"- {verdict}" for verdict in experiment.judge(results.of(experiment)))]
             lines += ["", f"![{experiment.title}]({draw(experiment, results.of(experiment), folder).name})"]
         else:
             lines += ["", f"{len(results.missing(experiment))} trainings are missing, so there is no verdict yet."]
     replace_file(folder / REPORT, ("\n".join(lines).rstrip() + "\n").encode())
+
+
+def _elsewhere(results: BehaviourResults, experiment: Experiment) -> list[str]:
+    """A line on the day and processor of an experiment that was measured on another one than the report names."""
+    records = [record for by_seed in results.of(experiment).values() for record in by_seed.values()]
+    pairs = {(one["measured"], one["processor"]) for one in records if "processor" in one}
+    others = sorted(pair for pair in pairs if pair[1] != results.environment["processor"])
+    return ["", *(f"Measured on {day} on {processor}." for day, processor in others)] if others else []
 
 
 def draw(experiment: Experiment, records: Records, folder: Path) -> Path:

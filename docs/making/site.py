@@ -22,6 +22,26 @@ ROOT_PAGES = {"DESIGN.md": "design.md", "CONTRIBUTING.md": "contributing.md", "C
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
 CARDS = "<!-- lessons -->"
+# Lessons that hold a page with a model: what its address shows, and what there is to try.
+LIVE = {
+    "referent": ("view=heads", "Hover over *it* and over *animal*; replace *animal* by *dog*, and *es* becomes *er*."),
+    "windows": (
+        "view=pattern",
+        "Move the window of the encoder, or draw pairs with the mouse, until the pronoun changes.",
+    ),
+    "scale": (
+        "view=map&kind=0&layer=1&factor=0.25",
+        "All scores are a quarter of what was learned. Move *Scores ×* from there to 1, and beyond.",
+    ),
+}
+FRAME = """
+## Try it
+
+{says}
+
+<iframe class="explorer" src="../explorations/live.html#{address}" title="A page that runs a translator"
+  loading="lazy" height="720"></iframe>
+"""
 HOW_TO_RUN = """
 ## Run it
 
@@ -67,6 +87,8 @@ def lesson_files() -> dict[str, str]:
     files = {}
     for name in LESSONS:
         text, pictures = find_lesson(name).markdown()
+        address, says = LIVE.get(name, ("", ""))
+        text += FRAME.format(address=address, says=says) if says else ""
         files[f"lessons/{name}.md"] = text + HOW_TO_RUN.format(name=name)
         files |= {f"lessons/{file}": picture._repr_svg_() for file, picture in pictures.items()}
     return files

@@ -149,6 +149,8 @@ def choices() -> list[Choice]:
                   for kind in ("grid", "text"))  # fmt: skip
     once, often = (learned("hashing", "chunk 4, 64 buckets", f"rounds_{count}") for count in (1, 8))
     exact, linear = (learned("recall", name, "accuracy_16") for name in ("softmax, dim 32", "linear, dim 64"))
+    added, corrected, kept = (learned("overwriting", name, "accuracy") for name in
+                              ("linear", "delta rule: corrects", "softmax, rotary"))  # fmt: skip
     return [
         Choice(
             "near positions", "`SlidingWindow(256)`", "window",
@@ -185,7 +187,9 @@ def choices() -> list[Choice]:
         ),
         Choice(
             "a state of constant size, causal", "`LinearTransformer()`", "linear-causal",
-            f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}", "linear, causal",
+            f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}. The last of 4 values of "
+            f"a key {added:.2f}; `DeltaRule()` of the same width {corrected:.2f}, exact attention {kept:.2f}",
+            "linear, causal",
         ),
         Choice(
             "a state of constant size that estimates softmax, causal", "`Performer(features=128)`", "performer",

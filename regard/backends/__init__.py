@@ -6,6 +6,7 @@ private attention operations, which no other module calls), `composed` (fused ca
 """
 
 from regard.backends.decode import Decode
+from regard.backends.fla import FlashLinear
 from regard.backends.flex import Flex
 from regard.backends.fused import Fused
 from regard.backends.linear import Linear
@@ -26,6 +27,7 @@ BACKENDS: dict[str, Backend] = {
         Tiled(),
         Flex(),
         Streamed(),
+        FlashLinear(),
         Linear(),
         Projected(),
         Hashed(),

@@ -114,7 +114,10 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), both differentiable."""
     if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
         return forward(q, k, v, call)
-    apply = _Attend.apply if torch._C._are_functorch_transforms_active() else _apply
+    transformed = torch._C._are_functorch_transforms_active()
+    if q.is_cuda and call.mask is None and not call.sums and not transformed:
+        return _Chosen.apply(q, k, v, call), q.new_empty(0)
+    apply = _Attend.apply if transformed else _apply
     result = apply(q, k, v, call)
     return result if call.sums else (result, result.new_empty(0))
 
@@ -194,6 +197,28 @@ class _Attend(torch.autograd.Function):
 
 
 _apply = direct_apply(_Attend)
+
+
+class _Chosen(torch.autograd.Function):
+    """Calls without a log-sum-exp: PyTorch chooses the kernels of both passes, such as those of cuDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> Any:
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        with torch.enable_grad():
+            output, _ = forward(*leaves, call)
+        ctx.save_for_backward(q, k, v)
+        ctx.call, ctx.chosen = call, (output, leaves)
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        inputs, (output, leaves) = ctx.saved_tensors, ctx.chosen
+
+        def first(grads: Any) -> Any:
+            return torch.autograd.grad(output, leaves, grads[0], retain_graph=True)
+
+        return *gradients(first, lambda: _pieces(*inputs, ctx.call), inputs, (*grads, None)), None
 
 
 def weigh(scores: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,6 +31,21 @@ from regard.mechanisms.recurrent import Recurrent
 
 CHUNK = 32  # positions of a triangular system
 BLOCK = 256  # positions whose pairs are in memory at once
+LONGER, PAIRS = 8, 1 << 26  # on a GPU chunks and blocks are up to so many times as long, with so many pairs at once
+
+
+def longer_on(device: str, heads: int) -> int:
+    """How many times as long chunks and blocks are as on the CPU.
+
+    On a GPU, starting an operation takes longer than computing a short chunk.
+
+    Args:
+        device: "cpu" or another device.
+        heads: query heads of all batch rows; the pairs of a block are in memory for each.
+    """
+    if device == "cpu":
+        return 1
+    return next((times for times in (LONGER, 4, 2) if heads * times**2 * CHUNK * BLOCK <= PAIRS), 1)
 
 
 class Rule(NamedTuple):
@@ -97,15 +112,23 @@ class _Scan(torch.autograd.Function):
         return None, None, *gradients(first, lambda: pieces, given, grads)
 
 
-def _blocks(length: int) -> Iterator[slice]:
-    return (slice(at, min(at + BLOCK, length)) for at in range(0, length, BLOCK))
+def _longer(rule: Rule, given: Given) -> int:
+    """How many times as long chunks and blocks are: one product of a chunk costs less than a triangular system."""
+    if rule.corrects or (given.log_decay is not None and given.log_decay.dim() == 4):
+        return 1
+    return 2 * longer_on(given.v.device.type, given.v.shape[0] * max(given.q.shape[1], given.v.shape[1]))
+
+
+def _blocks(rule: Rule, given: Given) -> Iterator[slice]:
+    length, size = given.v.shape[2], BLOCK * _longer(rule, given)
+    return (slice(at, min(at + size, length)) for at in range(0, length, size))
 
 
 def _followed(rule: Rule, *tensors: Any) -> Outputs:
     """The recurrence by plain differentiable operations; autograd's memory for it grows linearly with the length."""
     given = Given(*tensors)
     outputs, memory = [], given.memory
-    for here in _blocks(given.v.shape[2]):
+    for here in _blocks(rule, given):
         output, memory = block(rule, given.part(here, memory))
         outputs.append(output)
     return torch.cat(outputs, 2), memory
@@ -119,15 +142,15 @@ class Plain:
         heads = max(given.q.shape[1], given.v.shape[1])
         output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])
         with torch.no_grad():
-            for here in _blocks(given.v.shape[2]):
+            for here in _blocks(rule, given):
                 kept += [memory] if learns else []
                 output[:, :, here], memory = block(rule, given.part(here, memory))
         return output, memory, kept
 
     def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
-        found = [None if x is None else torch.zeros_like(x) for x in given[:5]]
+        found = [None if x is None else torch.empty_like(x) for x in given[:5]]
         later = torch.zeros_like(given.memory) if grads[1] is None else grads[1]
-        for here, memory in reversed([*zip(_blocks(given.v.shape[2]), kept, strict=True)]):
+        for here, memory in reversed([*zip(_blocks(rule, given), kept, strict=True)]):
             part = given.part(here, memory)
             part = Given(*(None if x is None else x.detach().requires_grad_() for x in part))  # ty: ignore[invalid-argument-type]
             with torch.enable_grad():
@@ -147,7 +170,7 @@ PLAIN = Plain()
 def block(rule: Rule, given: Given) -> Outputs:
     """The recurrence over the positions of one block."""
     heads, length = given.v.shape[1:3]
-    size = min(CHUNK, 1 << (length - 1).bit_length())
+    size = min(CHUNK * _longer(rule, given), 1 << (length - 1).bit_length())
 
     def cut(x: torch.Tensor, shared: int = 1) -> torch.Tensor:  # (batch, heads, length, ...) -> (u, c, n, ...)
         x = x if shared == 1 else x.repeat_interleave(shared, 1)
@@ -159,25 +182,52 @@ def block(rule: Rule, given: Given) -> Outputs:
     k, v = cut(given.k, heads // given.k.shape[1]), cut(given.v)
     strength = None if given.strength is None else cut(given.strength)[..., None]  # (u, c, n, 1)
     rows = torch.cat((q, k[:, :, None]), 2) if rule.corrects else q  # (u, c, r, n, head_dim)
+    kept, read, added = None, rows, k
     if given.log_decay is None:
-        log_decay = k.new_zeros(*k.shape[:3], 1)
+        pairs = _products(rows, k).tril()
     else:
         log_decay = cut(given.log_decay if given.log_decay.dim() == 4 else given.log_decay[..., None])
-    pairs = (_pairs if log_decay.shape[-1] == 1 else _pairs_by_channel)(rows, k, log_decay).tril()
-    decay = log_decay.cumsum(-2).exp()  # e_i0, (u, c, n, 1 or head_dim)
-    read = (rows * decay[:, :, None]).flatten(2, 3)
-    kept, added = decay[:, :, -1, :, None], k * _later(log_decay).exp()
-    solved = _inverse(pairs[:, :, -1].tril(-1), strength) if rule.corrects else None
-    memory, outputs = given.memory.flatten(0, 1), []  # (u, head_dim, v_dim)
-    for at in range(k.shape[1]):
-        from_memory = torch.bmm(read[:, at], memory).unflatten(1, (-1, size))  # (u, r, n, v_dim)
-        update = v[:, at] if solved is None else torch.bmm(solved[:, at], v[:, at] - from_memory[:, -1])
-        update = update if strength is None else update * strength[:, at]
-        weights = pairs[:, at, :group].flatten(1, 2)
-        outputs.append(from_memory[:, :group] + torch.bmm(weights, update).unflatten(1, (group, size)))
-        memory = torch.baddbmm(kept[:, at] * memory, added[:, at].mT, update)
-    output = torch.stack(outputs, 2).flatten(2, 3)[:, :, :length]  # (u, group, length, v_dim)
+        pairs = (_pairs if log_decay.shape[-1] == 1 else _pairs_by_channel)(rows, k, log_decay).tril()
+        decay = log_decay.cumsum(-2).exp()  # e_i0, (u, c, n, 1 or head_dim)
+        kept, read, added = decay[:, :, -1, :, None], rows * decay[:, :, None], k * _later(log_decay).exp()
+    read = read.flatten(2, 3)
+    first, weights = given.memory.flatten(0, 1), pairs[:, :, :group].flatten(2, 3)
+    if rule.corrects:
+        solved = _inverse(pairs[:, :, -1].tril(-1), strength)
+        output, memory = _corrected(read, weights, solved, added, kept, v, strength, first)
+    else:
+        update = v if strength is None else v * strength
+        memories = _summed(added.mT @ update, kept, first)  # before each chunk, and after the last
+        output, memory = torch.stack(memories[:-1], 1), memories[-1]
+        output = read @ output + weights @ update
+    output = (
+        output.unflatten(2, (group, size)).transpose(1, 2).flatten(2, 3)[:, :, :length]
+    )  # (u, group, length, v_dim)
     return output.reshape(given.v.shape[0], heads * group, *output.shape[2:]), memory.view(given.memory.shape)
+
+
+def _summed(added: torch.Tensor, kept: torch.Tensor | None, memory: torch.Tensor) -> list[torch.Tensor]:
+    """The memory (u, head_dim, v_dim) before each chunk and after the last, of what each adds, (u, c, ...)."""
+    memories = [memory]
+    for at in range(added.shape[1]):
+        memory = memories[-1] if kept is None else kept[:, at] * memories[-1]
+        memories.append(memory + added[:, at])
+    return memories
+
+
+def _corrected(
+    read: torch.Tensor, weights: torch.Tensor, solved: torch.Tensor, added: torch.Tensor, kept: torch.Tensor | None,
+    v: torch.Tensor, strength: torch.Tensor | None, memory: torch.Tensor,
+) -> Outputs:  # fmt: skip
+    """Outputs (u, c, r n, v_dim) of a delta rule and the memory after: each chunk corrects what the one before left."""
+    size, outputs = v.shape[2], []
+    for at in range(v.shape[1]):
+        from_memory = torch.bmm(read[:, at], memory)
+        update = torch.bmm(solved[:, at], v[:, at] - from_memory[:, -size:])
+        update = update if strength is None else update * strength[:, at]
+        outputs.append(torch.baddbmm(from_memory[:, :-size], weights[:, at], update))
+        memory = torch.baddbmm(memory if kept is None else kept[:, at] * memory, added[:, at].mT, update)
+    return torch.stack(outputs, 1), memory
 
 
 def _later(log_decay: torch.Tensor) -> torch.Tensor:
@@ -185,11 +235,16 @@ def _later(log_decay: torch.Tensor) -> torch.Tensor:
     return functional.pad(log_decay[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
 
 
+def _products(rows: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """row_i · k_j, (u, c, r, n, n)."""
+    return (rows.flatten(2, 3) @ k.mT).unflatten(2, (-1, k.shape[-2]))
+
+
 def _pairs(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tensor) -> torch.Tensor:
     """row_i e_ij · k_j, (u, c, r, n, n), of which the part up to the diagonal is valid; log_decay (u, c, n, 1)."""
     size = k.shape[-2]
     between = log_decay.expand(*log_decay.shape[:-1], size).tril(-1).cumsum(-2).exp().tril()  # e_ij
-    return (rows.flatten(2, 3) @ k.mT).unflatten(2, (-1, size)) * between[:, :, None]
+    return _products(rows, k) * between[:, :, None]
 
 
 def _pairs_by_channel(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tensor) -> torch.Tensor:
@@ -317,6 +372,6 @@ def cost(problem: Problem) -> Cost:
         bytes=width * 6 * (rows + 2 * units) * dims * again * by_channel,
         peak_bytes=width
         * (8 * min(keys, BLOCK) / max(1, keys) * (rows + units) * (dims + CHUNK) + memories * (keys // BLOCK + 2)),
-        pairs=pairs,
+        pairs=min(pairs, problem.pairs),
         calls=again * (8 * (keys // CHUNK + 1) + 30 * (keys // BLOCK + 1)),
     )

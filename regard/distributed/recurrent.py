@@ -23,8 +23,8 @@ from regard.layers.caches.state import Summed, add
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Grid
 
-NAMES = ("total", "log", "least", "met")
-DTYPES = {"least": torch.float64, "met": torch.bool}  # the others have that of the sums
+NAMES = ("total", "log", "mass", "met")
+DTYPES = {"met": torch.bool}  # the others have that of the sums
 
 
 class Chain(NamedTuple):

@@ -19,7 +19,7 @@ from regard.core.result import Result, Want, checked_wants
 from regard.core.tensors import Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
-from regard.functional.jagged import is_nested, packed_call
+from regard.functional.jagged import is_nested, packed_call, varlen_call
 from regard.functional.kept import PLANS
 from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
@@ -229,6 +229,55 @@ def attention_detail(
     if isinstance(bias, Forgetting):
         bias = _by_key(bias, q, options.get("pattern"), sink, options["want"])
     return AttentionDetail(*_result_of_new(Call(q, k, v, bias, parameters, dropout_seed, sink, **options)))
+
+
+@uncompiled
+def attention_varlen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_q: torch.Tensor,
+    cu_k: torch.Tensor | None = None,
+    *,
+    bias: Bias | None = None,
+    sink: float | torch.Tensor | None = None,
+    dropout_seed: int | None = None,
+    backend: str = "auto",
+    **options: Any,
+) -> torch.Tensor:
+    """Attention of documents of different lengths that are packed one after the other, without padding.
+
+    Document d of q attends to document d of k, as if each was computed alone: its last query is aligned with its last
+    key, and positions count from its beginning. Time and memory grow with the pairs within documents.
+
+    Args:
+        q: queries (all positions, heads, head_dim).
+        k: keys (all positions, kv_heads, head_dim).
+        v: values (all positions, kv_heads, v_dim).
+        cu_q: the first position of each document of q, and the end of the last: int32 or int64 (documents + 1,).
+        cu_k: those of k and v; those of q by default.
+        options: as for `attention`, except for `q_start`, and a bias only by distance; batch row d of a pattern belongs
+            to document d.
+
+    Returns:
+        (all positions, heads, v_dim) in q's dtype.
+
+    Raises:
+        ShapeError: tensors that do not fit together, or ends that are not those of documents.
+        UnsupportedError: a bias tensor, or a sink for each batch row.
+
+    Source: FlashAttention-2, Dao 2023; its function flash_attn_varlen_func takes the same tensors.
+
+    >>> x, ends = torch.randn(5, 2, 4), torch.tensor([0, 3, 5])
+    >>> output = attention_varlen(x, x, x, ends, pattern="causal")
+    >>> alone = attention(*(x[3:].transpose(0, 1)[None],) * 3, pattern="causal")[0].transpose(0, 1)
+    >>> output.shape, torch.allclose(output[3:], alone, atol=1e-6)
+    (torch.Size([5, 2, 4]), True)
+    """
+    takes = [name for name in OPTIONS if name != "q_start"]
+    refuse_keywords("attention_varlen", options, takes, OF_CALLS)
+    call = Call(q, k, v, bias, dropout_seed=dropout_seed, sink=sink, backend=backend, **options)
+    return _result_of_new(varlen_call(call, cu_q, cu_k))[0].output[0].transpose(0, 1)
 
 
 def merge_attention(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,1 +1,1 @@
-"""regard inside other people's code: PyTorch and transformers. Nothing here is needed to use regard itself."""
+"""regard inside other people's code: PyTorch, transformers, diffusers. Nothing here is needed to use regard itself."""

@@ -60,14 +60,15 @@ class Recurrent(Mechanism, enrol=False):
         return f"its memory holds the keys up to each query, and {pattern} is not causal; add & causal"
 
     def gates(self, parameters: Mapping[str, torch.Tensor], k: torch.Tensor, v: torch.Tensor) -> Gates:
-        """log_decay (batch, kv_heads, keys[, head_dim]) and strength (batch, kv_heads, keys) in the dtype of v."""
+        """log_decay (batch, kv_heads, keys[, head_dim]) and strength (batch, kv_heads, keys), in float32 at least."""
+        wide = torch.promote_types(v.dtype, torch.float32)
         log_decay, strength = (parameters.get(name) for name in ("log_decay", "strength"))
         if log_decay is None:
             log_decay = self.constant_log_decay(v)
         by_key = v.shape[:3]
         if log_decay is not None:
-            log_decay = log_decay.to(v.dtype).expand(*by_key, *log_decay.shape[3:])
-        return log_decay, None if strength is None else strength.to(v.dtype).expand(by_key)
+            log_decay = log_decay.to(wide).expand(*by_key, *log_decay.shape[3:])
+        return log_decay, None if strength is None else strength.to(wide).expand(by_key)
 
     def constant_log_decay(self, v: torch.Tensor) -> torch.Tensor | None:
         """The log decays of a call that gives none, (1, kv_heads, 1)."""
@@ -125,7 +126,8 @@ def _picked(memories: list[torch.Tensor], numbers: torch.Tensor) -> torch.Tensor
 
 
 def _by_head(values: list[float], v: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=v.dtype, device=v.device)[None, :, None]
+    wide = torch.promote_types(v.dtype, torch.float32)
+    return torch.tensor(values, dtype=wide, device=v.device)[None, :, None]
 
 
 @dataclass(frozen=True)

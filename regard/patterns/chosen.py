@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from regard.arguments import check_fields, count_of, kind_of, refuse_wrapper
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns.arguments import at_least_one
 from regard.patterns.band import EVERY_PAIR, Band
 from regard.patterns.base import Pattern
@@ -143,6 +143,11 @@ class Chosen(Held, enrol=False):
         return allowed if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2 else allowed[0, 0]
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            raise UnsupportedError(
+                f"{self} is not exported to other runtimes, since its lists are for one number of queries; give "
+                f"Explicit(mask)"
+            )
         rows, keys = grid.rows, grid.keys
         blocks = range(keys.start // self.block, -(-keys.stop // self.block))
         at = torch.arange(rows.start, rows.stop, device=grid.device) // self.query_block

@@ -203,7 +203,11 @@ class TopLevel(Commands):
             "generate", "Continue prompts with a language model, in the order temperature, top-k, top-p, min-p."
         ),
         "classify": ("generate", "Label texts, one line of output for each line of input."),
-        "evaluate": ("evaluate", "Evaluate a translator (BLEU, chrF, exact match) or a language model (perplexity)."),
+        "evaluate": (
+            "evaluate",
+            "Evaluate a translator (BLEU, chrF, exact match), a language model (perplexity), a classifier (accuracy).",
+        ),
+        "score": ("evaluate", "Print how probable a model finds given translations or lines: by line, id and word."),
         "average": ("train", "Average the last checkpoints of a training run, which often improves the model."),
         "compare": (
             "train",

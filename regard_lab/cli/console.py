@@ -218,24 +218,24 @@ def check_picture_name(path: Path) -> None:
     """Raise before any work if a picture cannot be written there."""
     if path.suffix.lower() not in PICTURES:
         raise ArgumentError(f"the picture {path} is PNG, SVG or PDF; give it a name that ends in .png, .svg or .pdf")
-    _check_place(path, "picture")
+    check_place(path, "picture")
 
 
 def check_page_name(path: Path) -> None:
     """Raise before any work if a page cannot be written there."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise ArgumentError(f"the page {path} is HTML; give it a name that ends in .html")
-    _check_place(path, "page")
+    check_place(path, "page")
 
 
 def check_onnx_name(path: Path) -> None:
     """Raise before any work if an ONNX file cannot be written there."""
     if path.suffix.lower() != ".onnx":
         raise ArgumentError(f"the file {path} is ONNX; give it a name that ends in .onnx")
-    _check_place(path, "file")
+    check_place(path, "file")
 
 
-def _check_place(path: Path, what: str) -> None:
+def check_place(path: Path, what: str) -> None:
     """Raise unless a file of this name can be made; nothing is left there."""
     if path.is_dir() or not path.parent.is_dir():
         raise ArgumentError(f"the {what} {path} cannot be written: its folder does not exist, or it is a folder")

@@ -1,27 +1,46 @@
-"""`regard evaluate`: the quality of a translator or language model; `regard lenses`: which lens shows what it uses."""
+"""`regard evaluate` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import counting, keeping, note, out_console, out_json
+from regard.storage.files import replace_file
+from regard_lab.cli.console import check_place, counting, keeping, note, out_console, out_data, out_json
 from regard_lab.cli.console import out as out_line
 from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
 from regard_lab.cli.running import remark_on_training
-from regard_lab.decoding import Translator, sharing
+from regard_lab.decoding import Generator, Translator, sharing
 from regard_lab.models import LanguageModel
+from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import kind_of_model
 from regard_lab.seeing.lens_study import LensReport, study_lenses
 from regard_lab.seeing.lens_study.known import SWAPS
 from regard_lab.seeing.lens_study.study import COLUMNS, JSON, LENS_ROWS
-from regard_lab.training.recipes.evaluation import RunScores, TextScores, evaluate_run, evaluate_text, uncounted
+from regard_lab.text import read_lines, read_pairs
+from regard_lab.training.recipes.evaluation import (
+    ClassScores,
+    RunScores,
+    evaluate_classifier,
+    evaluate_encoder,
+    evaluate_run,
+    evaluate_text,
+    uncounted,
+)
 from regard_lab.training.recipes.run_folder import silent
+
+OUT = Option(
+    "--out", metavar="FILE", help="Also write each sentence or text with its scores: a .tsv with a header, or a .jsonl."
+)
+ROWS = (".tsv", ".jsonl")
+LINES_AT_ONCE = 256
 
 
 def evaluate(
@@ -30,12 +49,14 @@ def evaluate(
         list[str] | None,
         Argument(
             metavar="TEST",
-            help="Files of pairs [default: the run's own test split]; for a language model, files of text.",
+            help="Files of pairs, or of labels and texts [default: the run's own test split]; of a language model or "
+            "an encoder, files of text.",
         ),
     ] = None,
     beam: Beam = default(Translator.n_best, "beam"),
     normalisation: Normalisation = default(Translator.n_best, "normalisation"),
     alpha: Alpha = default(Translator.n_best, "alpha"),
+    out: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate on the named files, or on the run's test split; a run of the embedded corpus also on its pronouns.
@@ -44,29 +65,98 @@ def evaluate(
     """
     check_search(normalisation, beam)
     search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
+    if out is not None:
+        check_rows_name(out)
     with sharing() as share:
         first = share is None or share.rank == 0
         if first:
             note(remark_on_training(run))
-        common: dict[str, Any] = {"tell": note if first else silent, "share": share}
-        scores: RunScores | TextScores
-        if kind_of_model(run) == LanguageModel.KIND:
-            _check_language_model(run, search)
-            scores = evaluate_text(run, test or [], **common)
+        common: dict[str, Any] = {"tell": note if first else silent}
+        kind = kind_of_model(run)
+        sorts = kind == TextEncoder.KIND and TextEncoder.load(run).config.head == "classes"
+        if kind in (LanguageModel.KIND, TextEncoder.KIND):
+            _check_no_translator(run, kind, search)
+            if out is not None and not sorts:
+                raise ArgumentError(f"--out {out} is for translators and classifiers; a text has no rows: leave it out")
+        scores: Any
+        if kind == LanguageModel.KIND:
+            scores = evaluate_text(run, test or [], share=share, **common)
+        elif kind == TextEncoder.KIND:
+            scores = (evaluate_classifier if sorts else evaluate_encoder)(run, test or [], **common)
         else:
             counts = partial(counting, "translating") if first else uncounted
-            scores = evaluate_run(run, test or [], counting=counts, **common, **search)
-    if first and as_json:
-        out_json(json.dumps(scores.to_dict()))
-    elif first:
+            scores = evaluate_run(run, test or [], counting=counts, share=share, **common, **search)
+    if not first:
+        return
+    if out is not None and isinstance(scores, RunScores | ClassScores):
+        rows = scores.rows()
+        write_rows(rows, out)
+        note(f"{out} has each of {count_of(len(rows), 'rows', ',')} with its scores")
+    if as_json:
+        out_json(json.dumps(scores.to_dict(), ensure_ascii=False))
+    else:
         for line in scores.lines():
             out_line(line)
 
 
-def _check_language_model(run: Path, search: dict[str, Any]) -> None:
+def _check_no_translator(run: Path, kind: str, search: dict[str, Any]) -> None:
     """Refuse what is for translators."""
     if given := [f"--{name}" for name, value in search.items() if value != default(Translator.n_best, name)]:
-        raise ArgumentError(f"{' and '.join(given)} is for translators, and {run} is a language model; leave it out")
+        what = "a language model" if kind == LanguageModel.KIND else "an encoder"
+        raise ArgumentError(f"{' and '.join(given)} is for translators, and {run} is {what}; leave it out")
+
+
+def check_rows_name(path: Path) -> None:
+    """Raise before any work if rows cannot be written there."""
+    if path.suffix.lower() not in ROWS:
+        raise ArgumentError(f"--out {path} is a table: give it a name that ends in .tsv or .jsonl")
+    check_place(path, "table")
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows that have the same names, whole or not at all; tabs and line ends of a `.tsv` become spaces."""
+    if path.suffix.lower() == ".jsonl":
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    else:
+        cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+        lines = ["\t".join(" ".join(str(cell).split()) for cell in row) for row in cells]
+    replace_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def score(
+    run: Run,
+    texts: Annotated[
+        list[str], Argument(metavar="PAIRS", help="Files of pairs; of a language model one file, each line a text.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Print the log-probability of each target given its source, or of each line; JSON has those of ids and words."""
+    note(remark_on_training(run))
+    done = 0
+    with keeping(lambda: f"{count_of(done, 'lines', ',')} are printed" if done else None):
+        if kind_of_model(run) == LanguageModel.KIND:
+            if len(texts) > 1:
+                raise ArgumentError(f"{len(texts)} files were given; a language model scores the lines of one")
+            lines = [line for line in read_lines(texts[0]) if line.strip()]
+            items, scored = lines, Generator.load(run).score
+        else:
+            read = read_pairs(*texts)
+            note(read.report())
+            items, scored = read.pairs, Translator.load(run).score
+        with counting("scoring", len(items)) as progress:
+            for start in range(0, len(items), LINES_AT_ONCE):
+                chunk: Any = items[start : start + LINES_AT_ONCE]
+                for one in scored(chunk):
+                    if as_json:
+                        out_json(json.dumps(one.to_dict(), ensure_ascii=False))
+                    else:
+                        sides = [one.text] if one.source is None else [one.source, one.text]
+                        out_data(
+                            "\t".join([f"{one.log_probability:.6f}", *(side.replace("\t", " ") for side in sides)])
+                        )
+                done += len(chunk)
+                if progress is not None:
+                    progress(len(chunk))
 
 
 def lenses(

@@ -14,8 +14,9 @@ import torch
 from typer import Argument, Option
 
 from regard.arguments import count_of
+from regard.errors import ArgumentError
 from regard_lab.cli.console import StoppedError, duration, has_terminal, keeping, note, out_json, out_lines, terminal
-from regard_lab.cli.options import Json, with_settings
+from regard_lab.cli.options import Json, listed, with_settings
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.latents import LatentSizes
 from regard_lab.conversion.report import Uptrained
@@ -34,6 +35,7 @@ from regard_lab.training import (
     Validated,
     average_checkpoints,
 )
+from regard_lab.training.comparison.runs import compare_runs
 from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes import (
@@ -200,10 +202,23 @@ def average(
 def compare(
     out: Annotated[Path, Option(metavar="DIR", help="Folder for one run of each model, and the report.")],
     given: Mapping[str, Any],
+    runs: Annotated[
+        str, Option("--runs", metavar="RUN,...", help="Train nothing: evaluate these runs on each file of --data.")
+    ] = "",
     resume: Annotated[bool, Option("--resume", help="Continue; finished models are kept.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare several attentions under one budget, and print the report."""
+    """Compare several attentions under one budget, or models that are trained already, and print the report."""
+    if runs:
+        others = [f"--{name.replace('_', '-')}" for name in given if name != "data"]
+        if others := [*others, *(["--resume"] if resume else [])]:
+            raise ArgumentError(f"--runs evaluates and trains nothing; leave {', '.join(others)} out")
+        markdown, record = compare_runs(listed(runs), given.get("data", ()), out, tell=note)
+        if as_json:
+            out_json(record.rstrip("\n"))
+        else:
+            out_lines(markdown.rstrip("\n"))
+        return
     comparison = Comparison.of(out, given, resume=resume, tell=note, showing=training_progress)
     go_on = ["regard", "compare", "--out", str(out), "--resume"]
     with keeping(lambda: KEPT if any(out.glob(f"*/{CHECKPOINTS_FILE}")) else None, go_on):

@@ -22,7 +22,8 @@ from regard_lab.cli.translate import Instead, Place, check_goes_with_why, show_r
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of
-from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models import LanguageModel, TextEncoder
+from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing import LENSES, draw_attention, draw_maps, draw_relevance, look
 from regard_lab.seeing.explorer import (
     Exploration,
@@ -301,7 +302,7 @@ def _translating(translator: Translator, asked: Mapping[str, Any]) -> Reading:
 def _playing(translator: Translator, asked: Mapping[str, Any], text: str, precision: str | None) -> Exploration:
     """A page that contains a translator; the word of --why is shown first."""
     model = translator.model
-    assert isinstance(model, TranslationTransformer)
+    assert isinstance(model, TranslationModel)
     (translation,) = translator.translate([text])
     first = None
     if asked:

@@ -8,6 +8,7 @@ from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.generator import Generation, Generator, TextStream
 from regard_lab.decoding.lines import SharedWork, share_lines, sharing
 from regard_lab.decoding.sampling import Sampling, filtered_probabilities
+from regard_lab.decoding.scoring import ScoredText, Word
 from regard_lab.decoding.search import (
     NORMALISATIONS,
     Hypothesis,
@@ -42,6 +43,8 @@ __all__ = [
     "evaluate",
     "Evaluation",
     "perplexity",
+    "ScoredText",
+    "Word",
     "SharedWork",
     "share_lines",
     "sharing",

@@ -15,6 +15,7 @@ from regard.errors import ArgumentError
 from regard.reprs import Described, brief
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard_lab.decoding.sampling import Sampling
+from regard_lab.decoding.scoring import ScoredText, gains_of, words_of
 from regard_lab.decoding.search import generate
 from regard_lab.models import LanguageModel
 from regard_lab.text import BEGIN, Tokeniser, pad
@@ -234,6 +235,24 @@ class Generator(Described):
                     generations[row].append(Generation(prompts[row], text, read, one.ids, *numbers, ended))
             listener.close([[one.ids for one in hypotheses] for hypotheses in texts])
         return generations
+
+    @torch.inference_mode()
+    def score(self, texts: Sequence[str]) -> list[ScoredText]:
+        """The log-probabilities of texts, each read from its beginning; whether a text ends is not scored.
+
+            log p(text) = Σ log p(id | BEGIN, the ids before it)
+
+        Raises:
+            ArgumentError: something else than texts, or more ids than the model has positions.
+        """
+        device, scored = next(self.model.parameters()).device, []
+        for text in a_list("texts", texts, str, "a list of texts"):
+            ids = self.tokeniser.encode(text)
+            self._check_room(len(ids), 1)
+            read = torch.tensor([[BEGIN, *ids[:-1]]], device=device)
+            [gains] = gains_of(self.model(read), torch.tensor([ids], device=device)) if ids else [[]]
+            scored.append(ScoredText(None, text, tuple(ids), tuple(gains), words_of(self.tokeniser, ids, gains)))
+        return scored
 
     def _bytes_of(self, identifier: int) -> bytes:
         return self.tokeniser.vocabulary.raw_pieces[identifier] or b""

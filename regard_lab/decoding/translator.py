@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError
@@ -17,18 +16,13 @@ from regard.reprs import Described, brief
 from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
+from regard_lab.decoding.scoring import ScoredText, Word, gains_of, words_of
 from regard_lab.decoding.search import Hypothesis, beam_search, greedy_search
 from regard_lab.models.kinds import TranslationModel, translation_model
-from regard_lab.text import END, PAD, Pair, Scores, Tokeniser, score, tidy_target
+from regard_lab.text import Pair, Scores, Tokeniser, score, tidy_target
 from regard_lab.text.batches import batches_in_order, encode_pairs
+from regard_lab.text.scores import score_each
 from regard_lab.text.seen_words import SeenWords
-
-
-class Word(NamedTuple):
-    """A word that was written or scored, "<end>" at the end, and its log-probability: the sum over its ids."""
-
-    word: str
-    log_probability: float
 
 
 @brief
@@ -203,17 +197,49 @@ class Translator(Described):
             for one in best
         ]  # fmt: skip
 
+    @torch.inference_mode()
+    def score(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        batch_tokens: int = 2048,
+        progress: Callable[[int], None] | None = None,
+        share: SharedWork | None = None,
+    ) -> list[ScoredText]:
+        """The log-probabilities of the targets, given their sources, END included; in order.
 
-def words_of(tokeniser: Tokeniser, ids: Sequence[int], gains: Sequence[float]) -> tuple[Word, ...]:
-    """The words of ids with the sums of their log-probabilities, and END where there is a gain for it."""
-    words = tokeniser.words([*ids, *([END] if len(gains) > len(ids) else [])])
-    return tuple(Word(word, math.fsum(gains[at.start : at.stop])) for word, at in words)
+            log p(target | source) = Σ log p(id | source, the ids before it)
+
+        Args:
+            pairs: sources and targets.
+            batch_tokens, progress, share: as for `n_best`.
+
+        Raises:
+            ArgumentError: something else than pairs.
+        """
+        pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
+        whole("batch_tokens", batch_tokens, 1)
+        of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
+        device = next(self.model.parameters()).device
+        own: list[tuple[int, list[float]]] = []
+        for number, (indices, batch) in enumerate(batches_in_order(encode_pairs(pairs, self.tokeniser), batch_tokens)):
+            if share is None or number % share.count == share.rank:
+                source, target, following = (part.to(device) for part in batch)
+                own += zip(indices, gains_of(self.model(source, target), following), strict=True)
+            if progress is not None:
+                progress(len(indices))
+        scored = []
+        for index, gains in sorted(own if share is None else share.gathered(own)):
+            pair, ids = pairs[index], self.tokeniser.encode_target(pairs[index].target)
+            words = words_of(self.tokeniser, ids, gains)
+            scored.append(ScoredText(pair.source, pair.target, tuple(ids), tuple(gains), words))
+        return scored
 
 
 @brief
 @dataclass(frozen=True)
 class Evaluation:
-    """Quality of translations, perplexity of the references, and the settings of the search.
+    """Quality of translations, perplexity of the references, the settings of the search, and the references.
 
     Its JSON also counts translations that are `empty`, and those that are `unfinished`: at the limit of their length.
     """
@@ -222,12 +248,26 @@ class Evaluation:
     perplexity: float
     settings: dict[str, Any]
     translations: list[Translation]
+    references: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The measures and settings, without the translations, as JSON values."""
         ends = Ends(self.translations)
         counts = {"empty": ends.empty, "unfinished": len(ends.limits)}
         return {**self.scores.to_dict(), "perplexity": self.perplexity, **counts, "settings": self.settings}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each sentence with its reference, its translation and the scores of that, as JSON values."""
+        outputs = [one.text for one in self.translations]
+        return [
+            {
+                "source": one.source, "reference": reference, "output": tidy_target(one.text), **asdict(scores),
+                "log_probability": one.log_probability, "finished": one.finished,
+            }
+            for one, reference, scores in zip(
+                self.translations, self.references, score_each(outputs, self.references), strict=True
+            )
+        ]  # fmt: skip
 
 
 def evaluate(
@@ -256,14 +296,14 @@ def evaluate(
     translations = translator.translate(
         lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress, share=share
     )
-    scores = score([translation.text for translation in translations], [pair.target for pair in pairs])
+    references = tuple(pair.target for pair in pairs)
+    scores = score([translation.text for translation in translations], references)
     settings: dict[str, Any] = {"beam": beam}
     if beam > 1:
         settings |= {"normalisation": normalisation} | ({"alpha": alpha} if normalisation == "gnmt" else {})
-    return Evaluation(scores, perplexity(translator, pairs, share=share), settings, translations)
+    return Evaluation(scores, perplexity(translator, pairs, share=share), settings, translations, references)
 
 
-@torch.inference_mode()
 def perplexity(
     translator: Translator, pairs: Sequence[Pair], batch_tokens: int = 2048, *, share: SharedWork | None = None
 ) -> float:
@@ -272,19 +312,5 @@ def perplexity(
     With `share`, batches are divided among processes, and each of them returns the perplexity of all.
     """
     of_kind("translator", translator, Translator, "a Translator")
-    pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
-    whole("batch_tokens", batch_tokens, 1)
-    of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
-    own: list[tuple[int, float, int]] = []
-    device = next(translator.model.parameters()).device
-    for number, (_, batch) in enumerate(batches_in_order(encode_pairs(pairs, translator.tokeniser), batch_tokens)):
-        if share is not None and number % share.count != share.rank:
-            continue
-        source, target, following = (part.to(device) for part in batch)
-        scores = translator.model(source, target).flatten(0, 1)
-        loss = float(F.cross_entropy(scores, following.flatten(), ignore_index=PAD, reduction="sum"))
-        own.append((number, loss, int((following != PAD).sum())))
-    total, count = 0.0, 0
-    for _, loss, ids in sorted(own if share is None else share.gathered(own)):  # in the order of one process
-        total, count = total + loss, count + ids
-    return math.exp(min(total / count, 700.0)) if count else math.nan
+    gains = [gain for one in translator.score(pairs, batch_tokens=batch_tokens, share=share) for gain in one.gains]
+    return math.exp(min(-math.fsum(gains) / len(gains), 700.0)) if gains else math.nan

@@ -87,13 +87,13 @@ class LabelledFile:
         return tuple(sorted({pair.target for pair in self.pairs}))
 
 
-def read_labelled(path: PathLike) -> LabelledFile:
+def read_labelled(path: PathLike, least: int = 2) -> LabelledFile:
     """Read texts with labels from a `.tsv` file: label TAB text, one a line; or from a `.csv` with a header.
 
     A header names the columns label and text, or the path does, as in "reviews.csv:stars,review".
 
     Raises:
-        DataError: a file that cannot be read, or that has fewer than 2 or more than 1000 labels.
+        DataError: a file that cannot be read, or that has fewer than `least` or more than 1000 labels.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -111,10 +111,10 @@ def read_labelled(path: PathLike) -> LabelledFile:
         )
     read = read_pairs(path, max_words=LONGEST_TEXT, columns=LABEL_AND_TEXT)
     labelled = LabelledFile(tuple(Pair(tidy(pair.target), pair.source) for pair in read.pairs), read.report())
-    if not 2 <= len(labelled.labels) <= MOST_CLASSES:
+    if not least <= len(labelled.labels) <= MOST_CLASSES:
         raise DataError(
             f"{path} has {count_of(len(labelled.labels), 'labels', ',')}, such as "
-            f"{labelled.labels[0][:40]!r}; give 2 to "
+            f"{labelled.labels[0][:40]!r}; give {least} to "
             f"{MOST_CLASSES:,} labels, in the column before the text"
         )
     return labelled

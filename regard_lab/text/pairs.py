@@ -10,6 +10,7 @@ from pathlib import Path
 from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
+from regard_lab.text.catalogues import catalogue_rows
 from regard_lab.text.lines import LONE_SURROGATES, PathLike, check_there, normalise, numbered_lines, tidy, tidy_target
 from regard_lab.text.tables import (
     DELIMITERS,
@@ -50,7 +51,7 @@ NOT_UNICODE = "not valid Unicode"
 
 FORMATS = (
     'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
-    "or two parallel plain files"
+    "a .mo (a compiled catalogue of gettext), or two parallel plain files"
 )
 
 
@@ -62,7 +63,7 @@ def rows(
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
     rows that look quoted.
     """
-    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl")]
+    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl", ".mo")]
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and tables:
@@ -71,8 +72,16 @@ def rows(
         return _parallel_rows(*paths), None, None
     if not tables:
         check_there(paths[0])
-        raise NotFoundError(f"{paths[0]} has an unknown suffix; give {FORMATS}")
+        if (catalogue := Path(paths[0])).suffix.lower() == ".po":
+            way = f"msgfmt {catalogue} -o {catalogue.with_suffix('.mo')}"
+            raise NotFoundError(f"{catalogue} is a catalogue of gettext that is not compiled; compile it by: {way}")
+        raise NotFoundError(
+            f"{paths[0]} has an unknown suffix; give {FORMATS}; or name the columns of a table of tabs without header "
+            f"by their numbers, as in {paths[0]}:1,2"
+        )
     table = table_of(Path(paths[0]))
+    if table.suffix == ".mo":
+        return iter(catalogue_rows(table.path)), None, None
     if table.suffix not in DELIMITERS:
         return _json_rows(table, columns), None, None
     first = first_line(table.path)
@@ -182,14 +191,16 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     """Read translation pairs from one table or two parallel files.
 
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
-    or two plain files of any other suffix with equally many lines. The first line of a `.csv` is a header, that of a
-    `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
-    "pairs.csv:english,german". The path of a `.jsonl` names two keys likewise, of its objects or of the object that
-    each holds under "translation". Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and
-    counted, if they are empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more
-    than `max_words` words or 40 * `max_words` characters, or repeat a pair; and if they may join halves of two pairs: a
-    column of a `.tsv` with an odd number of quotes and one at its edge, or a byte order mark inside a side. Quotes of a
-    `.tsv` are letters; the report names rows that look quoted, and how to read them so.
+    `.mo` (a compiled catalogue of gettext), or two plain files of any other suffix with equally many lines. The first
+    line of a `.csv` is a header, that of a `.tsv` may be: "source" and "target" name the columns, or the path names two
+    others, as in "pairs.csv:english,german". A table without a header has the numbers of two columns, from 1, as in
+    "deu.txt:1,2".
+    The path of a `.jsonl` names two keys likewise, of its objects or of the object that each holds under
+    "translation". Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and counted, if they are
+    empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words`
+    words or 40 * `max_words` characters, or repeat a pair; and if they may join halves of two pairs: a column of a
+    `.tsv` with an odd number of quotes and one at its edge, or a byte order mark inside a side. Quotes of a `.tsv` are
+    letters; the report names rows that look quoted, and how to read them so.
 
     Args:
         paths: one .tsv or .jsonl file, or a source file and its target file.

@@ -67,5 +67,35 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     )
 
 
+@dataclass(frozen=True)
+class SentenceScores:
+    """Quality of one translation: BLEU and chrF from 0 to 100, and whether it is the reference."""
+
+    bleu: float
+    chrf: float
+    exact_match: bool
+
+
+def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[SentenceScores]:
+    """Compare each translation with its reference, both after `normalise`; unlike `score`, one by one.
+
+    BLEU is the sentence BLEU of sacreBLEU, which counts only the orders of n-grams that the sentence has and smooths
+    the others; a mean of it is not the BLEU of a corpus. Raises as `score`.
+
+    >>> [round(one.bleu, 2) for one in score_each(["Das Tier war müde ."], ["Das Tier ist müde ."])]
+    [37.99]
+    """
+    score(outputs, references)  # refuses what cannot be compared
+    from sacrebleu.metrics import BLEU, CHRF
+
+    bleu, chrf = BLEU(effective_order=True), CHRF()
+    return [
+        SentenceScores(
+            _percent(bleu.sentence_score(out, [ref]).score), _percent(chrf.sentence_score(out, [ref]).score), out == ref
+        )
+        for out, ref in zip(map(normalise, outputs), map(normalise, references), strict=True)
+    ]  # fmt: skip
+
+
 def _percent(value: float) -> float:
     return min(value, 100.0)  # a perfect BLEU is computed as 100.00000000000004

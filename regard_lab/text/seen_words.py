@@ -126,6 +126,15 @@ class SeenWords:
         kept = sorted(counts, key=lambda word: (-counts[word], word))[:most]
         return cls(frozenset(kept), len(counts))
 
+    def joined(self, other: SeenWords) -> SeenWords:
+        """The words of both texts.
+
+        >>> sorted(SeenWords.of(["a bird"]).joined(SeenWords.of(["a cat"])).words)
+        ['a', 'bird', 'cat']
+        """
+        words = self.words | other.words
+        return SeenWords(words, len(words) + sum(one.distinct - len(one.words) for one in (self, other)))
+
     @property
     def complete(self) -> bool:
         """Whether every word of the text is stored; otherwise a rare word of the text may count as unknown."""

@@ -23,6 +23,7 @@ DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
 NAMED = re.compile(
     r"(?P<path>.+\.(?:csv|tsv|jsonl)):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
 )
+NUMBERED = re.compile(r"(?P<path>.+(?<!\.jsonl)):(?P<left>[1-9]\d?),(?P<right>[1-9]\d?)", re.IGNORECASE | re.DOTALL)
 ONE_WORD = re.compile(r"[^\W\d][\w-]+")  # as names of columns are, and few sentences
 # Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.
 LANGUAGES = frozenset((
@@ -66,22 +67,32 @@ LABEL_AND_TEXT = Columns(("label", "class", "category"), ("text", "sentence"))
 
 
 class PairTable(NamedTuple):
-    """A table as its path names it: the file, and the two columns that the path names, if it names any."""
+    """A table as its path names it: the file, and the two columns, if it gives their names, or their numbers from 1.
+
+    A table whose columns have numbers has no header; with any suffix but `.csv` its columns are separated by tabs.
+    """
 
     path: Path
     names: tuple[str, str] | None
+    numbers: tuple[int, int] | None = None
 
     @property
     def suffix(self) -> str:
-        return self.path.suffix.lower()
+        suffix = self.path.suffix.lower()
+        return ".tsv" if self.numbers is not None and suffix not in DELIMITERS else suffix
 
 
 def table_of(path: Path) -> PairTable:
     """The table that a path names; the path of a file that exists is never taken apart.
 
     >>> table_of(Path("pairs.csv:english,german"))
-    PairTable(path=PosixPath('pairs.csv'), names=('english', 'german'))
+    PairTable(path=PosixPath('pairs.csv'), names=('english', 'german'), numbers=None)
+    >>> table_of(Path("deu.txt:2,1"))
+    PairTable(path=PosixPath('deu.txt'), names=None, numbers=(2, 1))
     """
+    numbered = None if os.path.lexists(path) else NUMBERED.fullmatch(str(path))
+    if numbered is not None:
+        return PairTable(Path(numbered["path"]), None, (int(numbered["left"]), int(numbered["right"])))
     found = None if os.path.lexists(path) else NAMED.fullmatch(str(path))
     return PairTable(path, None) if found is None else PairTable(Path(found["path"]), (found["left"], found["right"]))
 
@@ -175,6 +186,8 @@ def _read_quoted(table: PairTable, kinds: Columns, header: bool) -> str:
 
 def find_header(table: PairTable, first: str, kinds: Columns) -> TableHeader | None:
     """The header in the first line of a table; None if the first line of a `.tsv` is a row like the others."""
+    if table.numbers is not None:
+        return _by_numbers(table, first, table.numbers)
     if table.suffix == ".csv" and not first.strip():
         raise DataError(f"{table.path} begins with an empty line; a .csv begins with a header: {_header(kinds)}")
     headers = []
@@ -196,6 +209,19 @@ def find_header(table: PairTable, first: str, kinds: Columns) -> TableHeader | N
         )
     _refuse_unclear(table, first, kinds)
     return None
+
+
+def _by_numbers(table: PairTable, first: str, numbers: tuple[int, int]) -> TableHeader:
+    """The columns by their numbers, in a table whose first line is a row; the delimiter is that of the most columns."""
+    rows = {delimiter: _cells(table, first, delimiter) for delimiter in DELIMITERS[table.suffix]}
+    delimiter = max(rows, key=lambda one: len(rows[one]))
+    count = len(rows[delimiter])
+    if max(numbers) > count or numbers[0] == numbers[1]:
+        raise NotFoundError(
+            f"{table.path} has {count_of(count, 'columns')} in its first line, {_quoted(rows[delimiter])}, and columns "
+            f"{numbers[0]} and {numbers[1]} were named; name two different ones of them"
+        )
+    return TableHeader(delimiter, count, numbers[0] - 1, numbers[1] - 1)
 
 
 def _refuse_unclear(table: PairTable, first: str, kinds: Columns) -> None:
@@ -226,6 +252,8 @@ def on_first_line(table: PairTable, first: str, header: TableHeader | None, kind
     >>> on_first_line(PairTable(Path("a.tsv"), None), "source\ttarget", TableHeader("\t", 2, 0, 1), SOURCE_AND_TARGET)
     "the first line, 'source', 'target', is a header"
     """
+    if header is not None and table.numbers is not None:
+        return f"columns {table.numbers[0]} and {table.numbers[1]} of {header.count} are read, from the first line on"
     if header is not None:
         return f"the first line, {_quoted(_cells(table, first, header.delimiter))}, is a header"
     names = first.split("\t")
@@ -240,7 +268,7 @@ def on_first_line(table: PairTable, first: str, header: TableHeader | None, kind
 def table_rows(table: PairTable, header: TableHeader | None, quotes: Quotes | None) -> Iterator[TextRow | Fault]:
     """The rows of a table, below its header if it has one. A quoted field of a `.csv` may hold line ends."""
     file, damaged = str(table.path), []
-    lines = _lines(table.path, 1 if header is None else 2, damaged)
+    lines = _lines(table.path, 1 if header is None or table.numbers is not None else 2, damaged)
     form = TableHeader("\t", 2, 0, 1) if header is None else header
     if table.suffix == ".tsv":
         rows = ((number, text.split("\t")) for number, text in lines)

@@ -63,7 +63,7 @@ SLOW = (
     *_of("regard", "backends/test_flex.py"),
     *_of("regard", "mechanisms/test_lsh.py"),
     *_of("regard", "integrations/test_transformers_families.py integrations/test_transformers_latents.py"),
-    *_of("regard", "integrations/test_runtimes.py"),
+    *_of("regard", "integrations/test_runtimes.py integrations/test_diffusers.py"),
     *_of("regard", "native/test_native_sanitized.py native/test_shipping.py native/test_native_lowered.py"),
     *_of("regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"),
     *_of("regard_lab", "native/test_native_trained.py training/test_workers.py cli/test_training_commands.py"),

@@ -133,8 +133,9 @@ def tensors(batch: int, q_len: int, k_len: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")  # of PyTorch itself
-def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys():
-    module = Bare(pattern="causal_window(4) & (key_set(1..30) | same_block(3))", softcap=3.0, sink=0.5)
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}], ids=["fused", "by a softmax"])
+def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys(options):
+    module = Bare(pattern="causal_window(4) & (key_set(1..30) | same_block(3))", **options)
     axes = {"q": {0: B, 2: S}, "k": {0: B, 2: C}, "v": {0: B, 2: C}}
     program = export(module, tuple(tensors(2, 9, 7)), dynamic_shapes=axes).run_decompositions()
     assert "regard" not in str(program.graph)
@@ -149,8 +150,12 @@ def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys()
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"dropout": 0.5}, "dropout is not exported"), ({"pattern": "random_blocks(1, block=2, seed=0)"}, "by a hash")],
-    ids=["dropout", "random blocks"],
+    [
+        ({"dropout": 0.5}, "dropout is not exported"),
+        ({"pattern": "random_blocks(1, block=2, seed=0)"}, "by a hash"),
+        ({"pattern": p.ChosenKeys(torch.zeros(1, 1, 5, 1, dtype=torch.int64))}, "its lists are for one number"),
+    ],
+    ids=["dropout", "random blocks", "chosen keys"],
 )
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning")
 def test_what_has_no_plain_operations_is_refused_in_a_sentence(options, words):

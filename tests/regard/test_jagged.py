@@ -94,6 +94,22 @@ def test_dropout_is_that_of_the_packed_row_in_every_backend():
     torch.testing.assert_close(*outputs)
 
 
+@pytest.mark.parametrize("pattern", [p.CausalWindow(3), p.Prefix(2), PATTERNS[11], PATTERNS[12]], ids=str)
+@pytest.mark.parametrize("k_lengths", [None, (7, 2, 3, 2, 0)], ids=["self", "cross"])
+def test_packed_tensors_are_computed_as_jagged_ones(pattern, k_lengths):
+    q, (k, v) = jagged(LENGTHS, 4), (jagged(k_lengths or LENGTHS, 2, size) for size in (4, 3))
+    wanted = rg.attention(*(x.transpose(1, 2) for x in (q, k, v)), pattern=pattern, softcap=2.0, sink=0.3)
+    packed = [x.values().detach().requires_grad_() for x in (q, k, v)]
+    ends = [q.offsets().int(), k.offsets()][: 1 if k_lengths is None else 2]
+    found = rg.attention_varlen(*packed, *ends, pattern=pattern, softcap=2.0, sink=0.3)
+    torch.testing.assert_close(found, wanted.values().transpose(0, 1))
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), packed),
+        torch.autograd.grad(wanted.values().square().sum(), (q, k, v)), strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(one, other.values())
+
+
 def refusals() -> dict[str, tuple[Any, str]]:
     x, dense = jagged(LENGTHS, 2).transpose(1, 2), torch.zeros(5, 2, 9, 4, dtype=torch.float64)
     gaps = torch.nested.narrow(
@@ -110,6 +126,19 @@ def refusals() -> dict[str, tuple[Any, str]]:
         "plan": (lambda: rg.plan_attention(x, x, x), "a plan, a detail and a layer do not.*SameDocument"),
         "linear": (
             lambda: rg.attention(x, x, x, pattern=p.Prefix(2), mechanism=m.LinearTransformer()), "per_document",
+        ),
+        "dense packed": (
+            lambda: rg.attention_varlen(dense, dense, dense, torch.tensor([0, 5])), r"q is .*packed tensors",
+        ),
+        "packed ends": (
+            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 5, 4])), "ends at 9",
+        ),
+        "packed documents": (
+            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, *map(torch.tensor, ([0, 9], [0, 4, 9]))),
+            "cu_q has 1 document and cu_k 2",
+        ),
+        "packed start": (
+            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 9]), q_start=1), "q_start",
         ),
         "tensors of the wrong size": (lambda: rg.attention(x, x, jagged(LENGTHS, 1).transpose(1, 2)), "kv_heads"),
     }  # fmt: skip

@@ -6,26 +6,28 @@ from functools import partial
 
 import torch
 
-from regard.backends import recurrence
+from regard.backends import kernelised, recurrence
 from regard.backends.composed import Calls
-from regard.backends.documents import ROWS_IN_ORDER
+from regard.backends.documents import ROWS_IN_ORDER, is_causal
 from regard.backends.limits import Limited, no_weights, not_empty, on_dot_products, refused, where
 from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
 from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of
-from regard.backends.native.recurrence import cost_of
+from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Refusal, reachable_keys
 from regard.core.problem import PER_ROW, Problem
+from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Pattern
 
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
 WIDE = 0.95  # in float64
+NARROW = 0.3  # in bfloat16, by the instructions for it
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
 MOST_KEYS = 2**31 - 1 - SPAN
@@ -59,29 +61,35 @@ LIMITS = (
 
 OF_RECURRENCES = (
     *LIMITS[:2], not_empty, no_weights, *ROWS_IN_ORDER,
-    where(lambda one: max(one.head_dim, one.v_dim) > MOST_DIM, f"it computes vectors of at most {MOST_DIM} numbers"),
+    where(lambda one: max(memory_shape(one)) > MOST_DIM, f"it computes vectors of at most {MOST_DIM} numbers"),
+    where(
+        lambda one: isinstance(one.mechanism, Kernelised) and not is_causal(one),
+        "it computes linear attention of causal patterns alone, and {pattern} is not causal",
+    ),
     where(lambda one: one.k_len > MOST_KEYS, "it counts keys in 32 bits, and there are {problem.k_len}"),
 )  # fmt: skip
 
 
 @with_sinks
 class Native(Limited):
-    """Softmax over dot products with every option, and recurrent mechanisms, in float32, or in float64 if q is.
+    """Softmax over dot products with every option, recurrent mechanisms and causal linear ones, in float32, or in
+    float64 if q is.
 
-    Weights are rounded to bfloat16 where q, k and v are bfloat16; their products are exact.
+    Weights of softmax are rounded to bfloat16 where q, k and v are bfloat16; their products are exact.
     """
 
     name = "native"
     limits = LIMITS
 
     def assess(self, problem: Problem) -> Offer | Refusal:
-        if not isinstance(problem.mechanism, Recurrent):
+        if not isinstance(problem.mechanism, Recurrent | Kernelised):
             return super().assess(problem)
         if (refusal := refused(OF_RECURRENCES, problem)) is not None:
             return refusal
         library = load()
         assert isinstance(library, Library)
-        return Offer(cost_of(problem), partial(recurrence.run, problem, recurring.Kernel(library)))
+        form = recurrence if isinstance(problem.mechanism, Recurrent) else kernelised
+        return Offer(cost_of(problem, form.cost(problem)), partial(form.run, problem, recurring.Kernel(library)))
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         library = load()
@@ -191,5 +199,12 @@ def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Co
         pairs=pairs,
         calls=1,
         estimated=estimated,
-        pace=WIDE if problem.dtype == torch.float64 else PACE[library.instructions],
+        pace=_pace(problem, library),
     )
+
+
+def _pace(problem: Problem, library: Library) -> float:
+    if problem.dtype == torch.float64:
+        return WIDE
+    narrow = problem.dtype == problem.storage == torch.bfloat16 and library.instructions == "AVX-512 with BF16"
+    return NARROW if narrow else PACE[library.instructions]

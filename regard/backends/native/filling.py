@@ -147,6 +147,10 @@ def fill_gradients(
         describe(one, x)
     if of_bias is not None:
         describe(into.dtable if table else into.dbias, of_bias)
+        if table:
+            into.dtable.head = of_bias.shape[
+                -1
+            ]  # the size of a table, which the stride of one head alone does not give
     return into
 
 

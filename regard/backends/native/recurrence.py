@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,13 @@ import torch
 
 from regard.backends.native.filling import FEWEST, dense, describe
 from regard.backends.native.library import CHUNK, CRecurrence, CRecurrenceGradients, Library, load
-from regard.backends.recurrence import PLAIN, Engine, Given, Rule, cost
+from regard.backends.recurrence import PLAIN, Engine, Given, Rule
 from regard.backends.second_order import Tensors
 from regard.core.backend import Cost
 from regard.core.problem import Problem
 from regard.core.shaped import has_no_values
+from regard.mechanisms.features import Kernelised
+from regard.mechanisms.recurrent import Recurrent
 
 PACE = 0.8  # time of a floating-point operation relative to those of plain operations
 
@@ -90,10 +93,17 @@ def engine_on(x: torch.Tensor) -> Engine:
     return PLAIN if isinstance(library, str) else Kernel(library)
 
 
-def cost_of(problem: Problem) -> Cost:
+def memory_shape(problem: Problem) -> tuple[int, int]:
+    """The memory of a head, as the kernel holds it."""
+    mechanism = problem.mechanism
+    assert isinstance(mechanism, Kernelised | Recurrent)
+    return mechanism.state_shape(problem.head_dim, problem.v_dim)
+
+
+def cost_of(problem: Problem, plain: Cost) -> Cost:
     """The cost by the kernel: the operations of the chunk form, whose parts stay in the processor's cache."""
-    plain, width = cost(problem), 8 if problem.dtype == torch.float64 else 4
-    rows = problem.batch * (problem.heads + 2 * problem.kv_heads) * problem.k_len * (problem.head_dim + problem.v_dim)
-    memories = problem.batch * problem.kv_heads * problem.head_dim * problem.v_dim * (problem.k_len // CHUNK + 2)
+    width, features = 8 if problem.dtype == torch.float64 else 4, memory_shape(problem)
+    rows = problem.batch * (problem.heads + 2 * problem.kv_heads) * problem.k_len * sum(features)
+    memories = problem.batch * problem.kv_heads * math.prod(features) * (problem.k_len // CHUNK + 2)
     peak = width * (memories if problem.needs_grad else 0) + 2.0 * (1 << 20)
     return Cost(plain.flops, width * rows * (4 if problem.needs_grad else 1), peak, plain.pairs, 2, pace=PACE)

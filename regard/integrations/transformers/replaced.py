@@ -287,8 +287,9 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         q, k, v = _heads(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)
         parameters = {"log_decay": -self.slope_rate[None, :, 0].to(wide).expand(*k.shape[:3])}
         memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
+        share = 1 - self.layer_idx / max(1, self.num_hidden_layers - 1)  # the log decays are the layer's own
         output, memory = recurrence(
-            Lightning(), q, k, v, parameters, memory, scale=1.0, keeps=cache is not None, module=self
+            Lightning(round(share, 3)), q, k, v, parameters, memory, scale=1.0, keeps=cache is not None, module=self
         )
         if cache is not None:
             cache.set_linear_cache(self.layer_idx, memory)

@@ -11,8 +11,7 @@ import torch
 
 from regard.arguments import a_path, count_of, shown, whole, yes_or_no
 from regard.backends.documents import visible_keys
-from regard.backends.linear.sight import Sight, without_hidden
-from regard.backends.linear.walk import Sums, Walk, normalised
+from regard.backends.kernelised import Sums, Text, follow
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import Given, Rule, scan, without_unseen
 from regard.core.call import UNKNOWN, Call
@@ -37,13 +36,14 @@ class Summed:
     total: (batch, kv_heads, features, v_dim + 1), divided by exp(log) where log is given; of a recurrent mechanism its
         memory (batch, kv_heads, head_dim, v_dim).
     log: (batch, kv_heads, 1).
-    least: (batch, kv_heads, 1), lower bound of the logarithm of the denominator, for mechanisms that define one.
+    mass: (batch, kv_heads, 1), the sum of the keys' weights without features, divided by exp(log), for mechanisms whose
+        denominators have a lower bound.
     met: (batch, 1, 1), whether a key without padding has occurred; None if it has in every batch row.
     """
 
     total: torch.Tensor
     log: torch.Tensor | None = None
-    least: torch.Tensor | None = None
+    mass: torch.Tensor | None = None
     met: torch.Tensor | None = None
 
     @property
@@ -59,7 +59,7 @@ class Summed:
         wanted = {
             "total": (dtype, (batch, kv_heads, *mechanism.state_shape(sizes["head_dim"], sizes["v_dim"]))),
             "log": (dtype, (batch, kv_heads, 1)),
-            "least": (torch.float64, (batch, kv_heads, 1)),
+            "mass": (dtype, (batch, kv_heads, 1)),
             "met": (torch.bool, (batch, 1, 1)),
         }
         fitting = all((x.dtype, tuple(x.shape)) == wanted[name] for name, x in self.tensors.items())
@@ -82,7 +82,7 @@ def add(
 
     live: (batch or 1, 1, n), True for keys that are not padding; None if none is.
     """
-    batch, _, length, _ = q.shape
+    batch = q.shape[0]
     met = None if live is None or before is None else before.met
     if live is not None and met is None:
         met = torch.full((1, 1, 1), before is not None, device=live.device)
@@ -94,27 +94,13 @@ def add(
         output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), given)
         return output, Summed(memory, met=now)
     assert isinstance(mechanism, Kernelised)
-    sight = Sight(Walk(length, length, 0), live, met, None if before is None else before.least)
-    empty_rows = sight.empty_rows()
-    if live is not None and empty_rows is not None:  # padding and empty rows may hold NaN
-        q = q.masked_fill(empty_rows[..., None], 0)
-        k, v = (x.masked_fill(~live[..., None], 0) for x in (k, v))
-    tensors = sight.tensors(mechanism.lift(q, k, scale, without_hidden(mechanism, parameters, live)), v)
-    outputs = []
-    if before is None:
-        sums = tensors.start()
-    else:
-        sums = Sums(before.total.flatten(0, 1), None if before.log is None else before.log.flatten(0, 1))
-    for step in sight.walk.steps():
-        chunk = tensors.chunk(sums, step.keys)
-        sums = chunk.after()
-        sums_of_rows, log = (sums if length == 1 else chunk).unnormalised(tensors.queries(step.rows))
-        outputs.append(normalised(sums_of_rows, tensors.lowest(log, step.rows))[0])
-    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)  # (u, g, n, v_dim)
-    total, log = (None if x is None else x.unflatten(0, tensors.units) for x in (sums.total, sums.log))
-    assert total is not None
-    least = None if tensors.least is None else tensors.least[..., -1:]
-    return output.reshape(batch, q.shape[1], *output.shape[2:]), Summed(total, log, least, now)
+    sums = None
+    if before is not None:
+        sums = Sums(before.total, before.log, None if before.mass is None else before.mass[..., None])
+    text = Text(q, k, v, parameters, live)
+    output, _, after = follow(mechanism, engine_on(v), scale, text, sums, met)
+    assert after is not None
+    return output, Summed(after.total, after.log, None if after.mass is None else after.mass[..., 0], now)
 
 
 class RecurrentState(Owned):

@@ -11,7 +11,20 @@ import torch
 from torch import nn
 
 from regard.functional import attention, plan_attention
-from regard.mechanisms import LSH, LinearTransformer, Linformer, Mechanism, Performer, RandomFeature, Softmax
+from regard.mechanisms import (
+    LSH,
+    GatedDelta,
+    KimiDelta,
+    LinearTransformer,
+    Linformer,
+    Mechanism,
+    Performer,
+    RandomFeature,
+    Retention,
+    Softmax,
+)
+from regard.mechanisms.base import Sizes
+from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
 from regard.reprs import brief
 from regard.testing import make_qkv
@@ -124,6 +137,25 @@ def attending(
         run = partial(
             attention, q, q if shares_keys else k, v, pattern=pattern(n), mechanism=chosen,
             parameters={name: x.detach() for name, x in learned.items()},
+        )  # fmt: skip
+        plan = plan_attention(*run.args, **run.keywords)
+        return TimedCall(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
+
+    return prepare
+
+
+def remembering(mechanism: Recurrent) -> Prepare:
+    """A recurrent mechanism with random decays and strengths, and keys of length 1."""
+
+    def prepare(n: int) -> TimedCall:
+        q, k, v = _tensors(n)
+        draws = torch.Generator().manual_seed(0)
+        shapes = mechanism.parameter_shapes(Sizes(1, 1, 1, n, DIM))
+        parameters = {name: torch.rand(shape, generator=draws) for name, shape in shapes.items()}
+        parameters |= {name: -x / 10 for name, x in parameters.items() if name == "log_decay"}
+        run = partial(
+            attention, q, nn.functional.normalize(k, dim=-1), v, pattern=Causal(), mechanism=mechanism,
+            parameters=parameters,
         )  # fmt: skip
         plan = plan_attention(*run.args, **run.keywords)
         return TimedCall(torch.no_grad()(run), plan.cost.flops, partial(run, backend="reference"))
@@ -268,6 +300,18 @@ _MECHANISMS = (
         "random-feature", "random features, m = 64, causal", "mechanisms", "n·m·d", N, "O(log n)", "O(1)",
         attending(lambda n: Causal(), lambda n: RandomFeature(features=64)), "Peng et al. 2021, section 3",
         exact="causal",
+    ),
+    CostRow(
+        "retention", "retention, causal", "mechanisms", "n·d²", N, "O(n/c)", "O(1)", remembering(Retention()),
+        "Sun et al. 2023, section 2.3: chunks of c positions one after the other", exact="causal",
+    ),
+    CostRow(
+        "gated-delta", "gated delta rule, causal", "mechanisms", "n·d²", N, "O(n/c)", "O(1)",
+        remembering(GatedDelta()), "Yang et al. 2025, section 3.3", exact="causal",
+    ),
+    CostRow(
+        "kimi-delta", "Kimi delta attention, causal", "mechanisms", "n·d²", N, "O(n/c)", "O(1)",
+        remembering(KimiDelta()), "Kimi Team 2025, section 3.1", exact="causal",
     ),
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -23,15 +23,15 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Pattern
 from regard.patterns.text import PatternReader
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
+from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.maps import look, look_text
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.seen_words import SeenWords
 
 EXACT = 2_000_000  # parameters up to which a page has them as float32
 MOST = 20_000_000  # parameters of a model in a page
-COMPUTED = (TranslationTransformer, LanguageModel, TextEncoder)
-Computed = TranslationTransformer | LanguageModel | TextEncoder
+Computed = TranslationTransformer | RecurrentTranslator | LanguageModel | TextEncoder
 
 
 @brief
@@ -41,7 +41,7 @@ class EmbeddedModel:
 
     Args:
         text: what it is, as JSON: kind, config, tokeniser, words of the training, and where each tensor begins.
-        packed: its tensors, deflated, in base64.
+        packed: its tensors in base64, deflated if they are int8.
         parameters: how many numbers it has.
         precision: "float32" or "int8".
         shown: what the page shows first, and how it names the parts, as JSON values.
@@ -55,8 +55,8 @@ class EmbeddedModel:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of both texts, which the page checks when it opens."""
-        return sha256((self.text + self.packed).encode()).hexdigest()
+        """SHA-256 of the text and the packed bytes, which the page checks when it opens."""
+        return sha256(self.text.encode() + b64decode(self.packed)).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """What the header of the page says of it."""
@@ -91,10 +91,11 @@ def embed(
     content = {
         "kind": model.KIND, "config": model.config.to_dict(), "tokeniser": json.loads(tokeniser.to_json()),
         "words": None if words is None else sorted(words.words), "tensors": records,
-        "classes": list(classes),
+        "classes": list(classes), "deflated": precision == "int8",  # float32 hardly shrinks, and inflating takes time
     }  # fmt: skip
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    packed = b64encode(zlib.compress(b"".join(parts), 6)).decode()
+    raw = b"".join(parts)
+    packed = b64encode(zlib.compress(raw, 6) if precision == "int8" else raw).decode()
     return EmbeddedModel(text, packed, parameters, precision)
 
 
@@ -127,12 +128,14 @@ def reason_against(model: nn.Module) -> str | None:
     >>> reason_against(LanguageModel(config))
     'pages compute softmax attention, and this model has lsh(chunk=4, buckets=4, rounds=4, seed=0)'
     """
-    if not isinstance(model, COMPUTED):
-        return f"pages compute Transformers of regard_lab, and this model is a {type(model).__name__}"
+    if not isinstance(model, Computed):
+        return f"pages compute models of regard_lab, and this model is a {type(model).__name__}"
     count = sum(parameter.numel() for parameter in model.parameters())
     if count > MOST:
         return f"the model has {count:,} parameters, and a page holds at most {MOST:,}"
     config = model.config
+    if getattr(config, "attention", "") == "none":
+        return "pages show attention, and this translator has none"
     if getattr(config, "latent_dim", None) is not None:
         return "pages compute keys and values of heads, and this model has latents"
     if any(getattr(config, name, None) for name in ("qk_norm", "output_gate", "rotary_scaling")):
@@ -157,7 +160,7 @@ def differences(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Se
     ids = [*tokeniser.encode(text)]
     found = []
     for one in (model, rounded):
-        if isinstance(one, TranslationTransformer):
+        if isinstance(one, TranslationModel):
             maps = look(one, tokeniser, text, target_ids)
             weights = torch.cat([maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()])
             logits = one(torch.tensor([[*ids, END]]), torch.tensor([[BEGIN, *target_ids]]))

@@ -23,7 +23,6 @@ import torch.nn.functional as F
 from regard import __version__
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.explorer.engine import EmbeddedModel
 from regard_lab.seeing.explorer.records import FEW_NUMBERS, MOST_NUMBERS, ShownWalk, changes_to_json, rounded, sums_of
 from regard_lab.seeing.explorer.records import shown_sentence as _sentence
 from regard_lab.seeing.explorer.records import shown_text as _shown
@@ -34,6 +33,10 @@ from regard_lab.seeing.lenses.record import Relevance
 EXACT = 400_000  # weights of a page that are stored as float32 too
 THUMBNAIL = 48  # rows and columns of a thumbnail
 HEIGHT = 760  # pixels of the frame in a notebook
+# Starts the engine before the browser has read the tensors behind it, so that both are ready at the same time.
+STARTER = (
+    'regardWorker=new Worker(URL.createObjectURL(new Blob([document.getElementById("regard-engine").textContent])))'
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,15 +135,13 @@ def to_page(exploration: Exploration, *, live: Mapping[str, Any] | None = None) 
         exploration: what the page shows.
         live: what a local page may ask its server for; None for a page that stands alone.
     """
-    return _page(
-        exploration.title, to_answer(exploration, live=live), is_live=live is not None, model=exploration.model
-    )
+    return _page(exploration.title, to_answer(exploration, live=live), is_live=live is not None)
 
 
 def page_of(answer: Mapping[str, Any]) -> Page:
     """Write stored data, as `to_answer` and `to_long_answer` return it, as a page that stands alone."""
     header: dict[str, Any] = {**answer["header"], "version": __version__, "live": None}
-    return _page(header["title"], {"header": header, "arrays": answer["arrays"]}, is_live=False)
+    return _page(header["title"], {**answer, "header": header}, is_live=False)
 
 
 def to_long_page(head: LongHead, *, title: str = "") -> Page:
@@ -173,17 +174,18 @@ def _planes(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.contiguous().view(torch.uint8).view(-1, 4).T
 
 
-def _page(title: str, answer: dict[str, Any], *, is_live: bool, model: EmbeddedModel | None = None) -> Page:
+def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
     script, style = (_read(name) for name in ("explorer.js", "explorer.css"))
     # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
     data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     connects = "'self'" if is_live else "'none'"
-    computes = " 'wasm-unsafe-eval'; worker-src blob:" if model else ""
+    held = answer.get("held", {})
+    computes = f" '{_digest(STARTER)}' 'wasm-unsafe-eval'; worker-src blob:" if held else ""
     rules = (
         f"default-src 'none'; script-src '{_digest(script)}'{computes}; style-src '{_digest(style)}'; "
         f"img-src data: blob:; connect-src {connects}; base-uri 'none'; form-action 'none'"
     )
-    held = {} if model is None else {"model": model.text, "tensors": model.packed, "engine": _read("engine.js")}
+    begins = f"{_text('engine', _read('engine.js'))}\n<script>{STARTER}</script>" if held else ""
     return Page(
         "\n".join(
             (
@@ -194,18 +196,21 @@ def _page(title: str, answer: dict[str, Any], *, is_live: bool, model: EmbeddedM
                 f"<title>{escape(_shown(title or 'Attention'))}</title>\n<style>{style}</style>\n</head>\n<body>",
                 '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
                 f'<script type="application/json" id="regard-header">{data}</script>',
-                f'<script type="text/plain" id="regard-arrays">{answer["arrays"]}</script>',
-                *(f'<script type="text/plain" id="regard-{name}">{text}</script>' for name, text in held.items()),
+                *(begins, _text("arrays", answer["arrays"]), *(_text(name, text) for name, text in held.items())),
                 f'<script type="module">{script}</script>\n</body>\n</html>\n',
             )
         )
     )
 
 
+def _text(name: str, text: str) -> str:
+    return f'<script type="text/plain" id="regard-{name}">{text}</script>'
+
+
 def to_answer(
     exploration: Exploration, *, live: Mapping[str, Any] | None = None, exact: bool | None = None
 ) -> dict[str, Any]:
-    """The data of a page as JSON values: its header, and its arrays as one text.
+    """The data of a page as JSON values: its header, its arrays as one text, and what it holds of a model.
 
     Args:
         exploration, live: as for `to_page`.
@@ -213,7 +218,9 @@ def to_answer(
     """
     packed = Packed()
     header = header_of(exploration, packed, exact=exact) | {"live": None if live is None else dict(live)}
-    return {"header": header, "arrays": str(packed)}
+    model = exploration.model
+    held = {} if model is None else {"held": {"model": model.text, "tensors": model.packed}}
+    return {"header": header, "arrays": str(packed), **held}
 
 
 def walk_to_answer(walk: ShownWalk) -> dict[str, Any]:

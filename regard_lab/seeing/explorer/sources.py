@@ -14,7 +14,7 @@ from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns import Pattern
 from regard.reprs import brief
-from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
+from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.explorer.engine import Computed, EmbeddedModel, differences, embed
 from regard_lab.seeing.explorer.patterns import map_pattern, patterns_used
@@ -255,16 +255,18 @@ def explore_model(
     shown: dict[str, Any]
     found, notes = embed(model, tokeniser, words, classes=classes, precision=precision), []
     ids = tokeniser.encode(text)
-    if isinstance(model, TranslationTransformer):
+    if isinstance(model, TranslationModel):
         patterns = patterns_used(model, tokeniser.pieces([*ids, END]), tokeniser.pieces([BEGIN, *target_ids]))
-        own = {"encoder": model.config.encoder_pattern, "cross": model.config.cross_pattern}
-        own["decoder"] = f"causal & ({model.config.decoder_pattern})"
-        kinds = [(kind, *WORDING[kind], *ENDS[kind]) for kind in ENDS]
+        if isinstance(model, RecurrentTranslator):
+            own, says = {"cross": str(model.cell.attention.pattern)}, _alignment(model)
+        else:
+            own, says = {kind: getattr(model.config, f"{kind}_pattern") for kind in ENDS}, ""
+        kinds = [(kind, *WORDING[kind], *ENDS[kind]) for kind in ENDS if kind in own]
         shown = {"label": "Sentence", "written": "target", "follows": "words"}
     else:
         causal = isinstance(model, LanguageModel)
         patterns = patterns_used(model, tokeniser.pieces([BEGIN, *ids, *([] if causal else [END])]))
-        own = {"text": str(model.config.pattern_of(0))}
+        own, says = {"text": str(model.config.pattern_of(0))}, ""
         kinds = [("text", "Self-attention", "words read", "word reading", "text", "text")]
         shown = {"label": "Text", "written": "text" if causal else "", "follows": "words" if causal else "vectors"}
     shown |= {
@@ -272,7 +274,7 @@ def explore_model(
         "pronouns": list(pronouns),
         "kinds": [
             {"kind": kind, "name": name, "rows": rows, "columns": columns, "row_title": row_title,
-             "column_title": column_title, "unwritten": kind == "decoder" or shown["written"] == "text"}
+             "column_title": column_title, "says": says, "unwritten": kind == "decoder" or shown["written"] == "text"}
             for kind, name, column_title, row_title, rows, columns in kinds
         ],
     }  # fmt: skip

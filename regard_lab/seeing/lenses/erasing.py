@@ -259,6 +259,8 @@ def _after(
     source = torch.tensor([ids], device=device)
     mean = baseline(source, table)
     found: list[Changed] = []
+    all_ids, spell, named = [*target_ids, END], partial(word_with, tokeniser), {}
+    spans = tokeniser.words(all_ids)
     with in_eval_mode(model):
         for _, erased in without(tokeniser.words(ids), places, (len(target_ids) + 1) * len(table)):
             part = torch.where(erased.to(device)[..., None], mean, table[source])
@@ -266,21 +268,32 @@ def _after(
             read = torch.tensor([[BEGIN, *target_ids]], device=device).expand(len(part), -1)
             logits = model(sources, read, source_vectors=part).float().log_softmax(-1).cpu()
             written = greedily_written(model, sources, part)
-            found += [_changed(tokeniser, *one, target_ids) for one in zip(logits, written, strict=True)]
+            words = [tuple(word for word, _ in tokeniser.words(one)) for one in written]
+            found += [with_written(one, all_ids, spans, spell, now, named)
+                      for one, now in zip(logits, words, strict=True)]  # fmt: skip
     return found
 
 
-def _changed(tokeniser: Tokeniser, logits: torch.Tensor, written: list[int], target_ids: Sequence[int]) -> Changed:
-    ids = [*target_ids, END]
-    chosen = logits.gather(1, torch.tensor(ids)[:, None])[:, 0].double()
-    probabilities, likeliest = [], []
-    for _, span in tokeniser.words(ids):
-        probabilities.append(float(chosen[list(span)].sum().exp()))
-        top = logits[span.start].topk(min(LIKELIEST, logits.shape[1]))
-        named = [word_with(tokeniser, ids[: span.start], one) for one in top.indices.tolist()]
-        likeliest.append(tuple(zip(named, top.values.exp().tolist(), strict=True)))
-    translation = tuple(word for word, _ in tokeniser.words(written))
-    return Changed("", tuple(probabilities), tuple(likeliest), translation)
+def with_written(
+    logits: torch.Tensor,
+    ids: Sequence[int],
+    spans: Sequence[Span],
+    spell: Callable[[Sequence[int], int], str],
+    translation: tuple[str, ...],
+    named: dict[tuple[int, int], str],
+) -> Changed:
+    """The probability of each word that was written, and what is most probable at its place.
+
+    Args:
+        logits: log-probabilities of written ids, (ids, vocab_size).
+        ids, spans: what was written, and its words.
+        spell, named: as for `named_likeliest`.
+        translation: the words that are written now.
+    """
+    chosen = logits.gather(1, torch.tensor([ids]).mT)[:, 0].double()
+    probabilities = tuple(float(chosen[list(span)].sum().exp()) for _, span in spans)
+    likeliest = tuple(named_likeliest(logits[span.start], ids[: span.start], spell, named) for _, span in spans)
+    return Changed("", probabilities, likeliest, translation)
 
 
 def greedily_written(model: Any, source: torch.Tensor, vectors: torch.Tensor | None = None) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Models of transformers as lenses and `ablate` read them: causal and masked words, classes, and translations."""
+"""Models of transformers as lenses, `ablate` and What if read them: next and masked words, classes, translations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,35 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
-from regard.arguments import shown, suggest
+from regard.arguments import count_of, shown, suggest, whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import attach, attached
 from regard.integrations.transformers.modules import attention_modules
 from regard.integrations.transformers.watching import intervene, observe
+from regard_lab.seeing.explorer.records import Follows
 from regard_lab.seeing.lenses import Contrast, Relevance, explain
-from regard_lab.seeing.lenses.contrast import IDS_AT_ONCE, Sides, Subject, most_probable, place_of
-from regard_lab.seeing.lenses.erasing import NUMBERS_AT_ONCE
+from regard_lab.seeing.lenses.contrast import IDS_AT_ONCE, Sides, Subject, baseline, most_probable, place_of
+from regard_lab.seeing.lenses.erasing import (
+    NUMBERS_AT_ONCE,
+    Changed,
+    ReadText,
+    named_likeliest,
+    next_words,
+    with_written,
+    without,
+)
 from regard_lab.seeing.lenses.explaining import DEFAULT, Lens, check_options
-from regard_lab.seeing.transformers.changing import PretrainedText, continued, ids_of_word, signs, spans_of
+from regard_lab.seeing.transformers.texts import (
+    PretrainedText,
+    continued,
+    generated,
+    ids_of_word,
+    in_unicode,
+    signs,
+    spans_of,
+)
 from regard_lab.seeing.watching import in_eval_mode
 
 CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
@@ -75,19 +93,23 @@ class Pretrained(Subject):
         return IDS_AT_ONCE if head is None else min(IDS_AT_ONCE, max(1, NUMBERS_AT_ONCE // len(head.weight)))
 
     def forward(self, ids: Sides, vectors: Sides | None = None) -> torch.Tensor:
-        return self._logits(self._run(ids, vectors))
+        return self._logits(self.output(ids, vectors))
 
-    def _run(self, ids: Sides, vectors: Sides | None = None) -> Any:
-        masks = {side: torch.ones_like(one) for side, one in ids.items()}
+    def output(self, ids: Sides, vectors: Sides | None = None, **options: Any) -> Any:
         vectors = {} if vectors is None else vectors
         if not self.translates:
             (side,) = ids
             with self._reading(self.model, vectors.get(side)):
-                return self.model(input_ids=ids[side], attention_mask=masks[side])
-        with self._reading(self.model.get_encoder(), vectors.get("source")):
-            states = self.model.get_encoder()(input_ids=ids["source"], attention_mask=masks["source"])
+                return self.model(input_ids=ids[side], attention_mask=torch.ones_like(ids[side]), **options)
+        encoded = self.encoded(ids, vectors)
         with self._reading(self.model.get_decoder(), vectors.get("written")):
-            return self.model(encoder_outputs=states, attention_mask=masks["source"], decoder_input_ids=ids["written"])
+            return self.model(**encoded, decoder_input_ids=ids["written"], **options)
+
+    def encoded(self, ids: Sides, vectors: Sides) -> dict[str, Any]:
+        """What a decoder reads of the source: the states of the encoder, and a mask without padding."""
+        mask, encoder = torch.ones_like(ids["source"]), self.model.get_encoder()
+        with self._reading(encoder, vectors.get("source")):
+            return {"encoder_outputs": encoder(input_ids=ids["source"], attention_mask=mask), "attention_mask": mask}
 
     def _logits(self, output: Any) -> torch.Tensor:
         if not hasattr(output, "logits"):
@@ -103,10 +125,10 @@ class Pretrained(Subject):
         if vectors is None:
             yield
             return
-        calls: list[int] = []
+        calls: list[torch.Size] = []
 
         def other(_: torch.nn.Module, given: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
-            calls.append(1)
+            calls.append(output.shape)
             return vectors.to(output) if output.shape == vectors.shape else output
 
         handle = part.get_input_embeddings().register_forward_hook(other)
@@ -114,12 +136,13 @@ class Pretrained(Subject):
             yield
         finally:
             handle.remove()
-        if not calls:
-            raise UnsupportedError(f"{type(self.model).__name__} does not call its input embeddings")
+        if vectors.shape not in calls:
+            embeds = f"embeds {tuple(calls[0][:-1])} ids where it gets {tuple(vectors.shape[:-1])}" if calls else ""
+            raise UnsupportedError(f"{type(self.model).__name__} {embeds or 'does not call its input embeddings'}")
 
     def weights(self, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         with observe(self.model, "weights") as observed:
-            self._run(ids)
+            self.output(ids)
         found: dict[str, list[torch.Tensor]] = {}
         for call in observed.calls:
             found.setdefault(self.layers[call.layer][0], []).append(call.weights.float().cpu())
@@ -286,3 +309,116 @@ def pretrained_relevance(
         if not contrasts:
             raise ArgumentError("the text has one word, before which nothing was read; give a longer text")
         return explain(subject, tokenizer, [contrasts[max(contrasts)]], lens, head=head, steps=steps)[0]
+
+
+def pretrained_without_each(subject: Pretrained, text: PretrainedText, most: int) -> dict[int | None, Changed]:
+    """What the model does with a text as it is (None), and without each of its first words, by their index.
+
+    An erased word keeps its place and has the mean embedding of the text's words.
+
+    Raises:
+        UnsupportedError: a model whose embeddings or vectors are not those of the ids.
+    """
+    places = [None, *text.words[:most]]
+    return dict(zip(places, _changed(subject, text, text, places), strict=True))
+
+
+def pretrained_with_word(subject: Pretrained, text: PretrainedText, place: int, word: str = "") -> Changed:
+    """What the model does with a text in which one word is erased, or replaced by another word.
+
+    Raises:
+        ArgumentError: a place without a word that may change, or not one word.
+    """
+    if whole("place", place) not in text.words:
+        raise ArgumentError(
+            f"word {place} cannot be changed; the text has {count_of(len(text.spans), 'words')}, from 0, and those "
+            f"that the tokenizer adds stay"
+        )
+    if not in_unicode("word", word):
+        return _changed(subject, text, text, [place])[0]
+    span = text.spans[place][1]
+    ids = ids_of_word(text.tokenizer, text.ids[: span.start], text.ids[span.start : span.stop], word)
+    return replace(_changed(subject, text, text.with_ids(place, ids), [None], place)[0], word=word.strip())
+
+
+@torch.no_grad()
+def _changed(
+    subject: Pretrained,
+    text: PretrainedText,
+    read: PretrainedText,
+    places: Sequence[int | None],
+    other: int | None = None,
+) -> list[Changed]:
+    """What the model does with `read` without each of some words; `other` is the word that differs from `text`."""
+    spell = partial(continued, text.tokenizer)
+    with in_eval_mode(subject):
+        if text.target is None and text.follows == "words":
+
+            def logits(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
+                return subject(*_rows(subject, text if ids == text.ids else read, erased))
+
+            put = None if other is None else (other, read.ids[: read.spans[other][1].stop])
+            return next_words(ReadText(text.ids, text.spans, logits, spell), places, put)
+        own = _followed(subject, text, torch.zeros(1, len(text.ids), dtype=torch.bool), text.follows)[0]
+        found, named = [], {}
+        for _, erased in without(read.spans, places, own.shape[-1] * max(len(read.ids), len(own))):
+            rows = _followed(subject, read, erased, text.follows)
+            if text.follows == "vectors":
+                similar = F.cosine_similarity(rows, own, dim=-1).clamp(-1, 1)
+                found += [Changed("", (), (), similarities=tuple(row)) for row in similar.tolist()]
+            elif text.target is None:
+                chances = rows.gather(2, own.argmax(-1).expand(len(rows), -1)[..., None])[..., 0].exp().tolist()
+                for row, chance in zip(rows, chances, strict=True):
+                    best = zip(row, text.masked, strict=True)
+                    likeliest = tuple(named_likeliest(one, text.ids[:at], spell, named) for one, at in best)
+                    found.append(Changed("", tuple(chance), likeliest))
+            else:
+                spans = spans_of(text.tokenizer, text.target)
+                written = _rewritten(subject, read, erased) if text.own else [()] * len(rows)
+                found += [with_written(row, text.target, spans, spell, words, named)
+                          for row, words in zip(rows, written, strict=True)]  # fmt: skip
+    return found
+
+
+def _rows(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> tuple[Sides, Sides]:
+    """Ids and vectors of rows, in each of which some ids are erased, bool (rows, n)."""
+    side, device = "written" if subject.writes else "source", subject.model.device
+    ids, table = torch.tensor([read.ids], device=device), subject.tables()["written" if subject.writes else "source"]
+    mean = baseline(ids, table, subject.special)
+    vectors = {side: torch.where(erased.to(device)[..., None], mean, table[ids])}
+    sides = {side: ids.expand(len(erased), -1)}
+    if read.target is not None:
+        target = torch.tensor([[subject.start, *read.target[:-1]]], device=device)
+        sides["written"] = target.expand(len(erased), -1)
+    return sides, vectors
+
+
+def _followed(subject: Pretrained, read: PretrainedText, erased: torch.Tensor, follows: Follows) -> torch.Tensor:
+    """What is followed, float32 on the CPU, for each row of erased ids (rows, n).
+
+    Vectors of words (rows, words, dim), which are means over their ids; or log-probabilities (rows, places, vocab_size)
+    of masked words, or of the ids that were written.
+    """
+    ids, vectors = _rows(subject, read, erased)
+    if follows != "vectors":
+        logits = subject(ids, vectors)
+        return (logits if read.target is not None else logits[:, read.masked]).float().log_softmax(-1).cpu()
+    output = subject.output(ids, vectors, output_hidden_states=True)
+    states = output.get("last_hidden_state")
+    states = output.hidden_states[-1] if states is None else states
+    if states.shape[:2] != erased.shape:
+        raise UnsupportedError(
+            f"{type(subject.model).__name__} makes vectors {tuple(states.shape)} of {tuple(erased.shape)} ids, so they "
+            f"are not those of the words"
+        )
+    states = states.float().cpu()
+    return torch.stack([states[:, span.start : span.stop].mean(1) for _, span in read.spans], 1)
+
+
+def _rewritten(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> list[tuple[str, ...]]:
+    """The words that an encoder-decoder writes by greedy search; at most twice as many ids as before, and 16."""
+    most = 2 * len(read.target or []) + 16
+    rows = generated(subject.model, most, **subject.encoded(*_rows(subject, read, erased)))[:, 1:].tolist()
+    special = {*read.tokenizer.all_special_ids}
+    kept = [[one for one in ids if one not in special] for ids in rows]
+    return [tuple(word for word, _ in spans_of(read.tokenizer, ids)) for ids in kept]

@@ -20,13 +20,14 @@ from regard_lab.seeing.explorer.records import changed_to_json
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import MOST_EXPLAINED, MOST_REREAD, explained
 from regard_lab.seeing.lenses.erasing import Changed
-from regard_lab.seeing.transformers.changing import (
-    PretrainedText,
+from regard_lab.seeing.transformers.explaining import (
+    CROSS,
+    Pretrained,
+    contrasts_of,
     pretrained_with_word,
     pretrained_without_each,
-    spans_of,
 )
-from regard_lab.seeing.transformers.explaining import CROSS, Pretrained, contrasts_of
+from regard_lab.seeing.transformers.texts import PretrainedText, spans_of
 from regard_lab.seeing.watching import Span, in_eval_mode, merge
 
 __all__ = ["change_pretrained", "explore_observed", "explore_pretrained", "serve_pretrained"]
@@ -142,40 +143,43 @@ def explore_pretrained(
             model(**inputs)
     found = (_of_translation if translates else _of_text)(observed, read, title or text)
     found = replace(found, chosen=max(read.words, default=0))
-    return _explained(_with_changes(found, read), read, text, of, instead_of, place) if changes else found
+    if not changes:
+        return found
+    with attached(model):
+        subject = Pretrained(model, tokenizer)
+        found = _with_changes(found, subject, read)
+        return _explained(found, subject, read, text, of, instead_of=instead_of, place=place)
 
 
 def _explained(
-    found: Exploration, read: PretrainedText, text: str, of: str | None, instead_of: Sequence[str], place: int | None
+    found: Exploration, subject: Pretrained, read: PretrainedText, text: str, of: str | None, **options: Any
 ) -> Exploration:
     """The exploration with what each word that the model chose depends on by every lens, if it chose any."""
     written = None if read.target is None else read.tokenizer.decode(read.target, skip_special_tokens=True)
-    with attached(read.model):
-        subject = Pretrained(read.model, read.tokenizer)
-        try:
-            contrasts = contrasts_of(subject, text, written=written)
-        except (ArgumentError, UnsupportedError):  # nothing is masked, or the model has no head
-            if of is not None:
-                raise
-            return found
-        contrasts = {at: one for at, one in contrasts.items() if one.written or one.at is not None}
-        contrasts = dict([*contrasts.items()][-MOST_EXPLAINED:])
-        asked = {} if of is None else contrasts_of(subject, text, of, instead_of, place=place, written=written)
-        contrasts |= asked
-        if not contrasts:
-            return found
-        chosen = max(asked or contrasts)
-        lenses = explained(subject, read.tokenizer, contrasts, chosen)
+    try:
+        contrasts = contrasts_of(subject, text, written=written)
+    except (ArgumentError, UnsupportedError):  # nothing is masked, or the model has no head
+        if of is not None:
+            raise
+        return found
+    contrasts = {at: one for at, one in contrasts.items() if one.written or one.at is not None}
+    contrasts = dict([*contrasts.items()][-MOST_EXPLAINED:])
+    asked = {} if of is None else contrasts_of(subject, text, of, written=written, **options)
+    contrasts |= asked
+    if not contrasts:
+        return found
+    chosen = max(asked or contrasts)
+    lenses = explained(subject, read.tokenizer, contrasts, chosen)
     return replace(found, explained=lenses, written="text" if read.target is None else "target", chosen=chosen)
 
 
-def _with_changes(found: Exploration, read: PretrainedText) -> Exploration:
+def _with_changes(found: Exploration, subject: Pretrained, read: PretrainedText) -> Exploration:
     """The exploration with what the model does without each word, or a note with the reason why it has none."""
     if len(read.spans) > MOST_REREAD:
         note = f"Texts of more than {MOST_REREAD} words are not read again without each word."
         return replace(found, notes=(*found.notes, note))
     try:
-        changes = pretrained_without_each(read, MOST_EXPLAINED)
+        changes = pretrained_without_each(subject, read, MOST_EXPLAINED)
     except UnsupportedError as error:
         return replace(found, notes=(*found.notes, f"No word can be changed: {error}."))
     if read.fills_in and not read.masked:
@@ -241,11 +245,13 @@ def change_pretrained(
         ArgumentError: a place without a word that may change, or not one word.
         UnsupportedError: a model whose words cannot be changed.
     """
-    read = PretrainedText.of(model, tokenizer, text)
-    if getattr(model.config, "is_encoder_decoder", False):
-        with in_eval_mode(model), torch.no_grad():
-            read = read.writing(written)
-    return pretrained_with_word(read, place, word)
+    with attached(model):
+        subject = Pretrained(model, tokenizer)
+        read = subject.read(text)
+        if subject.translates:
+            with in_eval_mode(model), torch.no_grad():
+                read = read.writing(written)
+        return pretrained_with_word(subject, read, place, word)
 
 
 def _of_text(observed: Observed, read: PretrainedText, title: str) -> Exploration:

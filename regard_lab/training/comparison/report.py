@@ -60,7 +60,7 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
         "seed is one sample: small differences mean nothing.", "",
         "## Quality", "",
         *markdown_table(["", "parameters", *measures],
-                [[names[row.name], f"{row.parameters:,}", *(_count_or(row.quality[name]) for name in measures)]
+                [[names[row.name], f"{row.parameters:,}", *(shown_number(row.quality[name]) for name in measures)]
                  for row in rows]),
         "", "## Cost", "",
         *markdown_table(["", "steps", "training seconds", "CPU seconds", *peak, "ids written per second"],
@@ -89,7 +89,8 @@ def render_markdown(rows: Sequence[Measures], asked: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _count_or(value: float) -> str:
+def shown_number(value: float) -> str:
+    """A count with its commas, another number with three decimals."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 

@@ -7,7 +7,7 @@ Classifier.load("run").probabilities(["a text"])
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -32,6 +32,7 @@ from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.masked_words import EncoderRunConfig
 from regard_lab.training.recipes.recipe import (
+    FINE_TUNING_RATE,
     Recipe,
     Requested,
     Samples,
@@ -41,6 +42,7 @@ from regard_lab.training.recipes.recipe import (
     sample_lines,
     shown_pairs,
     silent,
+    tell_of_equal,
 )
 
 CLASSES_FILE = "classes.json"
@@ -80,29 +82,21 @@ class ClassifierTraining(Recipe):
         pooling: str = setting(EncoderConfig.pooling, metavar="mean|first")
         steps: int | None = setting(TrainingConfig.steps, least=1, shown=CHOSEN)
         warmup_steps: int = setting(100, least=0, shown=CHOSEN)
-        learning_rate: float = setting(3e-4, shown=CHOSEN)
+        learning_rate: float = setting(FINE_TUNING_RATE, shown=CHOSEN)
+
+    OF_THE_RUN = OF_THE_RUN
 
     @classmethod
-    def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> Config:
-        config = super().decide(folder, given, resume=resume)
-        assert isinstance(config, cls.Config)
-        if config.from_run is not None and (named := [name for name in OF_THE_RUN if given.get(name) is not None]):
-            raise ArgumentError(
-                f"--from {config.from_run} decides {', '.join(named)}; leave that out, or leave out --from"
-            )
-        return config
+    def settings_from(cls, source: str) -> dict[str, Any]:
+        return {}  # its sizes are those of the encoder itself, which need not be that of a run
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
         if self.config.from_run is None:
             return self.choose_stack(amount, requested, self.config.longest, learning_rate=NEW_RATE)
-        if requested.size is not None:
-            raise ArgumentError(
-                f"--from {self.config.from_run} decides the sizes; leave --size out, or leave out --from"
-            )
         fixed = {name: getattr(self.config, name) for name in OF_THE_RUN}
         requested = replace(requested, given={**fixed, **requested.given})
-        return self.choose_stack(amount, requested, self.config.longest, learning_rate=self.Config.learning_rate)
+        return self.choose_stack(amount, requested, self.config.longest, **self.rate())
 
     def check_early(self, requested: Requested) -> None:
         if self.config.from_run is None:
@@ -135,6 +129,7 @@ class ClassifierTraining(Recipe):
 
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(test), judge=judge, tell=self.tell,
+            learned=train,
             files={
                 CLASSES_FILE: json.dumps(classes) + "\n", LONGEST_FILE: f"{config.longest}\n",
                 WORDS_FILE: SeenWords.of(pair.source for pair in train).to_json(),
@@ -219,6 +214,7 @@ def read_classes(
         tell(held_out.report)
         if strange := sorted(set(held_out.labels) - set(read.labels)):
             raise DataError(f"{config.valid[0]} has the label {strange[0]!r}, which {config.data[0]} never teaches")
+        tell_of_equal([one.source for one in read.pairs], [one.source for one in held_out.pairs], tell)
         return list(read.pairs), list(held_out.pairs), [], list(read.labels)
     parts = split_by_hash(read.pairs, 0.1, 0.1)
     tell(f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, DataError, NotFoundError
+from regard.reprs import brief
 from regard_lab.decoding import Evaluation, SharedWork, Translator, evaluate
 from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.decoding.translator import Ends
 from regard_lab.models import LanguageModel, TranslationTransformer
+from regard_lab.models.encoder import TextEncoder
 from regard_lab.seeing import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
 from regard_lab.seeing.maps import has_encoder_weights
-from regard_lab.text import read_pairs
-from regard_lab.text.documents import read_documents
+from regard_lab.text import Pair, read_pairs
+from regard_lab.text.documents import read_documents, read_labelled, read_texts
 from regard_lab.text.pronouns import (
     contrast_accuracy,
     majority_baseline,
@@ -29,7 +34,9 @@ from regard_lab.text.pronouns import (
     pronoun_accuracy,
 )
 from regard_lab.text.translation_data import PRONOUN_COUNTS, PRONOUNS
-from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask
+from regard_lab.training.recipes.classification import Classifier
+from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, lines_of
+from regard_lab.training.recipes.masked_words import MaskedWordsTraining, MaskedWordTask
 from regard_lab.training.recipes.recipe import Tell, silent
 from regard_lab.training.recipes.run_folder import count_trained, read_settings, read_test
 
@@ -111,6 +118,10 @@ class RunScores:
             **(self.pronouns.to_dict() if self.pronouns else {}),
         }
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Each sentence with its scores, as `Evaluation.rows` has them."""
+        return self.evaluation.rows()
+
     def lines(self) -> list[str]:
         """Everything in lines of text."""
         scores = self.evaluation.scores
@@ -123,24 +134,26 @@ class RunScores:
         search = ", ".join(f"{key} {value}" for key, value in self.evaluation.settings.items())
         return [
             f"{count_of(scores.count, 'sentences')} of {self.name}, {search}",
-            *self._trained_on(),
+            *on_training(self.trained, scores.count, "pairs", "new sentences"),
             *(f"  {remark}" for remark in [Ends(self.evaluation.translations).remark()] if remark),
             *(f"  {key:<12} {value}" for key, value in values.items()),
             *(self.pronouns.lines() if self.pronouns else []),
         ]
 
-    def _trained_on(self) -> list[str]:
-        """A line about pairs that were learned from, or that these are not known; none where there are none."""
-        if self.trained is None:
-            return ["  not known which pairs were trained on"]
-        if not self.trained:
-            return []
-        which = (
-            "these pairs were"
-            if self.trained == self.evaluation.scores.count
-            else f"{self.trained:,} of these pairs were"
-        )
-        return [f"  {which} trained on, so the figures are better than those of new sentences"]
+
+def on_training(trained: int | None, count: int, what: str, new: str) -> list[str]:
+    """A line about what of a test was learned from, or that this is not known; none where nothing was.
+
+    >>> on_training(3, 3, "pairs", "new sentences")
+    ['  these pairs were trained on, so the figures are better than those of new sentences']
+    """
+    if trained is None:
+        return [f"  not known which {what} were trained on"]
+    if not trained:
+        return []
+    verb = "was" if trained == 1 else "were"
+    which = f"these {what} were" if trained == count else f"{trained:,} of these {what} {verb}"
+    return [f"  {which} trained on, so the figures are better than those of {new}"]
 
 
 def exact_matches(share: float, count: int) -> str:
@@ -241,7 +254,9 @@ def judge_pronouns(translator: Translator, seed: int, **search: Any) -> PronounR
 
 @dataclass(frozen=True)
 class TextScores:
-    """The loss of a language model on a text, in nats an id; `learned_from` are those of the files it was trained on.
+    """The loss of a language model on a text, in nats an id; `trained` counts those of its lines that it learned from.
+
+    It is None where the run does not store them.
 
     >>> scores = TextScores("new.txt", loss=2.0, ids=300, characters=1000, block=64)
     >>> round(scores.perplexity, 3), round(scores.bits_per_character, 3)
@@ -253,7 +268,8 @@ class TextScores:
     ids: int
     characters: int
     block: int
-    learned_from: tuple[str, ...] = ()
+    line_count: int = 0
+    trained: int | None = None
 
     @property
     def perplexity(self) -> float:
@@ -268,7 +284,8 @@ class TextScores:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
-            "test": self.name, **{key: value for key, value in asdict(self).items() if key != "name"},
+            "test": self.name, "trained_on": self.trained,
+            **{key: value for key, value in asdict(self).items() if key not in ("name", "trained")},
             "perplexity": self.perplexity, "bits_per_character": self.bits_per_character,
         }  # fmt: skip
 
@@ -279,11 +296,10 @@ class TextScores:
             "perplexity": f"{self.perplexity:.3f} per id",
             "bits": f"{self.bits_per_character:.3f} per character",
         }
-        learned = f"  {' + '.join(self.learned_from)}: trained on, so the figures are better than those of a new text"
         return [
             f"{count_of(self.characters, 'characters', ',')} of {self.name}, {count_of(self.ids, 'ids', ',')} in "
             f"blocks of up to {count_of(self.block, 'ids', ',')}",
-            *([learned] if self.learned_from else []),
+            *on_training(self.trained, self.line_count, "lines", "a new text"),
             *(f"  {key:<12} {value}" for key, value in values.items()),
         ]
 
@@ -330,8 +346,216 @@ def evaluate_text(
             own.append((number, float(loss), count))
     found = own if share is None else sorted(share.gathered(own))  # summed in the order of one process
     total, ids = sum(loss for _, loss, _ in found), sum(count for _, _, count in found)
-    learned = {Path(path).resolve() for path in settings.get("data", ())}
+    lines = lines_of(read.texts)
     return TextScores(
-        " + ".join(map(str, texts)), total / ids, ids, read.characters, block,
-        tuple(str(path) for path in texts if Path(path).resolve() in learned),
+        " + ".join(map(str, texts)), total / ids, ids, read.characters, block, len(lines),
+        count_trained(Path(run), lines),
     )  # fmt: skip
+
+
+BINS = 10  # of probabilities, in which a classifier's are compared with how often it is right
+
+
+@brief
+@dataclass(frozen=True)
+class ClassScores:
+    """How well a classifier sorts texts: `guesses` holds the probabilities of the classes for each of `pairs`."""
+
+    name: str
+    classes: tuple[str, ...]
+    pairs: Sequence[Pair]
+    guesses: Sequence[Sequence[float]]
+    trained: int | None = None
+
+    @cached_property
+    def best(self) -> list[int]:
+        """The class that is most probable for each text."""
+        return [max(range(len(row)), key=row.__getitem__) for row in self.guesses]
+
+    @cached_property
+    def confusion(self) -> list[list[int]]:
+        """How many texts of each class (row) were given each class (column)."""
+        numbers = {label: number for number, label in enumerate(self.classes)}
+        counts = [[0] * len(self.classes) for _ in self.classes]
+        for pair, best in zip(self.pairs, self.best, strict=True):
+            counts[numbers[pair.target]][best] += 1
+        return counts
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the texts that are right."""
+        return sum(self.confusion[at][at] for at in range(len(self.classes))) / len(self.pairs)
+
+    @property
+    def baseline(self) -> float:
+        """The accuracy of the commonest class alone."""
+        return max(map(sum, self.confusion)) / len(self.pairs)
+
+    def by_class(self) -> list[dict[str, Any]]:
+        """Texts, recall (of the texts of the class) and precision (of those that were given it) of each class."""
+        columns = list(map(sum, zip(*self.confusion, strict=True)))
+        return [
+            {
+                "class": label, "count": sum(row), "recall": row[at] / sum(row) if sum(row) else None,
+                "precision": row[at] / columns[at] if columns[at] else None,
+            }
+            for at, (label, row) in enumerate(zip(self.classes, self.confusion, strict=True))
+        ]  # fmt: skip
+
+    def calibration(self) -> tuple[float, list[dict[str, float]]]:
+        """The expected calibration error, and of each tenth of probabilities: texts, mean probability, share right.
+
+            Σ over bins of (texts of the bin / texts) · |share right - mean probability|
+
+        Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 2.
+        """
+        rows: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+        for pair, row, best in zip(self.pairs, self.guesses, self.best, strict=True):
+            rows[min(BINS - 1, int(BINS * row[best]))].append((row[best], self.classes[best] == pair.target))
+        filled = [
+            {
+                "count": len(one),
+                "probability": sum(p for p, _ in one) / len(one),
+                "right": sum(r for _, r in one) / len(one),
+            }
+            for one in rows
+            if one
+        ]
+        error = sum(one["count"] * abs(one["right"] - one["probability"]) for one in filled) / len(self.pairs)
+        return error, filled
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each text with its label, the label that it was given and its probability, as JSON values."""
+        return [
+            {"text": pair.source, "label": pair.target, "given": self.classes[best], "probability": row[best]}
+            for pair, row, best in zip(self.pairs, self.guesses, self.best, strict=True)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the texts as JSON values."""
+        error, bins = self.calibration()
+        return {
+            "test": self.name, "trained_on": self.trained, "count": len(self.pairs), "accuracy": self.accuracy,
+            "majority_baseline": self.baseline, "classes": self.by_class(), "confusion": self.confusion,
+            "calibration_error": error, "calibration": bins,
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """Everything in lines of text."""
+        count, (error, _) = len(self.pairs), self.calibration()
+        confused = [
+            (number, self.classes[true], self.classes[given])
+            for true, row in enumerate(self.confusion)
+            for given, number in enumerate(row)
+            if number and true != given
+        ]
+        mean = sum(row[best] for row, best in zip(self.guesses, self.best, strict=True)) / count
+        return [
+            f"{count_of(count, 'texts', ',')} of {self.name}",
+            *on_training(self.trained, count, "texts", "new texts"),
+            f"  accuracy     {exact_matches(self.accuracy, count)}",
+            f"  baseline     {rate(self.baseline)}, by the commonest class alone",
+            f"  calibration  its mean probability is {rate(mean)}; expected calibration error {error:.3f}",
+            *(
+                f"  {one['class']:<12} recall {_or_none(one['recall'])}, precision {_or_none(one['precision'])}, "
+                f"{count_of(one['count'], 'texts', ',')}"
+                for one in self.by_class()
+            ),
+            *(
+                f"  {number:,} of {true!r} were taken for {given!r}"
+                for number, true, given in sorted(confused, reverse=True)[:CONFUSED]
+            ),
+        ]
+
+
+CONFUSED = 5  # confusions that are named
+
+
+def _or_none(share: float | None) -> str:
+    return "-" if share is None else rate(share)
+
+
+def evaluate_classifier(run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent) -> ClassScores:
+    """Sort texts whose labels are known, by default those of the run's own test split.
+
+    Raises:
+        ArgumentError: several files.
+        CheckpointError: no classifier, or no test split.
+        DataError: a file that cannot be read, or a label that the classifier does not have.
+    """
+    classifier = Classifier.load(run)
+    if len(test) > 1:
+        raise ArgumentError(f"{len(test)} files were given; texts with labels are read from one")
+    if test:
+        read = read_labelled(test[0], least=1)
+        tell(read.report)
+        pairs, name = read.pairs, str(test[0])
+    else:
+        pairs, name = tuple(read_test(Path(run))), "the run's own test split"
+    if strange := sorted({pair.target for pair in pairs} - set(classifier.classes)):
+        known = ", ".join(classifier.classes[:12])
+        raise DataError(f"{name} has the label {strange[0]!r}, which {run} does not know; it knows {known}")
+    guesses: list[list[float]] = []
+    for start in range(0, len(pairs), TEXTS_AT_ONCE):
+        guesses += classifier.probabilities([pair.source for pair in pairs[start : start + TEXTS_AT_ONCE]])
+    return ClassScores(name, tuple(classifier.classes), pairs, guesses, count_trained(Path(run), pairs))
+
+
+TEXTS_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class HiddenWordScores:
+    """How well an encoder finds hidden words of texts: `loss` in nats a word, shares of the words that are right."""
+
+    name: str
+    words: int
+    loss: float
+    accuracy: float
+    baseline: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "test": self.name, "words": self.words, "loss": self.loss, "perplexity": math.exp(min(self.loss, 700.0)),
+            "accuracy": self.accuracy, "majority_baseline": self.baseline,
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """Everything in lines of text."""
+        return [
+            f"{count_of(self.words, 'hidden words', ',')} of {self.name}",
+            f"  loss         {self.loss:.4f} nats per word (perplexity {math.exp(min(self.loss, 700.0)):.1f})",
+            f"  accuracy     {exact_matches(self.accuracy, self.words)}; the commonest word alone would get "
+            f"{rate(self.baseline)}",
+        ]
+
+
+@torch.inference_mode()
+def evaluate_encoder(run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent) -> HiddenWordScores:
+    """Hide words of texts, a text a line, as validation hides them, and find them again.
+
+    Raises:
+        ArgumentError: no texts.
+        CheckpointError: no encoder that was trained on hidden words.
+        DataError: files that cannot be read.
+    """
+    saved, tokeniser = load_with_tokeniser(run, TextEncoder.KIND)
+    model = TextEncoder.from_saved(saved, str(run)).eval()
+    if model.config.head != "words":
+        raise NotFoundError(f"{run} holds an encoder whose head is {model.config.head!r}; it finds no hidden words")
+    if not texts:
+        raise ArgumentError(
+            f"{run} holds an encoder, which keeps no test split; name a text: regard evaluate {run} TEXT.txt"
+        )
+    read = read_texts(*texts)
+    tell(read.report())
+    longest = min(MaskedWordsTraining.Config.longest, model.config.max_length)
+    loss, hits, words = 0.0, 0, Counter[int]()
+    for batch in MaskedWordTask(read.texts[:1], read.texts, tokeniser, longest=longest).validation_batches():
+        scores = model(batch.ids, batch.places).double()
+        loss += float(F.cross_entropy(scores, batch.words, reduction="sum"))
+        hits += int((scores.argmax(-1) == batch.words).sum())
+        words.update(batch.words.tolist())
+    total = words.total()
+    return HiddenWordScores(" + ".join(map(str, texts)), total, loss / total, hits / total, max(words.values()) / total)

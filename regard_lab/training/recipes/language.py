@@ -19,9 +19,9 @@ from regard.errors import ArgumentError
 from regard.reprs import Described, brief
 from regard_lab.decoding.generator import Generator
 from regard_lab.decoding.lines import share_of_work
-from regard_lab.decoding.loading import WORDS_FILE
+from regard_lab.decoding.loading import WORDS_FILE, seen_words_of
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.text import BEGIN, END, PAD, Tokeniser
+from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
 from regard_lab.text.batches import TokenBatches
 from regard_lab.text.documents import read_documents
 from regard_lab.text.seen_words import SeenWords
@@ -68,6 +68,7 @@ class LanguageModelTraining(Recipe):
             valid: validation texts; without them the ends of the others are held out.
             block: ids in a row of a batch.
             latent_dim: latent attention with latents of this size, in place of keys and values of heads.
+            from_run: go on from the model of this run with other text; it decides the model and its vocabulary.
             rotary_scaling: scaling of rotary positions, for texts longer than those of a training: 'yarn(4, 1024)'.
             qk_norm: whether queries and keys of each head have a norm.
             output_gate: whether the outputs of the heads are multiplied by gates.
@@ -75,6 +76,7 @@ class LanguageModelTraining(Recipe):
             activation: activation of the feed-forward.
         """
 
+        from_run: str | None = setting(None, option="--from", metavar="RUN")
         block: int = setting(256, least=2)
         latent_dim: int | None = setting(None, least=1)
         rotary_scaling: str | None = setting(None, metavar="TEXT")
@@ -90,9 +92,14 @@ class LanguageModelTraining(Recipe):
                 **self.model_settings(),
             )  # fmt: skip
 
+    OF_THE_RUN = (
+        "attention", "mechanism", "positions", "dim", "heads", "kv_heads", "layers", "latent_dim", "rotary_scaling",
+        "qk_norm", "output_gate", "norm", "activation", "max_length", "tokeniser", "vocab_size",
+    )  # fmt: skip
+
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         assert isinstance(self.config, self.Config)
-        return self.choose_stack(amount, requested, self.config.block)
+        return self.choose_stack(amount, requested, self.config.block, **self.rate())
 
     def check_early(self, requested: Requested) -> None:
         super().check_early(requested)
@@ -106,9 +113,14 @@ class LanguageModelTraining(Recipe):
         config = self.config
         assert isinstance(config, self.Config)
         _check_block(config)
-        self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
-        tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
-        model = LanguageModel(config.model_config(tokeniser.vocab_size))
+        before = SeenWords(frozenset(), 0)
+        if (start := self.model_from(begun)) is None:
+            self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
+            tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
+            model = LanguageModel(config.model_config(tokeniser.vocab_size))
+        else:
+            saved, tokeniser, where = start
+            model, before = LanguageModel.from_saved(saved, where), seen_words_of(saved, where) or before
         task = LanguageTask(
             train, valid, tokeniser, block=config.block, batch_tokens=config.batch_tokens, seed=config.seed,
             **share_of_work(),
@@ -122,7 +134,8 @@ class LanguageModelTraining(Recipe):
 
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, samples=_samples(tokeniser, valid),
-            judge=judge, tell=self.tell, files={WORDS_FILE: SeenWords.of(train).to_json()},
+            learned=lines_of(train), judge=judge, tell=self.tell,
+            files={WORDS_FILE: SeenWords.of(train).joined(before).to_json()},
         )  # fmt: skip
         self.tell(self.describe("a language model", training, task.batches.steps_per_epoch))
         return training
@@ -145,6 +158,12 @@ def read_running_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str]
         train, valid = ("".join(f"{source}\n" for source in part) for part in pronoun_sentences(config, tell))
         return [train], [valid]
     return read_parts(config, read_documents, HELD_OUT, MOST_HELD_OUT, tell)
+
+
+def lines_of(texts: Sequence[str]) -> list[Pair]:
+    """The distinct lines of texts that have words, as pairs without targets, by which an evaluation recognises them."""
+    lines = dict.fromkeys(line for text in texts for line in map(tidy, text.split("\n")) if line)
+    return [Pair(line, "") for line in lines]
 
 
 class LanguageBatch(NamedTuple):

@@ -14,8 +14,8 @@ from regard.arguments import absent, count_of, of_kind, one_of, suggest
 from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, RegardError
 from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
-from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.models import LanguageConfig, RecurrentTranslator, TranslationTransformer
+from regard_lab.decoding.loading import TOKENISER_FILE, load_with_tokeniser
+from regard_lab.models import LanguageConfig, RecurrentTranslator, SavedModel, TranslationTransformer
 from regard_lab.models.base import Storable
 from regard_lab.models.encoder import EncoderConfig
 from regard_lab.models.storage import read_checkpoints
@@ -40,12 +40,14 @@ from regard_lab.training.recipes.run_folder import (
     changed_data,
     draw_run,
     read_settings,
+    run_of,
     show_each,
     silent,
     write_run,
 )
 from regard_lab.training.record import Progress
 
+FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
 SHOWN, LONGEST_SHOWN = 4, 120  # validation texts that samples show, and their characters at most
 
@@ -219,6 +221,7 @@ class Recipe(Described, ABC):
     COMMAND: ClassVar[str]  # the word under `regard train`
     DATA: ClassVar[str]  # what `data` names, for an error
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
+    OF_THE_RUN: ClassVar[tuple[str, ...]] = ()  # settings that come from the run of `from_run`, where one is named
     pieces_are_given: bool = False  # the tokeniser comes from elsewhere
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
@@ -254,8 +257,11 @@ class Recipe(Described, ABC):
         if not share_of_work()["rank"]:
             check_writable(folder)
         given = {name: value for name, value in given.items() if value is not None}
+        begun = resume and read_settings(folder) is not None
+        if not begun and (source := given.get("from_run")) is not None:
+            given = {**cls.settings_from(source), **cls.without_those_of(source, given, size)}
         recipe = cls(cls.decide(folder, given, resume=resume), tell)
-        if resume and read_settings(folder) is not None:
+        if begun:
             if size is not None:
                 raise ArgumentError(f"the sizes of the run in {folder} are decided; leave --size out")
             return recipe
@@ -264,6 +270,51 @@ class Recipe(Described, ABC):
         recipe._requested = Requested(given, None if size is None else one_of("size", size, SIZES), cpu)
         recipe.check_early(recipe._requested)
         return recipe
+
+    @classmethod
+    def without_those_of(cls, source: str, given: Mapping[str, Any], size: str | None) -> Mapping[str, Any]:
+        """The settings that were given; an ArgumentError names those that the run in `source` decides."""
+        if named := [name for name in (*cls.OF_THE_RUN, "size") if {**given, "size": size}.get(name) is not None]:
+            raise ArgumentError(f"--from {source} decides {', '.join(named)}; leave that out, or leave out --from")
+        return given
+
+    @classmethod
+    def settings_from(cls, source: str) -> dict[str, Any]:
+        """Those settings of the run in `source` that a training which starts from it keeps.
+
+        Raises:
+            NotFoundError: a model without the settings of its training, or a run of another command.
+        """
+        settings = read_settings(run_of(Path(source)))
+        if settings is None:
+            load_with_tokeniser(source)  # says what is wrong with a folder that holds no model
+            raise NotFoundError(f"{source} holds a model without {SETTINGS_FILE}; name the run that it was made from")
+        if strange := sorted(settings.keys() - {one.name for one in fields(cls.Config)}):
+            raise NotFoundError(
+                f"{source} is a run of another command than train {cls.COMMAND} (it has {strange[0]!r})"
+            )
+        return {name: settings[name] for name in cls.OF_THE_RUN if settings.get(name) not in (None, [])}
+
+    def model_from(self, begun: Path | None) -> tuple[SavedModel, Tokeniser, str] | None:
+        """The model to start from, its tokeniser and its folder, for a training that names one by `from_run`.
+
+        A training that goes on has all itself, so what it came from may be gone.
+        """
+        source: Any = getattr(self.config, "from_run", None)
+        if source is None:
+            return None
+        if begun is not None and begun.is_dir() and read_checkpoints(begun) is not None:
+            source = begun
+        saved, tokeniser = load_with_tokeniser(source)
+        changes = {name: getattr(self.config, name) for name in ("dropout", "gradient_checkpointing")}
+        own = {name: value for name, value in changes.items() if name in saved.config}
+        self.pieces_are_given = True
+        if source != begun:
+            self.tell(
+                f"{source} decides the model and its vocabulary of {tokeniser.vocab_size:,} pieces, which spells any "
+                f"text; its optimiser starts anew"
+            )
+        return replace(saved, config={**saved.config, **own}), tokeniser, str(source)
 
     def check_early(self, requested: Requested) -> None:
         """Raise for settings that no size of the model allows, such as a misspelt pattern, before data are read."""
@@ -316,6 +367,10 @@ class Recipe(Described, ABC):
     def new_config(cls, given: Mapping[str, Any]) -> RunConfig:
         """The settings of a new run, with defaults for what was not given."""
         return cls.Config(**given)
+
+    def rate(self) -> dict[str, float]:
+        """The learning rate of a training that starts from a run, which is low so that it forgets little."""
+        return {} if getattr(self.config, "from_run", None) is None else {"learning_rate": FINE_TUNING_RATE}
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         """Choose the settings that were not given, by the amount of data; a recipe without this keeps its defaults."""
@@ -408,13 +463,32 @@ def read_parts(
     if config.valid:
         held_out = read(*config.valid)
         tell(held_out.report())
+        tell_of_equal(texts.texts, held_out.texts, tell)
         return list(texts.texts), list(held_out.texts)
     train_texts, valid = split_tail(texts.texts, min(share, most / max(1, texts.characters)), most)
     tell(
         f"{count_of(sum(map(len, train_texts)), 'characters', ',')} to learn from; the last "
         f"{sum(map(len, valid)):,} validate"
     )
+    tell_of_equal(train_texts, valid, tell)
     return train_texts, valid
+
+
+def tell_of_equal(train: Iterable[str], valid: Iterable[str], tell: Tell) -> None:
+    """Tell of lines with several words that are in the training and in the validation texts.
+
+    >>> tell_of_equal(["a bird sang\\nit rained"], ["a bird sang", "it snowed"], print)
+    1 of 2 validation lines is also learned from ('a bird sang'): the validation loss is lower than that of a new text
+    """
+    learned, held_out = (
+        {line for text in texts for line in text.split("\n") if " " in line.strip()} for texts in (train, valid)
+    )
+    if equal := sorted(learned & held_out, key=lambda line: (-len(line), line)):
+        verb = "is" if len(equal) == 1 else "are"
+        tell(
+            f"{len(equal):,} of {count_of(len(held_out), 'validation lines', ',')} {verb} "
+            f"also learned from ({equal[0].strip()[:60]!r}): the validation loss is lower than that of a new text"
+        )
 
 
 def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[str]]:

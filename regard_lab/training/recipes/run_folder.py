@@ -72,8 +72,10 @@ def write_run(
     except OSError as error:
         raise CheckpointError(f"{run} cannot be made: {error.strerror}; choose another folder") from error
     explain_files(run, {**FILES, **FILES_OF_RECIPES})
-    trained = b"".join(sorted({_hash_of(pair) for pair in learned}))
-    files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if learned else {})
+    before = str(run) if resumed else settings.get("from_run")  # what was learned there counts too
+    hashes_before = None if before is None else _trained_in(run_of(Path(before)))
+    trained = b"".join(sorted({_hash_of(pair) for pair in learned} | (hashes_before or set())))
+    files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if trained else {})
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     content = {"settings": settings, "files": hashes, "data": _marks(settings)}
     replace_file(run / SETTINGS_FILE, render_sealed(content))
@@ -145,15 +147,23 @@ def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
     Raises:
         CheckpointError: what the run stores is damaged.
     """
-    place = run.resolve()
-    if SAVED.fullmatch(place.name) and not (run / SETTINGS_FILE).exists():
-        run = place.parent
+    trained = _trained_in(run_of(run))
+    return None if trained is None else sum(_hash_of(pair) in trained for pair in pairs)
+
+
+def run_of(folder: Path) -> Path:
+    """The run to which a folder belongs: that of a checkpoint, else the folder itself."""
+    place = folder.resolve()
+    return place.parent if SAVED.fullmatch(place.name) and not (folder / SETTINGS_FILE).exists() else folder
+
+
+def _trained_in(run: Path) -> set[bytes] | None:
+    """The hashes of the pairs that a run has learned from; None where it does not store them."""
     path = run / TRAINED_FILE
     if not path.exists():
         return None
     data = _sealed_bytes(path)
-    trained = {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
-    return sum(_hash_of(pair) in trained for pair in pairs)
+    return {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
 
 
 def _hash_of(pair: Pair) -> bytes:

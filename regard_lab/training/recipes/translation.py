@@ -20,9 +20,9 @@ from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import Described, brief
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.lines import share_of_work
-from regard_lab.decoding.loading import WORDS_FILE
+from regard_lab.decoding.loading import WORDS_FILE, seen_words_of
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
-from regard_lab.models.kinds import TranslationModel
+from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.seeing import draw_maps, look
@@ -119,12 +119,14 @@ class TranslationTraining(Recipe):
             window: words on each side in Luong's local attention.
             input_feeding: feed Luong's attentional vector to the next step.
             label_smoothing: share of the probability that is spread over all ids.
+            from_run: go on from the model of this run with other data; it decides the model and its vocabulary.
             trim_vocabulary: drop sub-words that occur in the training pairs only inside longer ones, since they would
                 never be learned.
             twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
                 pronoun, into one batch.
         """
 
+        from_run: str | None = setting(None, option="--from", metavar="RUN")
         model: str = setting("transformer")
         attention: str = setting(TranslationConfig.encoder_pattern, metavar="PATTERN")
         mechanism: str = setting(TranslationConfig.encoder_mechanism, metavar="NAME")
@@ -176,6 +178,10 @@ class TranslationTraining(Recipe):
                 RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TranslationTransformer(config)
             )
 
+    OF_THE_RUN = (
+        "model", *OF_THE_TRANSFORMER[:-1], *OF_THE_RECURRENT, "layers", "dim", "hidden", "tokeniser", "vocab_size",
+        "trim_vocabulary",
+    )  # fmt: skip
     # Defaults that differ from those of the Config, by the words for which models.
     VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
         "for luong-dot": {"input_feeding": FED["input_feeding"]},
@@ -188,6 +194,12 @@ class TranslationTraining(Recipe):
         super().__init__(config, tell)
         self._data, self._tokeniser = data, tokeniser
         self.pieces_are_given = tokeniser is not None
+
+    @classmethod
+    def settings_from(cls, source: str) -> dict[str, Any]:
+        settings = super().settings_from(source)
+        others = OF_THE_RECURRENT if settings["model"] == "transformer" else OF_THE_TRANSFORMER
+        return {name: value for name, value in settings.items() if name not in others}
 
     @classmethod
     def new_config(cls, given: Mapping[str, Any]) -> Config:
@@ -209,7 +221,7 @@ class TranslationTraining(Recipe):
         sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
         often = passes(amount, requested.budget.completed(amount)) >= FEW
         more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
-        more |= {"positions": "rotary"} if is_transformer else {}
+        more |= ({"positions": "rotary"} if is_transformer else {}) | self.rate()
         return choose(sizes, amount, requested.budget, requested.given, size=requested.size, more=more)
 
     @cached_property
@@ -242,8 +254,13 @@ class TranslationTraining(Recipe):
     def prepare(self, begun: Path | None = None) -> Training:
         data = self.data
         self.settle(self.amount)
-        config, tokeniser = self.config, self.tokeniser
-        model = config.new_model(tokeniser.vocab_size)
+        config, before = self.config, SeenWords(frozenset(), 0)
+        if (start := self.model_from(begun)) is None:
+            tokeniser = self.tokeniser
+            model = config.new_model(tokeniser.vocab_size)
+        else:
+            saved, tokeniser, where = start
+            model, before = translation_model(saved, where), seen_words_of(saved, where) or before
         _check_lengths(model, [pair.source for part in (data.train, data.valid, data.test) for pair in part], tokeniser)
         task = TranslationTask(
             data.train, data.valid, tokeniser, batch_tokens=config.batch_tokens,
@@ -263,7 +280,7 @@ class TranslationTraining(Recipe):
         training = Training(
             config=config, model=model, task=task, tokeniser=tokeniser, test=tuple(data.test), learned=task.learned,
             samples=translation_samples(tokeniser, data.valid), judge=_judge, tell=self.tell,
-            files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).to_json()},
+            files={WORDS_FILE: SeenWords.of(pair.source for pair in task.learned).joined(before).to_json()},
         )  # fmt: skip
         self.tell(self.describe(config.model, training, task.batches.steps_per_epoch))
         if config.label_smoothing:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
-from regard.backends.linear import attend, sight, walk
+from regard.backends import kernelised, recurrence
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 LINEAR = m.LinearTransformer()
@@ -22,10 +22,15 @@ CAUSAL, SPANS = p.Causal(), p.KeySpan(torch.tensor([2, 0]), torch.tensor([9, 23]
 TEXTS = p.SameDocument(torch.tensor([[3, 3, 8, 3, 1, 8, 8] * 4, [5, 5, 5, 5, 5, 5, 5] + [9, 2, 9] * 7]))
 
 
-@pytest.fixture(params=[3, 128], ids=["short chunks", "usual chunks"])
-def chunks(request, monkeypatch):
-    monkeypatch.setattr(walk, "CHUNK", request.param)
-    monkeypatch.setattr(walk, "BLOCK", 2 * request.param)
+@pytest.fixture(params=[("linear", 4), ("linear", 128), ("native", 12)], ids=str)
+def backend(request, monkeypatch):
+    """A backend, with short or usual chunks and blocks."""
+    name, size = request.param
+    monkeypatch.setattr(kernelised, "BLOCK", 3 * size)
+    if name == "linear":
+        monkeypatch.setattr(recurrence, "CHUNK", size)
+        monkeypatch.setattr(recurrence, "BLOCK", 2 * size)
+    return name
 
 
 def tensors(q_len=28, k_len=28, heads=6, kv_heads=3, learn=False):
@@ -39,8 +44,8 @@ def logarithms(kv_heads=3, k_len=28, learn=False):
     return {"k_log": k_log.requires_grad_(learn), "decay_log": decay_log.requires_grad_(learn)}
 
 
-def detail(q, k, v, mechanism=LINEAR, **options):
-    return rg.attention_detail(q, k, v, mechanism=mechanism, want="log_sum_exp", backend="linear", **options)
+def detail(q, k, v, mechanism=LINEAR, backend="linear", **options):
+    return rg.attention_detail(q, k, v, mechanism=mechanism, want="log_sum_exp", backend=backend, **options)
 
 
 def check(found, expected):
@@ -48,7 +53,6 @@ def check(found, expected):
     np.testing.assert_allclose(found.log_sum_exp.detach().numpy(), expected[1], **EXACT)
 
 
-@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize(
     ("pattern", "q_len", "q_start"),
@@ -61,22 +65,23 @@ def check(found, expected):
         (TEXTS & p.KeySpan(6, 17), 28, None), (TEXTS & SPANS & p.SameDocument(torch.arange(28) % 2), 28, None),
     ],
 )  # fmt: skip
-def test_the_walk_equals_the_sum_over_pairs(pattern, q_len, q_start, kv_heads):
+def test_blocks_and_chunks_equal_the_sum_over_pairs(pattern, q_len, q_start, kv_heads, backend):
+    if backend == "native" and CAUSAL not in pattern.canonical().factors:
+        pytest.skip("the kernel computes causal patterns")
     q, k, v = tensors(q_len, kv_heads=kv_heads)
     start = 28 - q_len if q_start is None else q_start
     allowed = pattern.dense(q_len, 28, q_start=start).numpy()
-    check(detail(q, k, v, pattern=pattern, q_start=q_start), by_pairs(elu_plus_one(q), elu_plus_one(k), v, allowed))
+    options = {"pattern": pattern, "q_start": q_start, "backend": backend}
+    check(detail(q, k, v, **options), by_pairs(elu_plus_one(q), elu_plus_one(k), v, allowed))
     if CAUSAL not in pattern.canonical().factors:
         return  # what fades, fades from left to right
     for floor in (None, 0.7):
         logs = logarithms(kv_heads)
         phi = (lambda x: x.exp().numpy()) if floor is None else (lambda x: x.numpy())
         expected = by_pairs(phi(q), phi(k), v, allowed, *(x.numpy() for x in logs.values()), floor)
-        options = {"pattern": pattern, "q_start": q_start, "parameters": logs}
-        check(detail(q, k, v, Fading(floor), **options), expected)
+        check(detail(q, k, v, Fading(floor), parameters=logs, **options), expected)
 
 
-@pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("floor", [None, 0.7])
 @pytest.mark.parametrize(
     ("pattern", "q_len", "q_start"),
@@ -86,29 +91,19 @@ def test_the_walk_equals_the_sum_over_pairs(pattern, q_len, q_start, kv_heads):
         (CAUSAL & p.SameDocument(torch.arange(11) % 3), 11, None),
     ],
 )  # fmt: skip
-def test_gradients_are_those_of_the_output_and_of_the_log_sum_exp(pattern, q_len, q_start, floor):
+def test_gradients_are_those_of_the_output_and_of_the_log_sum_exp(pattern, q_len, q_start, floor, backend):
+    if backend == "native" and CAUSAL not in pattern.canonical().factors:
+        pytest.skip("the kernel computes causal patterns")
     q, k, v = tensors(q_len, 11, heads=2, kv_heads=1, learn=True)
     logs = logarithms(1, 11, learn=True)
 
     def told(q, k, v, k_log, decay_log):
         handed = {"k_log": k_log, "decay_log": decay_log}
-        found = detail(q, k, v, Fading(floor), pattern=pattern, q_start=q_start, parameters=handed)
+        options = {"pattern": pattern, "q_start": q_start, "backend": backend}
+        found = detail(q, k, v, Fading(floor), parameters=handed, **options)
         return found.output, found.log_sum_exp.masked_fill(found.log_sum_exp.isinf(), 0)
 
     assert torch.autograd.gradcheck(told, (q, k, v, *logs.values()), fast_mode=True)
-
-
-def test_the_gradient_of_the_running_log_sum_keeps_its_digits_where_decays_are_strong():
-    k_log = torch.randn(3, 60, dtype=torch.float64).requires_grad_()
-    decay_log = (-40 * torch.rand(3, 60, dtype=torch.float64)).requires_grad_()
-    sums = [k_log[:, 0]]
-    for at in range(1, 60):
-        sums.append(torch.logaddexp(sums[-1] + decay_log[:, at], k_log[:, at]))
-    arriving = torch.randn(3, 60, dtype=torch.float64)
-    expected = torch.autograd.grad(torch.stack(sums, -1), (k_log, decay_log), arriving)
-    assert expected[1][:, 1:].abs().min() < 1e-12
-    found = torch.autograd.grad(sight.running_log_sum(k_log, decay_log), (k_log, decay_log), arriving)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
 
 
 def test_second_derivatives_keep_their_digits_where_gates_are_small():
@@ -179,7 +174,7 @@ def test_what_it_does_not_compute_is_refused_with_the_reason_and_answered_by_the
 
 def test_it_is_chosen_but_for_tiny_calls():
     long = tensors(200, 200)
-    assert rg.plan_attention(*long, pattern=CAUSAL, mechanism=LINEAR).backend == "linear"
+    assert rg.plan_attention(*long, pattern=CAUSAL, mechanism=LINEAR).backend in ("native", "linear")
     assert rg.plan_attention(*long, mechanism=m.Performer(64)).backend == "linear"
 
 
@@ -223,20 +218,23 @@ def test_twice_the_length_takes_twice_the_memory_forward_and_backward(mechanism,
 
 @pytest.mark.parametrize("pattern", [CAUSAL, CAUSAL & TEXTS, SPANS, CAUSAL & SPANS], ids=str)
 def test_longer_chunks_as_on_a_gpu_give_the_same(pattern, monkeypatch):
-    monkeypatch.setattr(walk, "CHUNK", 2)
-    monkeypatch.setattr(walk, "BLOCK", 3)
+    monkeypatch.setattr(recurrence, "CHUNK", 2)
+    monkeypatch.setattr(recurrence, "BLOCK", 4)
     q, k, v = tensors(learn=True)
-    answers, taken = [], []
+    answers, sizes = [], set()
+    plain = recurrence._products
+    monkeypatch.setattr(recurrence, "_products", lambda rows, k: (sizes.add(k.shape[-2]), plain(rows, k))[1])
     for times in (1, 4):
-        monkeypatch.setattr(attend, "longer_on", lambda device, heads, times=times: times)
+        for module in (kernelised, recurrence):
+            monkeypatch.setattr(module, "longer_on", lambda device, heads, times=times: times)
         found = detail(q, k, v, pattern=pattern)
         gradients = torch.autograd.grad(found.output.square().sum(), (q, k, v))
         with torch.no_grad():
             answers.append([found.output, found.log_sum_exp, *gradients, detail(q, k, v, pattern=pattern).output])
-        taken.append(len(list(walk.Walk(28, 28, 0, times).steps())))
-    assert taken == [14, 4]
+    assert sizes == ({4, 16} if CAUSAL in pattern.canonical().factors else set())
     torch.testing.assert_close(*answers, **EXACT)
 
 
 def test_chunks_are_longer_on_a_gpu_unless_there_are_many_heads():
-    assert [walk.longer_on("cpu", 8), walk.longer_on("cuda", 8), walk.longer_on("cuda", 512)] == [1, 8, 4]
+    longer = recurrence.longer_on
+    assert [longer("cpu", 8), longer("cuda", 8), longer("cuda", 512)] == [1, 8, 4]

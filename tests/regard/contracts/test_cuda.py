@@ -15,6 +15,7 @@ import regard as rg
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
+from regard.mechanisms.base import Sizes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,6 +62,26 @@ def test_a_mechanism_and_its_gradients_are_those_of_the_cpu(name):
         return [output, *torch.autograd.grad(output.square().sum(), qkv)]
 
     alike(call)
+
+
+@pytest.mark.parametrize("name", ["retention", "ssd", "gated_linear", "delta_rule", "gated_delta", "kimi_delta"])
+def test_the_kernels_of_flash_linear_attention_compute_the_step(name):
+    pytest.importorskip("fla.ops")
+    mechanism = m.parse(name)
+    tensors = [drawn(2, heads, 203, 64) for heads in (2, 2, 4)]
+    shapes = mechanism.parameter_shapes(Sizes(2, 4, 4, 203, 64))
+    parameters = [torch.rand(shape, generator=torch.Generator().manual_seed(0)) for shape in shapes.values()]
+    parameters = [-x if kind == "log_decay" else x for kind, x in zip(shapes, parameters, strict=True)]
+    tensors[:2] = (torch.nn.functional.normalize(x, dim=-1) for x in tensors[:2])
+    answers = []
+    for device, dtype, backend in (("cuda", torch.bfloat16, "fla"), ("cpu", torch.float64, "reference")):
+        qkv = [x.bfloat16().to(device, dtype).requires_grad_() for x in tensors]
+        given = [x.to(device, torch.promote_types(dtype, torch.float32)).requires_grad_() for x in parameters]
+        options = {"mechanism": mechanism, "parameters": dict(zip(shapes, given, strict=True))}
+        output = rg.attention(*qkv, pattern="causal", backend=backend, **options)
+        answers.append([output, *torch.autograd.grad(output.double().square().sum(), [*qkv, *given])])
+    for one, exact in zip(*answers, strict=True):
+        assert (one.cpu() - exact).norm() <= 2**-6 * exact.norm()
 
 
 @pytest.mark.parametrize("kind", [None, "dynamic", "static", "ring"])

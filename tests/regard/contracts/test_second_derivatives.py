@@ -12,7 +12,6 @@ from mechanism_cells import MECHANISMS, make_call
 import regard as rg
 from regard import mechanisms as m
 from regard.backends import flash
-from regard.backends.linear import sight as running
 from regard.backends.scores import plain
 from regard.backends.second_order import first_order_only
 from regard.testing import make_qkv
@@ -24,7 +23,7 @@ SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 5, "k_len": 7, "head_di
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     cut(monkeypatch)
-    for module, name in ((plain, "NUMBERS"), (flash, "_PIECE"), (running, "PAIRS")):
+    for module, name in ((plain, "NUMBERS"), (flash, "_PIECE")):
         monkeypatch.setattr(module, name, 64)
 
 

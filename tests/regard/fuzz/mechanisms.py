@@ -223,7 +223,7 @@ def judge_mechanism(case: Case) -> list[Verdict]:
     """The verdict on every backend that computes the mechanism."""
     made = Made(case)
     names = ("state",) if case.chunks else ("auto", "reference", FAST.get(case.kind, "linear"))
-    if case.kind in RECURRENT and not case.chunks and not isinstance(load(), str):
+    if case.kind not in FAST and not case.chunks and not isinstance(load(), str):
         names = (*names, "native")
     known: dict[bool, tuple[Tensors, Tensors]] = {}
     verdicts = []

@@ -181,3 +181,15 @@ def test_an_exported_program_gives_in_its_runtime_what_regard_gives(case, route,
             given = inputs(batch, length)
             for found, wanted in zip(as_tuple(run(*given)), as_tuple(module(*given)), strict=True):
                 torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_layer_that_torchao_has_quantised_gives_nearly_what_it_gave():
+    quantization = pytest.importorskip("torchao.quantization")
+    held = layer(kv_heads=2, pattern="causal")
+    module: Any = held.layer
+    wanted = {rows: module(vectors(1, rows, 16)) for rows in (1, 5, 40)}
+    quantization.quantize_(module, quantization.Int8WeightOnlyConfig())
+    assert type(module.to_q.weight.data) is not torch.Tensor
+    with torch.no_grad():
+        for rows, one in wanted.items():
+            torch.testing.assert_close(module(vectors(1, rows, 16)), one, rtol=0, atol=0.05)

@@ -19,7 +19,7 @@ from regard.integrations.transformers import attach, detach, explain, modules, o
 MECHANISMS = {
     "qwen3_next": "gated_delta", "qwen3_5_text": "gated_delta", "olmo_hybrid": "gated_delta",
     "kimi_linear": "kimi_delta", "bamba": "ssd", "falcon_h1": "ssd", "granitemoehybrid": "ssd", "nemotron_h": "ssd",
-    "zamba2": "ssd", "mamba2": "ssd", "minimax": "lightning(rate=1)",
+    "zamba2": "ssd", "mamba2": "ssd", "minimax": "lightning(rate=0)",
 }  # fmt: skip
 EACH = ("qwen3_next", "kimi_linear", "bamba", "minimax")  # one of each mechanism
 LENGTH, CUT = 70, 41  # more than a chunk of regard's and of transformers'; ids of a prompt's first part
@@ -80,6 +80,7 @@ def test_logits_and_caches_are_those_of_the_layers_own_functions(kind):
     assert torch.equal(model.generate(IDS, max_new_tokens=4, do_sample=False), words)
     explained = explain(model, IDS)
     assert explained.silent == ()
+    assert all(0 < one.share <= 1 for one in explained.calls)
     recurrent = [one for one in explained.calls if f"mechanism {MECHANISMS[kind]}" in one.options]
     assert recurrent
     assert len(recurrent) + len(modules.attention_modules(model)) == len(explained.calls)

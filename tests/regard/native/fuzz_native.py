@@ -265,7 +265,7 @@ def main(path: str, cases: int, seed: int) -> None:
         draw = random.Random(seed + case)
         torch.manual_seed(seed + case)
         use_threads(draw.choice([1, 2, 4]))
-        loaded.handle.rg_use_instructions(ctypes.c_int32(draw.choice([0, 2])))
+        loaded.handle.rg_use_instructions(ctypes.c_int32(draw.choice([0, 2, 3])))
         kind = beside_each_other if case % 20 == 0 else interrupted if case % 20 == 10 else damaged
         (kind if case % 10 == 0 or case % 3 == 2 else compute)(draw)
     print(f"{cases} calls")

@@ -10,6 +10,7 @@ import regard as rg
 from regard.backends.native.library import SPAN
 from regard.core.call import Call
 from regard.core.hidden import grid_of_call, prepare
+from regard.core.tensors import Stored
 from regard.testing import Budget, answer, make_qkv
 
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
@@ -102,6 +103,26 @@ def test_queries_of_a_step_that_end_at_different_registers(native, instructions)
             rg.attention(q, k, v, pattern="causal", q_start=q_start, backend=name) for name in ("native", "reference")
         )
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("instructions", [0, 2])
+def test_int8_keys_of_8_numbers(native, instructions):
+    native.handle.rg_use_instructions(instructions)
+    q, k, v = make_qkv(batch=1, heads=3, kv_heads=1, q_len=1, k_len=40, head_dim=8, v_dim=8, dtype=torch.float32)
+    stored = [Stored((x * 30).to(torch.int8), torch.rand(1, 1, 40, 1) / 30) for x in (k, v)]
+    found = rg.attention(q, *stored, backend="native")
+    expected = rg.attention(q, *(x.widened(torch.float32) for x in stored), backend="reference")
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_learned_bias_by_distance_of_one_head_gets_the_gradient_of_all_batch_rows(native):
+    q, k, v = make_qkv(batch=3, heads=1, kv_heads=1, q_len=7, k_len=9, dtype=torch.float32)
+    bias = rg.bias.T5Relative(heads=1, buckets=8, max_distance=11)
+    found, expected = (
+        torch.autograd.grad(rg.attention(q, k, v, bias=bias, backend=name).square().sum(), list(bias.parameters()))
+        for name in ("native", "reference")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def is_sound(q, k, v) -> bool | None:

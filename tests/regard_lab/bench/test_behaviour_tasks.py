@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from benchmarks.behaviour.grid_and_text import LENGTH, PATTERNS
-from benchmarks.behaviour.learning import UNSCORED, Draw, duplication, grid, recall, runs_of
+from benchmarks.behaviour.learning import UNSCORED, Draw, duplication, grid, overwriting, recall, runs_of
 from regard.patterns import parse
 
 DRAWS = {
     "duplication": duplication(symbols=5, length=7, rows=3),
     "recall": recall(vocabulary=22, length=31, rows=3, pairs=5),
+    "overwriting": overwriting(vocabulary=22, length=31, rows=3, keys=3, writes=4),
     "grid": grid(side=5, colours=7, noise=0.5, rows=3),
     "text": runs_of(torch.arange(97), length=11, rows=3),
 }
@@ -48,6 +49,14 @@ def test_a_key_that_returns_is_answered_by_its_value():
         answers = {key: value for key, value in zip(text, wanted, strict=True) if value != UNSCORED}
         assert answers == value_of
         assert len(value_of) == 5
+
+
+def test_a_key_that_was_written_again_is_answered_by_its_last_value():
+    tokens, targets = one(DRAWS["overwriting"])
+    for text, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
+        written, last = text[:24:2], dict(zip(text[:24:2], text[1:24:2], strict=True))
+        assert sorted(map(written.count, last)) == [4, 4, 4]
+        assert {key: value for key, value in zip(text, wanted, strict=True) if value != UNSCORED} == last
 
 
 def test_without_noise_each_cell_is_the_one_above():

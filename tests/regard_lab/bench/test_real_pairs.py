@@ -7,6 +7,9 @@ import struct
 import pytest
 
 from benchmarks import program_messages as messages
+from regard.errors import DataError, NotFoundError
+from regard_lab.text import read_pairs
+from regard_lab.text.catalogues import MAGIC, read_catalogue
 
 
 def catalogue(entries: dict[str, str], order: str = "<") -> bytes:
@@ -19,7 +22,7 @@ def catalogue(entries: dict[str, str], order: str = "<") -> bytes:
         for pair in pairs:
             tables.append(struct.pack(f"{order}2I", len(pair[side]), place + len(texts)))
             texts += pair[side] + b"\0"
-    numbers = (messages.MAGIC, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0)
+    numbers = (MAGIC, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0)
     return struct.pack(f"{order}7I", *numbers) + b"".join(tables) + texts
 
 
@@ -30,11 +33,31 @@ ENTRIES = {"": "Content-Type: text/plain; charset=UTF-8\n", "open %s": "%s öffn
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_a_catalogue_is_read_in_both_byte_orders_as_gettext_reads_it(order):
     content = catalogue(ENTRIES, order)
-    found = dict(messages.read_catalogue(content))
+    found = dict(read_catalogue(content))
     assert found == {"open %s": "%s öffnen", "Close it": "Schließen", "%d file": "%d Datei"}
     peer = gettext.GNUTranslations(io.BytesIO(content))
     assert peer.gettext("open %s") == found["open %s"]
     assert peer.pgettext("menu", "Close it") == found["Close it"]
+
+
+def test_a_catalogue_is_read_as_pairs_and_another_file_names_the_way_out(tmp_path):
+    (tmp_path / "tool.mo").write_bytes(catalogue({**ENTRIES, "two\nlines": "zwei\nZeilen"}))
+    pairs = {pair.source: pair.target for pair in read_pairs(tmp_path / "tool.mo").pairs}
+    expected = {"open %s": "%s öffnen", "Close it": "Schließen", "%d file": "%d Datei", "two lines": "zwei Zeilen"}
+    assert pairs == expected
+    (tmp_path / "text.mo").write_text("msgid x")
+    with pytest.raises(DataError, match=r"is no compiled catalogue of gettext; .* msgfmt"):
+        read_pairs(tmp_path / "text.mo")
+    for cut in (8, 20, 30):
+        (tmp_path / "cut.mo").write_bytes(catalogue(ENTRIES)[:cut])
+        with pytest.raises(DataError, match="is damaged"):
+            read_pairs(tmp_path / "cut.mo")
+    (tmp_path / "old.mo").write_bytes(catalogue(ENTRIES).replace("ö".encode(), b"\xf6 "))
+    with pytest.raises(DataError, match=r"is not in UTF-8; convert it by: msgunfmt"):
+        read_pairs(tmp_path / "old.mo")
+    (tmp_path / "tool.po").write_text("msgid x")
+    with pytest.raises(NotFoundError, match=r"msgfmt .*tool\.po -o .*tool\.mo"):
+        read_pairs(tmp_path / "tool.po")
 
 
 def test_messages_of_several_lines_or_columns_and_lists_of_names_are_left_out(tmp_path):

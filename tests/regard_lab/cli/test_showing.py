@@ -279,6 +279,7 @@ def test_what_a_model_writes_is_shown_with_escapes_on_a_terminal_and_as_it_stand
 PLACES = {
     **dict.fromkeys(("translate", "generate", "classify", "view"), ("{path}", "a")),
     **dict.fromkeys(("evaluate", "lenses", "approximation", "heads"), ("{path}",)),
+    "score": ["{path}", "{path}"],
     **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
     **dict.fromkeys(("train language-model", "train masked-words"), ("--data", "{path}", "--out", "{folder}/out")),
     **dict.fromkeys(("train translation", "train classifier"), ("--data", "{path}.tsv", "--out", "{folder}/out")),

@@ -24,7 +24,7 @@ from regard_lab.models.storage import read_checkpoints
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
 from regard_lab.training.checkpoint import STATE_FILE, read_training
-from regard_lab.training.recipes.evaluation import RunScores
+from regard_lab.training.recipes.evaluation import ClassScores, RunScores
 
 LONG = " ".join(["the bird sang in the street"] * 10)
 BUDGET = ("--steps", 2, "--validate-every", 2, "--schedule", "constant")
@@ -438,6 +438,78 @@ def test_unknown_words_are_named_once_and_in_the_record(runs):
     assert remarks(answer)[-1].endswith("; the translation is a guess: 6 of 6 words are unknown")
 
 
+def test_a_classifier_is_evaluated_with_its_baseline_confusions_and_calibration(runs, data, tmp_path):
+    run, out = runs / "classifier", tmp_path / "rows.tsv"
+    record = json.loads(succeeded("evaluate", run, data / "labels.tsv", "--out", out, "--json").out)
+    rows = [line.split("\t") for line in out.read_text().splitlines()]
+    assert rows[0] == ["text", "label", "given", "probability"]
+    right = sum(label == given for _, label, given, _ in rows[1:])
+    assert record["accuracy"] == right / 80
+    assert record["majority_baseline"] == 0.5
+    assert record["trained_on"] == len((run / "trained-pairs.hashes").read_bytes()) // 8
+    assert sum(map(sum, record["confusion"])) == sum(one["count"] for one in record["calibration"]) == 80
+    text = succeeded("evaluate", run).out
+    assert "of the run's own test split" in text
+    assert "trained on" not in text
+    assert "recall" in text
+    (tmp_path / "new.tsv").write_text("odd\ta bird\nstrange\ta street\n")
+    assert "has the label 'strange', which" in regard("evaluate", run, tmp_path / "new.tsv").last
+    refused = regard("evaluate", run, "--beam", 2)
+    assert "is for translators" in refused.last
+
+
+def test_measures_of_a_classifier_are_their_formulas():
+    pairs = [Pair("1", "a"), Pair("2", "a"), Pair("3", "a"), Pair("4", "b")]
+    scores = ClassScores("x", ("a", "b"), pairs, [(0.9, 0.1), (0.95, 0.05), (0.3, 0.7), (0.25, 0.75)])
+    assert (scores.accuracy, scores.baseline, scores.confusion) == (0.75, 0.75, [[2, 1], [0, 1]])
+    assert [one["recall"] for one in scores.by_class()] == [2 / 3, 1]
+    assert [one["precision"] for one in scores.by_class()] == [1, 0.5]
+    error, bins = scores.calibration()
+    assert [one["count"] for one in bins] == [2, 2]
+    assert error == pytest.approx((2 * abs(1 - 0.925) + 2 * abs(0.5 - 0.725)) / 4)
+
+
+def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(runs, tmp_path):
+    run = runs / "language-model"
+    (tmp_path / "new.txt").write_text("the bird number 3 sang in the street,\na zebra\n")
+    record = json.loads(succeeded("evaluate", run, tmp_path / "new.txt", "--json").out)
+    assert (record["trained_on"], record["line_count"]) == (1, 2)
+    assert "1 of these lines was trained on" in succeeded("evaluate", run, tmp_path / "new.txt").out
+    lines = succeeded("score", run, tmp_path / "new.txt").out.splitlines()
+    records = [json.loads(line) for line in succeeded("score", run, tmp_path / "new.txt", "--json").out.splitlines()]
+    assert lines == [f"{one['log_probability']:.6f}\t{one['text']}" for one in records]
+    assert "--out" in regard("evaluate", run, tmp_path / "new.txt", "--out", tmp_path / "a.tsv").last
+
+
+def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, data, tmp_path):
+    both = f"{runs / 'translation'},{runs / 'translation'}"
+    (tmp_path / "new.tsv").write_text("a street\teine Straße\n")
+    files = ("--data", data / "pairs.tsv", "--data", tmp_path / "new.tsv", "--out", tmp_path / "out")
+    record = json.loads(succeeded("compare", "--runs", both, *files, "--json").out)
+    alone = json.loads(succeeded("evaluate", runs / "translation", data / "pairs.tsv", "--json").out)
+    assert [row["test"] for row in record["rows"]] == [str(data / "pairs.tsv")] * 2 + [str(tmp_path / "new.tsv")] * 2
+    assert {name: record["rows"][0][name] for name in alone} == alone
+    assert (tmp_path / "out/compare.md").read_text().count("| ") > 10
+    assert "leave --steps, --resume out" in regard("compare", "--runs", both, *files, "--steps", 3, "--resume").last
+    mixed = f"{runs / 'translation'},{runs / 'language-model'}"
+    assert "models of one kind" in regard("compare", "--runs", mixed, *files).last
+    assert "name two or more" in regard("compare", "--runs", runs / "translation", *files).last
+
+
+def test_pairs_are_scored_and_sentences_written_with_their_scores(runs, data, tmp_path):
+    run, out = runs / "translation", tmp_path / "rows.jsonl"
+    answer = succeeded("score", run, data / "pairs.tsv")
+    assert len(answer.out.splitlines()) == 90
+    assert "kept 90 of 90 lines" in answer.err
+    number, source, target = answer.out.splitlines()[0].split("\t")
+    assert (float(number) < 0, source, target) == (True, "the bird number 0 sang", "der Vogel Nummer 0 sang")
+    succeeded("evaluate", run, "--out", out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    names = ("source", "reference", "output", "bleu", "chrf", "exact_match", "log_probability", "finished")
+    assert tuple(rows[0]) == names
+    assert "ends in .tsv or .jsonl" in regard("evaluate", run, "--out", tmp_path / "rows.xml").last
+
+
 def test_a_classifier_remarks_on_texts_and_not_on_single_words(runs):
     texts = ("the zebra sang", "Seven elephants crossed the river")
     answer = succeeded("classify", runs / "classifier", *texts, "--json")
@@ -495,7 +567,7 @@ def test_a_language_model_is_evaluated_on_a_text(runs, data, tmp_path):
     bits = record["loss"] * ids / math.log(2) / record["characters"]
     assert (record["ids"], record["bits_per_character"]) == (ids, pytest.approx(bits))
     assert "trained on" in succeeded("evaluate", run, old).out
-    assert "trained on" not in succeeded("evaluate", run, new).out
+    assert "1 of these lines was trained on" in succeeded("evaluate", run, new).out  # "and rain fell."
     assert f"regard evaluate {run} TEXT.txt" in regard("evaluate", run).err
 
 

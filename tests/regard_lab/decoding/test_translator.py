@@ -1,13 +1,17 @@
 """Lines in, lines out."""
 
+import copy
+
 import pytest
 import torch
+from sacrebleu import sentence_bleu, sentence_chrf
 
 from regard.errors import ArgumentError, CheckpointError
-from regard_lab.decoding import Translator, evaluate, perplexity
+from regard_lab.decoding import Generator, Translator, evaluate, perplexity
 from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.models import RecurrentTranslator, TranslationTransformer
-from regard_lab.text import END, Pair, Tokeniser
+from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator, TranslationTransformer
+from regard_lab.text import BEGIN, END, Pair, Tokeniser, normalise
+from regard_lab.text.scores import score_each
 
 LINES = ["the animal sleeps", "", "a street", "the old animal did not cross the street", "  ", "🦊 $x$"]
 
@@ -71,6 +75,50 @@ def test_perplexity_is_the_exponent_of_the_mean_cross_entropy(translator):
         count += len(ids)
     expected = torch.tensor(total / count).exp().item()
     assert perplexity(translator, pairs) == pytest.approx(expected, rel=1e-5)
+
+
+def by_hand(model, target, ids, source=None):
+    """The log-probabilities of ids, one pass of the model for each of them."""
+    found = []
+    for place, identifier in enumerate(ids):
+        read = torch.tensor([[BEGIN, *ids[:place]]])
+        logits = model(read) if source is None else model(source, read)
+        found.append(float(logits[0, -1].detach().double().log_softmax(-1)[identifier]))
+    return found
+
+
+def test_scores_of_translations_and_texts_are_the_sums_of_a_loop(translator):
+    pairs = [Pair("a street", "the animal"), Pair("the animal sleeps", "a street sleeps"), Pair("a", "🦊")]
+    precise = Translator(copy.deepcopy(translator.model).double(), translator.tokeniser)
+    for pair, scored in zip(pairs, precise.score(pairs, batch_tokens=16), strict=True):
+        source = torch.tensor([[*translator.tokeniser.encode(pair.source), END]])
+        ids = [*translator.tokeniser.encode(pair.target), END]
+        expected = by_hand(precise.model, pair.target, ids, source)
+        assert scored.gains == pytest.approx(expected, abs=1e-6)
+        assert scored.log_probability == pytest.approx(sum(expected), abs=1e-6)
+        assert sum(word.log_probability for word in scored.words) == pytest.approx(sum(expected), abs=1e-6)
+        assert scored.words[-1] == ("<end>", pytest.approx(expected[-1], abs=1e-6))
+    tokeniser = translator.tokeniser
+    writer = LanguageModel(LanguageConfig(vocab_size=tokeniser.vocab_size, dim=16, heads=2, layers=1)).double()
+    first, empty = Generator(writer, tokeniser).score(["the animal sleeps", ""])
+    expected = by_hand(writer, None, tokeniser.encode("the animal sleeps"))
+    assert first.gains == pytest.approx(expected, abs=1e-6)
+    assert [word for word, _ in first.words] == ["the", "animal", "sleeps"]
+    assert (empty.gains, empty.log_probability) == ((), 0.0)
+
+
+def test_scores_of_sentences_are_those_of_sacrebleu(translator):
+    pairs = [Pair(line, f"{line} the street") for line in LINES if line.strip()]
+    rows = evaluate(translator, pairs).rows()
+    assert [row["source"] for row in rows] == [pair.source for pair in pairs]
+    for row in rows:
+        output, reference = normalise(row["output"]), [normalise(row["reference"])]
+        assert row["bleu"] == pytest.approx(sentence_bleu(output, reference).score)
+        assert row["chrf"] == pytest.approx(sentence_chrf(output, reference).score)
+    for output in ("a b", "a b c d e", "b"):  # shorter than the longest n-gram
+        assert score_each([output], ["a b c d"])[0].bleu == pytest.approx(sentence_bleu(output, ["a b c d"]).score)
+    assert score_each(["a b c d"], ["a b c d"])[0].exact_match
+    assert not score_each(["a b c"], ["a b c d"])[0].exact_match
 
 
 def test_an_evaluation_holds_how_it_searched(translator):

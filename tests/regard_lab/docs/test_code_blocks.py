@@ -27,6 +27,7 @@ WITH_CODE = [
 ]
 QUICK = ("show", "plan")  # commands that answer at once, and run
 UNFINISHED = ("MissingParameter", "BadParameter", "NoArgsIsHelpError", "Exit")  # of a command in a line of text
+PAINTS = ROOT / "docs" / "recipes" / "diffusers.md"
 TRAINS = ROOT / "docs" / "recipes" / "translator.md"  # where they all run, with fewer steps
 
 
@@ -71,6 +72,8 @@ def workshop(tmp_path, monkeypatch, saved_runs):
 def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch, capsys):
     if page == TRAINS:
         (workshop / "runs").unlink()
+    if page == PAINTS:
+        pytest.importorskip("diffusers", reason="needs pip install 'regard[diffusers]'")
     space: dict[str, object] = {"__name__": "page"}
     said = ""  # what the block before printed
     torch.manual_seed(0)

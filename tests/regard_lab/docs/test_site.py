@@ -13,6 +13,7 @@ import pytest
 from docs.making.explorations import ENDINGS, NOUNS
 from docs.making.reference import ROOMS, documented
 from docs.making.rendering import with_mathml
+from docs.making.site import LIVE
 from regard_lab.lessons import CHAPTERS, LESSONS
 
 
@@ -41,6 +42,11 @@ def test_every_page_is_reached_from_the_first(site):
     for address, page in embedded.items():
         assert f"../{address}" in (site / "recipes" / f"{page}.html").read_text("utf-8")
     assert missing == set(embedded)
+    assert len(LIVE) == 3
+    for name in LIVE:  # what is not seen is not fetched
+        assert re.search(
+            r'<iframe [^>]*live\.html#[^>]*loading="lazy"', (site / "lessons" / f"{name}.html").read_text("utf-8")
+        )
 
 
 @pytest.mark.parametrize(

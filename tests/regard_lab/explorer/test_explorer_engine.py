@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from regard.patterns import Pattern, parse
+from regard.patterns import Causal, Pattern, parse
 from regard_lab.decoding import Generator, Translator
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
 from regard_lab.seeing import look, look_text
-from regard_lab.seeing.explorer import explore_model, explore_text, explore_translation, reason_against, to_page
+from regard_lab.seeing.explorer import explore_model, reason_against, to_page
 from regard_lab.seeing.explorer.engine import restored
 from regard_lab.seeing.explorer.page import walk_to_answer
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.lenses.contrast import alternatives
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
+from regard_lab.seeing.lenses.explaining import explain
 from regard_lab.text import BEGIN, END, UNKNOWN, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import SeenWords
@@ -49,6 +51,15 @@ TRANSLATORS = {
         "cross_pattern": "causal | prefix(3)", "activation": "swiglu",
     },
 }  # fmt: skip
+RECURRENT = {
+    "bahdanau": {},
+    "general": {
+        "attention": "luong-general", "cell": "lstm", "input_feeding": True, "encoder_layers": 2, "decoder_layers": 2,
+        "reach": "local-m", "window": 2,
+    },
+    "concat": {"attention": "luong-concat", "reach": "local-p", "window": 3, "tied": False},
+    "dot": {"attention": "luong-dot", "cell": "lstm"},
+}  # fmt: skip
 LANGUAGE_MODELS = {
     "llama": {"kv_heads": 1, "pattern": ("causal_window(4)", "full"), "rotary_base": 500.0},
     "gpt": {"norm": "layer", "positions": "learned", "activation": "gelu-tanh", "biases": True, "max_length": 60},
@@ -67,7 +78,8 @@ ENCODERS = {
 def seeded(kind, settings, seed=0):
     """A model whose weights are large enough that its weights of attention differ."""
     torch.manual_seed(seed)
-    model = kind(kind.Config(vocab_size=TOKENISER.vocab_size, **{"dim": 16, "heads": 2, "dropout": 0.0, **settings}))
+    own = {"hidden": 12} if kind is RecurrentTranslator else {"heads": 2}
+    model = kind(kind.Config(vocab_size=TOKENISER.vocab_size, **{"dim": 16, "dropout": 0.0, **own, **settings}))
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(2)
@@ -95,7 +107,7 @@ def page_with(browser, page_of):
 
 NAMES = {
     "run": ("texts", "ids", "probabilities", "attention"), "lens": ("lenses", "changes"), "written": ("ids",),
-    "words": ("texts", "ids", "unknown"), "text": ("text",), "said": ("probabilities", "likeliest"),
+    "words": ("texts", "ids", "pieces", "unknown"), "text": ("text",), "said": ("probabilities", "likeliest"),
 }  # fmt: skip
 
 
@@ -111,7 +123,8 @@ def array(attention):
 def assert_same_lens(found, record):
     """A lens of the page is that of the library: words, relevances, and the most important word."""
     assert [word for word, _ in found["source"]] == list(record.source_words)
-    assert [word for word, _ in found["written"]] == list(record.written_words)
+    written = record.written_words if record.written_scores else ()  # attention of a recurrent translator has none
+    assert [word for word, _ in found["written"]] == list(written)
     scores = [score for _, score in [*found["source"], *found["written"]]]
     expected = [*record.source_scores, *record.written_scores]
     assert scores == pytest.approx(expected, abs=5e-4)
@@ -128,21 +141,17 @@ def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
         changes = without_each(model, tokeniser, source, ids, 40)
         assert tuple(run["texts"]["target"][:-1]) == changes[None].translation, source
         maps = look(model, tokeniser, source, ids).merged()
-        for kind in ("encoder", "decoder", "cross"):
+        for kind in run["attention"]:
             assert np.abs(array(run["attention"][kind]) - getattr(maps, kind).numpy()).max() <= bound
         assert run["probabilities"] == pytest.approx(changes[None].probabilities, abs=bound)
     for source in sources[:lenses]:
         (run,) = asked(opened, "run", [{"source": source}])
         ids = run["ids"]["target"]
-        explained = explore_translation(model, tokeniser, source, ids).explained
+        last = len(run["texts"]["target"]) - 2
+        contrasts = alternatives(model, tokeniser, source, ids, {0, last // 2, last})
         changes = without_each(model, tokeniser, source, ids, 40)
-        for place, records in explained.items():
-            (answer,) = asked(opened, "lens", [{"source": source, "place": place}])
-            by_name = {one.lens: one for one in records}
-            assert {one["lens"] for one in answer["lenses"]} == {"erase", "attention", "rollout"}
-            for one in answer["lenses"]:
-                assert_same_lens(one, by_name[one["lens"]])
-        for at, one in enumerate(answer["changes"]):
+        answers = assert_explains(opened, model, tokeniser, {"source": source}, contrasts)
+        for at, one in enumerate(answers[-1]["changes"]):
             assert one["probabilities"] == pytest.approx(changes[at].probabilities, abs=1e-4)
             assert one["likeliest"][0][0] == [
                 changes[at].likeliest[0][0][0],
@@ -150,9 +159,22 @@ def assert_translates(opened, model, tokeniser, sources, lenses=2, bound=1e-5):
             ]
 
 
-@pytest.mark.parametrize("name", TRANSLATORS)
+def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
+    """The lenses of the page for some words are those of the library; returns the page's answers."""
+    answers = asked(opened, "lens", [{**question, "place": place + shift} for place in contrasts])
+    names = ["erase", "attention", *(["rollout"] if not isinstance(model, RecurrentTranslator) else [])]
+    for name in names:
+        for answer, record in zip(answers, explain(model, tokeniser, list(contrasts.values()), name), strict=True):
+            (found,) = [one for one in answer["lenses"] if one["lens"] == name]
+            assert_same_lens(found, record)
+    assert all(len(answer["lenses"]) == len(names) for answer in answers)
+    return answers
+
+
+@pytest.mark.parametrize("name", [*TRANSLATORS, *RECURRENT])
 def test_a_translator_writes_and_explains_what_the_library_does(page_with, name):
-    model = seeded(TranslationTransformer, TRANSLATORS[name])
+    kind = TranslationTransformer if name in TRANSLATORS else RecurrentTranslator
+    model = seeded(kind, {**TRANSLATORS, **RECURRENT}[name])
     assert_translates(page_with(model), model, TOKENISER, ["The animal slept.", SOURCE, "It was.", "a"], 1)
 
 
@@ -165,12 +187,11 @@ def test_a_language_model_reads_and_continues_as_the_library_does(page_with, nam
     changes = text_without_each(model, TOKENISER, text, 40)
     assert run["probabilities"] == pytest.approx(changes[None].probabilities, rel=1e-3)
     assert [one[0][0] for one in said["likeliest"]] == [one[0][0] for one in changes[None].likeliest]
-    explained = explore_text(model, TOKENISER, text).explained
-    for place, records in explained.items():
-        (answer,) = asked(opened, "lens", [{"source": text, "place": place}])
-        for one in answer["lenses"]:
-            assert_same_lens(one, next(record for record in records if record.lens == one["lens"]))
-    for at, one in enumerate(answer["changes"]):
+    contrasts = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {1, 3})
+    answers = assert_explains(
+        opened, model, TOKENISER, {"source": text}, contrasts, 1
+    )  # "<begin>" is a word of the page
+    for at, one in enumerate(answers[-1]["changes"]):
         assert one["probabilities"] == pytest.approx(changes[at + 1].probabilities, rel=2e-3, abs=1e-6)
     (written,) = asked(opened, "written", [{"source": text, "most": 12}])
     ((expected,),) = Generator(model, TOKENISER).generate([text], max_tokens=12)
@@ -226,8 +247,15 @@ def test_heads_that_are_off_and_another_scale_are_those_of_a_changed_model(page_
         if len(run["target"]) == len(expected.probabilities):
             maps = look(changed, TOKENISER, SOURCE, ids).merged()
             assert np.abs(np.array(run["attention"]["cross"]) - maps.cross.numpy()).max() <= 1e-5
+    (run,) = asked(opened, "run", [{"source": SOURCE, "temperature": 2.5}])
+    read, target = [*TOKENISER.encode(SOURCE), END], [BEGIN, *run["ids"]["target"]]
+    shares = (model(torch.tensor([read]), torch.tensor([target]))[0] / 2.5).softmax(-1)
+    first = TOKENISER.words([*target[1:], END])[0][1]
+    expected = float(shares[list(first), target[1 : len(first) + 1]].prod())
+    assert run["probabilities"][0] == pytest.approx(expected, rel=1e-4)
     for wrong, says in (
         ({"off": [["cross", 9, 0]]}, "There is no head cross.9.0"), ({"scale": 0}, "above 0"),
+        ({"temperature": -1}, "temperature"),
         ({"patterns": {"encoder": "causal &"}}, "a pattern is missing"),
         ({"patterns": {"other": "full"}}, "no attention"),
     ):  # fmt: skip
@@ -289,6 +317,7 @@ def test_texts_become_the_ids_and_words_of_the_tokeniser(page_with, kind):
         ids = tokeniser.encode(text)
         assert run["ids"]["source"] == [BEGIN, *ids], ascii(text)
         assert run["texts"]["text"] == [word for word, _ in tokeniser.words([BEGIN, *ids])], ascii(text)
+        assert run["pieces"]["text"] == tokeniser.pieces([BEGIN, *ids]), ascii(text)
         assert run["unknown"] == list(seen.unknown(text)), ascii(text)
 
 
@@ -335,6 +364,27 @@ def test_hostile_texts_stay_text(page_with):
     assert opened.page.locator("main script, main b, main img, header img, header b").count() == 0
 
 
+def drawn_pairs(page):
+    return int(re.search(r"(\d+) of \d+ pairs", page.locator("main .summary").inner_text())[1])
+
+
+def drag(page, begin, end):
+    """Draw with the mouse from one pair of the pattern's map to another."""
+    canvas = page.locator("canvas.pattern")
+    place, box = canvas.evaluate("(one) => one.place"), canvas.bounding_box()
+    at = [
+        (
+            box["x"] + place["left"] + (column + 0.5) * place["cell"],
+            box["y"] + place["top"] + (row + 0.5) * place["cell"],
+        )
+        for row, column in (begin, end)
+    ]
+    page.mouse.move(*at[0])
+    page.mouse.down()
+    page.mouse.move(*at[1], steps=5)
+    page.mouse.up()
+
+
 def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with):
     model, seen = seeded(TranslationTransformer, {}), SeenWords.of([SOURCE])
     opened = page_with(model, words=seen, pronouns=PRONOUNS)
@@ -359,6 +409,26 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     page.keyboard.press("Enter")
     page.wait_for_function("() => location.hash.includes('masks=encoder')")
     link = page.url
+    opened.view("Pattern")
+    sides = [TOKENISER.pieces([*TOKENISER.encode("The animal slept."), END])] * 2
+    assert drawn_pairs(page) == int(Causal().dense(len(sides[0]), len(sides[0])).sum())
+    drag(page, (1, 3), (1, 5))
+    page.wait_for_function("() => location.hash.includes('query_set')")
+    text = page.get_by_role("textbox", name="Pattern, encoder").last.input_value()
+    assert text == "causal | (query_set(1) & key_set(3..5))"
+    drag(page, (4, 2), (4, 2))
+    page.wait_for_function("() => location.hash.includes('%7E')")
+    text = page.get_by_role("textbox", name="Pattern, encoder").last.input_value()
+    assert text == "(causal | (query_set(1) & key_set(3..5))) & ~(query_set(4) & key_set(2))"
+    assert drawn_pairs(page) == int(parse(text).dense(len(sides[0]), len(sides[0])).sum())
+    page.locator("canvas.pattern").focus()  # the sentence that the pointer wrote over is written again
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press(" ")
+    page.wait_for_function("() => location.hash.includes('query_set%284..5%29')")
+    page.get_by_role("slider", name="Window, encoder").last.fill("1")
+    page.wait_for_function("() => location.hash.includes('sliding_window%282%29')")
+    page.get_by_role("slider", name="divided").fill("1")
+    page.wait_for_function("() => location.hash.includes('warmth=2&')")
     run = page.evaluate("(asked) => regard.run(asked)", {
         "source": "The animal slept.", "erase": [1], "off": [["cross", 1, 1]], "patterns": {"encoder": "causal"},
     })  # fmt: skip
@@ -425,7 +495,7 @@ def test_a_page_that_computes_is_accessible(browser, page_of):
 def test_models_that_a_page_cannot_compute_are_named_with_the_reason():
     sizes = {"vocab_size": 300, "dim": 16, "heads": 2}
     for model, says in (
-        (RecurrentTranslator(RecurrentTranslator.Config(vocab_size=300, dim=16)), "RecurrentTranslator"),
+        (RecurrentTranslator(RecurrentTranslator.Config(vocab_size=300, dim=16, attention="none")), "has none"),
         (LanguageModel(LanguageModel.Config(mechanism="linear_transformer", **sizes)), "linear_transformer"),
         (LanguageModel(LanguageModel.Config(latent_dim=4, **sizes)), "this model has latents"),
         (

@@ -15,10 +15,10 @@ from regard.integrations.transformers import attach, detach, observe
 from regard_lab.seeing.explorer import show
 from regard_lab.seeing.transformers import (
     change_pretrained,
-    changing,
     explore_observed,
     explore_pretrained,
     serve_pretrained,
+    texts,
 )
 from regard_lab.seeing.watching import merge
 
@@ -264,7 +264,7 @@ def test_what_an_encoder_decoder_wrote_has_its_probability_without_each_word_of_
 
 
 def test_an_encoder_decoder_writes_again(monkeypatch):
-    monkeypatch.setattr(changing, "MOST_WRITTEN", 6)
+    monkeypatch.setattr(texts, "MOST_WRITTEN", 6)
     model = t5()
     found = explore_pretrained(model, PAIRS, SENTENCE, changes=True)
     assert found.changes[None].translation == tuple(word for word in found.texts["target"] if word != "</s>")

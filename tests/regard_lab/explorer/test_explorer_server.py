@@ -293,7 +293,7 @@ def asked(request, tmp_path_factory):
         ExplorerServer(translation(), lambda text: opened.read(text, None), asks=opened.asks()).start() as running,
     ):
         if request.param == "t5":
-            patched.setattr("regard_lab.seeing.transformers.changing.MOST_WRITTEN", 4)
+            patched.setattr("regard_lab.seeing.transformers.texts.MOST_WRITTEN", 4)
         assert set(running.asks) == {"read", "walk", *(["change"] if request.param in ("bert", "t5") else [])}
         yield running
 

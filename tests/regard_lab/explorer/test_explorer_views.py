@@ -72,6 +72,22 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
             page.wait_for_timeout(300)
             shown = [float(text.replace("−", "-")) for text in page.locator(".numbers tbody td").all_inner_texts()]
             assert shown == pytest.approx(step.value[:, followed].flatten().tolist(), abs=5.1e-4)
+        # a number is followed from step to step; it flies where motion is on
+        scores = walk.steps[at - 1]
+        number, before = (f"{one.value[1, 0, 2].item():.3f}".replace("-", "−") for one in (step, scores))
+        page.locator(".numbers tbody tr").nth(1).locator("td").nth(2).click()
+        told = page.locator("[data-followed]")
+        assert f"is {number}." in told.inner_text()
+        page.locator(".step").focus()
+        page.keyboard.press("ArrowLeft")
+        told.filter(has_text=f"was {number} in “{step.title}”, and is {before}").wait_for(timeout=9000)
+        page.wait_for_selector(".flying")
+        page.wait_for_selector(".flying", state="detached")
+        page.get_by_label("Motion").uncheck()
+        page.get_by_role("button", name="Run").click()
+        told.filter(has_text=f"was {before}").wait_for(timeout=9000)
+        assert page.locator(".flying").count() == 0
+        page.get_by_role("button", name="Stop").click()
         page.locator(".step").focus()
         page.keyboard.press("PageDown")
         page.wait_for_timeout(200)

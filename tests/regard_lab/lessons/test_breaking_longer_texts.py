@@ -46,6 +46,21 @@ def test_linear(monkeypatch):
     assert starting(failing("linear", no_saving, forgets, grows), *claims)
 
 
+def test_overwriting():
+    nothing = ('"adds": (1.0, False), "forgets": (DECAY, False)', '"adds": (0.9, False), "forgets": (1.0, False)')
+    uncorrected = ("known = memory.T @ k if corrects else 0", "known = memory.T @ k / 2 if corrects else 0")
+    claims = ("A memory that only adds", "Forgetting prefers", "Forgetting also weakens", "Correcting returns",
+              "Correcting is a step", "regard computes")  # fmt: skip
+    assert starting(failing("overwriting", nothing, uncorrected), *claims)
+    weaker, similar = (
+        ("memory + strength *", "memory + strength**2 *"),
+        ("if count <= D else keys", "if count <= 4 else keys"),
+    )
+    kept = ("torch.tensor([3]), -torch.inf)", "torch.tensor([3]), -1.0)")
+    claims = "With a strength of 0.5", "8 keys at right angles", "A decay of 0"
+    assert starting(failing("overwriting", weaker, similar, kept), *claims)
+
+
 def test_approximations(monkeypatch):
     unused = ("*map(Performer, FEATURES)", "*(Performer(16) for _ in FEATURES)")
     another = ('("linear transformer", LinearTransformer())', '("linear transformer", Performer(64))')

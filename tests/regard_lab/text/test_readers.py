@@ -440,3 +440,20 @@ def test_halves_of_quoted_rows_are_refused_with_the_way_out_and_are_no_labelled_
         read_pairs(f"{quoted}:english,german")
     labelled = read_labelled(write("z.tsv", 'good\tA bird.\nbad\t"It\nrained"\nbad\tIt snowed.\n'))
     assert [pair.source for pair in labelled.pairs] == ["A bird.", "It snowed."]
+
+
+def test_a_table_without_header_is_read_by_the_numbers_of_its_columns(write):
+    text = "Go.\tGeh.\tCC-BY 2.0 #1\nHi.\tHallo!\tCC-BY 2.0 #2\nbroken\tline\n"
+    path = write("deu.txt", text)
+    read = read_pairs(f"{path}:1,2")
+    assert read.pairs == [Pair("Go.", "Geh."), Pair("Hi.", "Hallo!")]
+    assert read_pairs(f"{path}:2,1").pairs == [Pair("Geh.", "Go."), Pair("Hallo!", "Hi.")]
+    assert "columns 1 and 2 of 3 are read, from the first line on" in read.report()
+    assert "1 not as many columns" in read.report()
+    commas = write("a.csv", "source;target\nx;y\n")
+    assert read_pairs(f"{commas}:2,1").pairs[0] == Pair("target", "source")
+    for numbers in ("1,4", "2,2", "9,1"):
+        with pytest.raises(NotFoundError, match=r"has 3 columns in its first line, 'Go\.', 'Geh\.'"):
+            read_pairs(f"{path}:{numbers}")
+    with pytest.raises(NotFoundError, match=r"by their numbers, as in .*deu\.txt:1,2$"):
+        read_pairs(path)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError, CheckpointError, RegardError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import render_sealed
 from regard_lab.models.storage import read_checkpoints
@@ -121,6 +121,46 @@ def test_minutes_count_all_sessions_and_the_start_of_the_next_one_says_so(tmp_pa
     assert (result.stopped, result.steps) == ("minutes", 3)
     said = r"\d+\.\d of 1e-09 minutes were used before; minutes count all sessions of a run, so give more to go on"
     assert [one for one in notes if re.fullmatch(said, one)], notes
+
+
+def weights(run):
+    return (run / read_checkpoints(run).last / "weights.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("kind", [TranslationTraining, LanguageModelTraining])
+def test_a_training_goes_on_from_a_run_with_other_data_and_stops_and_resumes_to_the_same_bits(kind, tmp_path):
+    small = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300}
+    budget = {"batch_tokens": 256, "validate_every": 2, "schedule": "constant", "dropout": 0.1}
+    lines = [f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90)]
+    others = [f"the dog {n} ran off\tder Hund {n} lief weg\n" for n in range(60)]
+    for name, rows in (("old.tsv", lines), ("new.tsv", others)):
+        (tmp_path / name).write_text("".join(rows))
+    base, remarks = tmp_path / "base", []
+
+    def trained(run, steps, *, resume=False, **given):
+        given = {"data": (str(tmp_path / "new.tsv"),), "from_run": str(base), "steps": steps, **budget, **given}
+        given = {"steps": steps} if resume else given
+        recipe = kind.of(tmp_path / run, given, cpu=True, resume=resume, tell=remarks.append)
+        return recipe, recipe.train(tmp_path / run, resume=resume, cpu=True)
+
+    trained("base", 4, data=(str(tmp_path / "old.tsv"),), from_run=None, **small)
+    recipe, _ = trained("whole", 4)
+    assert (recipe.config.learning_rate, recipe.config.dim, recipe.config.heads) == (3e-4, 16, 2)
+    assert any("decides the model and its vocabulary" in one for one in remarks)
+    trained("parts", 2)
+    first = weights(tmp_path / "parts")
+    learned = (base / "trained-pairs.hashes").read_bytes()
+    shutil.rmtree(base)  # what it came from may be gone
+    trained("parts", 4, resume=True)
+    assert first != weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    after = (tmp_path / "parts/trained-pairs.hashes").read_bytes()
+    hashes = {after[at : at + 8] for at in range(0, len(after), 8)}
+    assert {learned[at : at + 8] for at in range(0, len(learned), 8)} < hashes
+    with pytest.raises(ArgumentError, match=r"--from .*whole decides dim, size; leave that out"):
+        kind.of(tmp_path / "x", {"data": ("a",), "from_run": str(tmp_path / "whole"), "dim": 32}, size="tiny")
+    other = LanguageModelTraining if kind is TranslationTraining else TranslationTraining
+    with pytest.raises(RegardError, match="is a run of another command than train"):
+        other.of(tmp_path / "x", {"data": ("a",), "from_run": str(tmp_path / "whole")})
 
 
 def test_a_run_knows_the_pairs_that_it_was_trained_on(tmp_path):

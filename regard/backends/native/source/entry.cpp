@@ -333,7 +333,6 @@ PUBLIC int32_t rg_backward(const rg_call *c, const rg_gradients *g) {
   if (int wrong = check(c)) return wrong;
   if (int wrong = check_gradients(*c, g)) return wrong;
   const rg_call own = alone(*c);
-  if (c->q.type == RG_FLOAT64) return wide::backward(&own, g);
-  return instructions() >= AVX512 ? avx512::backward(&own, g) : avx2::backward(&own, g);
+  return KERNEL_FOR(own, backward)(&own, g);
 }
 }

@@ -209,7 +209,7 @@ static void with_rows(int rows, int type, F f) {
 // Whether these rows are few, and the vectors are whole registers; then scores or sums are computed here.
 static bool few(int rows, const Vectors &x) {
 #if defined(RG_FEW)
-  return rows <= FEW && x.dim % W == 0;
+  return rows <= FEW && x.dim % (x.x.type == RG_INT8 ? 16 : W) == 0;  // 16 bytes of a key are read at a time
 #else
   (void)rows, (void)x;
   return false;

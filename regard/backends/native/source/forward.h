@@ -79,12 +79,12 @@ struct ForwardRoom {  // what one thread needs for a stack
   static size_t panels(const rg_call &c, int rows) { return (size_t)(packs_queries(c, rows) ? up(rows, NR) : NR) * words(c.head_dim); }
   static size_t numbers(const rg_call &c, int rows) {
     return (size_t)rows * (words(c.head_dim) + LDS) + panels(c, rows) + (size_t)NR * (LDS + words(c.head_dim)) +
-           (size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), W) + 6 * 32;
+           (size_t)CHUNK * (up(std::max(c.v_dim, c.head_dim), W) + GAP) + 6 * 32;
   }
   ForwardRoom(Workspace &w, const rg_call &c, int rows)
       : q(w.take((size_t)rows * words(c.head_dim))), scores(w.take((size_t)rows * LDS)), panel(w.take(panels(c, rows))),
         turned(w.take((size_t)NR * LDS)), raw(w.take((size_t)NR * words(c.head_dim))),
-        values(w.take((size_t)CHUNK * up(std::max(c.v_dim, c.head_dim), W))), padded(up(c.v_dim, W)) {}
+        values(w.take((size_t)CHUNK * (up(std::max(c.v_dim, c.head_dim), W) + GAP))), padded(up(c.v_dim, W)) {}
 };
 
 // Scores are multiplied by it, so that they come out as powers of 2, or as they are where a softcap bends them first.
@@ -102,7 +102,11 @@ static void read_query(const Work &w, int head, int row, real *out, int padded) 
 
 static void read_queries(const Work &w, real *q) {
   const int d = words(w.c.head_dim);
-  for (int r = 0; r < w.stack.rows; r++) read_query(w, w.head_of(r), w.row_of(r), q + (long)r * d, d);
+  for (int r = 0; r < w.stack.rows; r++) {
+    const char *out = at(w.c.out, w.batch, w.head_of(r), w.row_of(r));  // it is written when the row is done
+    for (int byte = 0; byte < w.c.v_dim * WIDTH_OF[w.c.out.type]; byte += 64) __builtin_prefetch(out + byte, 1, 2);
+    read_query(w, w.head_of(r), w.row_of(r), q + (long)r * d, d);
+  }
 }
 
 // Queries as panels of NR rows each, which follow each other.
@@ -206,7 +210,7 @@ static inline real weigh(real *s, int begin, int end, Weighing &x) {
         if (begin <= j + i * W && j + i * W < end) w[i] = step(j + i * W, i);
     }
 #if defined(RG_BF16)
-    store_pairs(s + words(j), w);  // these places hold no score that is still read
+    store_pairs<REGISTERS>(s + words(j), w);  // these places hold no score that is still read
 #endif
   }
   if constexpr (WATCHES) x.entropy = sum(entropy), x.distance = sum(distance);
@@ -291,14 +295,9 @@ static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, 
 // The words of the values of a chunk, line by line: in place where whole tiles can be read and are read few times, else copied.
 static const real *chunk_values(const Work &w, const Vectors &values, int chunk_key, int begin, int end, real *room, int padded, long *row) {
 #if defined(RG_BF16)
-  *row = padded;
+  *row = padded + GAP;
   for (int j = begin; j < end; j += 2)
-    for (int n = 0; n < padded; n += W) {
-      const uint16_t *a = values.halves_of(j), *b = values.halves_of(j + 1);
-      vf pair[STEPS];
-      pair_rows(a ? a + n : a, b ? b + n : b, std::min(W, values.dim - n), pair);
-      for (int i = 0; i < STEPS; i++) store(room + (long)(words(j - begin) + i) * padded + n, pair[i]);
-    }
+    pair_lines(values.halves_of(j), values.halves_of(j + 1), values.dim, room + words(j - begin) * *row, padded);
   return room;
 #endif
   if (packs_chunk(w)) return *row = w.c.head_dim, room + (long)(begin - chunk_key) * w.c.head_dim;

@@ -48,7 +48,10 @@ int forward(const rg_call *c) {
   const int failed = forward_all(*c);
   return failed ? failed : receive_all(*c);
 }
-int backward(const rg_call *c, const rg_gradients *g) { return backward_all(*c, *g); }
+int backward(const rg_call *c, const rg_gradients *g) {
+  const Flushing flushing;
+  return backward_all(*c, *g);
+}
 #if !defined(RG_BF16)
 int recur(const rg_recurrence *c) { return recur_all(*c); }
 int recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) { return recur_back_all(*c, *g); }

@@ -46,7 +46,7 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
     }
 }
 
-// The left factor is read by rows, or by columns of a matrix of scores (as its transpose).
+// The left factor is read by rows, or by columns of a matrix of scores (as its transpose), of bfloat16 by those of a panel.
 enum Left { ROWS, COLUMNS };
 
 // The same for m <= MR rows; the strides that are known are constants for the compiler.
@@ -58,7 +58,7 @@ static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda
   if constexpr (L == ROWS)
     product<M, ADD, N>(K, a, lda, 1, b, ldb, c, ldc);
   else
-    product<M, ADD, N>(K, a, 1, LDS, b, ldb, c, ldc);
+    product<M, ADD, N>(K, a, 1, HALF ? NR : LDS, b, ldb, c, ldc);
 }
 
 // Scores of m rows with N registers of the keys of a panel: a has K words a row, the panel NR a line.

@@ -205,9 +205,10 @@ static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part
     for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
 }
 
-// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not.
+// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not, if they
+// are no bfloat16.
 static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count) {
-  const real factor = c.softcap > 0 ? (real)1 : LN2;
+  const real factor = HALF ? (real)c.scale : c.softcap > 0 ? (real)1 : LN2;
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) return false;
   real *row = own.take(up(std::max(c.head_dim, c.v_dim), NR));

@@ -20,6 +20,7 @@ constexpr int PAIR = 2;
 constexpr int PAIR = 1;
 #endif
 constexpr int STEPS = 2 / PAIR;  // words of a pair
+constexpr int GAP = HALF ? 16 : 0;  // behind the lines of pairs, so that they share no cache set where they are a power of 2
 
 // The words of n numbers, whole pairs of them.
 constexpr int words(int n) { return HALF ? up(n, 2) / PAIR : n; }
@@ -89,20 +90,45 @@ static inline void pair_rows(const uint16_t *a, const uint16_t *b, int n, vf *ou
 #endif
 }
 
+// The lines of two rows of n numbers, zeros up to `padded` columns.
+static inline void pair_lines(const uint16_t *a, const uint16_t *b, int n, real *out, int padded) {
+  for (int c = 0; c < padded; c += W) {
+    vf pair[STEPS];
+    pair_rows(a && c < n ? a + c : nullptr, b && c < n ? b + c : nullptr, std::min(W, n - c), pair);
+    for (int i = 0; i < STEPS; i++) store(out + (long)i * (padded + GAP) + c, pair[i]);
+  }
+}
+
 static inline vf neighbours_swapped(vf x) {
   typedef uint64_t both __attribute__((vector_size(W * 4)));
   return (vf)((both)x >> 32 | (both)x << 32);
 }
 
-// Rounds 32 neighbouring numbers, and writes the words of their pairs.
+static inline vf rounded_as_pairs_are(vf x) {
+  const vi normal = ((vi)x & 0x7f800000) != 0;
+  return rounded((vf)((vi)x & (normal | (whole)0x80000000)));
+}
+
+// Rounds N registers of neighbouring numbers, and writes the words of their pairs.
+template <int N>
 static inline void store_pairs(real *out, const vf *x) {
 #if defined(RG_PAIRS)
+  static_assert(N == 2, "one register has the pairs of two");
   store(out, (vf)_mm512_cvtne2ps_pbh((__m512)x[1], (__m512)x[0]));
 #else
-  for (int i = 0; i < REGISTERS; i++) {
-    const vi normal = ((vi)x[i] & 0x7f800000) != 0;
-    store(out + i * W, neighbours_swapped(rounded((vf)((vi)x[i] & (normal | (whole)0x80000000)))));
-  }
+  for (int i = 0; i < N; i++) store(out + i * W, neighbours_swapped(rounded_as_pairs_are(x[i])));
+#endif
+}
+
+// Rounds a register of two rows, and writes the words of their pairs, column by column: STEPS lines of NR words.
+static inline void store_row_pairs(real *out, vf a, vf b) {
+#if defined(RG_PAIRS)
+  alignas(64) static const uint16_t PLACE[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
+  store(out, (vf)_mm512_permutexvar_epi16(_mm512_load_si512(PLACE), both));
+#else
+  store(out, rounded_as_pairs_are(b)), store(out + 2 * W, rounded_as_pairs_are(a));
 #endif
 }
 

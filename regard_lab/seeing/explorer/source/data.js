@@ -1,5 +1,7 @@
 // The data of a page: the header as JSON, and arrays in base64 that are unpacked when they are needed.
 
+import {top as largest} from "./engine/numbers.js";
+
 const KEPT = 48; // unpacked heads that are kept
 
 /** The page's own data. */
@@ -7,6 +9,8 @@ export function embedded(root = document) {
   const header = JSON.parse(root.getElementById("regard-header").textContent);
   return new Source(header, root.getElementById("regard-arrays").textContent);
 }
+
+export {largest};
 
 export class Source {
   constructor(header, arrays) {
@@ -125,19 +129,6 @@ export class Weights {
     }
     return {links, hidden: Math.max(0, total - covered)};
   }
-}
-
-/** The indices of the largest numbers, the largest first; of equal ones the first. */
-export function largest(values, count) {
-  const top = [];
-  for (let at = 0; at < values.length; at += 1) {
-    if (top.length === count && !(values[at] > values[top[count - 1]])) continue;
-    let place = top.length;
-    while (place > 0 && values[at] > values[top[place - 1]]) place -= 1;
-    top.splice(place, 0, at);
-    if (top.length > count) top.pop();
-  }
-  return top;
 }
 
 const THUMBNAIL = 48; // rows and columns of a thumbnail

@@ -4,7 +4,7 @@ import {html} from "lit-html";
 import {badge, colourChoice, headChoice, legend, sums} from "./controls.js";
 import {entry, pixels, scaled} from "./colours.js";
 import {largest} from "./data.js";
-import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
+import {context, drawn, fitted, font, moved, pointAt, readOut, themeColours} from "./surface.js";
 
 const LARGEST_CELL = 34;
 const NAMED_CELL = 9; // the smallest cell whose word is written
@@ -134,7 +134,7 @@ export function axes(pen, weights, {cell, left, top}, theme, unit = 1) {
   for (let at = 0; at < weights.rows; at += step) pen.fillText(String(weights.place ? weights.place(at) : at * unit), left - 3, top + (at + 0.5) * cell);
 }
 
-function moveCursor(canvas, row, column) {
+export function moveCursor(canvas, row, column) {
   const {cell, left, top} = canvas.place;
   const {style} = canvas.parentElement.querySelector(".cursor");
   const size = Math.max(cell, 6);
@@ -143,16 +143,19 @@ function moveCursor(canvas, row, column) {
   style.height = `${size}px`;
 }
 
+/** The row and the column of the map under the pointer; nothing beside it. */
+export function cellAt(event, {rows, columns}) {
+  const {cell, left, top} = event.currentTarget.place, [x, y] = pointAt(event), [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
+  return row >= 0 && column >= 0 && row < rows && column < columns ? [row, column] : [];
+}
+
 /** The cell under the pointer is read out at once; a click chooses it, which draws the page again. */
 function point(app, event, weights) {
-  const canvas = event.currentTarget;
-  const {cell, left, top} = canvas.place;
-  const [x, y] = pointAt(event);
-  const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
-  if (row < 0 || column < 0 || row >= weights.rows || column >= weights.columns) return;
+  const canvas = event.currentTarget, [row, column] = cellAt(event, weights);
+  if (row === undefined) return;
   moveCursor(canvas, row, column);
   if (event.type === "click") app.set({row, column, said: telling(app, weights, row, column)});
-  else canvas.parentElement.nextElementSibling.textContent = telling(app, weights, row, column);
+  else readOut(canvas.parentElement.nextElementSibling, telling(app, weights, row, column));
 }
 
 function onKey(app, event, weights) {

@@ -29,7 +29,7 @@ const VIEWS = {
   walk: {title: "Walk-through", draw: walkView, fits: (header) => header.walk !== null || Boolean(header.live?.walk)},
   compare: {title: "Compare", draw: compareView, fits: weighs},
 };
-const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step", "text", ...Object.keys(PLAIN)]; // in the address
+const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step", "motion", "text", ...Object.keys(PLAIN)]; // in the address
 
 export class App {
   /** state: what the page was told to show; engine: the model of the page, if it contains one. */

@@ -2,8 +2,10 @@
 
 import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
-import {axes, geometry, labels} from "./heatmap.js";
-import {context, drawn, moved, pointAt, themeColours} from "./surface.js";
+import {pattern} from "./engine/patterns.js";
+import {axes, cellAt, geometry, labels, moveCursor} from "./heatmap.js";
+import {maskForm, maskOf, playMask} from "./play.js";
+import {context, drawn, moved, readOut, themeColours} from "./surface.js";
 
 const STATES = ["no pair is allowed", "some pairs are allowed", "all pairs are allowed"];
 const LISTED = 100; // queries of the table
@@ -11,11 +13,12 @@ const LISTED = 100; // queries of the table
 export function patternView(app) {
   const {patterns} = app.source.header;
   const at = Math.min(app.state.pattern, patterns.length - 1);
-  const one = patterns[at];
+  const one = app.engine ? played(app, patterns[at]) : patterns[at];
   const panelAt = Math.min(app.state.panel, one.panels.length - 1);
-  const key = [app.source.header.title, at, panelAt].join("/");
-  const shown = app.pairs?.key === key && app.pairs.source === app.source ? app.pairs : null;
-  if (!shown) load(app, one, panelAt, key);
+  const key = [app.source.header.title, at, panelAt, one.panels[panelAt].text].join("/");
+  const kept = () => (app.pairs?.key === key && app.pairs.source === app.source ? app.pairs : null);
+  if (!kept()) load(app, one, panelAt, key);
+  const shown = kept(); // at once for computed pairs, so that the map keeps the focus
   const panel = one.panels[panelAt];
   return html`
     <h2>Who may look at whom?</h2>
@@ -24,25 +27,86 @@ export function patternView(app) {
         app.set({pattern: Number(pattern), panel: 0})) : nothing}
       ${one.panels.length > 1 ? choice("Heads", one.panels.map(({heads}, number) => [number, heads.join(", ")]), panelAt,
         (number) => app.set({panel: Number(number)})) : nothing}
-      <span class="badge">counted exactly</span></div>
+      ${one.drawable ? maskForm(app, one.drawable) : nothing} <span class="badge">counted exactly</span></div>
     <p class="summary"><code><bdi>${panel.text}</bdi></code>: ${grouped(panel.pairs)} of ${grouped(one.q_len * one.k_len)} pairs
       (${percent(panel.pairs, one.q_len * one.k_len)}).</p>
     <p class="hint">Rows: queries. Columns: keys. ${one.rows.length ? "Sub-words, as the model reads them. " : ""}${one.q_start
       ? `Queries are at positions ${one.q_start} to ${one.q_start + one.q_len - 1}. ` : ""}${one.tile > 1
-      ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}</p>
+      ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}${one.drawable
+      ? "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows." : ""}</p>
     ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`}
     ${legend(one.tile > 1)}
-    ${growth(one)}
+    ${one.growth.length ? growth(one) : nothing}
     ${shown ? html`<details class="twin"><summary>The ${one.tile > 1 ? "rows" : "queries"} as a table</summary>${table(shown)}</details>` : nothing}
   `;
+}
+
+/** The same for the text of the page, and for the pattern that a reader gave or drew. */
+function played(app, stored) {
+  const {source: {header: {model}, answer}} = app, drawable = model.kinds.find(({name}) => stored.name.startsWith(`${name},`));
+  const {kind, rows: queries, columns: keys} = drawable, side = (name) => answer.pieces[name === "read" ? "target" : name];
+  const mask = maskOf(app, kind), text = mask || stored.text, rows = side(queries), columns = side(keys);
+  const heads = text.includes("per_head") ? app.source.header.attentions.find((one) => one.kind === kind).shape[1] : 0;
+  const panel = (of) => {
+    const states = pairs(text, drawable, rows.length, columns.length, of[0]);
+    return {heads: of, text, states, shape: [rows.length, columns.length], pairs: states.reduce((sum, one) => sum + one, 0) / 2};
+  };
+  return {
+    ...stored, text, rows, columns, q_len: rows.length, k_len: columns.length, drawable, growth: mask ? [] : stored.growth.slice(1),
+    panels: heads ? Array.from({length: heads}, (_, head) => panel([head])) : [panel([])],
+  };
+}
+
+/** Which pairs a text allows: 2 for each that is. */
+function pairs(text, {unwritten}, rows, columns, head = 0) {
+  const states = new Uint8Array(rows * columns);
+  let allows;
+  try {
+    allows = pattern(unwritten ? `causal & (${text})` : text);
+  } catch {
+    return states; // the form says what is wrong with the text
+  }
+  for (let row = 0; row < rows; row += 1) for (const column of allows(row, columns, head)) states[row * columns + column] = 2;
+  return states;
+}
+
+const PART = "\\(query_set\\([\\d., ]+\\) & key_set\\([\\d., ]+\\)\\)", JOINED = new RegExp(`( \\| ${PART})+$`), CUT = new RegExp(`( & ~${PART})+$`);
+
+/** A pattern without what was drawn. */
+function undrawn(text) {
+  const whole = text.replace(CUT, ""), inside = whole !== text && whole.includes("|") ? whole.replace(/^\((.*)\)$/s, "$1") : whole;
+  return inside.replace(JOINED, "");
+}
+
+/** Cells of a row or a column as the text of patterns has them, such as "2, 4..6". */
+function runs(places) {
+  const found = [];
+  for (const at of places) if (found.at(-1)?.[1] === at - 1) found.at(-1)[1] = at;
+  else found.push([at, at]);
+  return found.map(([first, last]) => (first === last ? first : `${first}..${last}`)).join(", ");
+}
+
+/** The text of the pairs that are shown: those that the pattern lacks are joined, those that it has too many are taken away. */
+function drawnText({states, rows, columns, one, panel}) {
+  const plain = undrawn(panel.text), own = pairs(plain, one.drawable, rows, columns, panel.heads[0]), parts = [[], []];
+  [2, 0].forEach((state, way) => {
+    const byKeys = new Map(); // queries whose keys are alike share a part
+    for (let row = 0; row < rows; row += 1) {
+      const keys = runs(Array.from({length: columns}, (_, at) => at).filter((at) => states[row * columns + at] === state && own[row * columns + at] !== state));
+      if (keys) byKeys.set(keys, [...(byKeys.get(keys) ?? []), row]);
+    }
+    for (const [keys, queries] of byKeys) parts[way].push(`(query_set(${runs(queries)}) & key_set(${keys}))`);
+  });
+  const joined = [plain, ...parts[0]].join(" | ");
+  return [parts[1].length && joined.includes("|") ? `(${joined})` : joined, ...parts[1].map((one) => `~${one}`)].join(" & ");
 }
 
 async function load(app, one, panelAt, key) {
   const panel = one.panels[panelAt];
   const [rows, columns] = panel.shape;
-  const states = await app.source.bytes(panel.place);
+  const states = panel.states ?? await app.source.bytes(panel.place);
   app.pairs = {key, source: app.source, one, panel, rows, columns, states};
-  app.draw();
+  if (!panel.states) app.draw();
 }
 
 function pairsMap(app, shown) {
@@ -52,7 +116,13 @@ function pairsMap(app, shown) {
       <canvas class="pattern" tabindex="0" role="application" aria-roledescription="map of pairs"
         aria-label="Pairs; arrow keys move. ${said}" ${drawn((canvas) => draw(app, canvas, shown))}
         @pointermove=${(event) => point(app, event, shown)} @click=${(event) => point(app, event, shown)}
+        @pointerdown=${(event) => begin(app, event, shown)} @pointerup=${() => finish(app, shown)} @pointerleave=${() => finish(app, shown)}
         @keydown=${(event) => {
+          if (event.key === " " && shown.one.drawable) {
+            event.preventDefault();
+            paint(shown, place, !shown.states[place[0] * shown.columns + place[1]]);
+            finish(app, shown);
+          }
           const next = moved(event, place, [shown.rows, shown.columns]);
           if (next) app.set({pair: next, said: telling(shown, ...next)});
         }}></canvas>
@@ -127,24 +197,41 @@ function draw(app, canvas, shown) {
   moveCursor(canvas, ...cell(app, shown));
 }
 
-function moveCursor(canvas, row, column) {
-  const {cell: side, left, top} = canvas.place;
-  const {style} = canvas.parentElement.querySelector(".cursor");
-  const size = Math.max(side, 6);
-  style.transform = `translate(${left + (column + 0.5) * side - size / 2}px, ${top + (row + 0.5) * side - size / 2}px)`;
-  style.width = style.height = `${size}px`;
+function point(app, event, shown) {
+  const canvas = event.currentTarget, [row, column] = cellAt(event, shown);
+  if (row === undefined) return;
+  moveCursor(canvas, row, column);
+  if (shown.stroke) {
+    paint(shown, [row, column], shown.stroke.allow);
+    draw(app, canvas, shown);
+  }
+  const said = telling(shown, row, column);
+  if (event.type === "click") {
+    if (event.pointerType === "touch" && shown.one.drawable) paint(shown, [row, column], !shown.states[row * shown.columns + column]);
+    finish(app, shown);
+    app.set({pair: [row, column], said});
+  } else readOut(canvas.parentElement.nextElementSibling, said);
 }
 
-function point(app, event, shown) {
-  const canvas = event.currentTarget;
-  const {cell: side, left, top} = canvas.place;
-  const [x, y] = pointAt(event);
-  const [row, column] = [Math.floor((y - top) / side), Math.floor((x - left) / side)];
-  if (row < 0 || column < 0 || row >= shown.rows || column >= shown.columns) return;
-  moveCursor(canvas, row, column);
-  const said = telling(shown, row, column);
-  if (event.type === "click") app.set({pair: [row, column], said});
-  else canvas.parentElement.nextElementSibling.textContent = said;
+/** A stroke allows pairs if it begins where none is allowed, else it forbids them; a finger scrolls, and its tap draws. */
+function begin(app, event, shown) {
+  const [row, column] = cellAt(event, shown);
+  if (row === undefined || !shown.one.drawable || event.button || event.pointerType === "touch") return;
+  shown.stroke = {allow: !shown.states[row * shown.columns + column]};
+  point(app, event, shown);
+}
+
+function paint(shown, [row, column], allow) {
+  if (shown.one.drawable.unwritten && column > row) return; // it does not exist yet
+  shown.states[row * shown.columns + column] = allow ? 2 : 0;
+  shown.drawn = true;
+}
+
+function finish(app, shown) {
+  shown.stroke = null;
+  if (!shown.drawn) return;
+  shown.drawn = false;
+  playMask(app, shown.one.drawable.kind, drawnText(shown));
 }
 
 function legend(tiled) {
@@ -159,10 +246,11 @@ function growth(one) {
     <div class="scroll" tabindex="0" role="region" aria-label="Pairs by length"><table data-growth>
     <thead><tr><th scope="col">Length</th><th scope="col">Allowed pairs</th><th scope="col">Share of all</th>
       <th scope="col">Computed here</th><th scope="col">Backend</th><th scope="col">A query may look at</th></tr></thead>
-    <tbody>${one.growth.map(({length, pairs, of, computed, backend}, at) => html`<tr>
-      <th scope="row">${at ? grouped(length) : `${grouped(length)} (shown)`}</th><td>${grouped(pairs)}</td><td>${percent(pairs, of)}</td>
-      <td>${computed === null ? "—" : percent(computed, 1)}</td><td>${backend}</td>
-      <td>${mean(pairs / (of / (at ? length : one.k_len)))} keys</td></tr>`)}</tbody></table></div>
+    <tbody>${one.growth.map(({length, pairs, of, computed, backend}, at) => {
+      const shown = at === 0 && !one.drawable; // the size that is drawn
+      return html`<tr><th scope="row">${grouped(length)}${shown ? " (shown)" : ""}</th><td>${grouped(pairs)}</td><td>${percent(pairs, of)}</td>
+      <td>${computed === null ? "—" : percent(computed, 1)}</td><td>${backend}</td><td>${mean(pairs / (of / (shown ? one.k_len : length)))} keys</td></tr>`;
+    })}</tbody></table></div>
     <p class="hint">Computed here: the share of all pairs that the backend computes which regard chooses on this machine's CPU for
       heads of 64 numbers; short rows are computed in whole blocks. Where allowed pairs grow as fast as the length, attention
       takes linear time.</p>`;

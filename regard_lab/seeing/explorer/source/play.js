@@ -5,7 +5,7 @@ import {html, nothing} from "lit-html";
 import {Run} from "./data.js";
 
 const OFFERED = 12; // known words that are offered while typing
-export const PLAIN = {erase: "", off: "", factor: "1", masks: ""}; // the state of a model as it was trained
+export const PLAIN = {erase: "", off: "", factor: "1", warmth: "1", masks: ""}; // the state of a model as it was trained
 
 /** The model of the page, in a thread of its own. */
 export class Engine {
@@ -14,7 +14,7 @@ export class Engine {
     const waiting = (this.waiting = new Map());
     this.model = model;
     this.words = JSON.parse(text).words ?? [];
-    this.worker = new Worker(URL.createObjectURL(new Blob([read("regard-engine")], {type: "text/javascript"})));
+    this.worker = window.regardWorker; // which the page has started
     this.worker.onmessage = ({data: {id, answer, error}}) => {
       const {done, fail} = waiting.get(id);
       waiting.delete(id);
@@ -34,7 +34,7 @@ export class Engine {
     });
   }
 
-  /** What the model makes of a question {source, erase, off, scale, patterns}: "run", "lens" or "written". */
+  /** What the model makes of a question {source, erase, off, scale, temperature, patterns}: "run", "lens" or "written". */
   async ask(what, given) {
     await this.ready;
     return this.#ask(what, given);
@@ -65,12 +65,12 @@ export class Engine {
 const numbers = (text) => text.split(".").map(Number);
 
 /** What a state asks of the engine: its text, and what is changed. */
-function questionOf({text, erase, off, factor, masks}) {
+function questionOf({text, erase, off, factor, warmth, masks}) {
   const heads = off.split(",").filter(Boolean).map((one) => one.split(".")).map(([kind, layer, head]) => [kind, Number(layer), Number(head)]);
   const patterns = Object.fromEntries(masks.split(";").filter((one) => one.includes(":")).map((one) => one.split(/:(.*)/s).map((part) => part.trim())));
   return {source: text, changed: {
     ...(erase ? {erase: numbers(erase)} : {}), ...(heads.length ? {off: heads} : {}),
-    ...(Number(factor) !== 1 ? {scale: Number(factor)} : {}), ...(Object.keys(patterns).length ? {patterns} : {}),
+    ...(Number(factor) !== 1 ? {scale: Number(factor)} : {}), ...(Number(warmth) !== 1 ? {temperature: Number(warmth)} : {}), ...(Object.keys(patterns).length ? {patterns} : {}),
   }};
 }
 
@@ -160,17 +160,45 @@ export function playForm(app) {
       : answer.likeliest.length ? html`<span>masked</span><p>${answer.likeliest.map((one) => html`${next(one)}<br />`)}</p>`
       : answer.target.length ? html`<span>class</span><p>${next(answer.target.map((one, at) => [one, answer.probabilities[at]]))}</p>` : nothing}</div>
     <details class="tweaks" ?open=${changed}><summary>Change the model${changed ? " (changed)" : ""}</summary><div class="bar">
-      <label class="choice"><span>Scores \u00d7 ${Number(state.factor).toFixed(2)}</span><input type="range" min="-3" max="3" step="0.1" .value=${String(Math.log2(state.factor))}
-        aria-label="Factor of all attention scores" @input=${(event) => play(app, {factor: (2 ** event.target.value).toFixed(3).replace(/\.?0+$/, "")}, event.timeStamp)} /></label>
-      ${model.kinds.map(({kind, name}) => html`<label class="choice"><span>Pattern, ${name.toLowerCase()}</span><input size="22" placeholder=${model.patterns[kind]}
-        .value=${questionOf(state).changed.patterns?.[kind] ?? ""} @change=${(event) => play(app, {masks: withMask(state.masks, kind, event.target.value)})} /></label>`)}
+      ${factor(app, "factor", "Scores \u00d7", "Factor of all attention scores")} ${factor(app, "warmth", "Temperature", "What the logits of words are divided by")}
+      ${model.kinds.map((one) => maskForm(app, one))}
       ${state.off ? html`<span class="badge">off: ${state.off.split(",").join(", ")}</span>` : nothing}
       <button type="button" ?disabled=${!changed} @click=${() => play(app, PLAIN)}>As trained</button></div></details>`;
 }
 
-function withMask(masks, kind, text) {
-  const others = masks.split(";").filter((one) => one && !one.startsWith(`${kind}:`));
-  return [...others, ...(text.trim() ? [`${kind}:${text.trim().replaceAll(";", "")}`] : [])].join(";");
+/** A slider of a number above 0, by powers of two. */
+function factor(app, name, label, says) {
+  return html`<label class="choice"><span>${label} ${Number(app.state[name]).toFixed(2)}</span><input type="range" min="-3" max="3" step="0.1" .value=${String(Math.log2(app.state[name]))}
+    aria-label=${says} @input=${(event) => play(app, {[name]: (2 ** event.target.value).toFixed(3).replace(/\.?0+$/, "")}, event.timeStamp)} /></label>`;
+}
+
+/** The pattern that a reader gave a kind of attention; empty for that of the model. */
+export function maskOf({state}, kind) {
+  return questionOf(state).changed.patterns?.[kind] ?? "";
+}
+
+export function playMask(app, kind, text, began) {
+  const {state, source: {header: {model}}} = app, others = state.masks.split(";").filter((one) => one && !one.startsWith(`${kind}:`));
+  const given = text.replaceAll(";", "").trim(), own = given === model.patterns[kind] ? "" : given;
+  return play(app, {masks: [...others, ...(own ? [`${kind}:${own}`] : [])].join(";")}, began);
+}
+
+const WINDOW = /\b(sliding_window|causal_window)\((\d+)\)/;
+
+/** The pattern of a kind of attention as text, and how far its window reaches. */
+export function maskForm(app, {kind, name, columns}) {
+  const own = app.source.header.model.patterns[kind], mask = maskOf(app, kind), text = mask || own, [, which, size] = text.match(WINDOW) ?? [];
+  const most = Math.max(app.source.answer.pieces[columns === "read" ? "target" : columns].length - 1, 1);
+  const reach = size === undefined ? most : Math.min(which === "sliding_window" ? size >> 1 : size - 1, most);
+  const widened = (to) => {
+    if (to === most && !WINDOW.test(own)) return text.replace(/^(.*) & sliding_window\(\d+\)$/s, "$1").replace(/^\((.*)\)$/s, "$1");
+    const window = `${which ?? "sliding_window"}(${which === "causal_window" ? to + 1 : 2 * to})`;
+    return size === undefined ? `${text.includes("|") ? `(${text})` : text} & ${window}` : text.replace(WINDOW, window);
+  };
+  return html`<label class="choice"><span>Pattern, ${name.toLowerCase()}</span><input size="22" placeholder=${own} .value=${mask}
+      @change=${(event) => playMask(app, kind, event.target.value)} /></label>
+    <label class="choice"><span>Window ${size === undefined ? "all" : `\u00b1${reach}`}</span><input type="range" min="0" max=${most} .value=${String(reach)}
+      aria-label="Window, ${name.toLowerCase()}" @input=${(event) => playMask(app, kind, widened(Number(event.target.value)), event.timeStamp)} /></label>`;
 }
 
 /** The text with its last word completed to words that the training had. */

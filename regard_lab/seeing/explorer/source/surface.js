@@ -55,6 +55,11 @@ export function fitted(pen, text, width) {
   return `${text.slice(0, low)}…`;
 }
 
+/** Write over the text that lit-html has placed in an element: in its own node, where the next drawing looks for it. */
+export function readOut(element, text) {
+  for (const node of element.childNodes) if (node.nodeType === Node.TEXT_NODE) node.data = text;
+}
+
 /** Where the pointer is on an element, in CSS pixels. */
 export function pointAt(event) {
   const box = event.currentTarget.getBoundingClientRect();

@@ -10,6 +10,8 @@ import {drawn} from "./surface.js";
 const ACROSS = 16; // columns of a single row of numbers
 const CELLS = 1024; // numbers of a step that are shown
 const LIKELIEST = 20; // entries of a vocabulary that are shown
+const PAUSE = 1800; // milliseconds of a step that follows the one before by itself
+const FLIGHT = 700; // of a number on its way to the next step
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 const NAMES = new Set(["math", "mrow", "mi", "mn", "mo", "mtext", "msub", "msup", "msubsup", "mfrac", "msqrt"]);
 
@@ -37,6 +39,8 @@ export function walkView(app) {
           app.set({followed: Object.assign([...word], {[side]: Number(number)})})))}
       <button @click=${() => go(app, walk, at - 1)} ?disabled=${at === 0}>Previous step</button>
       <button @click=${() => go(app, walk, at + 1)} ?disabled=${at === steps.length - 1}>Next step</button>
+      <button aria-pressed=${String(Boolean(app.runs))} @click=${() => run(app, walk)} ?disabled=${at === steps.length - 1}>${app.runs ? "Stop" : "Run"}</button>
+      <label class="choice"><input type="checkbox" .checked=${moves(app)} @change=${(event) => app.set({motion: event.target.checked ? "on" : "off"})} /><span>Motion</span></label>
       <span class="badge">step ${at + 1} of ${steps.length}</span></div>
     <section class="panel step" tabindex="0" aria-roledescription="step"
       aria-label="Left and right arrows change the step. ${heading(step)}" @keydown=${(event) => onKey(app, event, walk, at)}>
@@ -116,7 +120,9 @@ async function load(app, walk, step, word, key) {
   const columns = axes[axes.length - 1];
   let most = 0;
   for (const value of values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
-  app.stepShown = {key, walk, values: picked, rows: axes.length > 1 ? axes[axes.length - 2] : null, columns, most, only};
+  const rows = axes.length > 1 ? axes[axes.length - 2] : null, {stepShown: last} = app;
+  const before = last?.values && last.walk === walk && last.step !== step ? {value: last.values[indexOf(app, last)], title: last.step.title} : null;
+  app.stepShown = {key, walk, step, values: picked, rows, columns, most, only, before};
   app.draw();
 }
 
@@ -132,13 +138,58 @@ export function selected(values, sizes, axis, index) {
   return found;
 }
 
+/** Whether a followed number flies: as chosen, else as the system prefers. */
+function moves({state: {motion}}) {
+  return motion ? motion === "on" : !matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
+/** The number that is followed: its place in a step stays the same on all axes that the next step has too. */
+function indexOf({follows = {}}, {rows, columns}) {
+  const at = (axis) => (axis ? Math.min(follows[axisKey(axis)] ?? 0, axis.size - 1) : 0);
+  return at(rows) * columns.size + at(columns);
+}
+
+const axisKey = ({unit, labels, size}) => `${unit} ${labels ?? size}`;
+
+function follow(app, {rows, columns}, index) {
+  app.follows = {...app.follows, [axisKey(columns)]: index % columns.size, ...(rows ? {[axisKey(rows)]: Math.floor(index / columns.size)} : {})};
+  app.draw();
+}
+
+/** Where the followed number is now, and its flight from where it was in another step. */
+function land(app, cell, step) {
+  const box = cell.getBoundingClientRect(), {flight: from} = app;
+  app.flight = {step, box, text: cell.textContent};
+  if (!from || from.step === step || !moves(app)) return;
+  const flying = document.createElement("span");
+  flying.className = "flying";
+  flying.textContent = from.text;
+  cell.closest(".step").append(flying);
+  const at = ({left, top}) => ({transform: `translate(${left}px, ${top}px)`});
+  flying.animate([at(from.box), at(box)], {duration: FLIGHT, easing: "ease-in-out"}).finished.then(() => flying.remove(), () => flying.remove());
+}
+
+/** The steps follow each other by themselves until the last one, or until they are stopped. */
+function run(app, walk) {
+  const next = () => {
+    const ends = app.state.view !== "walk" || app.state.step >= walk.record.steps.length - 1;
+    app.runs = ends ? null : setTimeout(next, PAUSE);
+    if (!ends) go(app, walk, app.state.step + 1);
+    else app.draw();
+  };
+  if (!app.runs) return next();
+  clearTimeout(app.runs);
+  app.runs = null;
+  return app.draw();
+}
+
 function numbers(app, walk, step, shown) {
   if (shown.words) return html`<ol class="words">${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}</ol>`;
-  const {values, rows, columns, only} = shown;
+  const {values, rows, columns, only, before} = shown, at = indexOf(app, shown);
   const labels = (axis) => (axis.labels === null ? null : walk.record.labels[axis.labels]);
   const note = only === null ? nothing : html`<p class="hint">Too many numbers to store for every word; these are those of the word
     that was followed when the page was made.</p>`;
-  if (!rows && labels(columns) && columns.size > 2 * LIKELIEST) return html`${note}${likeliest(app, step, shown, labels(columns))}`;
+  if (!rows && labels(columns) && columns.size > 2 * LIKELIEST) return html`${note}${likeliest(step, shown, labels(columns))}`;
   const across = rows ? Math.min(columns.size, Math.max(Math.floor(CELLS / rows.size), 1)) : Math.min(columns.size, CELLS);
   const left = columns.size - across;
   const lines = rows ? Array.from({length: rows.size}, (_, row) => ({head: name(rows, labels(rows), row), from: row * columns.size, to: row * columns.size + across}))
@@ -149,7 +200,11 @@ function numbers(app, walk, step, shown) {
     <thead><tr><td></td>${Array.from({length: named ? across : Math.min(ACROSS, across)}, (_, at) => html`<th scope="col">${
       named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}</th>`)}</tr></thead>
     <tbody>${lines.map(({head, from, to}) => html`<tr>${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
-      ${Array.from(values.subarray(from, to), (value) => cell(app, step, value, shown.most))}</tr>`)}</tbody></table></div>
+      ${Array.from(values.subarray(from, to), (value, place) => (from + place === at
+        ? html`<td class="followed" .style=${shade(step, value, shown.most)} title=${String(value)} ${drawn((cell) => land(app, cell, step))}>${number(value)}</td>`
+        : html`<td .style=${shade(step, value, shown.most)} title=${String(value)} @click=${() => follow(app, shown, from + place)}>${number(value)}</td>`))}</tr>`)}</tbody></table></div>
+    <p class="hint" data-followed>The number followed${before ? html` was ${number(before.value)} in “${before.title}”, and` : ""} is ${number(values[at])}. Press another to
+      follow it, or Shift and an arrow.</p>
     ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
 }
 
@@ -157,10 +212,9 @@ function name(axis, labels, at) {
   return labels ? labels[at] : String(at);
 }
 
-function cell(app, step, value, most) {
-  const colours = value === -Infinity ? "" : step.scale === "weights" ? weightColours(value)
-    : step.scale === "signed" ? signed(value, most) : "";
-  return html`<td .style=${colours} title=${String(value)}>${number(value)}</td>`;
+function shade(step, value, most) {
+  if (value === -Infinity) return "";
+  return step.scale === "weights" ? weightColours(value) : step.scale === "signed" ? signed(value, most) : "";
 }
 
 function number(value) {
@@ -170,11 +224,12 @@ function number(value) {
   return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
 }
 
-function likeliest(app, step, {values, most}, labels) {
+function likeliest(step, {values, most}, labels) {
   const top = largest(values, LIKELIEST);
   return html`<div class="scroll" tabindex="0" role="region" aria-label="The largest numbers of the step"><table class="numbers">
     <thead><tr><th scope="col">Id</th><th scope="col">Sub-word</th><th scope="col">Number</th></tr></thead>
-    <tbody>${top.map((id) => html`<tr><td>${id}</td><th scope="row"><bdi>${labels[id]}</bdi></th>${cell(app, step, values[id], most)}</tr>`)}</tbody></table></div>
+    <tbody>${top.map((id) => html`<tr><td>${id}</td><th scope="row"><bdi>${labels[id]}</bdi></th>
+      <td .style=${shade(step, values[id], most)} title=${String(values[id])}>${number(values[id])}</td></tr>`)}</tbody></table></div>
     <p class="hint">The ${LIKELIEST} largest of ${values.length.toLocaleString("en")}.</p>`;
 }
 
@@ -194,17 +249,21 @@ function go(app, walk, to) {
 }
 
 function onKey(app, event, walk, at) {
-  if (event.target !== event.currentTarget) return; // the table below scrolls by itself
-  const {steps} = walk.record;
+  if (event.target !== event.currentTarget) return undefined; // the table below scrolls by itself
+  const {steps} = walk.record, shown = app.stepShown, by = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: shown?.rows ? shown.columns.size : ACROSS, ArrowUp: shown?.rows ? -shown.columns.size : -ACROSS}[event.key];
+  if (event.shiftKey && by && shown?.values) {
+    event.preventDefault();
+    return follow(app, shown, Math.min(Math.max(indexOf(app, shown) + by, 0), shown.values.length - 1));
+  }
   const begins = (way) => {
     for (let to = at + way; to >= 0 && to < steps.length; to += way)
       if (steps[to].section !== steps[at].section) return way > 0 ? to : steps.findIndex(({section}) => section === steps[to].section);
     return way > 0 ? steps.length - 1 : 0;
   };
   const to = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: steps.length - 1, PageDown: begins(1), PageUp: begins(-1)}[event.key];
-  if (to === undefined) return;
+  if (to === undefined) return undefined;
   event.preventDefault();
-  go(app, walk, to);
+  return go(app, walk, to);
 }
 
 /** An element of a formula; only names of MathML are made. */

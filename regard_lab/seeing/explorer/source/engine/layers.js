@@ -1,7 +1,7 @@
 // What the models are made of: attention with its memory, feed-forward, residuals. Arrays hold the rows of several texts of
 // one length, one text after the other.
 
-import {ACTIVATIONS, added, linear} from "./numbers.js";
+import {ACTIVATIONS, added, biased, linear} from "./numbers.js";
 import {pattern} from "./patterns.js";
 import {accelerated} from "./simd.js";
 
@@ -24,19 +24,29 @@ export class Weights {
   /** x W' + b for all rows of x. */
   multiply(x, weight, bias, width) {
     const y = this.fast?.(x, weight, width);
-    if (!y) return linear(x, weight, bias, width);
-    if (bias) for (let at = 0; at < y.length; at += 1) y[at] += bias[at % bias.length];
-    return y;
+    return y ? biased(y, bias) : linear(x, weight, bias, width);
   }
 }
 
-/** What a reader changes: heads that give nothing, a factor of all scores, other patterns; and whether weights are kept. */
+/** What a reader changes: heads that give nothing, a factor of all scores, what logits are divided by, other patterns; and
+ *  whether weights are kept. */
 export class Settings {
-  constructor({off = [], scale = 1, patterns = {}, keeps = false} = {}) {
+  constructor({off = [], scale = 1, temperature = 1, patterns = {}, keeps = false} = {}) {
+    Object.assign(this, {scale, temperature, patterns, allows: {}});
     this.off = new Set(off.map((one) => one.join(" ")));
-    this.scale = scale;
-    this.patterns = Object.fromEntries(Object.entries(patterns).map(([kind, text]) => [kind, pattern(text)]));
     this.kept = keeps ? {} : null; // by kind of attention, then by layer
+  }
+
+  /** The keys that the queries of an attention may look at; what reads from left to right stays so. */
+  allowed({kind, causal, allowed}) {
+    if (!this.patterns[kind]) return allowed;
+    return (this.allows[kind] ??= pattern(causal ? `causal & (${this.patterns[kind]})` : this.patterns[kind]));
+  }
+
+  /** Logits over the temperature, in place. */
+  tempered(logits) {
+    if (this.temperature !== 1) for (let at = 0; at < logits.length; at += 1) logits[at] /= this.temperature;
+    return logits;
   }
 
   /** The kept weights of a kind of attention, all layers in one array. */
@@ -57,9 +67,9 @@ export class Memory {
 
 /** Attention of one layer. kind: which attention of the model it is; the address of a head is (kind, layer, head). */
 export class Attention {
-  constructor(weights, name, {kind, layer, dim, heads, headDim, allowed, base = 0, slopes = null}) {
+  constructor(weights, name, {kind, layer, dim, heads, headDim, text, causal = false, base = 0, slopes = null}) {
     const kvHeads = weights.of(`${name}.to_k`).weight.length / dim / headDim;
-    Object.assign(this, {weights, name, kind, layer, dim, heads, headDim, kvHeads, allowed, base, slopes});
+    Object.assign(this, {weights, name, kind, layer, dim, heads, headDim, kvHeads, causal, base, slopes, turns: [], allowed: pattern(causal ? `causal & (${text})` : text)});
   }
 
   memory(texts, room) {
@@ -84,7 +94,7 @@ export class Attention {
     const {heads, headDim, kvHeads, slopes} = this, rows = x.length / this.dim / texts, {count, width} = memory;
     const q = this.#rotated(this.#project("to_q", x), texts, heads, start), y = new Float32Array(q.length);
     const kept = settings.kept && new Float32Array(heads * rows * count), scores = new Float64Array(count);
-    const allowed = settings.patterns[this.kind] ?? this.allowed, scale = settings.scale / Math.sqrt(headDim);
+    const allowed = settings.allowed(this), scale = settings.scale / Math.sqrt(headDim);
     const apart = memory.keys.length === memory.room * width ? 0 : memory.room * width; // between the keys of two texts
     for (let head = 0; head < heads; head += 1) {
       const off = settings.off.has(`${this.kind} ${this.layer} ${head}`), kv = Math.floor(head * kvHeads / heads) * headDim;
@@ -119,24 +129,30 @@ export class Attention {
   #rotated(x, texts, heads, start) {
     if (!this.base) return x;
     const size = this.headDim, half = size / 2, rows = x.length / size / heads;
-    for (let row = 0; row < rows; row += 1)
-      for (let c = 0; c < half; c += 1) {
-        const angle = (start + row % (rows / texts)) * this.base ** (-2 * c / size);
-        const cos = Math.fround(Math.cos(angle)), sin = Math.fround(Math.sin(angle));
-        for (let head = 0; head < heads; head += 1) {
-          const at = (row * heads + head) * size + c, [one, two] = [x[at], x[at + half]];
-          x[at] = one * cos - two * sin;
-          x[at + half] = one * sin + two * cos;
+    for (let row = 0; row < rows; row += 1) {
+      const turn = (this.turns[start + row % (rows / texts)] ??= this.#turn(start + row % (rows / texts)));
+      for (let from = row * heads * size, end = from + heads * size; from < end; from += size)
+        for (let c = 0; c < half; c += 1) {
+          const one = x[from + c], two = x[from + c + half];
+          x[from + c] = one * turn[c] - two * turn[c + half];
+          x[from + c + half] = one * turn[c + half] + two * turn[c];
         }
-      }
+    }
     return x;
+  }
+
+  /** The cosines of a position's angles, and the sines. */
+  #turn(position) {
+    const half = this.headDim / 2;
+    return Float32Array.from({length: 2 * half}, (_, at) => (at < half ? Math.cos : Math.sin)(position * this.base ** (-(at % half) / half)));
   }
 }
 
 export function feedForward(weights, name, activation, x, dim) {
   const activate = ACTIVATIONS[activation], wide = weights.project(`${name}.widen`, x, dim);
-  const gated = weights.of(`${name}.gate`).weight ? weights.project(`${name}.gate`, x, dim).map(activate) : null;
-  return weights.project(`${name}.narrow`, gated ? wide.map((one, at) => one * gated[at]) : wide.map(activate), wide.length / (x.length / dim));
+  const gate = weights.of(`${name}.gate`).weight ? weights.project(`${name}.gate`, x, dim) : null;
+  for (let at = 0; at < wide.length; at += 1) wide[at] = gate ? wide[at] * activate(gate[at]) : activate(wide[at]);
+  return weights.project(`${name}.narrow`, wide, wide.length / (x.length / dim));
 }
 
 /** x + part(norm(x)), or with the norm last norm(x + part(x)). */

@@ -2,7 +2,6 @@
 
 import {Attention, Settings, Weights, embedded, feedForward, meanVector, residual} from "./layers.js";
 import {ACTIVATIONS, logSumExp, merged, normed, sinusoid, slopes, softmax, top} from "./numbers.js";
-import {pattern} from "./patterns.js";
 import {BEGIN, END, PAD, Tokeniser, UNKNOWN, unknownWords} from "./text.js";
 
 const OTHERS = 3; // sub-words that a word is compared with, and that are named beside it
@@ -10,7 +9,7 @@ const MOST = 40; // words that are erased one by one
 const AT_ONCE = 4; // texts of one pass of the lens; between two passes a newer question may end it
 
 const range = ([, first, end]) => Array.from({length: end - first}, (_, at) => first + at);
-const isWord = (id) => id !== PAD && id !== BEGIN && id !== END;
+export const isWord = (id) => id !== PAD && id !== BEGIN && id !== END;
 const wordsOf = (spans) => spans.map(([word]) => word);
 
 /** What all models share: their parts by name, embeddings, and answers between words. */
@@ -24,10 +23,11 @@ class Model {
   }
 
   /** Refuse a question that this model cannot have. shapes: (layers, heads) of each kind of attention. */
-  check(length, {off = [], scale = 1, patterns = {}}, shapes) {
+  check(length, {off = [], scale = 1, temperature = 1, patterns = {}}, shapes) {
     const wrong = off.find(([kind, layer, head]) => !(layer >= 0 && layer < shapes[kind]?.[0] && head >= 0 && head < shapes[kind]?.[1]));
     if (wrong) throw new Error(`There is no head ${wrong.join(".")}; heads are ${Object.entries(shapes).map(([kind, [layers, heads]]) => `${kind}.0.0 to ${kind}.${layers - 1}.${heads - 1}`).join(", ")}.`);
-    if (!(scale > 0 && scale < Infinity)) throw new Error(`The factor of the scores is ${scale}; give a number above 0.`);
+    for (const [name, one] of [["factor of the scores", scale], ["temperature", temperature]])
+      if (!(one > 0 && one < Infinity)) throw new Error(`The ${name} is ${one}; give a number above 0.`);
     for (const kind of Object.keys(patterns)) if (!shapes[kind]) throw new Error(`There is no attention \u201c${kind}\u201d here; there is ${Object.keys(shapes).join(", ")}.`);
     if (length > this.room) throw new Error(`The text has ${length} sub-words; this model has ${this.room} positions. Shorten it.`);
   }
@@ -38,11 +38,16 @@ class Model {
   }
 
   /** Probabilities of ids after rows of logits: for each word the product, and what is most probable at its first place. */
-  chances(logits, spans, ids, before = []) {
+  chances(logits, spans, ids, before = [], names = new Map()) {
+    const named = (first, id) => {
+      const key = `${first} ${id}`;
+      if (!names.has(key)) names.set(key, this.tokeniser.continued([...before, ...ids.slice(0, first)], id));
+      return names.get(key);
+    };
     const size = this.config.vocab_size, shares = ids.map((_, row) => softmax(logits.subarray(row * size, (row + 1) * size)));
     return {
       probabilities: spans.map((span) => range(span).reduce((product, at) => product * shares[at][ids[at]], 1)),
-      likeliest: spans.map(([, first]) => top(shares[first], OTHERS).map((id) => [this.tokeniser.continued([...before, ...ids.slice(0, first)], id), shares[first][id]])),
+      likeliest: spans.map(([, first]) => top(shares[first], OTHERS).map((id) => [named(first, id), shares[first][id]])),
     };
   }
 
@@ -79,77 +84,16 @@ function record(lens, {word, others, place, odds}, source, written, passes) {
   return {lens, word, others, place, log_odds: odds, probability: 1 / (1 + Math.exp(-odds)), source, written, note: "", cost: `${passes} pass${passes === 1 ? "" : "es"}`};
 }
 
-export class Translator extends Model {
+/** A model that translates. A subclass has `encode`, `start` and `step`: the source, what the decoder keeps, and logits. */
+export class Writer extends Model {
   constructor(content, tensors) {
     super(content, tensors);
-    const {dim, heads, positions} = content.config, {config} = this;
     this.targetTable = tensors["target_embedding.weight"] ?? this.table;
-    const make = (name, kind, layer, text, rotates) => new Attention(this.weights, name, {
-      kind, layer, dim, heads, headDim: dim / heads, allowed: pattern(text), base: rotates && positions === "rotary" ? 10_000 : 0,
-    });
-    this.encoder = Array.from({length: config.encoder_layers}, (_, layer) => make(`encoder.${layer}.attention`, "encoder", layer, config.encoder_pattern, true));
-    this.decoder = Array.from({length: config.decoder_layers}, (_, layer) => ({
-      own: make(`decoder.${layer}.self_attention`, "decoder", layer, `causal & (${config.decoder_pattern})`, true),
-      cross: make(`decoder.${layer}.cross_attention`, "cross", layer, config.cross_pattern, false),
-    }));
   }
 
-  get shapes() {
-    const {encoder_layers: encoder, decoder_layers: decoder, heads} = this.config;
-    return {encoder: [encoder, heads], decoder: [decoder, heads], cross: [decoder, heads]};
-  }
-
-  #norm(name) {
-    return (x) => normed(x, this.weights.of(`${name}.norm`));
-  }
-
-  #embedded(table, ids, options) {
+  embedded(table, ids, options) {
     const {dim} = this.config;
     return embedded(table, ids, {dim, factor: Math.sqrt(dim), positions: this.positions, ...options});
-  }
-
-  #part(name, x, part) {
-    return residual(x, this.#norm(name), this.config.norm === "pre", part);
-  }
-
-  #last(name, x) {
-    return this.config.norm === "pre" ? normed(x, this.weights.of(name)) : x;
-  }
-
-  /** The encoded source, once for each set of erased places: (texts * ids, dim). */
-  encode(ids, erased, settings) {
-    const {dim, activation} = this.config, texts = erased.length;
-    let x = this.#embedded(this.table, ids, {erased, mean: meanVector(this.table, ids.filter(isWord), dim)});
-    this.encoder.forEach((attention, layer) => {
-      const name = `encoder.${layer}`;
-      x = this.#part(`${name}.around_attention`, x, (x) => attention.read(x, texts, 0, attention.remember(x, texts, attention.memory(texts, ids.length)), settings));
-      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
-    });
-    return this.#last("encoder_norm", x);
-  }
-
-  /** What the decoder keeps: the keys and values of encoded sources, and room for those of targets. */
-  start(encoded, sources, texts, room) {
-    return this.decoder.map(({own, cross}) => ({
-      own: own.memory(texts, room), cross: cross.remember(encoded, sources, cross.memory(sources, encoded.length / this.config.dim / sources)),
-    }));
-  }
-
-  /** Logits after each of some target ids, or after the last alone: (texts * ids, vocabulary). */
-  step(ids, memories, texts, settings, {erased, mean, lastOnly = false} = {}) {
-    const {dim, activation, tied} = this.config, start = memories[0].own.count;
-    let x = this.#embedded(this.targetTable, ids, {start, erased: erased ?? Array(texts).fill(null), mean});
-    this.decoder.forEach(({own, cross}, layer) => {
-      const name = `decoder.${layer}`, memory = memories[layer];
-      x = this.#part(`${name}.around_self_attention`, x, (x) => own.read(x, texts, start, own.remember(x, texts, memory.own), settings));
-      x = this.#part(`${name}.around_cross_attention`, x, (x) => cross.read(x, texts, start, memory.cross, settings));
-      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
-    });
-    if (lastOnly) {
-      const rows = x.length / dim / texts;
-      x = Float32Array.from({length: texts * dim}, (_, at) => x[(Math.floor(at / dim) * rows + rows - 1) * dim + at % dim]);
-    }
-    return this.weights.multiply(this.#last("decoder_norm", x), tied ? this.targetTable : this.weights.of("to_vocabulary").weight, null, dim);
   }
 
   #greedy(encoded, most, settings) {
@@ -177,10 +121,10 @@ export class Translator extends Model {
       texts: {source: wordsOf(sourceSpans), target: wordsOf(spans), read: wordsOf(read)}, text: tokeniser.decode(written), finished,
       target: wordsOf(spans), ...this.chances(logits, spans, all), unknown: unknownWords(source, this.known),
       erasable: sourceSpans.slice(0, -1).map((_, at) => at), ids: {source: ids, target: written}, logits,
-      attention: {
-        cross: merged(settings.weights("cross"), spans, sourceSpans), encoder: merged(settings.weights("encoder"), sourceSpans, sourceSpans),
-        decoder: merged(settings.weights("decoder"), spans, read),
-      },
+      pieces: {source: tokeniser.pieces(ids), target: tokeniser.pieces([BEGIN, ...written])},
+      attention: Object.fromEntries(Object.keys(settings.kept).map((kind) => [kind, merged(settings.weights(kind), ...{
+        cross: [spans, sourceSpans], encoder: [sourceSpans, sourceSpans], decoder: [spans, read],
+      }[kind])])),
       against: against && this.#against(encoded, [...against, END], plain),
     };
   }
@@ -196,7 +140,7 @@ export class Translator extends Model {
     const settings = new Settings(given);
     const size = this.config.vocab_size, others = spans.map(([, first], at) => asked[at] ?? this.others(this.row(logits, first), all[first]));
     const odds = (some) => spans.map(([, first], at) => logOdds(this.row(some, first), all[first], others[at]));
-    const own = odds(logits), falls = [], changes = [];
+    const own = odds(logits), falls = [], changes = [], names = new Map();
     const words = sourceSpans.slice(0, -1).slice(0, MOST);
     for (let from = 0; from < words.length; from += AT_ONCE) {
       if (await pause()) return null;
@@ -206,7 +150,7 @@ export class Translator extends Model {
       erased.forEach((_, text) => {
         const rows = after.subarray(text * all.length * size, (text + 1) * all.length * size);
         falls.push(odds(rows).map((one, at) => own[at] - one));
-        changes.push(this.chances(rows, spans, all));
+        changes.push(this.chances(rows, spans, all, [], names));
       });
     }
     return {own, others, falls, changes};
@@ -234,8 +178,77 @@ export class Translator extends Model {
     const source = sourceSpans.map(([one], number) => [one, found.falls[number]?.[at] ?? 0]);
     answer.lenses.push(record("erase", about, source, readSpans.map(([one], number) => [one, writtenFalls[number]]), source.length + readSpans.length - 1));
     for (const [name, [toSource, toRead]] of Object.entries(byWeights(settings, first, ids.length)))
-      answer.lenses.push(record(name, about, summed(toSource, sourceSpans), summed(toRead, readSpans), 1));
+      answer.lenses.push(record(name, about, summed(toSource, sourceSpans), toRead ? summed(toRead, readSpans) : [], 1));
     return answer;
+  }
+}
+
+/** A Transformer that translates. */
+export class Translator extends Writer {
+  constructor(content, tensors) {
+    super(content, tensors);
+    const {dim, heads, positions} = content.config, {config} = this;
+    const make = (name, kind, layer, text, rotates) => new Attention(this.weights, name, {
+      kind, layer, dim, heads, headDim: dim / heads, text, causal: kind === "decoder", base: rotates && positions === "rotary" ? 10_000 : 0,
+    });
+    this.encoder = Array.from({length: config.encoder_layers}, (_, layer) => make(`encoder.${layer}.attention`, "encoder", layer, config.encoder_pattern, true));
+    this.decoder = Array.from({length: config.decoder_layers}, (_, layer) => ({
+      own: make(`decoder.${layer}.self_attention`, "decoder", layer, config.decoder_pattern, true),
+      cross: make(`decoder.${layer}.cross_attention`, "cross", layer, config.cross_pattern, false),
+    }));
+  }
+
+  get shapes() {
+    const {encoder_layers: encoder, decoder_layers: decoder, heads} = this.config;
+    return {encoder: [encoder, heads], decoder: [decoder, heads], cross: [decoder, heads]};
+  }
+
+  #norm(name) {
+    return (x) => normed(x, this.weights.of(`${name}.norm`));
+  }
+
+  #part(name, x, part) {
+    return residual(x, this.#norm(name), this.config.norm === "pre", part);
+  }
+
+  #last(name, x) {
+    return this.config.norm === "pre" ? normed(x, this.weights.of(name)) : x;
+  }
+
+  /** The encoded source, once for each set of erased places: (texts * ids, dim). */
+  encode(ids, erased, settings) {
+    const {dim, activation} = this.config, texts = erased.length;
+    let x = this.embedded(this.table, ids, {erased, mean: meanVector(this.table, ids.filter(isWord), dim)});
+    this.encoder.forEach((attention, layer) => {
+      const name = `encoder.${layer}`;
+      x = this.#part(`${name}.around_attention`, x, (x) => attention.read(x, texts, 0, attention.remember(x, texts, attention.memory(texts, ids.length)), settings));
+      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
+    });
+    return this.#last("encoder_norm", x);
+  }
+
+  /** What the decoder keeps: the keys and values of encoded sources, and room for those of targets. */
+  start(encoded, sources, texts, room) {
+    return this.decoder.map(({own, cross}) => ({
+      own: own.memory(texts, room), cross: cross.remember(encoded, sources, cross.memory(sources, encoded.length / this.config.dim / sources)),
+    }));
+  }
+
+  /** Logits after each of some target ids, or after the last alone: (texts * ids, vocabulary). */
+  step(ids, memories, texts, settings, {erased, mean, lastOnly = false} = {}) {
+    const {dim, activation, tied} = this.config, start = memories[0].own.count;
+    let x = this.embedded(this.targetTable, ids, {start, erased: erased ?? Array(texts).fill(null), mean});
+    this.decoder.forEach(({own, cross}, layer) => {
+      const name = `decoder.${layer}`, memory = memories[layer];
+      x = this.#part(`${name}.around_self_attention`, x, (x) => own.read(x, texts, start, own.remember(x, texts, memory.own), settings));
+      x = this.#part(`${name}.around_cross_attention`, x, (x) => cross.read(x, texts, start, memory.cross, settings));
+      x = this.#part(`${name}.around_feed_forward`, x, (x) => feedForward(this.weights, `${name}.feed_forward`, activation, x, dim));
+    });
+    if (lastOnly) {
+      const rows = x.length / dim / texts;
+      x = Float32Array.from({length: texts * dim}, (_, at) => x[(Math.floor(at / dim) * rows + rows - 1) * dim + at % dim]);
+    }
+    return settings.tempered(this.weights.multiply(this.#last("decoder_norm", x), tied ? this.targetTable : this.weights.of("to_vocabulary").weight, null, dim));
   }
 }
 
@@ -263,8 +276,8 @@ const halved = (one, other) => one.map((value, at) => (value + (other ? other[at
 
 /** Raw attention of the step that writes an id, and attention rolled out through all layers (Abnar and Zuidema 2020). */
 function byWeights(settings, row, sources) {
-  const own = settings.weights(settings.kept.decoder ? "decoder" : "text"), rows = own.shape[2], layers = means(own);
-  const cross = settings.kept.cross ? means(settings.weights("cross")) : [];
+  const own = settings.kept.decoder ?? settings.kept.text, layers = own ? means(settings.weights(own === settings.kept.text ? "text" : "decoder")) : [];
+  const cross = settings.kept.cross ? means(settings.weights("cross")) : [], {rows} = (own ?? settings.kept.cross)[0];
   const average = (stack, columns) => Float64Array.from({length: columns}, (_, at) => stack.reduce((sum, one) => sum + one[row * columns + at] / stack.length, 0));
   let encoded = identity(sources), toSource = new Float64Array(rows * sources), toRead = identity(rows);
   if (settings.kept.encoder) for (const one of means(settings.weights("encoder"))) encoded = product(halved(one, identity(sources)), encoded, sources, sources, sources);
@@ -273,8 +286,10 @@ function byWeights(settings, row, sources) {
     [toSource, toRead] = [product(mixing, toSource, rows, rows, sources), product(mixing, toRead, rows, rows, rows)];
     if (cross[layer]) [toSource, toRead] = [halved(toSource, product(cross[layer], encoded, rows, sources, sources)), halved(toRead)];
   });
+  const attention = [average(cross, sources), own ? average(layers, rows) : null];
+  if (!own) return {attention}; // a recurrent decoder has no weights that could be rolled out
   const last = (numbers, columns) => numbers.subarray(row * columns, (row + 1) * columns);
-  return {attention: [average(cross, sources), average(layers, rows)], rollout: [last(toSource, sources), last(toRead, rows)]};
+  return {attention, rollout: [last(toSource, sources), last(toRead, rows)]};
 }
 
 /** A language model, or an encoder: masked words, classes or vectors. */
@@ -285,7 +300,7 @@ export class TextModel extends Model {
     const causal = kind === "language-model", inTurn = (layer) => (Array.isArray(config.pattern) ? config.pattern[layer % config.pattern.length] : config.pattern);
     Object.assign(this, {causal, head: causal ? "next" : config.head});
     this.blocks = Array.from({length: config.layers}, (_, layer) => new Attention(this.weights, `blocks.${layer}.attention`, {
-      kind: "text", layer, dim, heads, headDim, allowed: pattern(causal ? `causal & (${inTurn(layer)})` : inTurn(layer)),
+      kind: "text", layer, dim, heads, headDim, text: inTurn(layer), causal,
       base: positions === "rotary" ? config.rotary_base : 0, slopes: positions === "alibi" ? slopes(heads) : null,
     }));
   }
@@ -308,18 +323,18 @@ export class TextModel extends Model {
   }
 
   /** Logits (texts * ids, vocabulary) of vectors. */
-  scores(x) {
+  scores(x, settings) {
     const {dim, tied} = this.config;
-    if (this.causal) return this.weights.multiply(x, tied ? this.table : this.weights.of("to_vocabulary").weight, null, dim);
+    if (this.causal) return settings.tempered(this.weights.multiply(x, tied ? this.table : this.weights.of("to_vocabulary").weight, null, dim));
     const hidden = this.weights.project("head.dense", x, dim), {weight, bias} = this.weights.of("head");
-    return this.weights.multiply(this.#normed("head.norm", activated(hidden)), weight ?? this.table, bias, dim);
+    return settings.tempered(this.weights.multiply(this.#normed("head.norm", activated(hidden)), weight ?? this.table, bias, dim));
   }
 
   /** Logits of the classes of a text. */
-  sorted(x) {
+  sorted(x, settings) {
     const {dim, pooling} = this.config, rows = pooling === "first" ? 1 : x.length / dim;
     const pooled = Float32Array.from({length: dim}, (_, i) => Array.from({length: rows}, (_, row) => x[row * dim + i]).reduce((sum, one) => sum + one, 0) / rows);
-    return this.weights.project("head.to_classes", this.weights.project("head.dense", pooled, dim).map(Math.tanh), dim);
+    return settings.tempered(this.weights.project("head.to_classes", this.weights.project("head.dense", pooled, dim).map(Math.tanh), dim));
   }
 
   /** Reads a text in which words are erased; with the head of masked words they are masked, as in training. */
@@ -331,21 +346,21 @@ export class TextModel extends Model {
     const gone = new Set(this.places(spans, erase.filter((at) => inner.includes(at)))), mean = meanVector(this.table, ids.filter(isWord), dim);
     if (this.head === "words") ids = ids.map((id, at) => (gone.has(at) ? UNKNOWN : id));
     const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
-    const answer = {texts: {text: words}, text: source, unknown: unknownWords(source, this.known), erasable: inner, ids: {source: ids, target: []}};
+    const answer = {texts: {text: words}, text: source, unknown: unknownWords(source, this.known), erasable: inner, ids: {source: ids, target: []}, pieces: {text: tokeniser.pieces(ids)}};
     answer.attention = {text: merged(settings.weights("text"), spans, spans)};
     this.last = {key: JSON.stringify(kept), given, ids, spans, gone, mean, x, inner};
-    Object.assign(answer, this.#said(ids, spans, x, gone));
+    Object.assign(answer, this.#said(ids, spans, x, gone, settings));
     return against && causal ? {...answer, against: this.#next(answer.logits, ids, spans, against.at(-1))} : answer;
   }
 
   /** What the head makes of the vectors. */
-  #said(ids, spans, x, gone) {
+  #said(ids, spans, x, gone, settings) {
     if (this.head === "none") return {target: [], probabilities: [], likeliest: []};
     if (this.head === "classes") {
-      const logits = this.sorted(x), probabilities = [...softmax(logits)];
+      const logits = this.sorted(x, settings), probabilities = [...softmax(logits)];
       return {logits, probabilities, target: probabilities.map((_, at) => this.classes[at] ?? `class ${at}`), likeliest: []};
     }
-    const logits = this.scores(x);
+    const logits = this.scores(x, settings);
     if (this.causal) return {logits, ...this.#next(logits, ids, spans)};
     const places = [...gone].sort((one, other) => one - other), best = places.map((at) => softmax(this.row(logits, at)));
     const likeliest = best.map((shares, at) => top(shares, OTHERS).map((id) => [this.tokeniser.continued(ids.slice(0, places[at]), id), shares[id]]));
@@ -365,7 +380,7 @@ export class TextModel extends Model {
     let next = ids;
     while (found.length < most && memories[0].count + next.length <= room) {
       const x = this.vectors(next, settings, {memories});
-      next = [top(this.scores(x.subarray(x.length - this.config.dim)), 1, (id) => id !== PAD && id !== BEGIN)[0]];
+      next = [top(this.scores(x.subarray(x.length - this.config.dim), settings), 1, (id) => id !== PAD && id !== BEGIN)[0]];
       if (next[0] === END) break;
       found.push(next[0]);
     }
@@ -375,7 +390,7 @@ export class TextModel extends Model {
   /** Each word erased: probabilities of next words, or how far vectors move. */
   async #erasures({given, ids, spans, gone, mean, x, inner}, pause) {
     const settings = new Settings(given), size = ids.length * this.config.dim, changes = [];
-    const own = this.causal ? this.#next(this.scores(x), ids, spans) : null;
+    const own = this.causal ? this.#next(this.scores(x, settings), ids, spans) : null;
     for (let from = 0, words = inner.slice(0, MOST); from < words.length; from += AT_ONCE) {
       if (await pause()) return null;
       const some = words.slice(from, from + AT_ONCE), erased = some.map((at) => new Set([...gone, ...range(spans[at])]));
@@ -383,7 +398,7 @@ export class TextModel extends Model {
       some.forEach((word, text) => {
         const rows = after.subarray(text * size, (text + 1) * size);
         if (!this.causal) return changes.push({similarities: spans.map((span) => cosine(x, rows, span, this.config.dim))});
-        const {probabilities, likeliest} = this.#next(this.scores(rows), ids, spans, own.follows);
+        const {probabilities, likeliest} = this.#next(this.scores(rows, settings), ids, spans, own.follows);
         return changes.push({probabilities, likeliest}); // words up to the erased one were predicted before it was read
       });
     }
@@ -398,7 +413,7 @@ export class TextModel extends Model {
     if (!this.causal || at < 2) return {changes, lenses: []};
     const [word, first] = spans[at], read = ids.slice(1, first), of = ids[first], readSpans = this.tokeniser.words(read);
     const settings = new Settings({...given, keeps: true}), plain = new Settings(given), {dim} = this.config, mean = meanVector(this.table, read.filter(isWord), dim);
-    const ends = (x) => this.scores(Float32Array.from({length: x.length / read.length}, (_, i) => x[(Math.floor(i / dim) * read.length + read.length - 1) * dim + i % dim]));
+    const ends = (x) => this.scores(Float32Array.from({length: x.length / read.length}, (_, i) => x[(Math.floor(i / dim) * read.length + read.length - 1) * dim + i % dim]), plain);
     const before = ends(this.vectors(read, settings)), others = this.others(before, of), odds = logOdds(before, of, others), falls = [];
     for (let from = 0; from < readSpans.length; from += AT_ONCE) {
       if (await pause()) return null;

@@ -1,5 +1,7 @@
 // Products with matrices by WebAssembly, four numbers at a time: a third of the time of JavaScript.
 
+import {dot} from "./numbers.js";
+
 const [GET, SET, LOOP, BRANCH_IF, END_OF, I32, F32_ADD, F32_STORE, VOID, V128, TYPE_I32] = [0x20, 0x21, 0x03, 0x0d, 0x0b, 0x41, 0x92, 0x38, 0x40, 0x7b, 0x7f];
 const [ADD, MULTIPLY, LESS] = [0x6a, 0x6c, 0x49], LOAD = [0xfd, 0x00, 4, 0], SPLAT_ZERO = [0xfd, 0x0c, ...Array(16).fill(0)];
 const [VECTOR_ADD, VECTOR_MULTIPLY] = [[0xfd, 0xe4, 0x01], [0xfd, 0xe6, 0x01]];
@@ -65,12 +67,14 @@ export function accelerated(tensors) {
   }
   return (x, weight, width) => {
     const rows = x.length / width, out = weight.length / width, most = Math.max(...[width, out].map((one) => one * (rows + 3)));
-    if (width % 4 || out % (rows > 1 ? 2 : 4) || most > SCRATCH || weight.buffer !== memory.buffer) return null;
-    const from = weight.byteOffset, to = 4 * SCRATCH, wide = 4 * width;
+    if (width % 4 || most > SCRATCH || weight.buffer !== memory.buffer) return null;
+    const from = weight.byteOffset, to = 4 * SCRATCH, wide = 4 * width, whole = out - out % (rows === 1 ? ROWS : COLUMNS);
     all.set(x, 0);
     // A single row takes the part of the matrix: of each pair of results the second is overwritten by the next block.
-    if (rows === 1) for (let o = 0; o < out; o += ROWS) block(from + o * wide, 0, to + 4 * o, wide, 4);
-    else for (let row = 0; row < rows; row += ROWS) for (let o = 0; o < out; o += COLUMNS) block(row * wide, from + o * wide, to + 4 * (row * out + o), wide, 4 * out);
-    return all.slice(SCRATCH, SCRATCH + rows * out);
+    if (rows === 1) for (let o = 0; o < whole; o += ROWS) block(from + o * wide, 0, to + 4 * o, wide, 4);
+    else for (let row = 0; row < rows; row += ROWS) for (let o = 0; o < whole; o += COLUMNS) block(row * wide, from + o * wide, to + 4 * (row * out + o), wide, 4 * out);
+    const y = all.slice(SCRATCH, SCRATCH + rows * out);
+    for (let o = whole; o < out; o += 1) for (let row = 0; row < rows; row += 1) y[row * out + o] = dot(x, row * width, weight, o * width, width);
+    return y;
   };
 }

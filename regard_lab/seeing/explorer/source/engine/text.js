@@ -110,9 +110,14 @@ export class Tokeniser {
     return this.verbatim ? text : text.replace(/^ /, "");
   }
 
+  /** Each sub-word as it stands. */
+  pieces(ids) {
+    return ids.map((id) => (this.raw[id] ? stripped(escaped(this.raw[id])) : SPECIALS[id]));
+  }
+
   /** A sub-word as it would continue ids; as it stands where it would continue a word. */
   continued(ids, id) {
-    const piece = this.raw[id] ? stripped(escaped(this.raw[id])) : SPECIALS[id];
+    const [piece] = this.pieces([id]);
     const text = this.decode([...ids, id]).slice(this.decode(ids).length);
     return text.startsWith(" ") || !ids.length ? text.replace(STRIPPED, "") || piece : piece;
   }

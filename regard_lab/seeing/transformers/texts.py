@@ -1,34 +1,28 @@
-"""What a model of transformers does with a text of which one word is erased or replaced, for the explorer's What if.
+"""A text as a model of transformers reads it: its ids and their words, with another word, and what is written then.
 
-An erased word keeps its place and has the mean embedding of the text's words. Vectors are replaced where the model
-looks up its embeddings, so that it gets ids as always. Of a tokenizer only `decode` and the call with a text are used,
-so that all kinds are read alike.
+Of a tokenizer only `decode` and the call with a text are used, so that all kinds are read alike.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 from transformers import PreTrainedModel
 
-from regard.arguments import a_string, count_of, kind_of, shown, whole
-from regard.errors import ArgumentError, UnsupportedError
+from regard.arguments import a_string, kind_of, shown
+from regard.errors import ArgumentError
 from regard.integrations.transformers.attaching import attached
 from regard.integrations.transformers.watching import observe
 from regard_lab.seeing.explorer.records import Follows
-from regard_lab.seeing.lenses.erasing import LONGEST_WORD, Changed, ReadText, named_likeliest, next_words, without
+from regard_lab.seeing.lenses.erasing import LONGEST_WORD
 from regard_lab.seeing.watching import Span, in_eval_mode
 
 MOST_WRITTEN = 200  # ids that an encoder-decoder writes
-IDS_AT_ONCE = 4096  # rows of the table of embeddings whose mean is taken
 CONTEXT = 8  # ids before one, which decide how it is written
 MOST_BYTES = 4  # of a character in UTF-8, each of which may be an id
 
@@ -122,7 +116,7 @@ class PretrainedText:
                 f"AutoModelForSeq2SeqLM.from_pretrained(…)"
             )
         else:
-            ids = _generated(self.model, MOST_WRITTEN, **self.inputs)[0, 1:].tolist()
+            ids = generated(self.model, MOST_WRITTEN, **self.inputs)[0, 1:].tolist()
         if not ids:
             raise ArgumentError("the model wrote nothing, so there is nothing to show; give written=")
         return replace(self, target=ids, own=written is None)
@@ -142,177 +136,9 @@ class PretrainedText:
         return replace(self, inputs=inputs, spans=[*self.spans[:place], changed, *moved])
 
 
-def pretrained_without_each(text: PretrainedText, most: int) -> dict[int | None, Changed]:
-    """What the model does with a text as it is (None), and without each of its first words, by their index.
-
-    Raises:
-        UnsupportedError: a model whose embeddings or vectors are not those of the ids.
-    """
-    places = [None, *text.words[:most]]
-    return dict(zip(places, _changed(text, text, places), strict=True))
-
-
-def pretrained_with_word(text: PretrainedText, place: int, word: str = "") -> Changed:
-    """What the model does with a text in which one word is erased, or replaced by another word.
-
-    Raises:
-        ArgumentError: a place without a word that may change, or not one word.
-    """
-    if whole("place", place) not in text.words:
-        raise ArgumentError(
-            f"word {place} cannot be changed; the text has {count_of(len(text.spans), 'words')}, from 0, and those "
-            f"that the tokenizer adds stay"
-        )
-    if not in_unicode("word", word):
-        return _changed(text, text, [place])[0]
-    span = text.spans[place][1]
-    ids = ids_of_word(text.tokenizer, text.ids[: span.start], text.ids[span.start : span.stop], word)
-    other = text.with_ids(place, ids)
-    return replace(_changed(text, other, [None], place)[0], word=word.strip())
-
-
-@torch.no_grad()
-def _changed(
-    text: PretrainedText, read: PretrainedText, places: Sequence[int | None], other: int | None = None
-) -> list[Changed]:
-    """What the model does with `read` without each of some words; `other` is the word that differs from `text`."""
-    with in_eval_mode(text.model):
-        if text.target is None and text.follows == "words":
-            return _next_words(text, read, places, other)
-        plain = torch.zeros(1, len(text.ids), dtype=torch.bool)
-        own = _followed(text, plain, text.follows)[0]
-        found, named = [], {}
-        for _, erased in without(read.spans, places, own.shape[-1] * max(len(read.ids), len(own))):
-            rows = _followed(read, erased, text.follows)
-            if text.follows == "vectors":
-                similar = F.cosine_similarity(rows, own, dim=-1).clamp(-1, 1)
-                found += [Changed("", (), (), similarities=tuple(row)) for row in similar.tolist()]
-            elif text.follows == "masked":
-                found += [_filled_in(text, row, own, named) for row in rows]
-            else:
-                written = _rewritten(read, erased) if text.own else [()] * len(rows)
-                found += [_written(text, *one, named) for one in zip(rows, written, strict=True)]
-    return found
-
-
-def _followed(read: PretrainedText, erased: torch.Tensor, follows: Follows) -> torch.Tensor:
-    """What is followed, float32 on the CPU, for each row of erased ids (rows, n).
-
-    Vectors of words (rows, words, dim), which are means over their ids; or log-probabilities (rows, places, vocab_size)
-    of masked words, or of the ids that were written.
-    """
-    if read.target is not None:
-        states = _encoded(read, erased)
-        labels = torch.tensor([read.target], device=read.model.device).repeat(len(erased), 1)
-        return read.model(**states, labels=labels).logits.float().log_softmax(-1).cpu()
-    if follows == "masked":
-        return _run(read.model, read, erased).logits[:, read.masked].float().log_softmax(-1).cpu()
-    output = _run(read.model, read, erased, output_hidden_states=True)
-    vectors = output.get("last_hidden_state")
-    vectors = output.hidden_states[-1] if vectors is None else vectors
-    if vectors.shape[:2] != erased.shape:
-        raise UnsupportedError(
-            f"{type(read.model).__name__} makes vectors {tuple(vectors.shape)} of {tuple(erased.shape)} ids, so they "
-            f"are not those of the words"
-        )
-    vectors = vectors.float().cpu()
-    return torch.stack([vectors[:, span.start : span.stop].mean(1) for _, span in read.spans], 1)
-
-
-def _next_words(
-    text: PretrainedText, read: PretrainedText, places: Sequence[int | None], other: int | None
-) -> list[Changed]:
-    def score(ids: list[int], erased: torch.Tensor) -> torch.Tensor:
-        return _run(text.model, text if ids == text.ids else read, erased).logits
-
-    as_it_is = ReadText(text.ids, text.spans, score, partial(continued, text.tokenizer))
-    changed = None if other is None else (other, read.ids[: read.spans[other][1].stop])
-    return next_words(as_it_is, places, changed)
-
-
-def _filled_in(
-    text: PretrainedText, logits: torch.Tensor, own: torch.Tensor, named: dict[tuple[int, int], str]
-) -> Changed:
-    """The probability, at each masked place, of what is most probable there in the text as it is."""
-    spell = partial(continued, text.tokenizer)
-    likeliest = [named_likeliest(row, text.ids[:at], spell, named) for row, at in zip(logits, text.masked, strict=True)]
-    chances = logits.gather(1, own.argmax(-1)[:, None])[:, 0].exp()
-    return Changed("", tuple(chances.tolist()), tuple(likeliest))
-
-
-def _written(
-    text: PretrainedText, logits: torch.Tensor, rewritten: tuple[str, ...], named: dict[tuple[int, int], str]
-) -> Changed:
-    """The probability of each word that was written, and what is written now."""
-    ids = text.target or []
-    spell = partial(continued, text.tokenizer)
-    chosen = logits.gather(1, torch.tensor(ids)[:, None])[:, 0].double()
-    probabilities, likeliest = [], []
-    for _, span in spans_of(text.tokenizer, ids):
-        probabilities.append(float(chosen[list(span)].sum().exp()))
-        likeliest.append(named_likeliest(logits[span.start], ids[: span.start], spell, named))
-    return Changed("", tuple(probabilities), tuple(likeliest), rewritten)
-
-
-def _rewritten(read: PretrainedText, erased: torch.Tensor) -> list[tuple[str, ...]]:
-    """The words that an encoder-decoder writes by greedy search; at most twice as many ids as before, and 16."""
-    most = min(MOST_WRITTEN, 2 * len(read.target or []) + 16)
-    rows = _generated(read.model, most, **_encoded(read, erased))[:, 1:].tolist()
-    special = {*read.tokenizer.all_special_ids}
-    kept = [[one for one in ids if one not in special] for ids in rows]
-    return [tuple(word for word, _ in spans_of(read.tokenizer, ids)) for ids in kept]
-
-
-def _generated(model: Any, most: int, **inputs: Any) -> torch.Tensor:
-    return model.generate(**inputs, max_new_tokens=most, do_sample=False, num_beams=1)
-
-
-def _encoded(read: PretrainedText, erased: torch.Tensor) -> dict[str, Any]:
-    """What a decoder reads of each row: the states of the encoder, and the mask of padding if there is one."""
-    states = {"encoder_outputs": _run(read.model.get_encoder(), read, erased)}
-    if (mask := read.inputs.get("attention_mask")) is not None:
-        states["attention_mask"] = mask.repeat(len(erased), 1)
-    return states
-
-
-def _run(model: nn.Module, read: PretrainedText, erased: torch.Tensor, **options: Any) -> Any:
-    """The output for each row of erased ids (rows, n): a pass in which their embeddings are the mean of the words."""
-    rows = {name: values.repeat(len(erased), 1) for name, values in read.inputs.items()}
-    if not erased.any():
-        return model(**rows, **options)
-    with _erasing(model, read, erased):
-        return model(**rows, **options)
-
-
-@contextmanager
-def _erasing(model: Any, read: PretrainedText, erased: torch.Tensor) -> Generator[None]:
-    """The embeddings of erased ids replaced by the mean of the words', or of one word alone by that of the table."""
-    table = model.get_input_embeddings()
-    kept = [place for at in read.words for place in read.spans[at][1]]
-    if len(kept) > 1:
-        mean = table(read.inputs["input_ids"][0, kept]).float().mean(0)
-    else:
-        parts = torch.arange(len(table.weight), device=table.weight.device).split(IDS_AT_ONCE)
-        mean = sum((table(part).float().sum(0) for part in parts), torch.zeros(())) / len(table.weight)
-    calls = 0
-
-    def replaced(module: nn.Module, given: Any, vectors: torch.Tensor) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if vectors.shape[:-1] != erased.shape:
-            raise UnsupportedError(
-                f"{type(model).__name__} embeds {tuple(vectors.shape[:-1])} ids where it was given "
-                f"{tuple(erased.shape)}, so none can be erased"
-            )
-        return torch.where(erased.to(vectors.device)[..., None], mean.to(vectors), vectors)
-
-    handle = table.register_forward_hook(replaced)
-    try:
-        yield
-    finally:
-        handle.remove()
-    if not calls:
-        raise UnsupportedError(f"{type(model).__name__} does not call its input embeddings, so no word can be erased")
+def generated(model: Any, most: int, **inputs: Any) -> torch.Tensor:
+    """The ids of greedy search, at most `most` and 200 of them."""
+    return model.generate(**inputs, max_new_tokens=min(most, MOST_WRITTEN), do_sample=False, num_beams=1)
 
 
 def _check_length(model: PreTrainedModel, length: int) -> None:

@@ -1,0 +1,208 @@
+"""Recurrent mechanisms by the kernels of flash-linear-attention, on a GPU: an engine of `regard.backends.recurrence`.
+
+The kernels add up log decays and exponentiate differences of the sums; a log decay of -inf would give NaN there, so
+that every log decay is at least FORGOTTEN, whose exponential is below the smallest normal number of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from regard.backends import recurrence
+from regard.backends.documents import ROWS_IN_ORDER
+from regard.backends.limits import Limited, no_weights, not_empty, on_mechanism, where
+from regard.backends.recurrence import Given, Rule
+from regard.backends.second_order import Tensors, first_order_only
+from regard.core.backend import Cost, Offer, Operands
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.mechanisms.recurrent import Recurrent
+
+FORGOTTEN = -100.0
+LEAST_SIZE, LARGEST_SIZE = 16, 256  # of head_dim and v_dim in the kernels
+CHUNK = 64  # positions between two memories that the kernels keep
+
+Operation = Callable[..., tuple[torch.Tensor, torch.Tensor]]  # on tensors (batch, n, heads, ...)
+
+# By whether the mechanism corrects, and what its decays belong to.
+NAMES: dict[tuple[bool, str | None], tuple[str, str]] = {
+    (False, None): ("fla.ops.simple_gla", "chunk_simple_gla"),
+    (False, "head"): ("fla.ops.simple_gla", "chunk_simple_gla"),
+    (False, "channel"): ("fla.ops.gla", "chunk_gla"),
+    (True, None): ("fla.ops.delta_rule", "chunk_delta_rule"),
+    (True, "head"): ("fla.ops.gated_delta_rule", "chunk_gated_delta_rule"),
+    (True, "channel"): ("fla.ops.kda", "chunk_kda"),
+}
+
+
+@cache
+def operation(corrects: bool, decays_by: str | None) -> Operation | str:
+    """The package's function for a kind of mechanism, or the reason why there is none."""
+    module, name = NAMES[corrects, decays_by]
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        return (
+            "flash-linear-attention is not installed; pip install flash-linear-attention"
+            if missing == "fla"
+            else f"flash-linear-attention needs the package {missing!r}, which is not installed"
+        )
+    except Exception as error:  # it looks for drivers and versions while it is imported, and raises what it likes
+        return f"flash-linear-attention cannot be loaded: {type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The package's function for one kind of mechanism, and whether it corrects."""
+
+    compute: Operation
+    corrects: bool
+
+    def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        leaves = [x if x is None or not learns else x.detach().requires_grad_() for x in given]
+        with torch.set_grad_enabled(learns):
+            outputs = self._computed(rule, Given(*leaves))  # ty: ignore[invalid-argument-type]
+        output, memory = (x.detach() for x in outputs)
+        return output, memory, (leaves, outputs) if learns else None
+
+    def backward(self, rule: Rule, given: Given, kept: Any, grads: Tensors) -> Tensors:
+        leaves, outputs = kept
+        sent = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
+        found = torch.autograd.grad(
+            [output for output, _ in sent], [x for x in leaves if x is not None], [grad for _, grad in sent],
+            retain_graph=True, allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
+        each = iter(found)
+        return [None if x is None else next(each) for x in leaves]
+
+    def _computed(self, rule: Rule, given: Given) -> recurrence.Outputs:
+        """The outputs (batch, heads, n, v_dim) and the memory after the last position, of plain differentiable calls.
+
+        Two of the functions share queries and keys among heads of v. Otherwise all tensors get as many heads.
+        """
+        q, k, v, log_decay, strength, memory = given
+        heads = max(q.shape[1], v.shape[1])
+        if not (self.corrects and log_decay is not None and q.shape[1] == k.shape[1] <= v.shape[1]):
+            q, k = _with_heads(q, heads), _with_heads(k, heads)
+        options: dict[str, torch.Tensor] = {}
+        if log_decay is not None:
+            options["g"] = _with_heads(log_decay.clamp(min=FORGOTTEN), heads)
+        if self.corrects:
+            options["beta"] = _with_heads(v.new_ones(v.shape[:3]) if strength is None else strength, heads)
+        elif strength is not None:
+            v = (v * strength[..., None]).to(v.dtype)
+        options |= {"q": q, "k": k, "v": _with_heads(v, heads)}
+        options = {name: x.transpose(1, 2).contiguous() for name, x in options.items()}
+        before = _with_heads(memory.float(), heads)
+        output, after = self.compute(**options, scale=rule.scale, initial_state=before, output_final_state=True)
+        return output.transpose(1, 2).to(v.dtype), after[:, :: heads // v.shape[1]].to(memory.dtype)
+
+
+def _with_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _cannot_be_loaded(problem: Problem) -> str | None:
+    """A limit: the package must be there."""
+    mechanism = problem.mechanism
+    found = operation(mechanism.corrects, mechanism.decays_by) if isinstance(mechanism, Recurrent) else None
+    return found if isinstance(found, str) else None
+
+
+@cache
+def _backward_by_head() -> str | None:
+    """Why the package's backward pass with a decay for each head is wrong here, as the package itself says; or None."""
+    try:
+        at = import_module("fla.ops.common.chunk_o")
+        wrong = at.IS_NVIDIA_HOPPER and at.TRITON_ABOVE_3_4_0 and not at.TRITON_ABOVE_3_7_1
+    except (ImportError, AttributeError):  # of another version, which has no such fault or another sentence on it
+        return None
+    if not wrong or find_spec("tilelang") is not None:
+        return None
+    return (
+        "on Hopper GPUs, with Triton 3.4 up to 3.7.0, the package has no right gradient for decays by head; install "
+        "Triton 3.7.1 or later, or tilelang"
+    )
+
+
+def _is_wrong_here(problem: Problem) -> str | None:
+    """A limit: gradients that the package refuses to compute."""
+    mechanism = problem.mechanism
+    by_head = isinstance(mechanism, Recurrent) and mechanism.decays_by == "head"
+    return _backward_by_head() if by_head and problem.needs_grad else None
+
+
+class FlashLinear(Limited):
+    """Recurrent mechanisms in bfloat16 and float16 on cuda, where flash-linear-attention is installed.
+
+    The first call of a mechanism, head size and dtype compiles its kernels and times variants of them, which takes
+    seconds to minutes. Sums of log decays and memories are in float32; memories between chunks are rounded to q's
+    dtype, as the package does. It has no second derivatives.
+
+    Args:
+        devices: the devices on which it computes.
+    """
+
+    name = "fla"
+
+    def __init__(self, devices: tuple[str, ...] = ("cuda",)) -> None:
+        elsewhere = where(
+            lambda one: one.device not in devices,
+            f"flash-linear-attention's kernels are for {' and '.join(devices)}, and the tensors are on "
+            "{problem.device}",
+        )
+        self.limits = (on_mechanism(Recurrent, "recurrent memories"), elsewhere, *_LIMITS)
+
+    def offer(self, problem: Problem) -> Offer:
+        return Offer(_cost(problem), partial(self.run, problem))
+
+    def run(self, problem: Problem, operands: Operands) -> Result:
+        mechanism = problem.mechanism
+        assert isinstance(mechanism, Recurrent)
+        compute = operation(mechanism.corrects, mechanism.decays_by)
+        assert not isinstance(compute, str)
+        engine = Kernels(compute, mechanism.corrects)
+        output = recurrence.attend(problem, operands, engine)
+        return Result(first_order_only(self.name, output)[0] if problem.needs_grad else output)
+
+
+_LIMITS = (
+    _cannot_be_loaded,
+    _is_wrong_here,
+    where(
+        lambda one: one.dtype not in (torch.bfloat16, torch.float16),
+        "its kernels multiply in half precision, rounding float32 to 10 bits, and q is {problem.dtype}",
+    ),
+    where(
+        lambda one: any(size % 2 or not LEAST_SIZE <= size <= LARGEST_SIZE for size in (one.head_dim, one.v_dim)),
+        f"its kernels take vectors of {LEAST_SIZE} to {LARGEST_SIZE} numbers, an even number of them, not head_dim "
+        "{problem.head_dim} and v_dim {problem.v_dim}",
+    ),
+    not_empty,
+    no_weights,
+    *ROWS_IN_ORDER,
+)  # fmt: skip
+
+
+def _cost(problem: Problem) -> Cost:
+    """The cost by the kernels: the operations of the chunk form in few launches, and a memory for each chunk."""
+    plain, again = recurrence.cost(problem), 3 if problem.needs_grad else 1
+    rows = problem.batch * problem.heads * max(problem.q_len, problem.k_len)
+    memories = problem.batch * problem.heads * problem.head_dim * problem.v_dim * (problem.k_len // CHUNK + 2)
+    vectors = rows * (problem.head_dim + problem.v_dim)
+    width = problem.dtype.itemsize
+    return Cost(
+        flops=plain.flops,
+        bytes=width * (6 * vectors + 2 * memories) * again,
+        peak_bytes=width * (4 * vectors + memories) * again,
+        pairs=plain.pairs,
+        calls=8 * again,
+    )

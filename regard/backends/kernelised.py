@@ -1,0 +1,320 @@
+"""Mechanisms of features as recurrences: the memory holds sums over the keys, with a column for the denominators.
+
+    total_i = Σ_j e_ij (q_i · k_j) [v_j, 1],   e_ij = exp(k_log_j + Σ decay_log_t over j < t <= i)
+
+The last entry of a total is the denominator of its row; the others divided by it are the output. The memory holds the
+sums divided by exp(M_i), where M_i = max(M_{i-1} + decay_log_i, k_log_i) is the largest log e_ij so far. So key i
+decays the memory by exp(M_{i-1} + decay_log_i - M_i) and is written with strength exp(k_log_i - M_i). Neither is above
+1: nothing overflows, and no later key affects an earlier total.
+
+Source: Transformers are RNNs, Katharopoulos et al. 2020, equations 16 to 20.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+from regard.backends.documents import first_rows, is_causal, on_all, pack_documents, put_back, visible_keys
+from regard.backends.recurrence import CHUNK, Engine, Given, Rule, longer_on, scan
+from regard.core.backend import Cost, Operands, reachable_keys
+from regard.core.problem import Problem
+from regard.core.result import Result
+from regard.mechanisms.features import Features, Kernelised
+
+BLOCK = 512  # positions whose features are in memory at once where nothing learns: they stay in the processor's cache
+FAINTEST = -1e30  # in place of -inf, the logarithm of 0, since -inf - -inf is NaN
+RULE = Rule(corrects=False, scale=1.0)
+
+
+class Sums(NamedTuple):
+    """The sums over the keys so far, divided by exp(log) where log is given.
+
+    total: (batch, kv_heads, features, v_dim + 1). log: (batch, kv_heads, 1). mass: Σ_j e_ij, (batch, kv_heads, 1, 1),
+    for mechanisms whose denominators have a lower bound.
+    """
+
+    total: torch.Tensor
+    log: torch.Tensor | None
+    mass: torch.Tensor | None
+
+
+class Totals(NamedTuple):
+    """Totals of rows divided by exp(log), (batch, heads, n, v_dim + 1), and likewise `mass`, (batch, kv_heads, n, 1).
+
+    log: (batch, kv_heads, n or 1); None for 0.
+    """
+
+    rows: torch.Tensor
+    log: torch.Tensor | None
+    mass: torch.Tensor | None
+
+
+class Text(NamedTuple):
+    """What is computed: row r may look at the visible keys up to key `before + r`.
+
+    q: (batch, heads, rows, head_dim). k, v: (batch, kv_heads, keys, ·). visible: (batch or 1, 1, keys), or None.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    parameters: Mapping[str, torch.Tensor]
+    visible: torch.Tensor | None = None
+    before: int = 0
+
+    def without_unseen(self, by_key: Iterable[str], met: torch.Tensor | None) -> Text:
+        """The same with zeros for hidden keys, and for rows that may look at no key: both may hold NaN."""
+        if self.visible is None:
+            return self
+        seen = self.visible.cumsum(-1) > 0
+        last = torch.arange(self.before, self.before + self.q.shape[2], device=seen.device)
+        seen = seen[..., last.clamp_max(max(0, seen.shape[-1] - 1))]
+        q = self.q.masked_fill(~(seen if met is None else seen | met)[..., None], 0)
+        hidden = ~self.visible
+        k, v = (x.masked_fill(hidden[..., None], 0) for x in (self.k, self.v))
+        parameters = {name: x.masked_fill(hidden, 0) if name in by_key else x for name, x in self.parameters.items()}
+        return self._replace(q=q, k=k, v=v, parameters=parameters)
+
+    def blocks(self, by_key: Iterable[str], block: int) -> Iterator[tuple[slice, Text]]:
+        """Blocks with keys alone, then with as many rows as keys, then with rows alone; with the rows of each."""
+        rows, keys = self.q.shape[2], self.k.shape[2]
+        before = min(self.before, keys)
+        both = min(rows, keys - before)
+        lengths = [
+            *((0, n) for n in _pieces(before, block)),
+            *((n, n) for n in _pieces(both, block)),
+            *((n, 0) for n in _pieces(rows - both, block)),
+        ]
+        of_rows, of_keys = [n for n, _ in lengths], [n for _, n in lengths]
+        if (rest := keys - before - both) > 0:  # keys after the last row
+            of_keys = [*of_keys, rest]
+        # split, since the gradients of slices would each be as long as the whole
+        q, k, v = self.q.split(of_rows, 2), self.k.split(of_keys, 2), self.v.split(of_keys, 2)
+        cut = {name: x.split(of_keys, 2) for name, x in self.parameters.items() if name in by_key}
+        visible = None if self.visible is None else self.visible.split(of_keys, -1)
+        at = 0
+        for i, (n, _) in enumerate(lengths):
+            parameters = {**self.parameters, **{name: x[i] for name, x in cut.items()}}
+            yield slice(at, at + n), Text(q[i], k[i], v[i], parameters, None if visible is None else visible[i])
+            at += n
+
+
+def _pieces(length: int, size: int) -> Iterator[int]:
+    return (min(size, length - at) for at in range(0, length, size))
+
+
+def follow(
+    mechanism: Kernelised, engine: Engine, scale: float, text: Text, sums: Sums | None = None,
+    met: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, Sums | None]:  # fmt: skip
+    """Outputs (batch, heads, rows, v_dim), the logarithms of their denominators, and the sums after the text.
+
+    sums: those before it. met: (batch or 1, 1, 1), whether a key came before; None if none did.
+    """
+    text = text.without_unseen(mechanism.by_key, met)
+    shape = (*text.q.shape[:3], text.v.shape[3])
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (*text[:3], *text.parameters.values()))
+    learns = learns or (sums is not None and sums.total.requires_grad)
+    room = None if learns else text.v.new_empty(shape)
+    outputs, logs = [text.v.new_empty(*shape[:2], 0, shape[3])], [text.v.new_empty(*shape[:2], 0)]
+    for here, part in text.blocks(mechanism.by_key, BLOCK * longer_on(text.q.device.type, text.q.shape[0] * shape[1])):
+        features = _without_hidden(mechanism.lift(part.q, part.k, scale, part.parameters), part.visible)
+        totals, sums = _after(engine, features, part, sums)
+        if not part.q.shape[2]:
+            continue
+        lowest = None if totals.mass is None or features.floor is None else features.floor * totals.mass[..., 0]
+        into = None if room is None else room[:, :, here]
+        output, denominator = normalised(totals.rows, _by_row(lowest, totals.rows), into)
+        outputs.append(output)
+        none = vanishing(denominator)
+        log = denominator.masked_fill(none, 1).log()
+        for more in (_by_row(totals.log, log), features.q_log):
+            log = log if more is None else log + more
+        logs.append(log.masked_fill(none, -math.inf))
+    return torch.cat(outputs, 2) if room is None else room, torch.cat(logs, 2), sums
+
+
+def _by_row(x: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """What belongs to key/value heads, for each query head."""
+    return None if x is None else x.repeat_interleave(like.shape[1] // x.shape[1], 1).to(like.dtype)
+
+
+def _without_hidden(features: Features, visible: torch.Tensor | None) -> Features:
+    """The features with both logarithms or neither, and hidden keys that neither count nor decay."""
+    k, k_log, decay_log = features.k, features.k_log, features.decay_log
+    if decay_log is not None:  # of a stronger decay nothing would be left either
+        decay_log = decay_log.clamp_min(math.log(torch.finfo(k.dtype).tiny))
+    hides_mass = visible is not None and features.floor is not None
+    if k_log is None and (decay_log is not None or hides_mass):
+        k_log = k.new_zeros(k.shape[:3])
+    if decay_log is None and k_log is not None:
+        decay_log = torch.zeros_like(k_log)
+    if visible is not None:
+        k = k.masked_fill(~visible[..., None], 0)
+        if k_log is not None and decay_log is not None:
+            k_log, decay_log = k_log.masked_fill(~visible, -math.inf), decay_log.masked_fill(~visible, 0)
+    return replace(features, k=k, k_log=k_log, decay_log=decay_log)
+
+
+def _after(engine: Engine, features: Features, part: Text, sums: Sums | None) -> tuple[Totals, Sums]:
+    """The totals of a block's rows, and the sums after its keys."""
+    q, k = features.q, features.k
+    ones = k.new_ones(()).expand(*k.shape[:3], 1)
+    has_log = features.k_log is not None or (sums is not None and sums.log is not None)
+    if sums is None:
+        none = k.new_zeros(*k.shape[:2], k.shape[3], part.v.shape[3] + 1)
+        sums = Sums(none, None, None if features.floor is None else none.new_zeros(*k.shape[:2], 1, 1))
+    if has_log and sums.log is None:
+        sums = sums._replace(log=k.new_full((*k.shape[:2], 1), FAINTEST))
+    if not k.shape[2]:
+        return Totals(_read(q, sums.total), sums.log, sums.mass), sums
+    gates, log = _gates(features, sums.log)
+    v = torch.cat((part.v, ones), -1)
+    if not q.shape[2]:
+        total, mass = (
+            None if memory is None else _added(keys, values, gates, memory)
+            for keys, values, memory in ((k, v, sums.total), (ones, ones, sums.mass))
+        )
+        assert total is not None
+        return Totals(q, None, None), Sums(total, None if log is None else log[..., -1:], mass)
+    rows, total = scan(engine, RULE, Given(q, k, v, *gates, sums.total))
+    of_rows, mass = (
+        (None, None) if sums.mass is None else scan(engine, RULE, Given(ones, ones, ones, *gates, sums.mass))
+    )
+    return Totals(rows, log, of_rows), Sums(total, None if log is None else log[..., -1:], mass)
+
+
+Gates = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+def _gates(features: Features, before: torch.Tensor | None) -> tuple[Gates, torch.Tensor | None]:
+    """Log decays and strengths of the recurrence, (batch, kv_heads, keys), and M_i likewise; None where M is 0.
+
+    In float64: of strong decays the sums are large, and their rounding errors would be those of the weights. M cancels
+    in every result, so it needs no gradient.
+    """
+    k_log, decay_log = features.k_log, features.decay_log
+    if before is None or k_log is None or decay_log is None:
+        return (None, None), None
+    k_log, decay_log = k_log.double(), decay_log.double()
+    decayed, first = decay_log.detach().cumsum(-1), before.detach().double()
+    highest = torch.maximum(first, (k_log.detach() - decayed).cummax(-1).values)  # M_i - decayed_i, which never falls
+    fall = torch.cat((first, highest[..., :-1]), -1) - highest
+    log = highest + decayed
+    log_decay = decay_log + (fall - decay_log.detach())  # the value of `fall`, with the gradient of decay_log
+    strength = (k_log - log).exp()
+    dtype = features.k.dtype
+    return (log_decay.to(dtype), strength.to(dtype)), log.to(dtype)
+
+
+def _added(k: torch.Tensor, v: torch.Tensor, gates: Gates, memory: torch.Tensor) -> torch.Tensor:
+    """The memory after keys that no row reads one by one."""
+    log_decay, strength = gates
+    if log_decay is None or strength is None:
+        return memory + k.mT @ v
+    later = functional.pad(log_decay[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
+    whole = log_decay.sum(-1).exp()[..., None, None]
+    return whole * memory + (k * (later.exp() * strength)[..., None]).mT @ v
+
+
+def _read(q: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """The totals (batch, heads, n, v_dim + 1) of queries after the last key."""
+    grouped = q.unflatten(1, (total.shape[1], -1)).flatten(2, 3)  # (batch, kv_heads, group · n, features)
+    return (grouped @ total).view(*q.shape[:3], total.shape[3])
+
+
+def normalised(
+    totals: torch.Tensor, lowest: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """From totals (..., v_dim + 1): the outputs (..., v_dim) and the denominators (...), raised to `lowest`.
+
+    A row whose denominator is below the smallest normal number gets zeros.
+    """
+    sums, denominator = totals.split((totals.shape[-1] - 1, 1), -1)
+    denominator = denominator[..., 0]
+    if lowest is not None:
+        denominator = torch.where(denominator < lowest, lowest, denominator)
+    inverse = denominator.masked_fill(vanishing(denominator), math.inf).reciprocal()
+    return torch.mul(sums, inverse[..., None], out=out), denominator
+
+
+def vanishing(denominator: torch.Tensor) -> torch.Tensor:
+    """Which denominators are too small to divide by; NaN is not."""
+    return denominator < torch.finfo(denominator.dtype).tiny
+
+
+# --- a call ---
+
+
+def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
+    """The output of a call and its log-sum-exp, computed in float32 at least."""
+    wide = torch.promote_types(problem.dtype, torch.float32)
+    q, k, v = (x.to(wide) for x in (operands.q, operands.k, operands.v))
+    visible = visible_keys(problem.pattern, operands.grid)
+    text = Text(q, k, v, operands.parameters, visible)
+    compute = _by_document if problem.pattern.documents else _whole
+    output, log = compute(problem, engine, operands, text)
+    return Result(output.to(problem.dtype), log if "log_sum_exp" in problem.want else None)
+
+
+def _whole(problem: Problem, engine: Engine, operands: Operands, text: Text) -> tuple[torch.Tensor, torch.Tensor]:
+    assert isinstance(problem.mechanism, Kernelised)
+    leading, before = first_rows(problem, operands.grid.keys)
+    text = text._replace(q=text.q[:, :, leading:], before=before)
+    output, log, _ = follow(problem.mechanism, engine, problem.scale, text)
+    if not leading:
+        return output, log
+    return functional.pad(output, (0, 0, leading, 0)), functional.pad(log, (leading, 0), value=-math.inf)
+
+
+def _by_document(problem: Problem, engine: Engine, operands: Operands, text: Text) -> tuple[torch.Tensor, torch.Tensor]:
+    mechanism, length, device = problem.mechanism, problem.k_len, text.q.device
+    assert isinstance(mechanism, Kernelised)
+    packs = pack_documents(problem.pattern.documents, problem.batch, length, device)
+    visible = text.visible
+    if visible is None:
+        visible = torch.ones(1, 1, len(operands.grid.keys), dtype=torch.bool, device=device)
+    visible = on_all(visible, problem, operands).expand(problem.batch, 1, length)
+    k, v = (on_all(x, problem, operands) for x in (text.k, text.v))
+    by_key = {
+        name: on_all(x, problem, operands).expand(problem.batch, -1, -1)
+        for name, x in text.parameters.items()
+        if name in mechanism.by_key
+    }
+    results = []
+    for pack in packs:
+        parameters = {**text.parameters, **{name: pack.take(x) for name, x in by_key.items()}}
+        seen = pack.take(visible) & pack.real[:, None]
+        before = 0 if is_causal(problem) else pack.places.shape[1]
+        part = Text(pack.take(text.q), pack.take(k), pack.take(v), parameters, seen, before)
+        results.append(follow(mechanism, engine, problem.scale, part)[:2])
+    outputs, logs = zip(*results, strict=True)
+    return put_back(packs, outputs, problem.batch), put_back(packs, logs, problem.batch)
+
+
+def cost(problem: Problem) -> Cost:
+    """The cost of a call by plain operations."""
+    assert isinstance(problem.mechanism, Kernelised)
+    causal, keys = is_causal(problem), len(reachable_keys(problem))
+    times = 2 if problem.pattern.documents else 1  # padding at most doubles them
+    features, wide = problem.mechanism.feature_dim(problem.head_dim), problem.v_dim + 1
+    rows = problem.batch * problem.heads * problem.q_len * times
+    added = problem.batch * problem.kv_heads * keys * times
+    longer = longer_on(problem.device, problem.batch * problem.heads)
+    pairs = rows * min(longer * CHUNK, keys) if causal else 0
+    chunks = -(-keys // (longer * (CHUNK if causal else BLOCK)))
+    width = 8 if problem.dtype == torch.float64 else 4
+    vectors = (rows + added) * (problem.head_dim + 2 * features + wide)
+    return Cost(
+        flops=2 * (pairs * (features + wide) + (rows + added) * features * wide) * (3 if problem.needs_grad else 1),
+        bytes=width * vectors * (2.5 if problem.needs_grad else 1),
+        peak_bytes=width * ((rows + added) * features + added * features * wide // CHUNK),
+        pairs=min(pairs, problem.pairs),
+        calls=(4 + 2 * chunks) * (3 if problem.needs_grad else 1),
+    )

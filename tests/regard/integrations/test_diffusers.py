@@ -1,0 +1,124 @@
+"""Models of diffusers give what they gave before they were attached, and what each place looks at can be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of diffusers
+diffusers = pytest.importorskip("diffusers", reason="needs pip install 'regard[diffusers]'")
+from regard.integrations.diffusers import attach, detach, observe  # noqa: E402
+
+SIDE, WORDS = 8, 5
+
+
+def unet() -> tuple[Any, dict[str, Any]]:
+    model = diffusers.UNet2DConditionModel(
+        sample_size=SIDE, in_channels=2, out_channels=2, layers_per_block=1, block_out_channels=(8, 16),
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=6, attention_head_dim=2, norm_num_groups=2,
+    )  # fmt: skip
+    mask = torch.arange(WORDS) < torch.tensor([[5], [3]])
+    given = {"sample": torch.randn(2, 2, SIDE, SIDE), "timestep": torch.tensor([3, 7])}
+    return model, {**given, "encoder_hidden_states": torch.randn(2, WORDS, 6), "encoder_attention_mask": mask}
+
+
+def dit() -> tuple[Any, dict[str, Any]]:
+    model = diffusers.DiTTransformer2DModel(
+        num_attention_heads=2, attention_head_dim=4, in_channels=2, num_layers=2, sample_size=SIDE, norm_num_groups=1
+    )
+    kinds = {"timestep": torch.tensor([3, 7]), "class_labels": torch.tensor([1, 2])}
+    return model, {"hidden_states": torch.randn(2, 2, SIDE, SIDE), **kinds}
+
+
+def flux() -> tuple[Any, dict[str, Any]]:
+    model = diffusers.FluxTransformer2DModel(
+        patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=8, num_attention_heads=2,
+        joint_attention_dim=6, pooled_projection_dim=6, axes_dims_rope=(2, 2, 4),
+    )  # fmt: skip
+    places = torch.stack([torch.zeros(16), torch.arange(16.0) // 4, torch.arange(16.0) % 4], -1)
+    return model, {
+        "hidden_states": torch.randn(2, 16, 4), "encoder_hidden_states": torch.randn(2, WORDS, 6),
+        "pooled_projections": torch.randn(2, 6), "timestep": torch.tensor([0.3, 0.7]), "img_ids": places,
+        "txt_ids": torch.zeros(WORDS, 3),
+    }  # fmt: skip
+
+
+MODELS = {"U-Net": unet, "DiT": dit, "Flux": flux}
+
+
+def output(model: Any, given: dict[str, Any]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**given).sample
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_an_attached_model_gives_what_it_gave_before(kind):
+    model, given = MODELS[kind]()
+    model.eval()
+    before = output(model, given)
+    with observe(attach(model), "entropy") as seen:
+        torch.testing.assert_close(output(model, given), before, rtol=0, atol=1e-5)
+    assert len(seen.calls) == sum(hasattr(one, "set_processor") for one in model.modules())
+    with pytest.raises(rg.ArgumentError, match="attached already"):
+        attach(model)
+    assert torch.equal(output(detach(model), given), before)
+
+
+def test_the_backend_of_the_dispatcher_is_regard():
+    model, given = flux()
+    before = output(model.eval(), given)
+    model.set_attention_backend("regard")
+    torch.testing.assert_close(output(model, given), before, rtol=0, atol=1e-5)
+    attach(model, lambda call: "full")
+    torch.testing.assert_close(output(model, given), before, rtol=0, atol=1e-5)
+
+
+def neighbours(i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+    return ((i // 4 - j // 4).abs() <= 1) & ((i % 4 - j % 4).abs() <= 1)
+
+
+def test_image_tokens_of_flux_look_at_their_neighbours_and_at_every_word():
+    model, given = flux()
+    text = p.KeySet((range(WORDS),)) | p.QuerySet((range(WORDS),))
+    image = p.Where(lambda i, j: neighbours(i - WORDS, j - WORDS))
+    attach(model.eval(), lambda call: text | image)
+    with observe(model) as seen:
+        output(model, given)
+    places = torch.arange(16)
+    allowed = torch.ones(WORDS + 16, WORDS + 16, dtype=torch.bool)
+    allowed[WORDS:, WORDS:] = neighbours(places[:, None], places)
+    for _, detail in seen.calls:
+        assert ((detail.weights > 0) == allowed).all()
+
+
+def test_a_unet_shows_which_words_each_place_looks_at_and_takes_a_window_for_the_image_alone():
+    model, given = unet()
+    attach(model.eval(), lambda call: None if call.cross else "sliding_window(8)")
+    with observe(model) as seen:
+        output(model, given)
+    places = {detail.weights.shape[2] for detail in seen.of("attn2")}  # of (batch, heads, places, words)
+    assert places == {SIDE * SIDE, SIDE * SIDE // 4}
+    for detail in seen.of("attn2"):
+        assert detail.weights.shape[3] == WORDS
+        assert not detail.weights[1, ..., 3:].any()  # words that are padding
+    for detail in seen.of("attn1"):
+        assert ((detail.weights > 0) == p.SlidingWindow(8).dense(*detail.weights.shape[2:])).all()
+    with pytest.raises(rg.ArgumentError, match="attn3"):
+        seen.of("attn3")
+
+
+def test_a_processor_that_computes_attention_by_itself_is_refused_by_name():
+    model, given = unet()
+    model.set_attn_processor(diffusers.models.attention_processor.AttnProcessor())
+    with pytest.raises(rg.UnsupportedError, match="in AttnProcessor itself"):
+        output(attach(model), given)
+    with pytest.raises(rg.ArgumentError, match="no attention layer of diffusers"):
+        attach(torch.nn.Linear(2, 2))
+    with pytest.raises(rg.ArgumentError, match="needs an attached model"), observe(torch.nn.Linear(2, 2)):
+        pass
