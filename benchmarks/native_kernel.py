@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-"""Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, options, an int8
-cache, latents, keys that a tensor lists, windows on grids, and two threads.
-=======
 """Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, bfloat16, few keys,
-options, an int8 cache, latents, and two threads.
->>>>>>> 21b5c15bd9c5a18b79dd93e8af3ac02e87c4f9cd
+options, an int8 cache, latents, keys that a tensor lists, windows on grids, recurrent mechanisms, and two threads.
 
 python benchmarks/native_kernel.py [--rows PART ...]
 
@@ -24,6 +19,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delta_attention
+from transformers.models.qwen3_next.modeling_qwen3_next import (
+    torch_chunk_gated_delta_rule,
+    torch_recurrent_gated_delta_rule,
+)
 
 import regard as rg
 from benchmarks.report import RESULTS, heading
@@ -31,6 +31,7 @@ from benchmarks.report import options as arguments
 from regard import patterns as p
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
+from regard.integrations.transformers.recurring import FUNCTIONS
 from regard_lab.bench.measuring import Pace, take_turns
 from regard_lab.bench.report import markdown_table
 from regard_lab.bench.results import processor
@@ -38,6 +39,7 @@ from regard_lab.bench.results import processor
 REPORT = RESULTS / "native_cpu.md"
 NOTES = REPORT.with_name("native_cpu_notes.md")  # written by hand: what was tried
 Run = Callable[[], object]
+delta_rule = FUNCTIONS["torch_chunk_gated_delta_rule"]
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,61 @@ def grids() -> list[Duel]:
     return rows
 
 
+def recurrent() -> list[Duel]:
+    """8 heads of 128 beside causal SDPA and beside the functions that transformers computes its layers with."""
+    q, k, v = tensors(8, 4096, 128)
+    linear = partial(attend, q, k, v, pattern="causal", mechanism="linear")
+    sdpa = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+    rows = [Duel("causal linear attention, 8 heads of 128, 4096 positions", "SDPA, softmax", 8.0, linear, sdpa)]
+    for name, length, rule, channels, goal in (
+        ("gated delta", 4096, torch_chunk_gated_delta_rule, (), 4.5),
+        ("Kimi delta", 1024, chunk_kimi_delta_attention, (128,), 40.0),
+    ):
+        x = [torch.randn(1, length, 8, 128) for _ in range(3)]
+        x += [-torch.rand(1, length, 8, *channels) / 5, torch.rand(1, length, 8)]
+        ours, theirs = output_of(delta_rule), output_of(rule)
+        name = f"{name}, 8 heads of 128, {length} positions"
+        rows.append(Duel(name, "transformers", goal, partial(ours, *x), partial(theirs, *x)))
+        if not channels:
+            x = [one.clone().requires_grad_() for one in x]
+            both = with_backward(ours, x), with_backward(theirs, x)
+            rows.append(Duel(f"{name} with backward", "transformers", 7.0, *both))
+    return [*rows, *steps()]
+
+
+def output_of(rule: Callable[..., tuple]) -> Callable[..., torch.Tensor]:
+    """A delta rule as transformers calls it, of positional arguments."""
+    names = "query", "key", "value", "g", "beta"
+    return lambda *given: rule(**dict(zip(names, given, strict=True)), use_qk_l2norm_in_kernel=True)[0]
+
+
+def steps() -> list[Duel]:
+    """A step of decoding of 24 layers with 32 heads of 128, whose memories come from memory."""
+    x, g, b = torch.randn(1, 1, 32, 128), -torch.rand(1, 1, 32), torch.rand(1, 1, 32)
+    memories = [torch.randn(1, 32, 128, 128) for _ in range(24)]
+    room = [torch.empty_like(one) for one in memories]
+    options = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    turns = [cycle(range(len(memories))) for _ in range(3)]
+
+    def step(rule: Callable[..., tuple], turn: cycle) -> None:
+        at = next(turn)
+        memories[at] = rule(x, x, x, g=g, beta=b, initial_state=memories[at], **options)[1]
+
+    def copied() -> None:
+        at = next(turns[2])
+        room[at].copy_(memories[at])
+
+    ours, theirs = (
+        partial(step, rule, turn)
+        for rule, turn in zip((delta_rule, torch_recurrent_gated_delta_rule), turns, strict=False)
+    )
+    name = "one step of gated delta, 32 heads of 128"
+    return [
+        Duel(name, "a copy of the memory", 1 / 1.5, torch.no_grad()(ours), copied),
+        Duel(name, "transformers", 10.0, torch.no_grad()(ours), torch.no_grad()(theirs)),
+    ]
+
+
 def options() -> list[Duel]:
     q, k, v = tensors(4, 2048)
     plain = partial(attend, q, k, v, pattern="causal")
@@ -296,11 +353,10 @@ def main() -> None:
     assert not isinstance(library, str), library
     check()
     began, lines = os.getloadavg()[0], []
-<<<<<<< HEAD
-    for row in [*small(), padded(), decoding(), *latents(), *listed(), *grids(), *options()]:
-=======
-    for row in [*small(), *halves(), *few_keys(), padded(), decoding(), *latents(), *options()]:
->>>>>>> 21b5c15bd9c5a18b79dd93e8af3ac02e87c4f9cd
+    every = [
+        *small(), padded(), decoding(), *latents(), *listed(), *grids(), *halves(), *few_keys(), *recurrent(), *options(),
+    ]  # fmt: skip
+    for row in every:
         if not parts or any(part in row.work for part in parts):
             lines.append(line(row))
             print(lines[-1], flush=True)

@@ -49,10 +49,14 @@ def longer_on(device: str, heads: int) -> int:
 
 
 class Rule(NamedTuple):
-    """What a recurrence computes beside its tensors."""
+    """What a recurrence computes beside its tensors.
+
+    unit: 0, or what is added to the squared lengths of queries and keys, which are then brought to length 1.
+    """
 
     corrects: bool
     scale: float
+    unit: float = 0.0
 
 
 class Given(NamedTuple):
@@ -61,6 +65,7 @@ class Given(NamedTuple):
     q: (batch, heads, n, head_dim), more or fewer heads than v, or as many. k: (batch, ·, n, head_dim).
     v: (batch, kv_heads, n, v_dim). log_decay: (batch, kv_heads, n) or (..., head_dim), None for 0.
     strength: (batch, kv_heads, n), None for 1. memory: (batch, kv_heads, head_dim, v_dim), before the first position.
+    The kernel takes q, k and v in half precision too, beside others in float32.
     """
 
     q: torch.Tensor
@@ -88,7 +93,12 @@ class Engine(Protocol):
 
 def scan(engine: Engine, rule: Rule, given: Given) -> Outputs:
     """The outputs of a recurrence over all positions, differentiable twice."""
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    if rule.unit and (learns or engine is PLAIN):
+        q, k = (x.to(given.memory.dtype) for x in (given.q, given.k))
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + rule.unit) for x in (q, k))
+        rule, given = rule._replace(unit=0.0), given._replace(q=q, k=k)
+    if learns:
         return _Scan.apply(engine, rule, *given)
     output, memory, _ = engine.forward(rule, given, False)
     return output, memory
@@ -126,12 +136,12 @@ def _blocks(rule: Rule, given: Given) -> Iterator[slice]:
 
 def _followed(rule: Rule, *tensors: Any) -> Outputs:
     """The recurrence by plain differentiable operations; autograd's memory for it grows linearly with the length."""
-    given = Given(*tensors)
+    given = Given(*(None if x is None else x.to(tensors[-1].dtype) for x in tensors))  # ty: ignore[invalid-argument-type]
     outputs, memory = [], given.memory
     for here in _blocks(rule, given):
         output, memory = block(rule, given.part(here, memory))
         outputs.append(output)
-    return torch.cat(outputs, 2), memory
+    return torch.cat(outputs, 2).to(tensors[2].dtype), memory
 
 
 class Plain:
@@ -278,8 +288,9 @@ def _inverse(pairs: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor
 
 def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
     """The output of a call, computed in float32 at least."""
-    wide = torch.promote_types(problem.dtype, torch.float32)
-    operands = operands._replace(q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide))
+    if engine is PLAIN:
+        wide = torch.promote_types(problem.dtype, torch.float32)
+        operands = operands._replace(q=operands.q.to(wide), k=operands.k.to(wide), v=operands.v.to(wide))
     return Result(attend(problem, operands, engine).to(problem.dtype))
 
 
@@ -307,7 +318,8 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
 
 def _given(q: Any, k: Any, v: Any, log_decay: Any, strength: Any, memory: torch.Tensor | None = None) -> Given:
     if memory is None:
-        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3])
+        wide = torch.promote_types(v.dtype, torch.float32)
+        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=wide)
     return Given(q, k, v, log_decay, strength, memory)
 
 
@@ -353,7 +365,7 @@ def _read(rule: Rule, q: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     """The outputs of queries (batch, heads, n, head_dim) after the last key."""
     heads = max(q.shape[1], memory.shape[1])
     q, memory = (x.repeat_interleave(heads // x.shape[1], 1) for x in (q, memory))
-    return rule.scale * q @ memory
+    return (rule.scale * q.to(memory.dtype) @ memory).to(q.dtype)
 
 
 def cost(problem: Problem) -> Cost:

@@ -106,6 +106,7 @@ class CRecurrence(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("batch", "heads", "key_heads", "kv_heads", "length", "head_dim", "v_dim")),
         ("threads", c_int32), ("delta", c_int32), ("decays", c_int32), ("scale", c_double),
+        ("unit", c_double),
         *((name, CTensor) for name in ("q", "k", "v", "out", "log_decay", "strength")),
         *((name, c_void_p) for name in ("before", "after", "kept", "solved")),
     ]  # fmt: skip

@@ -30,13 +30,13 @@ class Kernel:
     def forward(self, rule: Rule, given: Given, learns: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
         q, v, memory = given.q, given.v, given.memory.contiguous()
         batch, kv_heads, length, v_dim = v.shape
-        output = v.new_empty(batch, max(q.shape[1], kv_heads), length, v_dim)
+        output = v.new_empty(batch, length, max(q.shape[1], kv_heads), v_dim).transpose(1, 2)
         after, kept, solved = torch.empty_like(memory), None, None
         if not output.numel() or not q.shape[3]:
             return output, memory.clone(), None
         if learns:
             kept = memory.new_empty(batch, kv_heads, -(-length // CHUNK), *memory.shape[2:])
-            solved = torch.empty_like(v, memory_format=torch.contiguous_format) if rule.corrects else None
+            solved = memory.new_empty(v.shape) if rule.corrects else None
         call, held = self._call(rule, given._replace(memory=memory), output, (kept, solved))
         call.after = after.data_ptr()
         self.library.recur(call)
@@ -50,9 +50,9 @@ class Kernel:
         heads = max(given.q.shape[1], given.v.shape[1])
         output = given.v.new_empty(given.v.shape[0], heads, *given.v.shape[2:])  # described, and not written
         call, held = self._call(rule, given._replace(memory=memory), output, saved)
-        found = [None if x is None else torch.empty(x.shape, dtype=x.dtype) for x in given[:5]]
+        found = [None if x is None else memory.new_empty(x.shape) for x in given[:5]]
         before = torch.empty_like(memory)
-        grad, later = (None if x is None else x.contiguous() for x in grads)
+        grad, later = (None if x is None else x.to(memory.dtype).contiguous() for x in grads)
         if grad is None and found[0] is not None:
             found[0].zero_()  # the kernel reads no query then
         gradients = CRecurrenceGradients(dafter=None if later is None else later.data_ptr(), dbefore=before.data_ptr())
@@ -62,25 +62,44 @@ class Kernel:
                 describe(getattr(gradients, name), _with_four_axes(x))
         self.library.recur_back(call, gradients)
         del held
-        return [*found, before]
+        pairs = zip(found, given[:5], strict=True)
+        return [*(x if x is None or one is None else x.to(one.dtype) for x, one in pairs), before]
 
     def _call(self, rule: Rule, given: Given, output: torch.Tensor, saved: Any) -> tuple[CRecurrence, list[Any]]:
         """The struct of a call, and the tensors that must live until it is computed."""
-        (batch, heads, length, head_dim), (_, kv_heads, _, v_dim) = given.q.shape, given.v.shape
-        work = batch * max(heads, kv_heads) * length * head_dim * v_dim
-        log_decay = given.log_decay
-        call = CRecurrence(
-            batch, heads, given.k.shape[1], kv_heads, length, head_dim, v_dim,
-            min(torch.get_num_threads(), max(1, work // FEWEST)), rule.corrects,
-            0 if log_decay is None else log_decay.dim() - 2, rule.scale,
-        )  # fmt: skip
         held = [None if x is None else dense(_with_four_axes(x)) for x in given[:5]]
-        for name, x in zip(("q", "k", "v", "log_decay", "strength", "out"), (*held, output), strict=True):
+        tensors = (*held, output)
+        laid = rule, *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors)
+        known = _LAYOUTS.get(laid)
+        call = _described(rule, given, tensors) if known is None else CRecurrence.from_buffer_copy(known)
+        if known is None and given.v.shape[2] == 1:  # steps of decoding, which are alike
+            if len(_LAYOUTS) >= MOST_LAYOUTS:
+                _LAYOUTS.clear()
+            _LAYOUTS[laid] = CRecurrence.from_buffer_copy(call)
+        for into, x in zip((call.q, call.k, call.v, call.log_decay, call.strength, call.out), tensors, strict=True):
             if x is not None:
-                describe(getattr(call, name), x)
+                into.data = x.data_ptr()
+        work = math.prod(output.shape[:3]) * math.prod(given.memory.shape[2:])
+        call.threads = min(torch.get_num_threads(), max(1, work // FEWEST))
         call.before = call.after = given.memory.data_ptr()
         call.kept, call.solved = (None if x is None else x.data_ptr() for x in saved)
         return call, [*held, given.memory]
+
+
+MOST_LAYOUTS = 64
+_LAYOUTS: dict[Any, CRecurrence] = {}  # structs of tensors that were laid out alike; each call copies one
+
+
+def _described(rule: Rule, given: Given, tensors: Any) -> CRecurrence:
+    """The struct of a call, but for addresses and threads."""
+    (batch, heads, length, head_dim), (_, kv_heads, _, v_dim) = given.q.shape, given.v.shape
+    decays = 0 if given.log_decay is None else given.log_decay.dim() - 2
+    sizes = batch, heads, given.k.shape[1], kv_heads, length, head_dim, v_dim
+    call = CRecurrence(*sizes, 1, rule.corrects, decays, rule.scale, rule.unit)
+    for name, x in zip(("q", "k", "v", "log_decay", "strength", "out"), tensors, strict=True):
+        if x is not None:
+            describe(getattr(call, name), x)
+    return call
 
 
 def _with_four_axes(x: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ same code, in which these names mean the functions below. Projections, convoluti
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import cache, wraps
 from types import CellType, FunctionType
@@ -36,17 +37,22 @@ _running: ContextVar[nn.Module | None] = ContextVar("running", default=None)
 
 def recurrence(
     mechanism: Recurrent, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parameters: dict[str, torch.Tensor],
-    memory: torch.Tensor | None, *, scale: float, keeps: bool, module: nn.Module | None = None,
+    memory: torch.Tensor | None, *, scale: float, keeps: bool, unit: float = 0.0, module: nn.Module | None = None,
 ) -> Both:  # fmt: skip
     """The output (batch, heads, n, v_dim) of a layer, and the memory (batch, heads, head_dim, v_dim) if it is kept.
 
-    memory: the one before the first position; None for zeros. module: which is watched; the running one by default.
+    memory: the one before the first position; None for zeros. unit: as in `Rule`. module: which is watched; the running
+        one by default.
     """
     engine = PLAIN if torch.compiler.is_compiling() else engine_on(v)
-    before = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3]) if memory is None else memory.to(v.dtype)
-    with torch.autocast(q.device.type, enabled=False):
+    wide = torch.promote_types(v.dtype, torch.float32)
+    if engine is PLAIN:
+        q, k, v = (x.to(wide) for x in (q, k, v))
+    before = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=wide) if memory is None else memory.to(wide)
+    device = q.device.type
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
         given = Given(q, k, v, *mechanism.gates(parameters, k, v), before)
-        output, after = scan(engine, Rule(mechanism.corrects, scale), given)
+        output, after = scan(engine, Rule(mechanism.corrects, scale, unit), given)
     if not torch.compiler.is_compiling() and (watching := watchers.get()):
         module = _running.get() if module is None else module
         call, name = (
@@ -55,6 +61,7 @@ def recurrence(
         )
         for one in watching:
             if module is not None and one.wants(module) is not None:
+                q, k, v = (x.to(wide) for x in (q, k, v))
                 plan = plan_attention(q, k, v, backend=name, parameters=parameters, **call.options())
                 output = one.take(module, call, AttentionDetail(Result(output), plan), output)
     return output, after if keeps else None
@@ -68,12 +75,12 @@ def _delta(
     """A delta rule as flash-linear-attention calls it: (batch, n, heads, ...), g the log decays by head or channel."""
     _refuse(others)
     mechanism = GatedDelta() if g.dim() == 3 else KimiDelta()
-    wide = torch.promote_types(query.dtype, torch.float32)
-    q, k, v, log_decay, strength = (x.transpose(1, 2).to(wide) for x in (query, key, value, g, beta))
-    if use_qk_l2norm_in_kernel:
-        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NORM) for x in (q, k))
+    q, k, v, log_decay, strength = (x.transpose(1, 2) for x in (query, key, value, g, beta))
     parameters, scale = {"log_decay": log_decay, "strength": strength}, q.shape[-1] ** -0.5
-    output, memory = recurrence(mechanism, q, k, v, parameters, initial_state, scale=scale, keeps=output_final_state)
+    unit = NORM if use_qk_l2norm_in_kernel else 0.0
+    output, memory = recurrence(
+        mechanism, q, k, v, parameters, initial_state, scale=scale, keeps=output_final_state, unit=unit
+    )
     return output.transpose(1, 2).to(query.dtype).contiguous(), memory
 
 

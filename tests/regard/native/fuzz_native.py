@@ -6,6 +6,7 @@ the memory of a tensor. `test_native_sanitized.py` builds the library and runs t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -24,6 +25,8 @@ from regard.backends.native import backend, filling, library, steps
 from regard.backends.native.filling import Filled, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
+from regard.backends.native.recurrence import Kernel
+from regard.backends.recurrence import Given, Rule
 from regard.backends.schedule import Arrays
 from regard.core.result import NAMES, TopKeys, Want
 from regard.core.tensors import Stored
@@ -247,6 +250,31 @@ def damaged_statistics(draw: random.Random, call: CCall, heads: int, q_len: int,
     return struct, memory, starts
 
 
+def recur(draw: random.Random) -> None:
+    """A recurrence with its gradients, as it is or with a damaged struct."""
+    (dims, length), heads = (size(draw, 70), size(draw, 130)), draw.choice([(2, 2, 2), (4, 2, 2), (2, 2, 6), (1, 1, 1)])
+    v_dim, kind, dtype = size(draw, 70), draw.choice([0, 1, 2]), draw.choice(DTYPES)
+    q, k, v = (strided(draw, 2, n, length, dim).to(dtype) for n, dim in zip(heads, (dims, dims, v_dim), strict=True))
+    wide = torch.promote_types(dtype, torch.float32)
+    log_decay = -torch.rand(2, heads[2], length, *((dims,) if kind == 2 else ()), dtype=wide) if kind else None
+    strength = torch.rand(2, heads[2], length, dtype=wide) if draw.random() < 0.5 else None
+    memory = torch.rand(2, heads[2], dims, v_dim, dtype=wide)
+    given, learns = Given(q, k / 8, v, log_decay, strength, memory), draw.random() < 0.5
+    rule = Rule(draw.random() < 0.5, 0.5, 0.0 if learns or draw.random() < 0.5 else 1e-6)
+    kernel = Kernel(backend.load())
+    if draw.random() < 0.3:
+        output = v.new_empty(2, max(heads), length, v_dim)
+        call, _held = kernel._call(rule, given, output, (None, None))
+        names = ("heads", "key_heads", "kv_heads", "length", "head_dim", "v_dim", "decays")
+        setattr(call, draw.choice(names), draw.choice([-1, 0, 5, 1 << 20]))
+        with contextlib.suppress(RegardError):
+            kernel.library.recur(call)
+        return
+    output, after, kept = kernel.forward(rule, given, learns)
+    if learns:
+        kernel.backward(rule, given, kept, [torch.ones_like(output), torch.ones_like(after)])
+
+
 def use_threads(count: int) -> None:
     """So many threads of the kernel. PyTorch gets as many, unless OMP_NUM_THREADS=1 leaves it alone in its thread: a
     sanitizer of threads cannot follow how PyTorch's own ones wait for each other."""
@@ -267,7 +295,8 @@ def main(path: str, cases: int, seed: int) -> None:
         use_threads(draw.choice([1, 2, 4]))
         loaded.handle.rg_use_instructions(ctypes.c_int32(draw.choice([0, 2, 3])))
         kind = beside_each_other if case % 20 == 0 else interrupted if case % 20 == 10 else damaged
-        (kind if case % 10 == 0 or case % 3 == 2 else compute)(draw)
+        one = kind if case % 10 == 0 or case % 3 == 2 else compute
+        (recur if case % 7 == 3 else one)(draw)
     print(f"{cases} calls")
 
 

@@ -12,7 +12,7 @@ import regard as rg
 from regard import mechanisms as m
 from regard.backends.native.library import CHUNK
 from regard.backends.native.recurrence import Kernel
-from regard.backends.recurrence import PLAIN, Given, Rule
+from regard.backends.recurrence import PLAIN, Given, Rule, scan
 from regard.errors import RegardError
 
 HEADS = [(2, 2, 2), (4, 2, 2), (2, 2, 6)]  # of q, of k, of v
@@ -80,6 +80,26 @@ def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native
         assert torch.equal(torch.cat((output, rest), 2), answers[2][0])
 
 
+@pytest.mark.parametrize("length", [1, 70])
+def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(native, length):
+    for heads, kind in itertools.product(HEADS, KINDS):
+        rule, tensors = given(heads, length, (33, 20), kind, torch.float32)
+        half = tensors._replace(q=3 * tensors.q.bfloat16(), k=2 * tensors.k.bfloat16(), v=tensors.v.bfloat16())
+        found, memory = scan(Kernel(native), rule._replace(unit=1e-3), half)
+        wide = Given(*(None if x is None else x.double() for x in half))
+        q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in wide[:2])
+        expected, after = scan(PLAIN, rule, wide._replace(q=q, k=k))
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=1e-3)
+        torch.testing.assert_close(memory.double(), after, rtol=1e-4, atol=1e-4)
+        leaves = [x.clone().requires_grad_() for x in half if x is not None]
+        parts = iter(leaves)
+        learning = Given(*(None if x is None else next(parts) for x in half))
+        output, _ = scan(Kernel(native), rule._replace(unit=1e-3), learning)
+        grads = torch.autograd.grad(output.float().square().sum(), leaves, allow_unused=True)
+        assert all(x is None or x.isfinite().all() for x in grads)
+
+
 def test_denormal_numbers_are_what_they_were_after_a_call(native):
     rule, tensors = given((1, 1, 1), 70, (5, 3), KINDS[0], torch.float32)
     computed(Kernel(native), rule, tensors)
@@ -96,6 +116,7 @@ DAMAGES = {
     "no values": (6, lambda call: setattr(call.v, "data", None)),
     "no memory": (7, lambda call: setattr(call, "before", None)),
     "no thread": (7, lambda call: setattr(call, "threads", 0)),
+    "a length that is added to and below 0": (7, lambda call: setattr(call, "unit", -1.0)),
     "an unknown kind of decays": (7, lambda call: setattr(call, "decays", 3)),
 }
 

@@ -245,6 +245,7 @@ int check(const rg_recurrence *call) {
   if (c.key_heads < c.kv_heads && c.heads != c.key_heads) return RG_BAD_SIZES;
   if (c.head_dim > 1 << 12 || c.v_dim > 1 << 12 || c.length > INT32_MAX - RG_CHUNK) return RG_BAD_SIZES;
   if (c.threads < 1 || c.decays < 0 || c.decays > 2 || !c.before || !c.after) return RG_BAD_OPTIONS;
+  if (!(c.unit >= 0) || (c.unit > 0 && c.kept)) return RG_BAD_OPTIONS;
   const bool by_key = c.decays > 0, wide = c.q.type == RG_FLOAT64;
   const int floats = wide ? 1 << RG_FLOAT64 : 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16;
   const int real = 1 << (wide ? RG_FLOAT64 : RG_FLOAT32);

@@ -40,6 +40,7 @@ namespace {
 #include "received.h"
 #if !defined(RG_BF16)
 #include "recurrence.h"
+#include "recurrence_back.h"
 #endif
 }  // namespace
 

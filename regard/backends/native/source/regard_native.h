@@ -103,7 +103,8 @@ typedef struct {                  // gradients: dq, dk, dv in float64 if q is, e
 typedef struct {
   int32_t batch, heads, key_heads, kv_heads, length, head_dim, v_dim;  // heads of q, of k, of v
   int32_t threads, delta, decays;  // decays 0: none, 1: a number for each key, 2: one for each of its channels
-  double scale;
+  double scale, unit;              // unit: 0, or what is added to the squared lengths of q and k, which are then brought
+                                   // to length 1; not where gradients follow
   rg_tensor q, k, v, out;          // out (batch, the larger of heads and kv_heads, length, v_dim)
   rg_tensor log_decay, strength;   // (batch, kv_heads, length, 1 or head_dim); data NULL: 0, and 1
   const void *before;
