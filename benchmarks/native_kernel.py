@@ -142,6 +142,20 @@ def decoding() -> Duel:
     return Duel(name, "native from float32", 1.3, in_turns(whole), in_turns(wide))
 
 
+def one_query() -> list[Duel]:
+    """One query of 8 heads over as many key/value heads; caches take turns, as above."""
+    rows = []
+    for dim in (64, 128):
+        for length in (1024, 4096, 16384):
+            q, size = torch.randn(1, 8, 1, dim), 64 * length * dim
+            every = [torch.randn(2, 1, 8, length, dim) for _ in range(max(3, 200_000_000 // size))]
+            ours, sums = cycle(every), cycle(every)
+            name = f"one query of 8 heads over {length:,} keys of 8, head_dim {dim}"
+            call = lambda ours=ours, q=q: attend(q, *next(ours))  # noqa: E731
+            rows.append(Duel(name, "a sum over the same bytes", 0.8, call, lambda sums=sums: next(sums).sum()))
+    return rows
+
+
 def latents() -> list[Duel]:
     """One query of 16 heads over 8,192 latents of 512 numbers with 64 rotary ones, as in DeepSeek-V3; in turns."""
     q, weights = torch.randn(1, 16, 1, 576), torch.randn(16, 8192)
@@ -353,10 +367,19 @@ def main() -> None:
     assert not isinstance(library, str), library
     check()
     began, lines = os.getloadavg()[0], []
-    every = [
-        *small(), padded(), decoding(), *latents(), *listed(), *grids(), *halves(), *few_keys(), *recurrent(), *options(),
-    ]  # fmt: skip
-    for row in every:
+    for row in [
+        *small(),
+        *halves(),
+        *few_keys(),
+        padded(),
+        decoding(),
+        *one_query(),
+        *latents(),
+        *listed(),
+        *grids(),
+        *recurrent(),
+        *options(),
+    ]:
         if not parts or any(part in row.work for part in parts):
             lines.append(line(row))
             print(lines[-1], flush=True)

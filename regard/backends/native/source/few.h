@@ -93,11 +93,11 @@ static inline vf numbers_at(const char *p, vf scale) {
 #if defined(RG_FEW)
 constexpr int AHEAD = 32;  // keys
 
-// Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet.
-template <int BYTES>
-static inline void fetch(const char *p) {
-#pragma GCC unroll 8
-  for (int at = 0; at < BYTES; at += 64) __builtin_prefetch(p + at);
+// Ask for memory that is read soon; it may lie behind the tensor, since nothing is read yet. It comes into the second cache, which
+// has room for more requests at once than the first; int8 is widened more slowly than it comes, so it goes into the first.
+template <int TYPE>
+static inline void fetch(const char *p, int bytes) {
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, TYPE == RG_INT8 ? 3 : 2);
 }
 
 // The words of a product that 32 bits of a key hold: their numbers, or their pair.
@@ -122,7 +122,7 @@ static void score_few(const Vectors &keys, int key, const real *q, real *s, real
       for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key + i - keys.first_key);
     const char *p = keys.row(key), *next = p + AHEAD * row;
     for (int c = 0; c < keys.dim; c += STEP, p += 16, next += 16 * W) {
-      if (row == keys.dim * BYTES) fetch<16 * W>(next);
+      if (row == keys.dim * BYTES) fetch<TYPE>(next, 16 * W);
       const Words words(p, row);
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
@@ -146,16 +146,17 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
 #if defined(RG_BF16)
   for (int key = from; key < to; key += 2, weights += STEPS) {
     const uint16_t *a = values.halves_of(key), *b = values.halves_of(key + 1);
-    if (column == 0 && a) fetch<2 * N * W>((const char *)(a + AHEAD * values.x.row)), fetch<2 * N * W>((const char *)(a + (AHEAD + 1) * values.x.row));
+    if (column == 0 && a)
+      for (int i = 0; i < 2; i++) fetch<RG_BFLOAT16>((const char *)(a + (AHEAD + i) * values.x.row), 2 * values.dim);
     vf x[N][STEPS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; n++) pair_rows(a ? a + column + n * W : a, b ? b + column + n * W : b, W, x[n]);
 #pragma GCC unroll 2
     for (int one = 0; one < STEPS; one++)
 #pragma GCC unroll 8
       for (int i = 0; i < M; i++) {
         const vf weight = everywhere(weights + (long)i * LDS + one);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int n = 0; n < N; n++) sum[i][n] = step(x[n][one], weight, sum[i][n]);
       }
   }
@@ -163,15 +164,15 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   constexpr int BYTES = 4 / IN_WORD<TYPE>;
   const char *p = values.row(from) + column * BYTES;
   for (int key = from; key < to; key++, p += values.x.row * BYTES) {
-    if (column == 0) fetch<N * W * BYTES>(p + AHEAD * values.x.row * BYTES);
+    if (column == 0) fetch<TYPE>(p + AHEAD * values.x.row * BYTES, values.dim * BYTES);
     const vf scale = TYPE == RG_INT8 ? all((real)*numbers_at<float>(values.scale, values.batch, values.head, key - values.first_key)) : vf{};
     vf x[N];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; n++) x[n] = numbers_at<TYPE>(p + n * W * BYTES, scale);
 #pragma GCC unroll 8
     for (int i = 0; i < M; i++) {
       const vf weight = all(weights[(long)i * LDS + key - from]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int n = 0; n < N; n++) sum[i][n] = madd(x[n], weight, sum[i][n]);
     }
   }
@@ -180,12 +181,18 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
     for (int n = 0; n < N; n++) store(into + i * width + column + n * W, load(into + i * width + column + n * W) + sum[i][n]);
 }
 
+// The same for all columns from `column` on, N registers at a time while there are so many.
+template <int M, int TYPE, int N>
+static void add_columns(const Vectors &values, int from, int to, const real *weights, real *into, long width, int column) {
+  for (; column + N * W <= values.dim; column += N * W) add_few<M, TYPE, N>(values, from, to, weights, into, width, column);
+  if constexpr (N > 1)
+    if (column < values.dim) add_columns<M, TYPE, N / 2>(values, from, to, weights, into, width, column);
+}
+
 template <int M, int TYPE>
 static void add_few(const Vectors &values, int from, int to, const real *weights, real *into, long width) {
-  constexpr int N = W == 16 ? (M <= 4 ? 4 : 2) : (M <= 4 ? 2 : 1);  // sums of M rows fit the registers
-  int column = 0;
-  for (; column + N * W <= values.dim; column += N * W) add_few<M, TYPE, N>(values, from, to, weights, into, width, column);
-  for (; column < values.dim; column += W) add_few<M, TYPE, 1>(values, from, to, weights, into, width, column);
+  constexpr int N = (W == 16 ? 8 : 4) / (M <= 2 ? 1 : M <= 4 ? 2 : 4);  // sums of M rows fit the registers
+  add_columns<M, TYPE, N>(values, from, to, weights, into, width, 0);
 }
 
 // Calls f<M, TYPE> for a number of rows and a type.
