@@ -74,10 +74,10 @@ def attach(
     """Make regard compute the attention of a loaded model, part by part.
 
     Modules that would not call regard, such as windows in a model's own code, stay as they are. `model.outside` names
-    them with the reason. A model without any module that calls regard is refused. Falcon's attention is exchanged for a
-    module of regard with the same weights. So are the recurrent layers of hybrid models: gated delta (Qwen3-Next,
-    Qwen3.5, OLMo Hybrid), Kimi delta, Mamba-2 and lightning (MiniMax); on a GPU with the kernels that transformers
-    calls for them, they stay.
+    them with the reason. A model without any module that calls regard is refused. The attention of Bloom, MPT, MPNet,
+    DeBERTa, WavLM, TrOCR and Falcon is exchanged for modules of regard with the same weights. So are the recurrent
+    layers of hybrid models: gated delta (Qwen3-Next, Qwen3.5, OLMo Hybrid), Kimi delta, Mamba-2 and lightning
+    (MiniMax); on a GPU with the kernels that transformers calls for them, they stay.
 
     Before it returns, the model is compared with its own eager attention on tiny inputs: three rows of seven ids, of
     which one is padded and one has another last word, or small images or sounds. That is two forward passes without
@@ -131,8 +131,8 @@ def attach(
         for config in switched:
             config._attn_implementation_internal = NAME
         for part in exchanged:
-            if type(part).__module__.endswith(("modeling_longformer", "modeling_led")):
-                part.config._attn_implementation_internal = "eager"  # its windows read the numbers of that mask
+            if type(part).__module__.endswith(("modeling_longformer", "modeling_led", "modeling_mpt")):
+                part.config._attn_implementation_internal = "eager"  # its own code reads the numbers of that mask
 
     try:
         switch()

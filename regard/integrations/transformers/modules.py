@@ -32,12 +32,15 @@ __all__ = [
     "uncalled",
 ]
 
-RECURRING, REPLACED = (f"regard.integrations.transformers.{name}" for name in ("recurring", "replaced"))
+RECURRING, *REPLACED = (f"regard.integrations.transformers.{name}" for name in ("recurring", "replaced", "biased"))
 # Functions of transformers for recurrent layers that `recurring` has too: each for a text, and for a token.
 RECURRENCES = (
     "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", "chunk_kimi_delta_attention",
     "recurrent_kimi_delta_attention", "mamba2_chunk_scan", "mamba2_selective_state_update",
 )  # fmt: skip
+EXCHANGED = tuple(
+    f".modeling_{name}" for name in ("minimax", "bloom", "mpt", "mpnet", "deberta", "deberta_v2", "wavlm", "trocr")
+)  # models whose attention is exchanged for that of `replaced` and `biased`
 LOOKUP = "ALL_ATTENTION_FUNCTIONS"  # what the code of a module reads that calls registered attention
 KINDS = 4096  # classes whose code was read
 # How the projections of queries, or of all three together, are called.
@@ -56,9 +59,8 @@ RECURRENT = re.compile(r"Mamba|Delta|Lightning|Linear|Recurrent|Rwkv|FalconH1Mix
 REASONS = {
     (
         "FalconAttention",
-    ): "its attention adds ALiBi to scores in its own code (with alibi=False it is computed by regard)",
-    ("Bloom", "Mpt"): "its attention adds ALiBi to scores in its own code",
-    ("Deberta", "Disentangled"): "its scores add terms for relative positions (disentangled attention) in its own code",
+    ): "its attention adds ALiBi in its own code, twice in eager attention and once in sdpa (with alibi=False it is computed "
+    "by regard)",
     ("Longformer",): "its windows are chunks in its own code",
     ("LED",): "its encoder's windows are chunks in its own code",
     ("BigBird",): "its blocks are gathered in its own code",
@@ -100,9 +102,10 @@ def replaceable(part: PreTrainedModel) -> bool:
 
 
 def exchangeable(part: PreTrainedModel) -> bool:
-    """Whether the attention of a model is exchanged by default: MiniMax's, and Falcon's with rotary positions."""
+    """Whether the attention of a model is exchanged by default: that of `biased`, MiniMax's, and Falcon's with rotary
+    positions."""
     own = type(part).__module__
-    return own.endswith("modeling_minimax") or (own.endswith("modeling_falcon") and not part.config.alibi)
+    return own.endswith(EXCHANGED) or (own.endswith("modeling_falcon") and not part.config.alibi)
 
 
 @lru_cache(KINDS)
@@ -156,7 +159,7 @@ def layer_names(model: nn.Module, layers: Any) -> tuple[str, ...]:
 @lru_cache(KINDS)
 def calls_registered(kind: type) -> bool | None:
     """Whether the code of a class, or of one that it derives from, reads registered attention; None without source."""
-    if kind.__module__ in (RECURRING, REPLACED):
+    if kind.__module__ in (RECURRING, *REPLACED):
         return True
     for one in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         try:

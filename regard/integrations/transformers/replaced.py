@@ -1,4 +1,5 @@
-"""Attention modules of Longformer, LED, BigBird, Falcon and MiniMax, computed by regard with the same results.
+"""Attention modules of Longformer, LED, BigBird, Falcon and MiniMax, computed by regard with the same results; those of
+`biased` too.
 
 These models never call registered attention. Their modules are replaced one by one: the class of a module changes, its
 weights stay where they are.
@@ -13,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
-from transformers.cache_utils import EncoderDecoderCache
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
@@ -26,7 +26,7 @@ from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttenti
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
-from regard.integrations.transformers.masks import NO_WEIGHTS
+from regard.integrations.transformers.biased import BIASED, cache_of, heads_of, refuse_weights
 from regard.integrations.transformers.reading import live_keys
 from regard.integrations.transformers.recurring import recurrence
 from regard.integrations.transformers.window_cache import given_cache
@@ -44,16 +44,6 @@ def _made_once(mask: torch.Tensor, name: Any, make: Callable[[], Pattern]) -> tu
     if name not in made:
         made[name] = make(), {}
     return made[name]
-
-
-def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """(batch, heads, length, head_dim) of (batch, length, dim)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _refuse_weights(wanted: Any) -> None:
-    if wanted:
-        raise UnsupportedError(NO_WEIGHTS)
 
 
 class _Windowed(nn.Module):
@@ -80,11 +70,11 @@ class _Windowed(nn.Module):
         output_attentions: bool = False,
     ) -> tuple[torch.Tensor]:
         """attention_mask: (batch, length), below 0 for padding, above 0 for global tokens, 0 otherwise."""
-        _refuse_weights(output_attentions)
+        refuse_weights(output_attentions)
         window, x = 2 * self.one_sided_attn_window_size, hidden_states
         live, chosen = attention_mask >= 0, attention_mask > 0
         pattern, plans = _made_once(attention_mask, window, lambda: _longformer_pattern(window, live, chosen))
-        q, k, v = (_heads(layer(x), self.num_heads) for layer in (self.query, self.key, self.value))
+        q, k, v = (heads_of(layer(x), self.num_heads) for layer in (self.query, self.key, self.value))
         call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         output = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, length, dim)
         output = output * live.unsqueeze(-1)
@@ -99,8 +89,8 @@ class _Windowed(nn.Module):
         pattern, plans = _made_once(mask, "rows", lambda: live_keys(live))
         call = ModuleCall(pattern, 0, dropout=self.dropout if self.training else 0.0, plans=plans)
         index = rows.unsqueeze(-1).expand(-1, -1, x.shape[-1])
-        q = _heads(self.query_global(x.gather(1, index)), self.num_heads)
-        k, v = (_heads(layer(x), self.num_heads) for layer in (self.key_global, self.value_global))
+        q = heads_of(self.query_global(x.gather(1, index)), self.num_heads)
+        k, v = (heads_of(layer(x), self.num_heads) for layer in (self.key_global, self.value_global))
         found = attended(self, q, k, v, call).transpose(1, 2).flatten(2)  # (batch, most, dim)
         filled = output.scatter(1, index, found.to(output.dtype))
         return torch.where(chosen.unsqueeze(-1), filled, output)
@@ -127,16 +117,16 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
         past_key_values: Any = None,
     ) -> tuple[torch.Tensor, None, Any]:
         """attention_mask: as registered attention gets it."""
-        _refuse_weights(output_attentions)
+        refuse_weights(output_attentions)
         crossing = key_value_states is not None
         seen = hidden_states if key_value_states is None else key_value_states
         past = given_cache(cache, past_key_values)
-        cache, kept = _cache_of(past, crossing, self.layer_idx)
-        q = _heads(self.q_proj(hidden_states), self.num_heads)
+        cache, kept = cache_of(past, crossing, self.layer_idx)
+        q = heads_of(self.q_proj(hidden_states), self.num_heads)
         if kept:
             k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
         else:
-            k, v = (_heads(layer(seen), self.num_heads) for layer in (self.k_proj, self.v_proj))
+            k, v = (heads_of(layer(seen), self.num_heads) for layer in (self.k_proj, self.v_proj))
             if cache is not None:
                 k, v = cache.update(k, v, self.layer_idx)
                 if crossing and cache is not past:
@@ -146,15 +136,6 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
             self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, is_causal=False
         )
         return self.out_proj(output.flatten(2)), None, past
-
-
-def _cache_of(past: Any, crossing: bool, layer: Any) -> tuple[Any, bool]:
-    """The cache of a layer's keys, and whether it holds those of the encoder already."""
-    if not isinstance(past, EncoderDecoderCache):
-        return past, False
-    if crossing:
-        return past.cross_attention_cache, bool(past.is_updated.get(layer))
-    return past.self_attention_cache, False
 
 
 def _longformer_pattern(window: int, live: torch.Tensor, chosen: torch.Tensor) -> Pattern:
@@ -187,12 +168,12 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
                 f"regard computes those of evaluation alone; call model.eval(), detach(model) to train, or "
                 f"config.attention_type='original_full'"
             )
-        _refuse_weights(others.get("output_attentions"))
+        refuse_weights(others.get("output_attentions"))
         assert from_mask is not None
         assert to_mask is not None
         x, size, heads = hidden_states, self.block_size, self.num_attention_heads
         length = x.shape[1]
-        q, k, v = (_heads(layer(x), heads) for layer in (self.query, self.key, self.value))
+        q, k, v = (heads_of(layer(x), heads) for layer in (self.query, self.key, self.value))
         live = to_mask[:, 0, 0] > 0
         wide, plans = _made_once(to_mask, "keys", lambda: live_keys(live))
         near, near_plans = _made_once(to_mask, size, lambda: _big_bird_pattern(size, length, live))
@@ -223,15 +204,15 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
         cache: Any = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        _refuse_weights(others.get("output_attentions"))
+        refuse_weights(others.get("output_attentions"))
         crossing = encoder_hidden_states is not None
         cache = given_cache(cache, *others.values())
         seen = encoder_hidden_states if encoder_hidden_states is not None else hidden_states
-        q = _heads(self.query(hidden_states), self.num_attention_heads)
+        q = heads_of(self.query(hidden_states), self.num_attention_heads)
         if crossing and cache is not None and cache.get_seq_length(self.layer_idx) > 0:
             k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
         else:
-            k, v = (_heads(layer(seen), self.num_attention_heads) for layer in (self.key, self.value))
+            k, v = (heads_of(layer(seen), self.num_attention_heads) for layer in (self.key, self.value))
             if cache is not None:
                 k, v = cache.update(k, v, self.layer_idx)
         mask = encoder_attention_mask if crossing else attention_mask
@@ -263,7 +244,7 @@ class RegardFalconAttention(FalconAttention):
         position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        _refuse_weights(output_attentions)
+        refuse_weights(output_attentions)
         assert position_embeddings is not None
         q, k, v = (one.transpose(1, 2) for one in self._split_heads(self.query_key_value(hidden_states)))
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
@@ -284,7 +265,7 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         cache = given_cache(past_key_values, *others.values())
         x = apply_mask_to_padding_states(self.act_fn(self.qkv_proj(hidden_states)), attention_mask)
         wide = torch.promote_types(x.dtype, torch.float32)
-        q, k, v = _heads(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)
+        q, k, v = heads_of(x.to(wide), self.num_attention_heads).split(self.head_dim, 3)
         parameters = {"log_decay": -self.slope_rate[None, :, 0].to(wide).expand(*k.shape[:3])}
         memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
         share = 1 - self.layer_idx / max(1, self.num_hidden_layers - 1)  # the log decays are the layer's own
@@ -306,6 +287,7 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     BigBirdAttention: RegardBigBirdAttention,
     FalconAttention: RegardFalconAttention,
     MiniMaxLightningAttention: RegardMiniMaxLightningAttention,
+    **BIASED,
 }
 
 

@@ -152,9 +152,8 @@ FAMILIES = [
         "BigBird", block_size=1, num_random_blocks=2), REPLACED),
     Family("Falcon", GENERATES, "ALiBi in its own code", _decoder(
         "Falcon", vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True), REFUSED),
-    Family("Bloom", GENERATES, "ALiBi in its own code", _decoder(
-        "Bloom", vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4), REFUSED),
-    Family("DeBERTa-v2", ENCODES, "disentangled scores", _encoder("DebertaV2"), REFUSED),
+    Family("Bloom", GENERATES, "ALiBi", _decoder("Bloom", vocab_size=VOCAB, hidden_size=32, n_layer=3, n_head=4)),
+    Family("MPNet", ENCODES, "bias by distance", _encoder("MPNet")),
     Family("LED", TRANSLATES, "windows and global tokens", lambda: tf.LEDForConditionalGeneration(tf.LEDConfig(
         **{n: v for n, v in TRANSLATOR.items() if n != "max_position_embeddings"}, attention_window=[4, 4],
         max_encoder_position_embeddings=128, max_decoder_position_embeddings=128)), REPLACED),

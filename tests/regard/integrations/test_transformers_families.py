@@ -14,9 +14,12 @@ from hugging_face_families import BY_NAME, FAMILIES, REFUSED, SIZES, VOCAB
 from transformers_versions import CACHE
 
 import regard as rg
-from regard.integrations.transformers import attach, explain, observe
+from regard.integrations.transformers import attach, detach, explain, observe
 
-QUICK = ("Mistral", "Gemma 2", "gpt-oss", "Llama 4", "BERT", "ModernBERT", "Longformer", "LED", "BigBird")
+QUICK = (
+    "Mistral", "Gemma 2", "gpt-oss", "Llama 4", "BERT", "ModernBERT", "Longformer", "LED", "BigBird", "Bloom",
+    "MPNet",
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -52,6 +55,18 @@ def test_logits_are_those_of_eager_attention_and_every_module_calls_regard(name)
     calls, silent = checks.called(family, model)
     assert calls >= 3
     assert silent == ()
+
+
+@pytest.mark.parametrize("kind", ["mpt", "deberta", "deberta-v2", "wavlm", "trocr"])
+def test_models_that_add_a_bias_of_their_own_are_equal_with_padding_and_go_back(kind):
+    row = sweep.row(kind)
+    assert (row["status"], row["outside"]) == (sweep.EQUAL, [])
+    assert row["calls"] >= 2
+    model = attach(sweep.small.built(kind))
+    ours = [one for one in model.modules() if type(one).__module__.endswith("transformers.biased")]
+    assert len(ours) >= 2
+    detach(model)
+    assert not any(type(one).__module__.startswith("regard") for one in ours)
 
 
 def test_a_dropped_padding_mask_or_window_fails_the_comparison():

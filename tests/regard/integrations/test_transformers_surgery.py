@@ -253,7 +253,7 @@ def _linear(calls, module, q, k, v, mask):
         ("Llama", {"mechanism": m.LSH(chunk=4, buckets=4)}, "queries that are the keys"),
         ("Llama", {"mechanism": 3}, "give a Mechanism"),
         ("Longformer", {"pattern": "sliding_window(4)"}, "attention_window"),
-        ("Bloom", {"pattern": "sliding_window(4)"}, "does not call registered attention"),
+        ("Falcon", {"pattern": "sliding_window(4)"}, "does not call registered attention"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_and_changes_nothing(name, options, words):
