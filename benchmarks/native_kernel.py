@@ -1,5 +1,5 @@
 """Compares the native backend with PyTorch where `regard bench` does not: small and padded batches, bfloat16, few keys,
-options, an int8 cache, latents, and two threads.
+options, an int8 cache, latents, keys that a tensor lists, windows on grids, recurrent mechanisms, and two threads.
 
 python benchmarks/native_kernel.py [--rows PART ...]
 
@@ -52,6 +52,7 @@ class Duel:
     ours: Run
     other: Run
     option: bool = False
+    rounds: int = 9
 
 
 def attend(q, k, v, **options) -> torch.Tensor:
@@ -174,6 +175,45 @@ def latents() -> list[Duel]:
     ]
 
 
+def random_blocks(length: int, heads: int, count: int, block: int = 64) -> torch.Tensor:
+    """Blocks of keys for each block of queries and head: its own and random earlier ones, -1 where there are fewer."""
+    blocks = torch.full((1, heads, length // block, count), -1)
+    for head in range(heads):
+        for own in range(length // block):
+            before = torch.randperm(own)[: count - 1]
+            blocks[0, head, own, : len(before) + 1] = torch.cat([before, torch.tensor([own])])
+    return blocks
+
+
+def listed() -> list[Duel]:
+    """Chosen keys beside full causal attention; each call has a new pattern, as a layer that chooses makes it."""
+    rows = []
+    full = partial(attend, pattern="causal")
+    for length, grad, goal in ((4096, False, 2), (4096, True, 2), (16_384, False, 5), (16_384, True, 4)):
+        blocks, qkv = random_blocks(length, 4, 16), tensors(4, length, grad=grad)
+        ours = lambda q, k, v, blocks=blocks: attend(q, k, v, pattern=p.ChosenBlocks(blocks) & p.Causal())  # noqa: E731
+        calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, full)]
+        name = f"chosen: 16 blocks of 64 of {length}, 4 heads{' with backward' if grad else ''}"
+        rows.append(Duel(name, "full causal", goal, *calls, rounds=3 if length > 9000 else 9))
+    keys, qkv = torch.randint(4096, (1, 4, 4096, 128)), tensors(4, 4096)
+    ours = lambda: attend(*qkv, pattern=p.ChosenKeys(keys) & p.Causal())  # noqa: E731
+    return [
+        *rows,
+        Duel("chosen: 128 keys a query of 4096, 4 heads", "full causal", 1, ours, partial(full, *qkv), rounds=3),
+    ]
+
+
+def grids() -> list[Duel]:
+    """A window of 7 x 7 on 64 x 64 cells beside full attention."""
+    near, rows = partial(attend, pattern=p.Neighbourhood((64, 64), 7)), []
+    for grad, goal in ((False, 8), (True, 6)):
+        qkv = tensors(8, 4096, grad=grad)
+        calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (near, attend)]
+        name = f"grid: 7 x 7 on 64 x 64, 8 heads{' with backward' if grad else ''}"
+        rows.append(Duel(name, "full attention", goal, *calls, rounds=5))
+    return rows
+
+
 def recurrent() -> list[Duel]:
     """8 heads of 128 beside causal SDPA and beside the functions that transformers computes its layers with."""
     q, k, v = tensors(8, 4096, 128)
@@ -267,7 +307,7 @@ def check() -> None:
         assert (found.double() - expected).abs().max() < 1e-5, text
 
 
-def measured(row: Duel, rounds: int = 9) -> tuple[float, float]:
+def measured(row: Duel, rounds: int) -> tuple[float, float]:
     """Median CPU seconds of both, in turns."""
     pace = Pace(rounds=rounds, slow_rounds=rounds, shortest=0.02)
     times = take_turns({"ours": row.ours, "other": row.other}, time.process_time, pace)
@@ -309,7 +349,7 @@ def threads_speedup(seconds: float = 20) -> str:
 
 
 def line(row: Duel) -> tuple[str, ...]:
-    ours, other = measured(row)
+    ours, other = measured(row, row.rounds)
     ratio = ours / other if row.option else other / ours
     is_met = ratio <= row.goal if row.option else ratio >= row.goal
     goal = f"{'at most ' if row.option else ''}{row.goal:g}"
@@ -335,6 +375,8 @@ def main() -> None:
         decoding(),
         *one_query(),
         *latents(),
+        *listed(),
+        *grids(),
         *recurrent(),
         *options(),
     ]:

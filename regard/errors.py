@@ -39,3 +39,10 @@ class OccupiedError(CheckpointError):
 
 class MissingPackageError(RegardError, ImportError):
     """An optional package that a call needs and this environment lacks."""
+
+
+class WastedPairsWarning(UserWarning):
+    """A call computes at least twice as many pairs as its pattern keeps, since a function hides the structure.
+
+    Silence it with `warnings.simplefilter("ignore", regard.errors.WastedPairsWarning)`.
+    """

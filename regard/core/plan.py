@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -19,13 +20,16 @@ from regard.core.problem import PER_ROW, Problem, checked_parameters
 from regard.core.result import Result, Statistics, as_text
 from regard.core.shaped import has_no_values, shapes_of
 from regard.core.tensors import Stored, check_tensor, refuse_tracing
-from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError, WastedPairsWarning
 from regard.mechanisms import Softmax
+from regard.patterns import Grid
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
 UNASKED_BYTES = 4 * 2**30
 FORWARD_MODE = "reference"  # the one backend that consists of operations with forward-mode derivatives
 SHAPES = "shapes"  # the backend of plans of tensors without values, which compute nothing
+SAMPLED = 16  # blocks of 4 rows, from which the kept pairs of a function are estimated
+WORTH_A_WARNING = 1 << 24  # pairs; fewer are computed in a short time
 _SOFTMAX = Softmax()
 
 
@@ -175,6 +179,33 @@ class Plan:
         """Pairs computed over all pairs, 0 to 1."""
         return self.cost.pairs / self.problem.pairs if self.problem.pairs else 0.0
 
+    @cached_property
+    def kept_by_function(self) -> float | None:
+        """The share of pairs that a pattern with a function keeps, estimated from 64 rows; None for other patterns."""
+        problem = self.problem
+        pattern, start = problem.pattern, problem.q_start
+        if pattern.by_numbers or pattern.structured or start is PER_ROW or problem.empty or problem.outlined:
+            return None
+        grid = Grid.whole(problem.q_len, problem.k_len, start, problem.device)
+        first = {at * max(0, problem.q_len - 4) // (SAMPLED - 1) for at in range(SAMPLED)}
+        shares = [
+            pattern.evaluate(grid.block(range(at, min(at + 4, problem.q_len)), grid.keys)).float().mean()
+            for at in first
+        ]
+        return float(torch.stack(shares).mean())
+
+    @property
+    def _wasted(self) -> str | None:
+        """A sentence where at least twice as many pairs are computed as a function keeps; else None."""
+        kept = self.kept_by_function
+        if kept is None or self.cost.pairs <= 2 * kept * self.problem.pairs:
+            return None
+        return (
+            f"{self.problem.pattern} keeps an estimated {_percent(kept)} of its pairs, and "
+            f"{_percent(self.share_of_pairs_computed)} are computed, since a function does not show which; a pattern "
+            f"that does, such as SlidingWindow, Neighbourhood or ChosenBlocks, leaves the others out"
+        )
+
     def __str__(self) -> str:
         kept = self.problem.kept_pairs
         about = "about " if self.cost.estimated else ""
@@ -182,6 +213,8 @@ class Plan:
         if kept is not None and self.problem.pairs:
             share += f", {_percent(kept / self.problem.pairs)} kept"
         lines = [f"{self.problem}", f"  {self.backend} chosen: {self.cost}; {share}"]
+        if (wasted := self._wasted) is not None:
+            lines.append(f"  {wasted}")
         if self._adds_gradients:
             lines.append(
                 "  computed in float32: q, k and v are widened, since gradients of sinks and statistics come in parts "
@@ -311,7 +344,10 @@ def make_plan(problem: Problem, backends: dict[str, Backend], backend: str = "au
     if backend == "auto" and offers[name].cost.peak_bytes > most:
         raise UnsupportedError(f"{problem}: {_too_large(offers, verdicts)}; name backend={name!r} to allow it")
     others = tuple((other, verdict) for other, verdict in verdicts.items() if other != name)
-    return Plan(problem, name, offers[name].cost, others, reachable_keys(problem), offers[name])
+    plan = Plan(problem, name, offers[name].cost, others, reachable_keys(problem), offers[name])
+    if plan.cost.pairs >= WORTH_A_WARNING and (wasted := plan._wasted) is not None:
+        warnings.warn(wasted, WastedPairsWarning, stacklevel=2)
+    return plan
 
 
 def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from regard.patterns.band import EVERY_PAIR, Band
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, true_runs
 from regard.patterns.held import HOLDS_TENSOR, Held, new_serial
-from regard.patterns.ranges import Segments
+from regard.patterns.ranges import Segments, hull
 from regard.reprs import brief
 
 LEAST_LISTED = 16  # keys of a block that is computed as a run of its own; smaller ones are found by evaluating pairs
@@ -180,6 +180,8 @@ class Chosen(Held, enrol=False):
             tuple(range(run.start * self.block, min(run.stop * self.block, k_len)) for run in true_runs(one))
             for one in (marks.any(0), marks.all(0))
         )
+        if self.block < LEAST_LISTED:  # many short runs would take longer to evaluate than the keys between them
+            return Segments((), (hull(some),) if some else ())
         return Segments(full if (low, high) == (first - self._first, last - self._first) else (), some)
 
     def key_range(self, first: int, last: int, k_len: int) -> range:

@@ -11,7 +11,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, ShapeError, WastedPairsWarning
 from regard.testing.oracle import answer
 
 
@@ -111,3 +111,14 @@ def test_more_keys_than_cells_are_refused():
     q = torch.randn(1, 1, 65, 4)
     with pytest.raises(ShapeError, match="ends at position 64 and the call has 65 keys"):
         rg.attention(q, q, q, pattern=p.Neighbourhood((8, 8), 3))
+
+
+def test_a_function_that_hides_its_structure_is_named_in_the_plan_and_in_a_warning():
+    near = p.Where(lambda i, j: (i - j).abs() < 3)
+    small, large = torch.randn(1, 1, 64, 4), torch.randn(1, 1, 4096, 4)
+    plan = str(rg.plan_attention(small, small, small, pattern=near))
+    assert "keeps an estimated 7.7% of its pairs, and 100.0% are computed" in plan
+    with pytest.warns(WastedPairsWarning, match="keeps an estimated 0.1%"):
+        rg.plan_attention(large, large, large, pattern=near)
+    most = p.Where(lambda i, j: (i - j).abs() % 3 > 0)
+    assert "keeps an" not in str(rg.plan_attention(large, large, large, pattern=most))
