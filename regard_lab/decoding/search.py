@@ -317,6 +317,7 @@ def beam_search(
     if not 1 <= count <= beam:
         raise ArgumentError(f"count is {count} and beam is {beam}; count is 1 or more, and at most beam")
     check_normalisation(normalisation, alpha)
+    of_kind("constraints", constraints, Constraints, "a Constraints")
     limits = constraints.limits(length_limits(source, max_length), max_length is not None)
     rows = [_Beam(number, limit, beam, count, normalisation, alpha) for number, limit in enumerate(limits)]
     if not rows:
@@ -397,6 +398,7 @@ def greedy_search(
     """
     check_search(special, None)
     keeping = Keeping(cache, cache_dtype)
+    of_kind("constraints", constraints, Constraints, "a Constraints")
     limits = constraints.limits(length_limits(texts, max_length), max_length is not None)
     return write(model, texts, limits, GREEDY, special=special, keeping=keeping, constraints=constraints)
 

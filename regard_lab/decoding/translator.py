@@ -219,6 +219,8 @@ class Translator(Described):
         """
         pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
         whole("batch_tokens", batch_tokens, 1)
+        if progress is not None and not callable(progress):
+            raise ArgumentError(f"progress is {shown(progress)}; give a function of a number of pairs")
         of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
         device = next(self.model.parameters()).device
         own: list[tuple[int, list[float]]] = []

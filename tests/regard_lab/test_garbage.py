@@ -34,8 +34,9 @@ GARBAGE: dict[str, Any] = {
 
 # What patterns are asked by the planner for every block of rows, with positions that it counted itself.
 PROTOCOL = (
-    "allows", "evaluate", "form", "read", "segments", "on_lattice", "mapped", "for_head", "for_row", "check", "keys",
+    "allows", "evaluate", "form", "read", "segments", "on_lattice", "mapped", "for_head", "for_row", "check",
     "sees_all", "visible_keys", "block", "of_heads", "of_queries", "moved", "settled", "kept_keys", "misplaced", "hold",
+    "key_range", "least_pairs", "placed",
 )  # fmt: skip
 OWN_FIELDS = [
     f"{kind}.check_{what}"

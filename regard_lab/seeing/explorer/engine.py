@@ -30,6 +30,7 @@ from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.seen_words import SeenWords
 
 EXACT = 2_000_000  # parameters up to which a page has them as float32
+ON_GRIDS = ("neighbourhood",)  # patterns that pages do not know
 MOST = 20_000_000  # parameters of a model in a page
 Computed = TranslationTransformer | RecurrentTranslator | LanguageModel | TextEncoder
 
@@ -149,6 +150,8 @@ def reason_against(model: nn.Module) -> str | None:
         for name in {word for word, _ in PatternReader(text).words if word in Pattern.registry.kinds}:
             if not Pattern.registry.kinds[name].__module__.startswith("regard.patterns."):
                 return f"pages know the patterns of regard.patterns, and {name} is defined elsewhere"
+            if name in ON_GRIDS:
+                return f"pages show texts, whose positions are in one row, and {name} is for images"
     return None
 
 

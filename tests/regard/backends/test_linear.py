@@ -231,7 +231,10 @@ def test_longer_chunks_as_on_a_gpu_give_the_same(pattern, monkeypatch):
         gradients = torch.autograd.grad(found.output.square().sum(), (q, k, v))
         with torch.no_grad():
             answers.append([found.output, found.log_sum_exp, *gradients, detail(q, k, v, pattern=pattern).output])
-    assert sizes == ({4, 16} if CAUSAL in pattern.canonical().factors else set())
+    if CAUSAL in pattern.canonical().factors:  # chunks inside of documents may be shorter
+        assert ({4, 16} <= sizes, max(sizes)) == (True, 16)
+    else:
+        assert not sizes
     torch.testing.assert_close(*answers, **EXACT)
 
 

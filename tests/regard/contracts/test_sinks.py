@@ -144,7 +144,7 @@ def test_documents_of_a_jagged_batch_share_the_logits_of_heads():
     for one, document in zip(output.unbind(), documents, strict=True):
         x = document.transpose(0, 1)[None]
         torch.testing.assert_close(one[None], rg.attention(x, x, x, pattern="causal", sink=sink))
-    with pytest.raises(rg.UnsupportedError, match="a sink for each batch row beside nested tensors"):
+    with pytest.raises(rg.UnsupportedError, match="a sink for each batch row is not computed for documents"):
         rg.attention(nested, nested, nested, sink=torch.zeros(2, 4))
 
 

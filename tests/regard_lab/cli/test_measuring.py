@@ -134,7 +134,7 @@ def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeyp
     rows = json.loads(succeeded("doctor", "--json").out)["backends"]
     status = {row["backend"]: row["status"] for row in rows if row["device"] == "cpu"}
     assert status.keys() == BACKENDS.keys()
-    absent = {"flex", *(["native"] if isinstance(load(), str) else [])}
+    absent = {"flex", "fla", *(["native"] if isinstance(load(), str) else [])}
     assert {name for name, found in status.items() if found == "refused"} == absent
     assert {found for name, found in status.items() if name not in absent} == {"ok"}
     monkeypatch.setitem(BACKENDS, "negative", Negative())

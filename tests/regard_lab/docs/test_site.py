@@ -106,7 +106,8 @@ HEADING = r'<h\d id="([\w.]+)" class="doc doc-heading">'
 OBJECT = re.compile(rf"{HEADING}(.*?)(?={HEADING}|\Z)", re.DOTALL)
 SIGNATURE = re.compile(r'<div class="language-python doc-signature highlight">.*?<pre>(.*?)</pre>', re.DOTALL)
 # Classes that are not made by calling them: abstract ones, protocols, and a layer whose parameters are torch's.
-NOT_CALLED = {"Pattern", "Mechanism", "FeatureMap", "Score", "Bias", "State", "Writer", "Task", "Change", "Projection"}
+NOT_CALLED = {"Pattern", "Mechanism", "FeatureMap", "Score", "Bias", "State", "Writer", "Task", "Change", "Projection",
+              "Word"}  # fmt: skip
 
 
 def shown_signatures(page: str) -> dict[str, str]:

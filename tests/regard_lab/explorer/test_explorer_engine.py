@@ -16,7 +16,7 @@ from regard_lab.decoding import Generator, Translator
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder, TranslationTransformer
 from regard_lab.seeing import look, look_text
 from regard_lab.seeing.explorer import explore_model, reason_against, to_page
-from regard_lab.seeing.explorer.engine import restored
+from regard_lab.seeing.explorer.engine import ON_GRIDS, restored
 from regard_lab.seeing.explorer.page import walk_to_answer
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.lenses.contrast import alternatives
@@ -279,7 +279,7 @@ WRITTEN = {
 
 def test_every_pattern_that_a_text_can_hold_is_that_of_the_library(page_with):
     kinds = Pattern.registry.of_package("regard.patterns")
-    assert set(WRITTEN) == {name for name, kind in kinds.items() if kind.no_text is None}
+    assert {*WRITTEN, *ON_GRIDS} == {name for name, kind in kinds.items() if kind.no_text is None}
     opened, count = page_with(seeded(TextEncoder, {"layers": 1, "head": "none"})), 14
     text = " ".join(["animal"] * (count - 2))
     for written in WRITTEN.values():

@@ -124,8 +124,9 @@ def test_what_observe_collected_is_shown_with_the_words_that_fit():
     assert sorted(len(one.weights) for one in explore_observed(alike).attentions) == [2, 3, 3]  # not joined
 
 
-def bloom():
-    return transformers.BloomModel(transformers.BloomConfig(vocab_size=300, hidden_size=8, n_layer=1, n_head=2))
+def falcon():
+    sizes = {"vocab_size": 300, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return transformers.FalconModel(transformers.FalconConfig(alibi=True, **sizes))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def bloom():
         (lambda: explore_pretrained(mistral(), BYTES, "a", layers=9), "there is no layer 9"),
         (lambda: explore_pretrained(mistral(), BYTES, "a " * 80), "MistralForCausalLM reads at most 64"),
         (lambda: explore_pretrained(t5(), PAIRS, "a " * 6000, "a"), "at most 268,435,456"),
-        (lambda: explore_pretrained(bloom(), BYTES, "a"), "does not call registered attention"),
+        (lambda: explore_pretrained(falcon(), BYTES, "a"), "does not call registered attention"),
         (lambda: explore_observed("weights"), "observed is"),
         (lambda: explore_observed(collected(want="entropy")), "weights was not requested"),
         (lambda: explore_observed(collected(), ["a"]), "words has 1 words.*: 3 x 3"),
