@@ -35,7 +35,8 @@ class Stored:
     Args:
         numbers: (batch, kv_heads, held, dim), floating-point or int8.
         scales: (batch, kv_heads, held, 1), what int8 numbers are multiplied with; None for floating-point ones.
-        first: position of the first vector held.
+        first: the number of positions whose vectors are no longer stored; so many are before the first vector held.
+        lead: of the vectors held, the number that stands before those positions instead of after them.
 
     >>> Stored(torch.zeros(2, 3, 5, 8, dtype=torch.bfloat16), first=4).shape
     torch.Size([2, 3, 9, 8])
@@ -44,6 +45,7 @@ class Stored:
     numbers: torch.Tensor
     scales: torch.Tensor | None = None
     first: int = 0
+    lead: int = 0
     layout: ClassVar[torch.layout] = torch.strided
     is_neg = _is_zerotensor = staticmethod(bool)  # False: `in_memory` wrote its tensors
 
@@ -84,6 +86,8 @@ class Stored:
 
     def cut(self, keys: range) -> Stored:
         """The vectors at the positions `keys`, counted from 0."""
+        if keys and self.lead and self.first:
+            raise ArgumentError("keys with dropped positions between them are given to attention alone")
         if keys and keys.start < self.first:
             raise ArgumentError(
                 f"keys from position {keys.start} on are needed, and this cache holds those from {self.first} on; "

@@ -96,6 +96,8 @@ def attention(
         return traced_attention(call)
     if compiler_beside() is not None:
         return _output_of_new(call)
+    if type(k) is Stored:
+        call = call.closed()
     if (kept := PLANS.find(call)) is None:
         return _output_of_new(call) if (output := PLANS.step(call)) is None else output
     plan, here = kept
@@ -113,7 +115,7 @@ def _output_of_new(call: Call) -> torch.Tensor:
 
 def _result_of_new(call: Call) -> tuple[Result, Plan]:
     """The result of a call, inside autocast and torch.func too, and the plan of its first computation."""
-    call = call.in_numbers()
+    call = call.closed().in_numbers()
     if (cast := call.cast()) is not call:
         with torch.autocast(cast.q.device.type, enabled=False):
             return _result_of_new(cast)
@@ -188,7 +190,7 @@ def plan_attention(
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
-    call = call.in_numbers().cast()
+    call = call.closed().in_numbers().cast()
     return (PLANS.find(call) or PLANS.plan(call))[0]
 
 

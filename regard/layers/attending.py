@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import count_of, real, yes_or_no
+from regard.arguments import count_of, real, whole, yes_or_no
 from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
@@ -201,11 +201,13 @@ class AttentionLayer(RecordedLayer):
             )
 
     def _cache_options(
-        self, kind: str, capacity: int | None, dtype: torch.dtype | str | None, shared: bool
+        self, kind: str, capacity: int | None, dtype: torch.dtype | str | None, shared: bool, first: int
     ) -> dict[str, Any]:
         """The options of `regard.layers.caches.new_cache`, with the defaults of this layer."""
+        first = whole("first", first, 0)
         if kind == "ring" and capacity is None:
-            back = self.pattern.reach().back
+            kept, back = self.pattern.canonical().kept_keys() if first else None, self.pattern.reach().back
+            back = kept[1] - 1 if kept is not None and kept[0] <= first else back
             if back is None:
                 raise ArgumentError(
                     f"a ring without capacity= keeps as many entries as the pattern looks back, and {self.pattern} has "
@@ -214,6 +216,7 @@ class AttentionLayer(RecordedLayer):
             capacity = max(1, back)
         weight = self.to_v.weight
         options: dict[str, Any] = {} if capacity is None else {"capacity": capacity}
+        options |= {"first": first} if first else {}
         return options | {
             "dtype": weight.dtype if dtype is None else dtype, "device": weight.device, "shared": shared
         }  # fmt: skip

@@ -254,6 +254,7 @@ class LatentAttention(AttentionLayer):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
         *,
+        first: int = 0,
         shared: bool = False,
     ) -> Cache:
         """An empty cache of latents and rotated keys, latent_dim + rope_dim numbers for each token.
@@ -264,13 +265,14 @@ class LatentAttention(AttentionLayer):
             capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
             dtype: storage dtype, that of the weights by default. "int8" has one scale for each token; the docstring of
                 `Cache` states the largest error of a number, with a the largest magnitude in [c ; r].
+            first: for a ring, how many entries at the beginning of the text stay, besides the last ones.
             shared: whether other layers may write to it too; otherwise it belongs to the layer that writes first.
 
         >>> LatentAttention(dim=32, heads=4, latent_dim=16, rope_dim=8, head_dim=12).new_cache(batch=1)
         GrowingCache(batch=1, kv_heads=1, length=0, head_dim=24, joined v_dim=16, float32)
         """
         kind = "dynamic" if kind is None else a_string("kind", kind)
-        options = self._cache_options(kind, capacity, dtype, shared) | {"v_dim": self.latent_dim, "joined": True}
+        options = self._cache_options(kind, capacity, dtype, shared, first) | {"v_dim": self.latent_dim, "joined": True}
         return new_cache(kind, batch, 1, self.latent_dim + self.rope_dim, **options)
 
     def _of_queries(self, x: torch.Tensor) -> torch.Tensor:
@@ -323,7 +325,7 @@ class LatentAttention(AttentionLayer):
         k, v = self._split(self.to_k(c), self.heads), self._split(self.to_v(c), self.heads)
         k = torch.cat([k, r[:, None].expand(-1, self.heads, -1, -1).to(k.dtype)], -1)
         if isinstance(latents, Stored) and latents.first:  # a ring that dropped the first ones
-            return Stored(k, None, latents.first), Stored(v, None, latents.first)
+            k, v = (Stored(one, None, latents.first, latents.lead) for one in (k, v))
         return k, v
 
     def _matrices(self, projection: nn.Linear) -> torch.Tensor:

@@ -320,6 +320,7 @@ class MultiHeadAttention(AttentionLayer):
         capacity: int | None = None,
         dtype: torch.dtype | str | None = None,
         *,
+        first: int = 0,
         shared: bool = False,
     ) -> Cache | RecurrentState:
         """An empty cache in which this layer continues `batch` texts; each layer of a stack needs its own.
@@ -334,6 +335,7 @@ class MultiHeadAttention(AttentionLayer):
                 "dynamic".
             capacity: the most entries; for a ring, by default as far as the layer's pattern looks back.
             dtype: storage dtype, that of the weights by default; torch.bfloat16 and "int8" need less memory.
+            first: for a ring, how many entries at the beginning of the text stay, besides the last ones.
             shared: whether other layers may write to it too; otherwise it belongs to the layer that writes first.
 
         >>> layers = [MultiHeadAttention(dim=8, heads=2, pattern="causal_window(64)") for _ in range(3)]
@@ -348,16 +350,16 @@ class MultiHeadAttention(AttentionLayer):
         if kind == "state":
             if not declared.has_state:
                 raise UnsupportedError(f"{declared} has no recurrent state; use another kind of cache")
-            if capacity is not None or dtype is not None:
+            if capacity is not None or dtype is not None or first:
                 raise ArgumentError(
-                    "a state has a fixed size and the dtype of the weights; leave out capacity and dtype"
+                    "a state has a fixed size and the dtype of the weights; leave out capacity, dtype and first"
                 )
             sizes = batch, self.parts * self.kv_heads, self.head_dim, self.value_dim
             dtype = torch.promote_types(weight.dtype, torch.float32)
             return RecurrentState(declared, *sizes, dtype=dtype, device=weight.device, shared=shared)
         if (reason := self.mechanism.reason_against_caches) is not None:
             raise UnsupportedError(f"{declared}: {reason}")
-        options = self._cache_options(kind, capacity, dtype, shared)
+        options = self._cache_options(kind, capacity, dtype, shared, first)
         heads = self.parts * self.kv_heads
         return new_cache(kind, batch, heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
 

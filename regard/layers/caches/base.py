@@ -118,6 +118,7 @@ class Cache(Owned):
     """
 
     _changing = ("_held", "_owner")
+    lead = 0  # entries at the beginning of a text that are never dropped
     kind = ""  # its name in `new_cache` and in files
     bounded: bool | None = False  # whether it has a capacity; None for either
 
@@ -212,10 +213,13 @@ class Cache(Owned):
             raise ArgumentError(
                 f"crop({length}): this cache has {count_of(whole_length, 'entries')}; give 0 to {whole_length}"
             )
-        if 0 < length <= held.first:
+        lead, after = self.lead, self.lead + held.first
+        if held.first and lead < length <= after:
+            holds, ways = (f"0 to {lead - 1} and ", f"0 to {lead}") if lead else ("", "0")
+            gone = f"entries {lead} to {after - 1}" if lead else f"the first {after}"
             raise ArgumentError(
-                f"crop({length}): this cache holds entries {held.first} to {whole_length - 1}, and the first "
-                f"{length} were dropped; give {held.first + 1} to {whole_length}, or 0"
+                f"crop({length}): this cache holds entries {holds}{after} to {whole_length - 1}, and {gone} were "
+                f"dropped; give {after + 1} to {whole_length}, or {ways}"
             )
         self._crop(length)
 
@@ -234,6 +238,7 @@ class Cache(Owned):
         words = {"cache": self.kind, "format": FORMAT, "first": str(held.first)}
         words |= {} if self.capacity is None else {"capacity": str(self.capacity)}
         words |= {"v_dim": str(self.v_dim)} if self.joined else {}
+        words |= {"lead": str(self.lead)} if self.lead else {}
         save_tensors(path, held.used(), words)
 
     @classmethod
@@ -243,10 +248,11 @@ class Cache(Owned):
         Raises:
             CheckpointError: the file is missing, damaged, of another kind, or not a cache.
         """
-        capacity, v_dim, held = read(a_path("path", path), cls.kind, cls.bounded, device)
+        capacity, v_dim, lead, held = read(a_path("path", path), cls.kind, cls.bounded, device)
         batch, kv_heads, _, head_dim = held.planes["k"].shape
         dtype, joined = held.planes["k"].dtype, "v" not in held.planes
-        cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, capacity=capacity, joined=joined)
+        options: dict[str, Any] = {"capacity": capacity, "joined": joined} | ({"first": lead} if lead else {})
+        cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, **options)
         cache._take(held)
         return cache
 
@@ -279,7 +285,7 @@ class Cache(Owned):
     def _crop(self, length: int) -> None:
         """Keep the first `length` entries, which are held, or none."""
         held = self._held
-        self._held = held.cropped(length) if length else Held(held.planes, written_to=held.written_to)
+        self._held = held.cropped(length, self.lead) if length else Held(held.planes, written_to=held.written_to)
 
     # What all kinds of cache share
 
@@ -309,7 +315,8 @@ class Cache(Owned):
         v = k[..., : self.v_dim] if self.joined else used["v"]
         if self.dtype == dtype != torch.int8 and not held.first:
             return k, v
-        return Stored(k, used.get("k_scales"), held.first), Stored(v, used.get(of_v), held.first)
+        k, v = (Stored(x, used.get(of), held.first, self.lead) for x, of in ((k, "k_scales"), (v, of_v)))
+        return k, v
 
     def _checked(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """The new entries by the names of their planes, after a check."""
@@ -346,4 +353,5 @@ class Cache(Owned):
         sizes = f"batch={batch}, kv_heads={kv_heads}, length={self.length}, head_dim={head_dim}"
         sizes += f", joined v_dim={self.v_dim}" if self.joined else ""
         end = "" if self.capacity is None else f", capacity={self.capacity}"
+        end += f", first={self.lead}" if self.lead else ""
         return f"{type(self).__name__}({sizes}, {str(self.dtype).removeprefix('torch.')}{end})"

@@ -160,7 +160,17 @@ class Held:
         """Without the first `count` entries; the others keep their positions."""
         return replace(self, start=self.start + count, first=self.first + count)
 
-    def cropped(self, length: int) -> Held:
+    def without_middle(self, lead: int, count: int) -> Held:
+        """The first `lead` entries and, after `count` that are dropped, the others, in new planes."""
+        planes = {
+            name: torch.cat([plane[:, :, :lead], plane[:, :, lead + count :]], 2) for name, plane in self.used().items()
+        }
+        return Held(planes, 0, self.entries - count, self.first + count)
+
+    def cropped(self, length: int, lead: int = 0) -> Held:
+        """The entries before the position `length`, of which the first `lead` are held whatever was dropped."""
+        if length <= lead:
+            return replace(self, stop=self.start + length, first=0)
         return replace(self, stop=self.start + length - self.first)
 
 
@@ -179,8 +189,9 @@ def read_kind(path: Path, kinds: tuple[str, ...]) -> str:
     return words["cache"]
 
 
-def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str) -> tuple[int | None, int, Held]:
-    """Read the capacity, v_dim and the entries of a cache of this kind, checking every claim of the file."""
+def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str) -> tuple[int | None, int, int, Held]:
+    """Read the capacity, v_dim, number of first entries that stay, and entries of a cache of this kind, checking every
+    claim of the file."""
     read_kind(path, (kind,))
     words, planes = load_tensor_metadata(path), load_tensors(path)
     first = whole_number(path, words, "first")
@@ -191,7 +202,10 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
         shapes = {name: (plane.dtype, tuple(plane.shape)) for name, plane in planes.items()}
         raise CheckpointError(f"{path} holds {shapes}, which are not the keys and values of a cache")
     entries = planes["k"].shape[2]
-    if (first and kind != "ring") or (capacity is not None and (capacity < 1 or entries > capacity)):
+    lead = whole_number(path, words, "lead") if "lead" in words and kind == "ring" else 0
+    if (first and (kind != "ring" or entries < lead)) or (
+        capacity is not None and (capacity < 1 or entries > capacity + lead)
+    ):
         raise CheckpointError(
             f"{path} holds {count_of(entries, 'entries')} from position {first}, which a {kind} cache never does"
         )
@@ -199,7 +213,7 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
     if "v_dim" in words and v_dim > planes["k"].shape[3]:
         raise CheckpointError(f"{path} has values of {v_dim} numbers in keys of {planes['k'].shape[3]}")
     planes = {name: plane.to(device) for name, plane in planes.items()}
-    return capacity, v_dim, Held(planes, 0, entries, first)
+    return capacity, v_dim, lead, Held(planes, 0, entries, first)
 
 
 def whole_number(path: Path, words: dict[str, str], name: str) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from regard.arguments import a_path, one_of
+from regard.arguments import a_path, one_of, whole
+from regard.errors import ArgumentError
 from regard.layers.caches.base import Cache
 from regard.layers.caches.entries import Held, read_kind
 from regard.layers.caches.paged import PagedCache
@@ -57,28 +58,45 @@ class RingCache(Cache):
     dropped. `CausalWindow(w)` therefore needs a capacity of w - 1. Entries stay contiguous: a quarter more room is
     allocated, and they move to the front only when it is used up, so n appends copy O(n) entries.
 
+    With `first=n` the first n entries of the text stay too, for `causal_window(w) | (causal & prefix(n))`; then the
+    entries between are dropped when the room is used up.
+
     >>> cache = RingCache(batch=1, kv_heads=2, head_dim=4, capacity=3)
     >>> for _ in range(5):
     ...     keys, values = cache.append(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
     >>> cache.length, keys.first, cache.keys.first
     (5, 1, 2)
+
+    Source of the first entries: StreamingLLM, Xiao et al. 2023, section 3.2.
     """
 
     kind = "ring"
     bounded = True
 
+    def __init__(self, *sizes: Any, first: int = 0, **options: Any) -> None:
+        self.lead = whole("first", first, 0)
+        super().__init__(*sizes, **options)
+
     def _room(self, needed: int, now: int) -> int:
         assert self.capacity is not None
-        return max(needed, self.capacity + max(16, self.capacity // 4))
+        return max(needed, self.lead + self.capacity + max(16, self.capacity // 4))
 
     def _check_capacity(self, added: int) -> None:
         pass  # older entries are dropped
 
     def _kept_of(self, held: Held) -> Held:
         assert self.capacity is not None
-        kept = held.without_oldest(max(0, held.entries - self.capacity))
-        usual = self._room(0, 0)
+        dropped, usual = max(0, held.entries - self.lead - self.capacity), self._room(0, 0)
+        if self.lead:  # those between stay in their slots until the room is used up, so that few entries move
+            kept = held.without_middle(self.lead, dropped) if held.entries >= usual else held
+            return kept.moved(usual) if kept is not held and not kept.recorded else kept
+        kept = held.without_oldest(dropped)
         return kept.moved(usual) if kept.room > usual and not kept.recorded else kept
+
+    def _whole(self) -> Held:
+        assert self.capacity is not None
+        dropped = self._held.entries - self.lead - self.capacity
+        return self._held.without_middle(self.lead, dropped) if dropped > 0 else self._held
 
 
 KINDS: dict[str, type[Cache]] = {cache.kind: cache for cache in (GrowingCache, StaticCache, RingCache, PagedCache)}
@@ -90,7 +108,9 @@ def new_cache(kind: str, batch: int, kv_heads: int, head_dim: int, **options: An
     >>> new_cache("static", 2, 4, 64, dtype="int8", capacity=512)
     StaticCache(batch=2, kv_heads=4, length=0, head_dim=64, int8, capacity=512)
     """
-    return KINDS[one_of("kind", kind, KINDS)](batch, kv_heads, head_dim, **options)
+    if one_of("kind", kind, KINDS) != "ring" and options.pop("first", 0):
+        raise ArgumentError(f"first= is for a ring, which drops entries; a {kind} cache keeps all, so leave it out")
+    return KINDS[kind](batch, kv_heads, head_dim, **options)
 
 
 def load_cache(path: str | Path, device: torch.device | str = "cpu") -> Cache:

@@ -133,7 +133,7 @@ def test_the_words_of_a_state_that_cannot_be():
         make_layer("retention", positions=None).project_context(text(3))
     with pytest.raises(rg.UnsupportedError, match="a cache of keys holds no gates"):
         make_layer("gated").new_cache(1, kind="dynamic")
-    with pytest.raises(rg.ArgumentError, match="leave out capacity and dtype"):
+    with pytest.raises(rg.ArgumentError, match="leave out capacity, dtype and first"):
         make_layer("linear").new_cache(1, capacity=5)
     local = make_layer("dot", mechanism=m.Softmax(m.LocalPredictive(m.Dot(), window=4, query_dim=6)))
     with pytest.raises(rg.UnsupportedError, match="depends on the number of keys"):
