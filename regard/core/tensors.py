@@ -5,7 +5,7 @@ Their axes are named and checked here, so that all other code can rely on the si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -45,7 +45,7 @@ class Stored:
     numbers: torch.Tensor
     scales: torch.Tensor | None = None
     first: int = 0
-    lead: int = 0
+    lead: int = field(default=0, kw_only=True)
     layout: ClassVar[torch.layout] = torch.strided
     is_neg = _is_zerotensor = staticmethod(bool)  # False: `in_memory` wrote its tensors
 

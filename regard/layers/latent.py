@@ -325,7 +325,7 @@ class LatentAttention(AttentionLayer):
         k, v = self._split(self.to_k(c), self.heads), self._split(self.to_v(c), self.heads)
         k = torch.cat([k, r[:, None].expand(-1, self.heads, -1, -1).to(k.dtype)], -1)
         if isinstance(latents, Stored) and latents.first:  # a ring that dropped the first ones
-            k, v = (Stored(one, None, latents.first, latents.lead) for one in (k, v))
+            k, v = (Stored(one, None, latents.first, lead=latents.lead) for one in (k, v))
         return k, v
 
     def _matrices(self, projection: nn.Linear) -> torch.Tensor:

@@ -315,7 +315,7 @@ class Cache(Owned):
         v = k[..., : self.v_dim] if self.joined else used["v"]
         if self.dtype == dtype != torch.int8 and not held.first:
             return k, v
-        k, v = (Stored(x, used.get(of), held.first, self.lead) for x, of in ((k, "k_scales"), (v, of_v)))
+        k, v = (Stored(x, used.get(of), held.first, lead=self.lead) for x, of in ((k, "k_scales"), (v, of_v)))
         return k, v
 
     def _checked(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
