@@ -32,13 +32,14 @@ def _origin() -> str:
 
 
 @contextmanager
-def needed(package: str, purpose: str, extra: str = "lab") -> Generator[None]:
+def needed(package: str, purpose: str, extra: str = "lab", otherwise: str = "") -> Generator[None]:
     """Import an optional package inside this block to get a clear error if it is missing.
 
     Args:
         package: the name by which it is imported.
         purpose: what needs it, as the message begins.
         extra: the extra of regard that installs it.
+        otherwise: another way to the aim, if there is one.
 
     Raises:
         MissingPackageError: the package is not installed. A missing dependency of it is reported unchanged.
@@ -53,4 +54,5 @@ def needed(package: str, purpose: str, extra: str = "lab") -> Generator[None]:
             raise
         raise MissingPackageError(
             f"{purpose} needs the package '{package}', which is not installed: {install_line(extra)}"
+            f"{otherwise and f'; or {otherwise}'}"
         ) from error

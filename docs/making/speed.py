@@ -36,6 +36,7 @@ MADE = {  # patterns that no text describes
     "Explicit(mask)": p.Explicit(torch.eye(12).flip(0) > 0), "Where(function)": p.Where(lambda q, k: (q + k) % 3 == 0),
     "ChosenBlocks(blocks, 3, 3)": p.ChosenBlocks(torch.tensor([[[[0, 1], [3, 1], [0, -1], [2, 3]]]]), 3, 3),
     "ChosenKeys(keys)": p.ChosenKeys(torch.tensor([[[[i, 7 * i * i % 12] for i in range(12)]]])),
+    "Tree(parents)": p.Tree(torch.tensor([-1, 0, 1, 0, 3, 3, 5, -1, 7, 8, 7, 10])),
     "PerHead([causal, ~causal])": p.PerHead([p.Causal(), ~p.Causal()]),
 }  # fmt: skip
 UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"

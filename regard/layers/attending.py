@@ -184,7 +184,7 @@ class AttentionLayer(RecordedLayer):
 
     def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, length: int) -> None:
         """Refuse what a cache of this length cannot continue: a mask, a pattern by length, and another position."""
-        if pattern.of_one_call:
+        if not pattern.takes_cache:
             raise UnsupportedError(
                 f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several "
                 f"calls; use a pattern of positions (Where, KeySpan, ...)"

@@ -23,6 +23,7 @@ from regard.patterns.random_blocks import RandomBlocks
 from regard.patterns.strided import DilatedWindow, Lattice, Strided
 from regard.patterns.text import as_pattern, parse
 from regard.patterns.tiles import empty_rows, seen_keys, tiles
+from regard.patterns.tree import Tree
 
 # Methods of Pattern call functions that are written in terms of patterns; this is where the two meet.
 Pattern.machinery = SimpleNamespace(
@@ -48,6 +49,7 @@ __all__ = [
     "KeyMask",
     "ChosenBlocks",
     "ChosenKeys",
+    "Tree",
     "PerHead",
     "Explicit",
     "Where",

@@ -41,6 +41,7 @@ class Chosen(Held, enrol=False):
 
     compares_positions = False
     of_one_call = True
+    takes_cache = False
     no_text = HOLDS_TENSOR
     block: int = 1  # keys
     query_block: int = 1  # rows

@@ -35,6 +35,7 @@ class Explicit(Held):
 
     compares_positions = False
     of_one_call = True
+    takes_cache = False
     structured = False
     no_text = HOLDS_TENSOR
 

@@ -20,6 +20,7 @@ from regard_lab.cli.console import note
 from regard_lab.decoding import share_lines
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import read_lines
+from regard_lab.text.lines import is_packed, plain_path
 
 FAR, LONG = 3, 40  # a sentence is far too long from so many times the longest known one on, and from so many words on
 
@@ -155,6 +156,8 @@ def wants_file(source: Path | None, out: Path | None, arguments: Sequence[str], 
         return False
     if source is None or out is None:
         raise ArgumentError("--input FILE and --out FILE go together; give both or none")
+    if is_packed(out):
+        raise ArgumentError(f"--out {out} would be packed, and lines are written plain; name it {plain_path(out)}")
     if arguments:
         raise ArgumentError(
             f"give sentences by --input {source} or as arguments, not both; {count_of(len(arguments), 'arguments')} "

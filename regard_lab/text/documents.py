@@ -9,7 +9,7 @@ from pathlib import Path
 
 from regard.arguments import absent, count_of
 from regard.errors import DataError, NotFoundError
-from regard_lab.text.lines import LONE_SURROGATES, PathLike, numbered_lines, tidy
+from regard_lab.text.lines import LONE_SURROGATES, PathLike, numbered_lines, suffix_of, tidy
 from regard_lab.text.pairs import Pair, read_pairs
 from regard_lab.text.tables import DELIMITERS, LABEL_AND_TEXT, table_of
 
@@ -150,7 +150,7 @@ def _read(paths: Sequence[PathLike], by_line: bool) -> TextFile:
     texts: list[str] = []
     faults: list[tuple[str, int]] = []
     for path in paths:
-        is_table = Path(path).suffix.lower() == ".jsonl"
+        is_table = suffix_of(path) == ".jsonl"
         kept: list[str] = []
         for number, line in numbered_lines(path):
             text = _text_of(line) if is_table and line is not None else line

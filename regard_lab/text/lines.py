@@ -1,14 +1,16 @@
-"""Numbered lines of UTF-8 files, and the normalisation of text."""
+"""Numbered lines of UTF-8 files, also packed as `.gz`, and the normalisation of text."""
 
+import gzip
 import os
 import re
 import shlex
 import unicodedata
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from regard.arguments import a_path, a_string, absent, each, of_kind
 from regard.errors import DataError, NotFoundError
@@ -57,6 +59,8 @@ def normalise(text: str) -> str:
 BINARY_SNIFF = 4096  # bytes searched for a NUL
 UNDECODABLE_SHARE = 0.2  # a larger share of invalid lines means another encoding
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MOST_UNPACKED = 2**31  # bytes that are read from a .gz, a thousandth of which may pack them
+PACKED = {b"\x1f\x8b": "a gzip file; let its name end in .gz", b"PK\3\4": "a zip archive; unpack it by unzip"}
 
 PathLike = str | os.PathLike[str]
 
@@ -69,17 +73,66 @@ def check_there(path: PathLike) -> None:
         raise NotFoundError(absent(path))
 
 
+def is_packed(path: PathLike) -> bool:
+    """Whether the name of a file says that gzip packed it."""
+    return Path(path).suffix.lower() == ".gz"
+
+
+def suffix_of(path: PathLike) -> str:
+    """The suffix of a file in lower case; of a `.gz` that of the file inside.
+
+    >>> suffix_of("pairs.TSV"), suffix_of("pairs.tsv.gz")
+    ('.tsv', '.tsv')
+    """
+    return plain_path(path).suffix.lower()
+
+
+def plain_path(path: PathLike) -> Path:
+    """The path without the suffix `.gz`."""
+    return Path(path).with_suffix("") if is_packed(path) else Path(path)
+
+
+def unpacking(path: PathLike) -> str:
+    """The beginning of a command line whose rest reads the plain file; nothing for one that is not packed."""
+    return f"gunzip --keep {shlex.quote(str(path))} && " if is_packed(path) else ""
+
+
 @contextmanager
 def open_bytes(path: PathLike) -> Generator[BufferedReader]:
-    """A file that is open for reading bytes inside the block."""
+    """A file that is open for reading bytes inside the block; of a `.gz`, those that are packed in it."""
     path = a_path("path", path)
     with _opened(path) as file:
         try:
-            yield file
+            yield BufferedReader(_Unpacked(path, file)) if is_packed(path) else file
         except OSError as error:
             if error.filename is not None:  # of another file
                 raise
             raise DataError(f"{path} cannot be read ({error.strerror}); check the disk, or copy the file") from error
+
+
+class _Unpacked(RawIOBase):
+    """The bytes that gzip packed, as far as they are whole and not too many."""
+
+    def __init__(self, path: Path, packed: BufferedReader) -> None:
+        self._path, self._file, self._count = path, gzip.GzipFile(fileobj=packed), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            count = self._file.readinto(buffer)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(
+                f"{self._path} is damaged, or no gzip file ({error}); copy it again, or give it unpacked"
+            ) from None
+        self._count += count
+        if self._count > MOST_UNPACKED:
+            raise DataError(
+                f"{self._path} unpacks to more than {MOST_UNPACKED:,} bytes, the most that is read from a .gz; "
+                f"if that is right, unpack it by: {unpacking(self._path).removesuffix(' && ')}"
+            )
+        return count
 
 
 def _opened(path: Path) -> BufferedReader:
@@ -172,15 +225,22 @@ def _conversion(path: PathLike, encoding: str | None) -> str:
 
     >>> _conversion("my pairs.tsv", "latin1")
     "`iconv -f latin1 -t utf-8 'my pairs.tsv' > 'my pairs.utf8.tsv'`"
+    >>> _conversion("pairs.tsv.gz", "latin1")
+    '`gunzip --keep pairs.tsv.gz && iconv -f latin1 -t utf-8 pairs.tsv > pairs.utf8.tsv`'
     """
-    new = Path(path).with_suffix(f".{'utf8' if encoding else 'lines'}{Path(path).suffix}")
-    old, new = shlex.quote(str(path)), shlex.quote(str(new))
-    return f"`iconv -f {encoding} -t utf-8 {old} > {new}`" if encoding else f"`tr '\\r' '\\n' < {old} > {new}`"
+    plain = plain_path(path)
+    new = plain.with_suffix(f".{'utf8' if encoding else 'lines'}{plain.suffix}")
+    old, new = shlex.quote(str(plain)), shlex.quote(str(new))
+    convert = f"iconv -f {encoding} -t utf-8 {old} > {new}" if encoding else f"tr '\\r' '\\n' < {old} > {new}"
+    return f"`{unpacking(path)}{convert}`"
 
 
 def _refuse_binary(path: PathLike, head: bytes) -> None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}, line 1 starts as UTF-16; convert it with {_conversion(path, 'utf-16')}")
+    for mark, kind in PACKED.items():
+        if head.startswith(mark):
+            raise DataError(f"{path} is {kind}")
     if b"\0" in head:
         line = head.count(b"\n", 0, head.index(b"\0")) + 1
         raise DataError(f"{path}, line {line} contains a NUL byte, so this is a binary file; give UTF-8 text")

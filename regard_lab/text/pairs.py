@@ -10,8 +10,17 @@ from pathlib import Path
 from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
-from regard_lab.text.catalogues import catalogue_rows
-from regard_lab.text.lines import LONE_SURROGATES, PathLike, check_there, normalise, numbered_lines, tidy, tidy_target
+from regard_lab.text.catalogues import CATALOGUES, catalogue_rows, po_rows
+from regard_lab.text.lines import (
+    LONE_SURROGATES,
+    PathLike,
+    check_there,
+    normalise,
+    numbered_lines,
+    suffix_of,
+    tidy,
+    tidy_target,
+)
 from regard_lab.text.tables import (
     DELIMITERS,
     EMPTY_LINE,
@@ -51,7 +60,7 @@ NOT_UNICODE = "not valid Unicode"
 
 FORMATS = (
     'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
-    "a .mo (a compiled catalogue of gettext), or two parallel plain files"
+    "a .po or .mo (a catalogue of gettext), or two parallel plain files; each also packed as .gz"
 )
 
 
@@ -63,7 +72,7 @@ def rows(
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
     rows that look quoted.
     """
-    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl", ".mo")]
+    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl", *CATALOGUES)]
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and tables:
@@ -72,16 +81,13 @@ def rows(
         return _parallel_rows(*paths), None, None
     if not tables:
         check_there(paths[0])
-        if (catalogue := Path(paths[0])).suffix.lower() == ".po":
-            way = f"msgfmt {catalogue} -o {catalogue.with_suffix('.mo')}"
-            raise NotFoundError(f"{catalogue} is a catalogue of gettext that is not compiled; compile it by: {way}")
         raise NotFoundError(
             f"{paths[0]} has an unknown suffix; give {FORMATS}; or name the columns of a table of tabs without header "
             f"by their numbers, as in {paths[0]}:1,2"
         )
     table = table_of(Path(paths[0]))
-    if table.suffix == ".mo":
-        return iter(catalogue_rows(table.path)), None, None
+    if table.suffix in CATALOGUES:
+        return (catalogue_rows if table.suffix == ".mo" else po_rows)(table.path), None, None
     if table.suffix not in DELIMITERS:
         return _json_rows(table, columns), None, None
     first = first_line(table.path)
@@ -170,20 +176,26 @@ class PairFile:
         """Number of lines read, kept and dropped."""
         return self.kept + sum(self.dropped.values())
 
+    @property
+    def counted(self) -> str:
+        """The number of lines, or of messages, in words."""
+        return count_of(self.lines, "messages" if suffix_of(self.files[0]) in CATALOGUES else "lines", ",")
+
     def report(self) -> str:
         """One sentence on how many pairs were kept, how many lines were dropped, and why.
 
         >>> PairFile(("a.tsv",), [Pair("hi", "hallo")], {"duplicate": 2}, {"duplicate": ("a.tsv", 2)}).report()
         'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
         """
-        summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {count_of(self.lines, 'lines', ',')}"
+        summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {self.counted}"
         dropped = [f"dropped {self.lines - self.kept:,} ({self.reasons()})"] if self.dropped else []
         return "; ".join([summary, *dropped, *filter(None, (self.header, self.quoted))])
 
     def reasons(self) -> str:
         """The reasons with counts and first lines, the most frequent first."""
         ordered = sorted(self.dropped, key=lambda reason: -self.dropped[reason])
-        places = {reason: "{} line {}".format(*self.first_lines[reason]) for reason in ordered}
+        unit = "message" if suffix_of(self.files[0]) == ".mo" else "line"
+        places = {reason: "{} {unit} {}".format(*self.first_lines[reason], unit=unit) for reason in ordered}
         return "; ".join(f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered)
 
 
@@ -191,15 +203,17 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     """Read translation pairs from one table or two parallel files.
 
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
-    `.mo` (a compiled catalogue of gettext), or two plain files of any other suffix with equally many lines. The first
-    line of a `.csv` is a header, that of a `.tsv` may be: "source" and "target" name the columns, or the path names two
-    others, as in "pairs.csv:english,german". A table without a header has the numbers of two columns, from 1, as in
-    "deu.txt:1,2".
-    The path of a `.jsonl` names two keys likewise, of its objects or of the object that each holds under
-    "translation". Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and counted, if they are
+    `.mo` and `.po` (catalogues of gettext; the package polib reads `.po`), or two plain files of any other suffix with
+    equally many lines; each also packed as `.gz`. The first line of a `.csv` is a header, that of a `.tsv` may be:
+    "source" and "target" name the columns, or the path names two others, as in "pairs.csv:english,german". A table
+    without a header has the numbers of two columns, from 1, as in "deu.txt:1,2". The path of a `.jsonl` names two keys
+    likewise, of its objects or of the object that each holds under "translation".
+
+    Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and counted, if they are
     empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words`
     words or 40 * `max_words` characters, or repeat a pair; and if they may join halves of two pairs: a column of a
-    `.tsv` with an odd number of quotes and one at its edge, or a byte order mark inside a side. Quotes of a `.tsv` are
+    `.tsv` with an odd number of quotes and one at its edge, or a byte order mark inside a side; of a `.po` messages
+    that are fuzzy, obsolete or without translation. Quotes of a `.tsv` are
     letters; the report names rows that look quoted, and how to read them so.
 
     Args:
@@ -268,10 +282,9 @@ def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
         return DataError(f"{files} is empty; give {FORMATS}")
     table = table_of(Path(read.files[0]))
     if table.suffix == ".jsonl" and (keys := _about_the_keys(table, columns)):
-        return NotFoundError(f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair: {keys}")
+        return NotFoundError(f"{files}: none of {read.counted} gives a pair: {keys}")
     return DataError(
-        f"{files}: none of {count_of(read.lines, 'lines', ',')} gives a pair ({read.reasons()}); "
-        f"{read.quoted or f'give {FORMATS}'}"
+        f"{files}: none of {read.counted} gives a pair ({read.reasons()}); {read.quoted or f'give {FORMATS}'}"
     )
 
 

@@ -17,13 +17,15 @@ from typing import NamedTuple
 
 from regard.arguments import count_of
 from regard.errors import DataError, NotFoundError
-from regard_lab.text.lines import numbered_lines
+from regard_lab.text.lines import is_packed, numbered_lines, plain_path, suffix_of
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
 NAMED = re.compile(
-    r"(?P<path>.+\.(?:csv|tsv|jsonl)):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
+    r"(?P<path>.+\.(?:csv|tsv|jsonl)(?:\.gz)?):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
 )
-NUMBERED = re.compile(r"(?P<path>.+(?<!\.jsonl)):(?P<left>[1-9]\d?),(?P<right>[1-9]\d?)", re.IGNORECASE | re.DOTALL)
+NUMBERED = re.compile(
+    r"(?P<path>.+(?<!\.jsonl)(?<!\.jsonl\.gz)):(?P<left>[1-9]\d?),(?P<right>[1-9]\d?)", re.IGNORECASE | re.DOTALL
+)
 ONE_WORD = re.compile(r"[^\W\d][\w-]+")  # as names of columns are, and few sentences
 # Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.
 LANGUAGES = frozenset((
@@ -78,7 +80,7 @@ class PairTable(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        suffix = self.path.suffix.lower()
+        suffix = suffix_of(self.path)
         return ".tsv" if self.numbers is not None and suffix not in DELIMITERS else suffix
 
 
@@ -180,7 +182,8 @@ def _is_half(cell: str) -> bool:
 
 
 def _read_quoted(table: PairTable, kinds: Columns, header: bool) -> str:
-    way = f"rename it to {table.path.with_suffix('.csv').name}, whose quotes are read"
+    named = plain_path(table.path).with_suffix(".csv.gz" if is_packed(table.path) else ".csv")
+    way = f"rename it to {named.name}, whose quotes are read"
     return way if header else f"{way}, with the header {kinds.left[0]} TAB {kinds.right[0]} as its first line"
 
 

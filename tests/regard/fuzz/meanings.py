@@ -206,6 +206,24 @@ def _of_lists(build: Callable[..., p.Pattern], blocks: bool) -> Leaf:
     )
 
 
+def _trees(at: Places, seed: int, by_row: bool) -> np.ndarray:
+    sizes = at.batch if by_row else 1, at.q_len
+    return np.random.default_rng(seed).integers(-1, np.arange(at.q_len), sizes)
+
+
+def _tree_mask(at: Places, *numbers: Any) -> np.ndarray:
+    """Keys before the first query and, by following parents up, those of each row's ancestors and its own."""
+    mask = (at.j < at.i[..., :1, :]) & np.ones(at.shape, bool)
+    trees = _trees(at, *numbers)
+    for b, row in np.ndindex(at.batch, at.q_len):
+        start, node = at.start[b % len(at.start)], row
+        while node >= 0:
+            if 0 <= start + node < at.k_len:
+                mask[b, :, row, start + node] = True
+            node = trees[b % len(trees), node]
+    return mask
+
+
 RULES: tuple[Callable[[Any, Any], Any], ...] = (
     lambda i, j: (3 * i + j) % 4 != 1,
     lambda i, j: (i + j) % 2 == 0,
@@ -306,11 +324,17 @@ LEAVES: dict[str, Leaf] = {
     "query_set": Leaf(_runs, lambda at, *runs: _within(at.i, runs), lambda *runs: p.QuerySet(_ranges(runs))),
     "chosen_blocks": _of_lists(p.ChosenBlocks, True),
     "chosen_keys": _of_lists(lambda keys, block, rows: p.ChosenKeys(keys), False),
+    "tree": Leaf(
+        lambda r, n: (r.randint(0, 999), r.random() < 0.5),
+        _tree_mask,
+        lambda *numbers, at: p.Tree(torch.from_numpy(_trees(at, *numbers))),
+        readable=False,
+    ),
     **{name: Leaf(**formula) for name, formula in formulas("patterns").items()},
 }
 TENSORS = {
     "documents_by_row", "same_document", "spans_by_row", "blocks_by_row", "key_mask", "masks_by_row", "explicit",
-    "chosen_blocks", "chosen_keys",
+    "chosen_blocks", "chosen_keys", "tree",
 }  # fmt: skip  # their sizes are those of the call
 
 

@@ -1,14 +1,16 @@
 """Sentence pairs of message catalogues: what is read, and how they are split."""
 
 import gettext
+import gzip
 import io
 import struct
+import sys
 
 import pytest
 
 from benchmarks import program_messages as messages
-from regard.errors import DataError, NotFoundError
-from regard_lab.text import read_pairs
+from regard.errors import DataError, MissingPackageError, NotFoundError
+from regard_lab.text import Pair, read_pairs
 from regard_lab.text.catalogues import MAGIC, read_catalogue
 
 
@@ -55,9 +57,67 @@ def test_a_catalogue_is_read_as_pairs_and_another_file_names_the_way_out(tmp_pat
     (tmp_path / "old.mo").write_bytes(catalogue(ENTRIES).replace("ö".encode(), b"\xf6 "))
     with pytest.raises(DataError, match=r"is not in UTF-8; convert it by: msgunfmt"):
         read_pairs(tmp_path / "old.mo")
-    (tmp_path / "tool.po").write_text("msgid x")
-    with pytest.raises(NotFoundError, match=r"msgfmt .*tool\.po -o .*tool\.mo"):
-        read_pairs(tmp_path / "tool.po")
+
+
+MESSAGES = """msgid ""
+msgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"
+
+msgctxt "menu"
+msgid "open %s"
+msgstr "öffne "
+"%s"
+
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d Datei"
+msgstr[1] "%d Dateien"
+
+#, fuzzy
+msgid "guess"
+msgstr "geraten"
+
+msgid "none"
+msgstr ""
+
+#~ msgid "old"
+#~ msgstr "alt"
+"""
+
+
+def test_a_po_is_read_as_msgfmt_would_compile_it_and_says_what_it_left_out(tmp_path):
+    pytest.importorskip("polib", reason="needs pip install 'regard[files]'")
+    path = tmp_path / "tool.po"
+    path.write_text(MESSAGES, encoding="latin1")
+    read = read_pairs(path)
+    assert read.pairs == [Pair("open %s", "öffne %s"), Pair("%d file", "%d Datei")]
+    assert read.report() == (
+        f"{path}: kept 2 of 5 messages; dropped 3 (1 fuzzy (a guess that nobody has confirmed), first at {path} line "
+        f"14; 1 without translation, first at {path} line 18; 1 obsolete, first at {path} line 21)"
+    )
+    (tmp_path / "packed.po.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert read_pairs(tmp_path / "packed.po.gz").pairs == read.pairs
+    for content, said in (
+        (
+            MESSAGES.replace('msgid "none"', "msgid none"),
+            r"tool\.po, line 18 does not read as a \.po; .* msgfmt \S*tool\.po -o",
+        ),
+        (MESSAGES.replace("ISO-8859-1", "UTF-8"), "is not in UTF-8"),
+        ('msgid "none"\nmsgstr ""\n', "none of 1 message gives a pair"),
+        ("", "is empty"),
+    ):
+        path.write_text(content, encoding="latin1")
+        with pytest.raises(DataError, match=said):
+            read_pairs(path)
+
+
+def test_a_po_without_polib_is_compiled_by_msgfmt(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polib", None)
+    (tmp_path / "tool.po.gz").write_bytes(gzip.compress(MESSAGES.encode("latin1")))
+    way = r"polib.*\[files\]'; or compile it by: gunzip --keep .*tool\.po\.gz && msgfmt .*tool\.po -o .*tool\.mo"
+    with pytest.raises(MissingPackageError, match=way):
+        read_pairs(tmp_path / "tool.po.gz")
+    with pytest.raises(NotFoundError):
+        read_pairs(tmp_path / "missing.po")
 
 
 def test_messages_of_several_lines_or_columns_and_lists_of_names_are_left_out(tmp_path):

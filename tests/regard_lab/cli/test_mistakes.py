@@ -31,6 +31,7 @@ translate {empty} hello -> {empty}
 1: translate {damaged} hello -> config.json
 translate {run} a b --picture x.png -> one sentence
 translate {run} a --beam 1000000 -> it is a whole number from 1 to 65,536
+translate {run} --input {text} --out x.txt.gz -> lines are written plain; name it x.txt
 translate {run} a --map corss -> --map 'corss' does not exist; did you mean 'cross'?
 translate {run} a --layer 1 --head 0 -> --layer and --head need --map, such as --map cross
 translate {run} a --map cross --json -> leave one of them out

@@ -25,7 +25,7 @@ NAMES = {
     "score": mechanisms.ScaledDot(), "feature_map": mechanisms.Relu(), "gated": False, "sigma": 1.0, "epsilon": 1e-3,
     "log_forget": -torch.rand(BATCH, HEADS, LENGTH), "factor": 4.0, "trained": 16,
     "shape": (2, 3), "height": 1, "width": 5, "h": 1, "blocks": torch.zeros(1, 1, 1, 1, dtype=torch.long),
-    "query_block": 64, "keys": torch.zeros(1, 1, LENGTH, 1, dtype=torch.long),
+    "query_block": 64, "keys": torch.zeros(1, 1, LENGTH, 1, dtype=torch.long), "parents": torch.arange(LENGTH) - 1,
     "shifts": 1, "function": lambda i, j: i >= j, "boolean": torch.ones(LENGTH, LENGTH, dtype=torch.bool), "rg": rg,
 }  # fmt: skip
 TRAINS = "TranslationTraining("  # minutes; the tests of training run it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 
@@ -10,7 +11,8 @@ import pytest
 
 from regard.errors import DataError, NotFoundError
 from regard_lab.text import Pair, read_lines, read_pairs
-from regard_lab.text.documents import read_labelled
+from regard_lab.text import lines as reading
+from regard_lab.text.documents import read_documents, read_labelled
 from regard_lab.text.tables import HALF_QUOTED
 
 HELLO = Pair("hello", "hallo")
@@ -170,6 +172,58 @@ def test_one_damaged_line_never_refuses_a_file_and_a_fifth_does_not_either(write
     assert read_pairs(write("fifth.tsv", b"".join(lines))).kept == 8
     with pytest.raises(DataError, match="3 of 11 lines"):
         read_pairs(write("more.tsv", b"".join([*lines, b"\xff\n"])))
+
+
+# --- files that gzip packed
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "content"),
+    [
+        ("a.tsv", "", "hello\thallo\n"),
+        ("a.csv", ":en,de", "de,en\nhallo,hello\n"),
+        ("a.jsonl", "", '{"source": "hello", "target": "hallo"}\n'),
+        ("a.jsonl", ":1,2", '{"1": "hello", "2": "hallo"}\n'),
+        ("deu.txt", ":2,1", "hallo\thello\n"),
+    ],
+)
+def test_a_packed_file_is_read_as_the_plain_one(write, name, columns, content):
+    path = write(f"{name}.GZ", gzip.compress(content.encode()))
+    assert read_pairs(f"{path}{columns}").pairs == [HELLO]
+    assert list(read_lines(path)) == content.splitlines()
+    assert read_documents(write("t.jsonl.gz", gzip.compress(b'{"text": "a"}\n'))).texts == ("a",)
+    sides = [write(f"few.{side}.gz", gzip.compress(f"{side}\n".encode())) for side in ("hello", "hallo")]
+    assert read_pairs(*sides).pairs == [HELLO]
+    assert read_labelled(write("l.tsv.gz", gzip.compress(b"good\tA bird sang.\nbad\tIt rained.\n"))).labels == (
+        "bad",
+        "good",
+    )
+
+
+def test_a_packed_file_that_is_damaged_or_too_large_names_the_way_out(write, monkeypatch):
+    whole = gzip.compress(b"".join(b"%d\tx\n" % i for i in range(9_000)))
+    middle = len(whole) // 2
+    for content in (whole[:-9], whole[:middle], whole[:middle] + bytes(9) + whole[middle + 9 :], b"hello\thallo\n"):
+        with pytest.raises(DataError, match=r"a\.tsv\.gz is damaged, or no gzip file \(.+\); copy it again"):
+            read_pairs(write("a.tsv.gz", content))
+    path = write("a.tsv.gz", whole)
+    unpacked = len(gzip.decompress(whole))
+    monkeypatch.setattr(reading, "MOST_UNPACKED", unpacked)
+    assert read_pairs(path).kept == 9_000
+    monkeypatch.setattr(reading, "MOST_UNPACKED", unpacked - 1)
+    with pytest.raises(DataError, match=f"more than {unpacked - 1:,} bytes.*gunzip --keep {path}$"):
+        read_pairs(path)
+    with pytest.raises(
+        DataError, match=r"latin\.tsv.*`gunzip --keep \S*latin\.tsv\.gz && iconv -f latin1 -t utf-8 \S*latin\.tsv >"
+    ):
+        read_pairs(write("latin.tsv.gz", gzip.compress("né\tja\nné\tja\n".encode("latin-1"))))
+    with pytest.raises(DataError, match=r"rename it to q\.csv\.gz"):
+        read_pairs(write("q.tsv.gz", gzip.compress(b'"source"\t"target"\na\tb\n')))
+    with pytest.raises(DataError, match=r"named\.tsv is a gzip file; let its name end in \.gz"):
+        read_pairs(write("named.tsv", whole))
+    with pytest.raises(DataError, match="is a zip archive; unpack it by unzip"):
+        read_documents(write("deu-eng.zip", b"PK\3\4" + bytes(50)))
+    assert next(iter(read_lines(write("empty.gz", b""))), None) is None
 
 
 def test_a_file_that_cannot_be_opened_and_a_folder_are_refused(tmp_path):

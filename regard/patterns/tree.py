@@ -1,0 +1,169 @@
+"""Trees of drafts, whose branches share their first tokens and are verified in one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+
+from regard.arguments import count_of
+from regard.errors import ArgumentError, ShapeError
+from regard.patterns.band import Reach
+from regard.patterns.base import Pattern
+from regard.patterns.grid import Grid
+from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor, new_serial
+from regard.patterns.ranges import Segments
+from regard.reprs import brief
+
+
+@brief
+@dataclass(frozen=True, eq=False)
+class Tree(Held):
+    """Row r of the call is a node of a tree: it may look at all keys before the tree, its ancestors and itself.
+
+    The key of a node is the one at its own position, so without q_start the last n keys are those of the n nodes.
+    Layers take it with a cache, whose entries are the keys before the tree; there `positions=cache.length +
+    tree.depths` rotates each node to its place in its branch. Patterns that it is joined with compare places in the
+    call, not depths.
+
+    Args:
+        parents: int64 (n,), or (batch, n) with a tree for each batch row: the row of each node's parent, which comes
+            before its child, or -1 for a root. The tensor is copied, and the pattern is equal only to itself.
+
+    Source: SpecInfer, Miao et al. 2023, section 4 (tree attention).
+
+    >>> Tree(torch.tensor([-1, 0, 0, 2])).dense(4, 5).int().tolist()  # one key before the tree
+    [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1]]
+    """
+
+    parents: torch.Tensor
+
+    of_one_call = True
+    no_text = HOLDS_TENSOR
+    _first: ClassVar[int | None] = None  # the position of row 0 of the whole tree
+    _rows: ClassVar[range]  # of the whole tree, that are the rows of the call
+
+    def __post_init__(self) -> None:
+        needs = "whole numbers (int64): the row of each node's parent, -1 for a root"
+        given = checked_tensor("Tree's parents", self.parents, (torch.int64, torch.int32), needs, "(n,) or (batch, n)")
+        for parents in (given if given.dim() == 2 else given[None]).tolist():
+            for node, parent in enumerate(parents):
+                if not -1 <= parent < node:
+                    raise ArgumentError(
+                        f"Tree's node {node} has parent {parent}; a parent comes before its child, so give one from 0 "
+                        f"to the row before the child's, or -1 for a root"
+                    )
+        self.hold("parents", given.to(torch.int64, copy=True))
+        object.__setattr__(self, "_rows", range(given.shape[-1]))
+
+    @property
+    def depths(self) -> torch.Tensor:
+        """The number of ancestors of each node, int64 of the shape of the parents."""
+        depths = torch.zeros_like(self.parents)
+        for node in range(depths.shape[-1]):
+            parent = self.parents[..., node : node + 1]
+            above = depths.gather(-1, parent.clamp(min=0)) + 1
+            depths[..., node : node + 1] = above.where(parent >= 0, 0)
+        return depths
+
+    @cached_property
+    def _spans(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers of the nodes, branch by branch, and one past that of each node's last descendant."""
+        trees = (self.parents if self.varies_by_row else self.parents[None]).tolist()
+        first, end = (torch.tensor(one).to(self.parents) for one in zip(*map(_numbered, trees), strict=True))
+        return first.view_as(self.parents), end.view_as(self.parents)
+
+    def _like(self, parents: torch.Tensor, first: int | None, rows: range) -> Tree:
+        """The same for other rows or at another position; nothing is copied."""
+        same = object.__new__(type(self))
+        for name, value in {"parents": parents, "_first": first, "_rows": rows, "serial": new_serial()}.items():
+            object.__setattr__(same, name, value)
+        if parents is self.parents:
+            same.__dict__["_spans"] = self._spans
+        return same
+
+    @property
+    def structured(self) -> bool:  # type: ignore[override]
+        return self._first is not None
+
+    @property
+    def varies_by_row(self) -> bool:  # type: ignore[override]
+        return self.parents.dim() == 2
+
+    @cached_property
+    def rows(self) -> tuple[Pattern, ...]:
+        return (
+            tuple(self._like(one, self._first, self._rows) for one in self.parents) if self.varies_by_row else (self,)
+        )
+
+    def of_queries(self, rows: range, k_len: int) -> Pattern:
+        return self._like(self.parents, self._first, self._rows[rows.start : rows.stop])
+
+    def placed(self, first: int | None, heads: int) -> Pattern:
+        return self._like(self.parents, None if first is None else first - self._rows.start, self._rows)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        """Outside of a call, the first row has position 0."""
+        return self._pairs(q_pos, k_pos, -self._rows.start if self._first is None else self._first)
+
+    def evaluate(self, grid: Grid) -> torch.Tensor:
+        start = grid.q_start
+        start = start.to(grid.device).view(-1, 1, 1, 1) if isinstance(start, torch.Tensor) else start
+        allowed = self._pairs(grid.q_pos, grid.k_pos, start - self._rows.start)
+        return allowed.expand(*allowed.shape[:-2], *grid.shape)
+
+    def _pairs(self, q_pos: torch.Tensor, k_pos: torch.Tensor, first: int | torch.Tensor) -> torch.Tensor:
+        """Where the query is inside the tree: whether the key is before it, or that of an ancestor or of itself."""
+        if not self.parents.shape[-1]:
+            return (q_pos < q_pos) & (k_pos < k_pos)
+        (own, there), (begin, known) = (at_positions(self._spans[0], at - first) for at in (q_pos, k_pos))
+        end, _ = at_positions(self._spans[1], k_pos - first)
+        return there & ((k_pos < first) | (known & (begin <= own) & (own < end)))
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        if self._first is None:
+            return super().segments(first, last, k_len)
+        end = self._first + self._rows.stop
+        some = range(min(last + 1, k_len, end) if first < end and last >= self._first else 0)
+        full = range(min(self._first, k_len) if self._first <= first and last < end else 0)
+        return Segments(*((one,) if one else () for one in (full, some)))
+
+    def reach(self, layers: int = 1) -> Reach:
+        return Reach(None, 0)
+
+    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
+        nodes = len(self._rows)
+        if nodes != q_len:
+            raise ShapeError(
+                f"Tree has {count_of(nodes, 'nodes')} and the call has {count_of(q_len, 'queries')}; they are the same"
+            )
+        if self.varies_by_row and batch and len(self.parents) != batch:
+            raise ShapeError(f"Tree has {count_of(len(self.parents), 'batch rows')} and the batch has {batch}")
+
+    def __str__(self) -> str:
+        return f"tree(<{' x '.join(map(str, self.parents.shape))} parents>)"
+
+
+def _numbered(parents: list[int]) -> tuple[list[int], list[int]]:
+    """Numbers of nodes such that a node and its descendants are a run, and the end of each run.
+
+    >>> _numbered([-1, 0, 0, 1])
+    ([0, 1, 3, 2], [4, 3, 4, 3])
+    """
+    sizes, roots = [1] * len(parents), 0
+    for node in reversed(range(len(parents))):
+        if parents[node] >= 0:
+            sizes[parents[node]] += sizes[node]
+    numbers: list[int] = []
+    free: list[int] = []  # the next number inside the run of each node
+    for parent, size in zip(parents, sizes, strict=True):
+        number = roots if parent < 0 else free[parent]
+        if parent < 0:
+            roots += size
+        else:
+            free[parent] += size
+        numbers.append(number)
+        free.append(number + 1)
+    return numbers, [number + size for number, size in zip(numbers, sizes, strict=True)]
