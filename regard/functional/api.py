@@ -21,6 +21,7 @@ from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside, traced_attention, uncompiled
 from regard.functional.jagged import is_nested, packed_call, varlen_call
 from regard.functional.kept import PLANS
+from regard.functional.measured import is_measured, measured
 from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern, as_pattern
@@ -96,6 +97,10 @@ def attention(
         return traced_attention(call)
     if compiler_beside() is not None:
         return _output_of_new(call)
+    return measured(call, _output) if is_measured() else _output(call)
+
+
+def _output(call: Call) -> torch.Tensor:
     if (kept := PLANS.find(call)) is None:
         return _output_of_new(call) if (output := PLANS.step(call)) is None else output
     plan, here = kept
