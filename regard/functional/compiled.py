@@ -54,6 +54,8 @@ _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
 _patterns: Newest[tuple[list[torch.Tensor], Pattern]] = Newest(16)
 _operation: Any = torch.ops.regard
 _SOFTMAX = Softmax()
+_AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
+_AUTOGRAD |= torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 # Not None while torch.compile would compile the next function call, as between two graphs.
 compiler_beside: Callable[[], Any] = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _OUTSIDE = "call attention outside of torch.compile, where this works"
@@ -245,8 +247,10 @@ def _forward(*tensors: Any, learns: list[bool], **call: Any) -> torch.Tensor:
 def _backward(grad: torch.Tensor, *tensors: Any, learns: list[bool], **call: Any) -> list[torch.Tensor]:
     """Gradients of those of q, k, v, bias and sink that learn. The forward pass is computed again, by any backend."""
     leaves, learning = _leaves(tensors[:5], learns)
-    output = _output(*leaves, *tensors[5:], with_graph=True, **call)
-    return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
+    excluded = torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD  # a mode, as of a FLOP counter, excludes autograd
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+        output = _output(*leaves, *tensors[5:], with_graph=True, **call)
+        return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
 
 
 def _leaves(tensors: tuple[Any, ...], learns: list[bool]) -> tuple[list[Any], list[torch.Tensor]]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from regard.mechanisms.base import Computed, Given, Mechanism
-from regard.patterns import Causal, KeySpan, Pattern, SameDocument
+from regard.patterns import Causal, KeyMask, KeySpan, Pattern, SameDocument
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Features:
 class Kernelised(Mechanism, enrol=False):
     """A mechanism of features: `Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j)`, linear in the length."""
 
-    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, SameDocument)
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, KeyMask, SameDocument)
     has_state: ClassVar[bool] = True
 
     def lift(self, q: torch.Tensor, k: torch.Tensor, scale: float, parameters: Mapping[str, torch.Tensor]) -> Features:

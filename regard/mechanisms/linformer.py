@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.arguments import check_fields, count_of, one_of, whole
 from regard.mechanisms.base import Computed, Given, Mechanism, Sizes
-from regard.patterns import KeySpan, Pattern
+from regard.patterns import KeyMask, KeySpan, Pattern
 from regard.patterns.arguments import at_least_one
 
 SHARED = ("none", "heads", "keys_and_values")
@@ -51,7 +51,7 @@ class Linformer(Mechanism):
     rank: int
     shared: Literal["none", "heads", "keys_and_values"] = "none"
 
-    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (KeySpan,)
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (KeySpan, KeyMask)
     patterns_because: ClassVar[str] = "each of its projected keys mixes all positions, the future too"
     options: ClassVar[frozenset[str]] = frozenset({"scale"})
     statistics: ClassVar[frozenset[str]] = frozenset({"log_sum_exp"})

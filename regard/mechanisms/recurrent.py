@@ -12,7 +12,7 @@ import torch
 
 from regard.arguments import check_fields, real
 from regard.mechanisms.base import Computed, Given, Mechanism, Sizes
-from regard.patterns import Causal, KeySpan, Pattern, SameDocument
+from regard.patterns import Causal, KeyMask, KeySpan, Pattern, SameDocument
 from regard.patterns.algebra import NOTHING
 from regard.patterns.grid import four_axes
 from regard.patterns.registry import written
@@ -35,7 +35,7 @@ class Recurrent(Mechanism, enrol=False):
     v may have more heads than q and k: see `docs/conventions.md`, axes and heads.
     """
 
-    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, SameDocument)
+    patterns: ClassVar[tuple[type[Pattern], ...] | None] = (Causal, KeySpan, KeyMask, SameDocument)
     options: ClassVar[frozenset[str]] = frozenset({"scale"})
     computed: ClassVar[frozenset[str]] = frozenset({"log_decay", "strength"})
     by_key: ClassVar[frozenset[str]] = frozenset({"log_decay", "strength"})

@@ -197,7 +197,7 @@ class RecurrentState(Owned):
             q: queries (batch, heads, added, head_dim).
             k: keys (batch, kv_heads, added, head_dim).
             v: values (batch, kv_heads, added, v_dim).
-            pattern: causal (None), or causal & key_span; positions count from the first call.
+            pattern: causal (None), or causal & key_span or key_mask; positions count from the first call.
             scale: as for `attention`; the same in every call.
             parameters: as for `attention`, for these keys.
 
@@ -216,6 +216,8 @@ class RecurrentState(Owned):
             Call(q, k, v, parameters=parameters, pattern=pattern, mechanism=self.mechanism, scale=scale)
         )
         added, start = problem.k_len, before.length
+        if isinstance(pattern, Pattern):  # a mask has a boolean for every key, those of earlier calls included
+            pattern.check(problem.batch, problem.heads, added, start + added)
         if not added:
             return q.new_zeros(*q.shape[:3], problem.v_dim)
         grid = Grid(added, start + added, start, range(added), range(start, start + added), q.device)
@@ -308,7 +310,9 @@ class RecurrentState(Owned):
     def _check(self, q: torch.Tensor, problem: Problem) -> None:
         parts = problem.pattern.factors
         if Causal() not in parts or any(part != Causal() and not part.query_free for part in parts):
-            raise UnsupportedError(f"a state is continued by causal or causal & key_span, not by {problem.pattern}")
+            raise UnsupportedError(
+                f"a state is continued by causal, alone or & key_span or & key_mask, not by {problem.pattern}"
+            )
         if problem.q_len != problem.k_len:
             raise ShapeError(
                 f"{count_of(problem.q_len, 'queries')} but {count_of(problem.k_len, 'keys')}; a "

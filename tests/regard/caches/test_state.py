@@ -46,9 +46,12 @@ def go_on(state, q, k, v, parameters, steps, **options):
     return torch.cat(told, dim=2)
 
 
+HOLES = p.KeyMask(torch.arange(LENGTH) % torch.tensor([[2], [5]]) > 0)
+
+
 @every
 @pytest.mark.parametrize("steps", [[1] * LENGTH, [5, 128, 2, 1, 0, 3]], ids=["one by one", "pieces"])
-@pytest.mark.parametrize("span", [p.Full(), p.KeySpan(torch.tensor([0, 9]), torch.tensor([7, 120]))], ids=str)
+@pytest.mark.parametrize("span", [p.Full(), p.KeySpan(torch.tensor([0, 9]), torch.tensor([7, 120])), HOLES], ids=str)
 def test_continuing_equals_computing_at_once(mechanism, steps, span):
     q, k, v, parameters = text(mechanism)
     pattern = p.Causal() & span
@@ -203,3 +206,12 @@ def test_gradients_reach_back_through_every_call(mechanism):
     told = go_on(state(mechanism), q, k, v, parameters, [3, 1, 1, 7])
     expected = torch.autograd.grad(whole.square().sum(), learning)
     torch.testing.assert_close(torch.autograd.grad(told.square().sum(), learning), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_mask_needs_a_number_for_the_keys_of_earlier_calls_too():
+    q, k, v, _ = text(length=9)
+    one, pattern = state(), p.Causal() & p.KeyMask(torch.arange(5) > 0)
+    go_on(one, q, k, v, {}, [4], pattern=pattern)
+    with pytest.raises(rg.ShapeError, match="5 keys and the call has 8"):
+        go_on(one, q, k, v, {}, [4], pattern=pattern)
+    assert one.length == 4

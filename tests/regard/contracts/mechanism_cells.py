@@ -91,7 +91,10 @@ def patterns_of(call: Call) -> dict[str, p.Pattern]:
     """Patterns of every kind that the mechanism takes, with each batch row's own where there is one."""
     batch, mechanism = call.q.shape[0], call.mechanism
     starts = torch.arange(batch) * 2
-    spans = {"span": p.KeySpan(1, 9), "spans": p.KeySpan(starts, starts + 7)}
+    holes = (torch.arange(LENGTH) % 3 > 0) & (torch.arange(LENGTH) != 4 + 3 * torch.arange(batch)[:, None])
+    spans: dict[str, p.Pattern] = {"span": p.KeySpan(1, 9), "spans": p.KeySpan(starts, starts + 7)}
+    if takes(mechanism, p.KeyMask):
+        spans["holes"] = p.KeyMask(holes)
     ids = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 0, 0])
     found: dict[str, p.Pattern] = {} if call.always_causal else {"full": p.Full()}
     if takes(mechanism, p.KeySpan) and not call.always_causal:

@@ -70,6 +70,28 @@ def test_an_attached_model_gives_what_it_gave_before(kind):
     assert torch.equal(output(detach(model), given), before)
 
 
+def test_every_model_of_an_attached_pipeline_gives_what_it_gave_before():
+    torch.manual_seed(0)
+    vae = diffusers.AutoencoderKL(latent_channels=2, block_out_channels=(4,), norm_num_groups=2, sample_size=SIDE)
+    transformer = diffusers.DiTTransformer2DModel(
+        num_attention_heads=2, attention_head_dim=4, in_channels=2, out_channels=4, num_layers=1, sample_size=SIDE,
+        norm_num_groups=1,
+    )  # fmt: skip
+    pipeline = diffusers.DiTPipeline(transformer, vae, diffusers.DDIMScheduler())
+    pipeline.set_progress_bar_config(disable=True)
+
+    def image() -> torch.Tensor:
+        drawn = torch.Generator().manual_seed(0)
+        return torch.from_numpy(pipeline([1, 2], generator=drawn, num_inference_steps=2, output_type="np").images)
+
+    before = image()
+    with observe(attach(pipeline), "entropy") as seen:
+        torch.testing.assert_close(image(), before, rtol=0, atol=1e-5)
+    assert {name.split(".")[0] for name, _ in seen.calls} == {"transformer", "vae"}
+    assert before.std() > 0.01
+    assert torch.equal((detach(pipeline), image())[1], before)
+
+
 def test_the_backend_of_the_dispatcher_is_regard():
     model, given = flux()
     before = output(model.eval(), given)

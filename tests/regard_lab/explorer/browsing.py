@@ -36,7 +36,7 @@ def assert_accessible(opened, name, part="document"):
         opened.page.add_script_tag(path=str(AXE))
     violations = opened.page.evaluate(f"axe.run({part}).then(({{violations}}) => violations)")
     wrong = [(one["id"], node["target"], node["failureSummary"]) for one in violations for node in one["nodes"]]
-    assert not wrong, name
+    assert not wrong, (name, wrong)
 
 
 class Opened:
