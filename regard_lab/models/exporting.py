@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,8 +63,7 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
     model = kind.from_saved(saved, str(folder))
     longest = model.config.max_length if model.config.positions == "learned" else None
     batch, axes = Dim("batch", min=1), [Dim(f"{name}_length", min=1, max=longest) for name in names]
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of the exporter are about itself
+    with torch.no_grad(), _quiet():
         shapes = {name: {0: batch, 1: axis} for name, axis in zip(names, axes, strict=True)}
         program = export(model, _some_ids(names, 2, 7, longest), dynamic_shapes=shapes)
         exported: Any = torch.onnx.export(
@@ -71,6 +73,20 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
         difference = _difference(model, content, names, longest) if find_spec("onnxruntime") else None
     replace_file(path, content)
     return difference
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Without the warnings of the exporter, which are about itself and about packages that no model here needs."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = logger.disabled
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.disabled = True
+        try:
+            yield
+        finally:
+            logger.disabled = before
 
 
 def _some_ids(names: tuple[str, ...], batch: int, length: int, longest: int | None) -> tuple[torch.Tensor, ...]:
