@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ WITH_CODE = [
 QUICK = ("show", "plan")  # commands that answer at once, and run
 UNFINISHED = ("MissingParameter", "BadParameter", "NoArgsIsHelpError", "Exit")  # of a command in a line of text
 PAINTS = ROOT / "docs" / "recipes" / "diffusers.md"
-TRAINS = ROOT / "docs" / "recipes" / "translator.md"  # where they all run, with fewer steps
+TRAINS = ROOT / "docs" / "recipes" / "translator.md"  # where they all run, long trainings with fewer steps
 
 
 def name(page: Path) -> str:
@@ -49,9 +51,18 @@ def tidy(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
+def close(shown: list[str], printed: list[str]) -> bool:
+    """Whether lines are the same but for scores, which other processors make otherwise by up to a tenth."""
+    score = re.compile(r"-?\d+\.\d+")
+    one, other = ("\n".join(lines) for lines in (shown, printed))
+    scores = [list(map(float, score.findall(text))) for text in (one, other)]
+    return score.sub("", one) == score.sub("", other) and scores[0] == pytest.approx(scores[1], rel=0.1)
+
+
 def sooner(words: list[str]) -> list[str]:
-    """A training command with 2 steps instead of as many as the page says."""
-    return [("2" if before == "--steps" else word) for before, word in zip(["", *words], words, strict=False)]
+    """A training command of thousands of steps with 2 steps."""
+    long = {word for before, word in pairwise(words) if before == "--steps" and int(word) > 999}
+    return ["2" if word in long else word for word in words]
 
 
 @pytest.fixture
@@ -68,7 +79,9 @@ def workshop(tmp_path, monkeypatch, saved_runs):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page == TRAINS), id=name(page)) for page in WITH_CODE]
+)
 def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch, capsys):
     if page == TRAINS:
         (workshop / "runs").unlink()
@@ -79,7 +92,9 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
     torch.manual_seed(0)
     for block in blocks(page.read_text("utf-8")):
         if block.language == "text" and said:
-            assert tidy(block.text) == tidy(said), f"line {block.line} shows what is not printed"
+            shown, printed = (tidy(text) for text in (block.text, said))
+            alike = close(shown, printed) if page == TRAINS else shown == printed
+            assert alike, f"line {block.line} shows what is not printed: {printed}"
         capsys.readouterr()
         if block.language == "python":
             text = "\n" * (block.line - 1) + block.text  # so that a traceback tells the line of the page
