@@ -8,6 +8,7 @@ tensors that a pattern holds are inputs of the operation, and its text names the
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -16,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch._functorch import config as functorch
+from torch._library.utils import get_layout_constraint_tag
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, proxy_call
@@ -320,7 +322,20 @@ def _output_like(
             f"pattern {pattern!r} is not compiled, since its text cannot be read ({reason}); a pattern of your own "
             f"works outside of torch.compile"
         ) from reason
+    _keep_whole_in_inductor()
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+def _keep_whole_in_inductor() -> None:
+    """Let inductor call the operation, which it would refuse: its table of decompositions has the one for exporters.
+
+    It has loaded its lowerings when it traces a graph, and fake tensors are what it traces with.
+    """
+    lowering: Any = sys.modules.get("torch._inductor.lowering")
+    operation = _operation.attention.default
+    if lowering is not None and operation not in lowering.lowerings:
+        layout = lowering.tag_to_layout_constraint(get_layout_constraint_tag(operation, with_default=True))
+        lowering.make_fallback(operation, layout_constraint=layout, warn=False, override_decomp=True)
 
 
 @torch.library.register_fake("regard::attention_backward")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._functorch import config
@@ -310,6 +311,17 @@ def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     held = [torch.tensor([2, 0])]
     call |= {"pattern": "causal & key_span(tensor_0)"}
     torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None, held), call)
+
+
+def test_the_default_compiler_calls_the_operation_forward_and_backward():
+    """Its table of decompositions has the one that exporters use, and it refuses operations that it has both ways."""
+    q, k, v = (torch.randn(1, 2, 9, 4, requires_grad=True) for _ in range(3))
+    inside = torch.compile(lambda *qkv: rg.attention(*qkv, pattern="causal"), fullgraph=True)
+    with torch._inductor.config.patch(fx_graph_cache=False), torch._functorch.config.patch(enable_autograd_cache=False):
+        found, expected = inside(q, k, v), rg.attention(q, k, v, pattern="causal")
+    assert torch.equal(found, expected)
+    grads = [torch.autograd.grad(one.sin().sum(), (q, k, v)) for one in (found, expected)]
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
 
 
 @pytest.mark.slow
