@@ -30,11 +30,11 @@ AT = 16_384  # the length that the table of choices shows
 PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0); strided(4);
     random_blocks(1, block=3); fixed(4, summary=1); prefix(3); key_span(2, 9); diagonals(2, 1); lattice(4);
     same_block(4); summary(4, 1); key_set(5..7); query_set(5..7); ~causal; causal & lattice(4); causal | prefix(3);
-    neighbourhood((3, 4), (3, 2))"""
+    neighbourhood((3, 4), 3)"""
 MADE = {  # patterns that no text describes
     "SameDocument(ids)": p.SameDocument(torch.arange(12) // 5), "KeyMask(mask)": p.KeyMask(torch.arange(12) % 5 > 0),
     "Explicit(mask)": p.Explicit(torch.eye(12).flip(0) > 0), "Where(function)": p.Where(lambda q, k: (q + k) % 3 == 0),
-    "ChosenBlocks(blocks, 3, 3)": p.ChosenBlocks(torch.tensor([[[[0, 1], [3, 1], [0, -1], [2, 3]]]]), 3, 3),
+    "ChosenBlocks(blocks, 3)": p.ChosenBlocks(torch.tensor([[[[0, 1], [3, 1], [0, -1], [2, 3]]]]), 3, 3),
     "ChosenKeys(keys)": p.ChosenKeys(torch.tensor([[[[i, 7 * i * i % 12] for i in range(12)]]])),
     "Tree(parents)": p.Tree(torch.tensor([-1, 0, 1, 0, 3, 3, 5, -1, 7, 8, 7, 10])),
     "PerHead([causal, ~causal])": p.PerHead([p.Causal(), ~p.Causal()]),
