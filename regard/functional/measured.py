@@ -23,17 +23,12 @@ from regard.patterns import parse
 from regard.patterns.text import read_together
 
 _OPERATIONS: tuple[Any, Any] = torch.ops.regard.attention, torch.ops.regard.attention_backward
-_profiling: Callable[[], bool] = torch.autograd._profiler_enabled
-_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-
-
-def is_measured() -> bool:
-    """Whether a profiler runs, or any mode that sees PyTorch's operations, such as a FLOP counter."""
-    return _modes() > 0 or _profiling()
+profiling: Callable[[], bool] = torch.autograd._profiler_enabled
+open_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tensor:
-    """The output of a call while `is_measured`."""
+    """The output of a call while a profiler runs, or a mode that sees PyTorch's operations, such as a FLOP counter."""
     if (counter := _counter()) is not None:
         for one in _OPERATIONS:  # a counter that is older than the formulas lacks them
             counter.flop_registry.setdefault(one, flop_registry[one])
@@ -45,7 +40,7 @@ def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tenso
                 f"one operation: {reason}",
                 stacklevel=3,
             )
-    if not _profiling():
+    if not profiling():
         return compute(call)
     with record_function("regard::attention"):
         return compute(call)
