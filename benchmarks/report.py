@@ -33,8 +33,9 @@ def options(
 
 
 def command() -> str:
-    """The command that is running, as it is typed."""
-    return " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command that is running, as it is typed; of a path of this machine only the name."""
+    given = [Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:]]
+    return " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *given])
 
 
 def heading(title: str, about: str = "", given: str = "") -> list[str]:

@@ -25,7 +25,7 @@ from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.window_cache import given_cache
 
-__all__ = ["BIASED", "cache_of", "heads_of", "refuse_weights"]
+__all__ = ["BIASED", "attended_beside", "heads_of", "refuse_weights"]
 
 
 def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -39,13 +39,31 @@ def refuse_weights(wanted: Any) -> None:
         raise UnsupportedError(NO_WEIGHTS)
 
 
-def cache_of(past: Any, crossing: bool, layer: Any) -> tuple[Any, bool]:
-    """The cache of a layer's keys, and whether it holds those of the encoder already."""
-    if not isinstance(past, EncoderDecoderCache):
-        return past, False
-    if crossing:
-        return past.cross_attention_cache, bool(past.is_updated.get(layer))
-    return past.self_attention_cache, False
+def attended_beside(
+    module: Any, hidden_states: torch.Tensor, seen: torch.Tensor | None, past: Any, attention_mask: Any
+) -> torch.Tensor:
+    """The output of a decoder's attention, written as BART's: to itself, or to what an encoder made (`seen`).
+
+    Keys and values of the encoder are computed once for a text and then read from the cache.
+    """
+    crossing, cache = seen is not None, past
+    if isinstance(past, EncoderDecoderCache):
+        cache = past.cross_attention_cache if crossing else past.self_attention_cache
+    q = heads_of(module.q_proj(hidden_states), module.num_heads)
+    if crossing and cache is not past and past.is_updated.get(module.layer_idx):
+        k, v = (getattr(cache.layers[module.layer_idx], name) for name in ("keys", "values"))
+    else:
+        read = hidden_states if seen is None else seen
+        k, v = (heads_of(layer(read), module.num_heads) for layer in (module.k_proj, module.v_proj))
+        if cache is not None:
+            k, v = cache.update(k, v, module.layer_idx)
+            if crossing and cache is not past:
+                past.is_updated[module.layer_idx] = True
+    dropout = (module.dropout or 0.0) if module.training else 0.0
+    output, _ = regard_attention(
+        module, q, k, v, attention_mask, scaling=module.scaling, dropout=dropout, is_causal=False
+    )
+    return module.out_proj(output.flatten(2))
 
 
 class RegardBloomAttention(BloomAttention):
@@ -183,24 +201,8 @@ class RegardTrOCRAttention(TrOCRAttention):
         attention_mask: Any = None, output_attentions: bool | None = False, **others: Any,
     ) -> Any:  # fmt: skip
         refuse_weights(output_attentions)
-        crossing = key_value_states is not None
-        seen = hidden_states if key_value_states is None else key_value_states
         past = given_cache(past_key_values, *others.values())
-        cache, kept = cache_of(past, crossing, self.layer_idx)
-        q = heads_of(self.q_proj(hidden_states), self.num_heads)
-        if kept:
-            k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
-        else:
-            k, v = (heads_of(layer(seen), self.num_heads) for layer in (self.k_proj, self.v_proj))
-            if cache is not None:
-                k, v = cache.update(k, v, self.layer_idx)
-                if crossing and cache is not past:
-                    past.is_updated[self.layer_idx] = True
-        dropout = (self.dropout or 0.0) if self.training else 0.0
-        output, _ = regard_attention(
-            self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, is_causal=False
-        )
-        return self.out_proj(output.flatten(2)), None
+        return attended_beside(self, hidden_states, key_value_states, past, attention_mask), None
 
 
 BIASED: dict[type[nn.Module], type[nn.Module]] = {

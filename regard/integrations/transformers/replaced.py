@@ -26,7 +26,7 @@ from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttenti
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall, attended, regard_attention
-from regard.integrations.transformers.biased import BIASED, cache_of, heads_of, refuse_weights
+from regard.integrations.transformers.biased import BIASED, attended_beside, heads_of, refuse_weights
 from regard.integrations.transformers.reading import live_keys
 from regard.integrations.transformers.recurring import recurrence
 from regard.integrations.transformers.window_cache import given_cache
@@ -118,24 +118,8 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
     ) -> tuple[torch.Tensor, None, Any]:
         """attention_mask: as registered attention gets it."""
         refuse_weights(output_attentions)
-        crossing = key_value_states is not None
-        seen = hidden_states if key_value_states is None else key_value_states
         past = given_cache(cache, past_key_values)
-        cache, kept = cache_of(past, crossing, self.layer_idx)
-        q = heads_of(self.q_proj(hidden_states), self.num_heads)
-        if kept:
-            k, v = (getattr(cache.layers[self.layer_idx], name) for name in ("keys", "values"))
-        else:
-            k, v = (heads_of(layer(seen), self.num_heads) for layer in (self.k_proj, self.v_proj))
-            if cache is not None:
-                k, v = cache.update(k, v, self.layer_idx)
-                if crossing and cache is not past:
-                    past.is_updated[self.layer_idx] = True
-        dropout = (self.dropout or 0.0) if self.training else 0.0
-        output, _ = regard_attention(
-            self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, is_causal=False
-        )
-        return self.out_proj(output.flatten(2)), None, past
+        return attended_beside(self, hidden_states, key_value_states, past, attention_mask), None, past
 
 
 def _longformer_pattern(window: int, live: torch.Tensor, chosen: torch.Tensor) -> Pattern:
