@@ -123,7 +123,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _longer(rule: Rule, given: Given) -> int:
-    """How many times as long chunks and blocks are: twice as long where a chunk solves no triangular system."""
+    """How many times as long chunks and blocks are: more without corrections and decays by channel, which cost more."""
     if rule.corrects or (given.log_decay is not None and given.log_decay.dim() == 4):
         return 1
     return 2 * longer_on(given.v.device.type, given.v.shape[0] * max(given.q.shape[1], given.v.shape[1]))
