@@ -209,9 +209,10 @@ class Forgetting(Bias):
 
         bias_ij = Σ log_forget_t,   over j < t <= i
 
-    A softmax does not change if all scores of a row change alike, so each key gets one number, the sum of -log_forget_t
-    over t <= j, and no pair does. Sums are made in float64 and counted from the middle key; in float32 the weights of a
-    text of 8,192 tokens that forget a tenth at each step are right to about 1e-4. Gates of 0 (-inf) count as -1,000.
+    A softmax does not change if one number is added to all scores of a row, so one number for each key is enough: the
+    sum of -log_forget_t over t <= j. Sums are made in float64 and counted from the middle key; in float32 the weights
+    of a text of 8,192 tokens that forget a tenth at each step are right to about 1e-4. Logarithms below -1,000 count as
+    -1,000.
 
     Args:
         log_forget: logarithms of the gates, 0 or below: (batch or 1, heads or 1, k_len), such as `logsigmoid(x W)`.

@@ -39,7 +39,7 @@ def needed(package: str, purpose: str, extra: str = "lab", otherwise: str = "") 
         package: the name by which it is imported.
         purpose: what needs it, as the message begins.
         extra: the extra of regard that installs it.
-        otherwise: another way to the aim, if there is one.
+        otherwise: what the message names besides installing it, if anything.
 
     Raises:
         MissingPackageError: the package is not installed. A missing dependency of it is reported unchanged.

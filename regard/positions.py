@@ -109,7 +109,7 @@ class Learned(nn.Module):
 
 @dataclass(frozen=True)
 class Scaling(Declared, enrol=False):
-    """Base class of the ways in which Rotary rotates longer texts than those on which a model was trained.
+    """Base class of scalings, which let Rotary rotate texts longer than those of the training.
 
     Each has a text, as patterns have: `Rotary(scaling="yarn(4, 4096)")`.
 
@@ -159,8 +159,8 @@ class NTK(Scaling):
 
         base' = base · factor^(dims / (dims - 2))
 
-    What others call dynamic has factor = a · length / trained - (a - 1), for a model with the factor a that was trained
-    on texts of `trained` tokens. It turns earlier keys too as a text grows, so choose `length` before the first token.
+    Dynamic NTK has factor = a · length / trained - (a - 1), for a model with the factor a that was trained on texts of
+    `trained` tokens. This factor grows with a text and would turn its earlier keys too, so choose `length` beforehand.
 
     Source: YaRN, Peng et al. 2023, section 3.1, which cites the posts that proposed it.
 
@@ -279,7 +279,7 @@ class Rotary:
         scaling: for texts longer than those of the training: Linear, NTK, YaRN, Llama3, or its text.
         axes: for images within a text, the number of pairs that each axis of a position rotates, such as (16, 24, 24)
             for time, height and width; positions then have one number for each axis, (batch, length, axes). Positions
-            without that axis are those of words, alike in all axes.
+            without that axis are those of words, the same on every axis.
 
     Source: RoFormer, Su et al. 2021, section 3.2.2; axes: Qwen2-VL, Wang et al. 2024, section 2.1.
 

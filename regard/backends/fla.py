@@ -1,7 +1,7 @@
 """Recurrent mechanisms by the kernels of flash-linear-attention, on a GPU: an engine of `regard.backends.recurrence`.
 
 The kernels add up log decays and exponentiate differences of the sums; a log decay of -inf would give NaN there, so
-that every log decay is at least FORGOTTEN, whose exponential is below the smallest normal number of float32.
+log decays are raised to at least FORGOTTEN, whose exponential is below the smallest normal number of float32.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def operation(corrects: bool, decays_by: str | None) -> Operation | str:
             if missing == "fla"
             else f"flash-linear-attention needs the package {missing!r}, which is not installed"
         )
-    except Exception as error:  # it looks for drivers and versions while it is imported, and raises what it likes
+    except Exception as error:  # its import looks for drivers and versions, and may raise anything
         return f"flash-linear-attention cannot be loaded: {type(error).__name__}: {error}"
 
 
@@ -84,7 +84,7 @@ class Kernels:
         return [None if x is None else next(each) for x in leaves]
 
     def _computed(self, rule: Rule, given: Given) -> recurrence.Outputs:
-        """The outputs (batch, heads, n, v_dim) and the memory after the last position, of plain differentiable calls.
+        """The outputs (batch, heads, n, v_dim) and the memory after the last position, by plain differentiable calls.
 
         Two of the functions share queries and keys among heads of v. Otherwise all tensors get as many heads.
         """
@@ -123,7 +123,7 @@ def _backward_by_head() -> str | None:
     try:
         at = import_module("fla.ops.common.chunk_o")
         wrong = at.IS_NVIDIA_HOPPER and at.TRITON_ABOVE_3_4_0 and not at.TRITON_ABOVE_3_7_1
-    except (ImportError, AttributeError):  # of another version, which has no such fault or another sentence on it
+    except (ImportError, AttributeError):  # another version, without this fault or with other names for it
         return None
     if not wrong or find_spec("tilelang") is not None:
         return None

@@ -148,7 +148,7 @@ def _by_row(x: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
 def _without_hidden(features: Features, visible: torch.Tensor | None) -> Features:
     """The features with both logarithms or neither, and hidden keys that neither count nor decay."""
     k, k_log, decay_log = features.k, features.k_log, features.decay_log
-    if decay_log is not None:  # of a stronger decay nothing would be left either
+    if decay_log is not None:  # a stronger decay would leave nothing either
         decay_log = decay_log.clamp_min(math.log(torch.finfo(k.dtype).tiny))
     hides_mass = visible is not None and features.floor is not None
     if k_log is None and (decay_log is not None or hides_mass):
@@ -196,7 +196,7 @@ Gates = tuple[torch.Tensor | None, torch.Tensor | None]
 def _gates(features: Features, before: torch.Tensor | None) -> tuple[Gates, torch.Tensor | None]:
     """Log decays and strengths of the recurrence, (batch, kv_heads, keys), and M_i likewise; None where M is 0.
 
-    In float64: of strong decays the sums are large, and their rounding errors would be those of the weights. M cancels
+    In float64, since sums of strong decays are large and their rounding errors would be those of the weights. M cancels
     in every result, so it needs no gradient.
     """
     k_log, decay_log = features.k_log, features.decay_log

@@ -31,7 +31,7 @@ from regard.mechanisms.recurrent import Recurrent
 
 CHUNK = 32  # positions of a triangular system
 BLOCK = 256  # positions whose pairs are in memory at once
-LONGER, PAIRS = 8, 1 << 26  # on a GPU chunks and blocks are up to so many times as long, with so many pairs at once
+LONGER, PAIRS = 8, 1 << 26  # on a GPU: at most how many times as long chunks and blocks are, and pairs at once
 
 
 def longer_on(device: str, heads: int) -> int:
@@ -123,7 +123,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _longer(rule: Rule, given: Given) -> int:
-    """How many times as long chunks and blocks are: one product of a chunk costs less than a triangular system."""
+    """How many times as long chunks and blocks are: more without corrections and decays by channel, which cost more."""
     if rule.corrects or (given.log_decay is not None and given.log_decay.dim() == 4):
         return 1
     return 2 * longer_on(given.v.device.type, given.v.shape[0] * max(given.q.shape[1], given.v.shape[1]))
@@ -217,7 +217,7 @@ def block(rule: Rule, given: Given) -> Outputs:
 
 
 def _summed(added: torch.Tensor, kept: torch.Tensor | None, memory: torch.Tensor) -> list[torch.Tensor]:
-    """The memory (u, head_dim, v_dim) before each chunk and after the last, of what each adds, (u, c, ...)."""
+    """The memory (u, head_dim, v_dim) before each chunk and after the last, given what each adds, (u, c, ...)."""
     memories = [memory]
     for at in range(added.shape[1]):
         memory = memories[-1] if kept is None else kept[:, at] * memories[-1]

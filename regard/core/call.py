@@ -178,8 +178,8 @@ class Call(NamedTuple):
         return self._replace(**changed)
 
     def closed(self) -> Call:
-        """The call in which no positions lie between the keys that a cache holds: those after the dropped ones are
-        renumbered, as the queries are. Refused unless the same pairs stay allowed, and none with a dropped key."""
+        """The call with the held keys of a cache numbered without gaps: keys after the dropped ones, and the queries,
+        get lower positions. Refused unless this allows the same pairs, and none of them has a dropped key."""
         k, v, q = self.k, self.v, self.q
         if not (isinstance(k, Stored) and k.lead and k.first):
             return self

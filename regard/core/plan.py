@@ -196,7 +196,7 @@ class Plan:
 
     @property
     def _wasted(self) -> str | None:
-        """A sentence where at least twice as many pairs are computed as a function keeps; else None."""
+        """A sentence where more than twice as many pairs are computed as a function keeps; else None."""
         kept = self.kept_by_function
         if kept is None or self.cost.pairs <= 2 * kept * self.problem.pairs:
             return None

@@ -35,8 +35,8 @@ class Stored:
     Args:
         numbers: (batch, kv_heads, held, dim), floating-point or int8.
         scales: (batch, kv_heads, held, 1), what int8 numbers are multiplied with; None for floating-point ones.
-        first: the number of positions whose vectors are no longer stored; so many are before the first vector held.
-        lead: of the vectors held, the number that stands before those positions instead of after them.
+        first: the number of positions whose vectors are no longer stored.
+        lead: the number of held vectors that come before these positions; the others come after them.
 
     >>> Stored(torch.zeros(2, 3, 5, 8, dtype=torch.bfloat16), first=4).shape
     torch.Size([2, 3, 9, 8])
@@ -87,7 +87,7 @@ class Stored:
     def cut(self, keys: range) -> Stored:
         """The vectors at the positions `keys`, counted from 0."""
         if keys and self.lead and self.first:
-            raise ArgumentError("keys with dropped positions between them are given to attention alone")
+            raise ArgumentError("positions between these keys were dropped, and only attention takes such keys")
         if keys and keys.start < self.first:
             raise ArgumentError(
                 f"keys from position {keys.start} on are needed, and this cache holds those from {self.first} on; "

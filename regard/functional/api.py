@@ -99,7 +99,7 @@ def attention(
         return _output_of_new(call)
     if type(k) is Stored:
         call = call.closed()
-    if open_modes() or profiling():  # functions of C, which cost a warm call nothing
+    if open_modes() or profiling():  # C functions, so fast that a warm call takes no longer
         return measured(call, _output_of_new)
     if (kept := PLANS.find(call)) is None:
         return _output_of_new(call) if (output := PLANS.step(call)) is None else output
@@ -139,14 +139,14 @@ def _by_key(bias: Forgetting, q: Any, pattern: Pattern | str | None, sink: Any, 
 
     Raises:
         UnsupportedError: a pattern that looks ahead, where nothing says what is forgotten; a sink or a log-sum-exp,
-            which would need the number of each row.
+            which depend on the number by which the scores of a row differ.
     """
     if _looks_ahead(pattern):
         raise UnsupportedError(f"Forgetting is for causal attention, and pattern {pattern or 'full'} looks ahead")
     if sink is not None or "log_sum_exp" in want:
         given = "a sink" if sink is not None else "log_sum_exp"
         raise UnsupportedError(
-            f"Forgetting adds its numbers up to one of each row, which {given} would need; leave it out"
+            f"Forgetting shifts all scores of a row by a number, which {given} does not allow; leave it out"
         )
     return bias.by_key(q.dtype if isinstance(q, torch.Tensor) else torch.float32)
 

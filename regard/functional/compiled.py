@@ -184,7 +184,7 @@ def tabled(bias: Bias, q: torch.Tensor, k: torch.Tensor | Stored, first: int | N
     """The bias at every distance of the call, (heads or 1, distances), and the lowest of them."""
     bias.check(q.shape[1])
     start = k.shape[2] - q.shape[2] if first is None else first
-    # Conditions in place of max(): exporters have no name for the larger one of two sizes.
+    # Conditions in place of max(): exporters have no operation for the larger of two sizes.
     lowest = -start - (q.shape[2] - 1 if q.shape[2] > 0 else 0)
     highest = k.shape[2] - 1 - start if k.shape[2] > 0 else max(lowest, -1 - start)
     return bias.by_distance(torch.arange(lowest, highest + 1, device=q.device), q.shape[1]), lowest
@@ -327,9 +327,9 @@ def _output_like(
 
 
 def _keep_whole_in_inductor() -> None:
-    """Let inductor call the operation, which it would refuse: its table of decompositions has the one for exporters.
+    """Let inductor call the operation, which it would refuse, since it also finds the decomposition for exporters.
 
-    It has loaded its lowerings when it traces a graph, and fake tensors are what it traces with.
+    The fake operation calls this: inductor traces with fake tensors, and has loaded its lowerings by then.
     """
     lowering: Any = sys.modules.get("torch._inductor.lowering")
     operation = _operation.attention.default

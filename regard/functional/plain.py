@@ -38,7 +38,7 @@ def plain_attention(
     dropout: float,
     **_: Any,
 ) -> torch.Tensor:
-    """What `torch.ops.regard.attention` computes; a softmax without softcap and sink as PyTorch's fused attention.
+    """What `torch.ops.regard.attention` computes, by PyTorch's fused attention if there is neither softcap nor sink.
 
     Booleans and a bias of q_len x k_len pairs are made where the pattern is neither full nor causal. A NaN of a key
     that some queries may look at reaches the others too, unlike in regard's own backends on the CPU.
@@ -103,7 +103,7 @@ def _by_softmax(
     if bias is not None:
         scores = scores + bias.to(wide)
     if allowed is not None:
-        # The lowest number instead of -inf: a row without any key would become NaN, which gradients and checks meet.
+        # The lowest number instead of -inf, which would make a row without keys NaN, also in gradients and checks.
         scores = torch.where(allowed, scores, torch.finfo(wide).min)
     if sink is None:
         return (torch.softmax(scores, -1) @ v.to(wide)).to(q.dtype)
@@ -144,7 +144,7 @@ def _without_hidden(
 
 
 def _certainly_seen(band: Band | None, start: Any, q_len: Any, k_len: Any) -> tuple[bool, bool]:
-    """Whether, for every input, each query may look at some key, and each key is visible: by pairs of one position."""
+    """Whether, for every input, each query may look at some key, and each key is visible, by pairs (i, i) alone."""
     if band is None or isinstance(start, torch.Tensor) or band.start or band.stop is not None:
         return False, False
     if min(0 if side is None else side for side in (band.left, band.right)) < 0:

@@ -68,7 +68,7 @@ class ProjectedContext:
 
 
 class Difference(nn.Module):
-    """`norm(head_1 - λ · head_2) · (1 - first)` for outputs (batch, 2 · heads, length, v_dim), all first ones first.
+    """`norm(head_1 - λ · head_2) · (1 - first)` for outputs (batch, 2 · heads, length, v_dim), first heads first.
 
     Source: Differential Transformer, Ye et al. 2024, equations 1 to 3.
     """
@@ -111,7 +111,7 @@ class MultiHeadAttention(AttentionLayer):
             `norm(head_1 - λ · head_2) · (1 - differential)`, with the learned
             `λ = exp(λ_q1 · λ_k1) - exp(λ_q2 · λ_k2) + differential`; the paper's layers have 0.2 to 0.8. Values have
             2 · head_dim numbers by default. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads
-            heads: all first ones, then all second ones.
+            heads: all first heads, then all second ones.
         dropout: share of the weights dropped in training; none in eval mode.
         softcap, scale, backend, strict: as for `attention`.
         projection_bias: whether the projections have biases.

@@ -54,7 +54,7 @@ class Pattern(Declared, enrol=False):
     by_numbers = True  # what it allows follows from the numbers that it holds; False where a function is called
     by_length = False  # which keys are allowed depends on how many keys there are
     of_one_call = False  # it is for the rows of one call
-    takes_cache = True  # it says which of the keys before those of the call are allowed, however many they are
+    takes_cache = True  # it is defined for keys before those of the call, however many a cache holds
     varies_by_head = False
     varies_by_row = False  # of the batch
     levels = 1  # of patterns made of patterns
@@ -212,12 +212,12 @@ class Pattern(Declared, enrol=False):
         return self.mapped(lambda part: part.of_queries(rows, k_len)) if self.of_one_call else self
 
     def placed(self, first: int | None, heads: int) -> Pattern:
-        """Where it is for the rows of one call: the pattern for the call of so many query heads whose first query has
-        this position, None where batch rows differ."""
+        """The pattern for a call with `heads` query heads whose first query has the position `first`, None if rows
+        of the batch differ; only patterns `of_one_call` change."""
         return self.mapped(lambda part: part.placed(first, heads)) if self.of_one_call and self.made_of() else self
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
-        """Pairs of one head within a band that are certain to be allowed, as far as they are counted in a short time.
+        """At most the number of allowed pairs of one head within a band: a lower bound that takes little time.
 
         Args:
             first: the position of the first query.

@@ -18,11 +18,11 @@ from regard.patterns.held import HOLDS_TENSOR, Held, new_serial
 from regard.patterns.ranges import Segments, hull
 from regard.reprs import brief
 
-LEAST_LISTED = 16  # keys of a block that is computed as a run of its own; smaller ones are found by evaluating pairs
+LEAST_LISTED = 16  # keys; blocks of so many or more are computed as runs, smaller ones by evaluating pairs
 
 
 class Lists(NamedTuple):
-    """The blocks of keys of a pattern that is a list of them for each block of rows, and alike for all heads.
+    """The blocks of keys that each block of rows may look at, the same for all batch rows and heads.
 
     listed: int64 (row blocks, n), each number once and ascending, -1 for none; block, rows: keys and rows of a block.
     """
@@ -35,8 +35,8 @@ class Lists(NamedTuple):
 class Chosen(Held, enrol=False):
     """Each block of rows may look at the blocks of keys that a tensor lists for it.
 
-    A row is a query of the call, not a position, until `placed` says at which position the first one stands; then the
-    structure is known without evaluating pairs.
+    Rows count the queries of the call. Only `placed` tells the position of the first one; after that, keys are listed
+    without evaluating pairs.
     """
 
     compares_positions = False
@@ -47,7 +47,7 @@ class Chosen(Held, enrol=False):
     query_block: int = 1  # rows
     _first: ClassVar[int | None] = None  # the position of row 0
     _group: ClassVar[int] = 1  # query heads that share one list
-    _field: ClassVar[str]  # that holds the tensor
+    _field: ClassVar[str]  # the name of the field that holds the tensor
 
     @property
     def listed(self) -> torch.Tensor:
@@ -186,7 +186,7 @@ class Chosen(Held, enrol=False):
         return Segments(full if (low, high) == (first - self._first, last - self._first) else (), some)
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
-        return range(k_len)  # the first and the last key that is listed are hardly ever far from these
+        return range(k_len)  # the listed keys nearly always span about as many
 
     def visible_keys(self, grid: Grid) -> torch.Tensor | None:
         return self.visible_within(EVERY_PAIR, replace(grid, q_start=0))
@@ -225,7 +225,7 @@ class Chosen(Held, enrol=False):
         return Lists(self._ascending[0, 0].cpu(), self.block, self.query_block)
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
-        """Those of whole blocks, where blocks are large enough to be worth it; the mean of heads that differ."""
+        """Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ."""
         if self.block < LEAST_LISTED or self._first is None:
             return 0
         low = self._ascending * self.block  # (batch or 1, lists, row blocks, n)
@@ -281,8 +281,8 @@ class ChosenBlocks(Chosen):
         blocks: int64 (batch or 1, heads or 1, query blocks, n), -1 for none; a block that is listed twice counts once.
             There may also be a list for each key/value head, which its query heads share. The tensor is copied, and the
             pattern is equal only to itself.
-        block: keys of a block of keys; the last one may be shorter.
-        query_block: queries of a block of queries; 1 for lists by query.
+        block: keys in a block; the last block may be shorter.
+        query_block: queries in a block; 1 for a list for each query.
 
     Source: the selected blocks of Native Sparse Attention, Yuan et al. 2025, section 3.3.2; MoBA, Lu et al. 2025.
 

@@ -26,15 +26,15 @@ class Neighbourhood(Pattern):
     """A query may look at the keys of a window around it on a grid; use it for images and videos.
 
     Positions are numbered along the last axis first: on a grid (height, width) the cell (y, x) has position
-    `offset + y · width + x`. A key is allowed if it is in the window on every axis. On an axis of n cells the window w
-    of the cell i has the cells `first <= j < first + w` with `first = min(max(i - w // 2, 0), n - w)`: at an edge it is
-    shifted, so that every query has equally many keys. On a causal axis it is `0 <= i - j < w`, and cut at the edge.
+    `offset + y · width + x`. A key is allowed if it is in the window on every axis. On an axis of n cells a window of
+    w cells around i has the cells `first <= j < first + w` with `first = min(max(i - w // 2, 0), n - w)`: at an edge it
+    is shifted, so that every query has equally many keys. On a causal axis it is `0 <= i - j < w`, and cut at the edge.
 
     Args:
         shape: the cells of each axis: (height, width), or (time, height, width).
         window: cells of the window on each axis, or one number for all; at most the cells of the axis.
         causal: the first axis, time, is causal.
-        offset: the position of the first cell, as where tokens of another kind come first. Positions outside of the
+        offset: the position of the first cell, above 0 if tokens of another kind come first. Positions outside of the
             grid have empty rows and hidden keys; `| GlobalTokens([0])` lets the first token see all and be seen by all.
 
     Source: Neighborhood Attention Transformer, Hassani et al. 2023, section 3.1; windows at edges, of even sizes and on

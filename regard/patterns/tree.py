@@ -43,7 +43,7 @@ class Tree(Held):
     of_one_call = True
     no_text = HOLDS_TENSOR
     _first: ClassVar[int | None] = None  # the position of row 0 of the whole tree
-    _rows: ClassVar[range]  # of the whole tree, that are the rows of the call
+    _rows: ClassVar[range]  # which rows of the whole tree are those of the call
 
     def __post_init__(self) -> None:
         needs = "whole numbers (int64): the row of each node's parent, -1 for a root"
@@ -137,7 +137,7 @@ class Tree(Held):
         nodes = len(self._rows)
         if nodes != q_len:
             raise ShapeError(
-                f"Tree has {count_of(nodes, 'nodes')} and the call has {count_of(q_len, 'queries')}; they are the same"
+                f"Tree has {count_of(nodes, 'nodes')} and the call has {count_of(q_len, 'queries')}; give one for each"
             )
         if self.varies_by_row and batch and len(self.parents) != batch:
             raise ShapeError(f"Tree has {count_of(len(self.parents), 'batch rows')} and the batch has {batch}")

@@ -30,13 +30,14 @@ Normalisation = Annotated[
 Alpha = Annotated[float, Option(help="The exponent of gnmt normalisation.")]
 MinLength = Annotated[int, Option(metavar="N", min=0, help="Fewest sub-words of a text.")]
 MaxLength = Annotated[
-    int | None, Option(metavar="N", min=1, help="Most sub-words of a text. [default: twice those of the source and 16]")
+    int | None,
+    Option(metavar="N", min=1, help="Most sub-words of a text. [default: twice those of the source, plus 16]"),
 ]
 NoRepeat = Annotated[
     int | None, Option(metavar="N", min=1, help="No run of N sub-words occurs twice in a text. [default: it may]")
 ]
 Penalty = Annotated[
-    float, Option(metavar="X", min=1, help="Factor of the log-probability of a sub-word that the text has already.")
+    float, Option(metavar="X", min=1, help="Multiplies the log-probability of a sub-word that the text has already.")
 ]
 Cache = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""What a search must write, may not write, and writes with reluctance: constraints on its ids."""
+"""Constraints on the ids of a search: which it must write, may not write, and writes at a penalty."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regard.reprs import brief
 class Constraints:
     """Constraints on the ids of a search; they change what is chosen, never the log-probabilities of the model.
 
-    The ids are excluded that would repeat a run of `no_repeat` ids of the text, and END before `min_length` ids. Where
-    nothing else is left, END is admitted after all. A prefix is written whatever the others exclude.
+    Ids that would repeat a run of `no_repeat` ids of the text are excluded, and END before `min_length` ids. If no id
+    is left, END is allowed after all. A prefix is written whatever the others exclude.
 
     Args:
         min_length: the fewest ids of a text, END aside.
@@ -57,7 +57,7 @@ class Constraints:
         return self == FREE
 
     def limits(self, limits: Sequence[int], given: bool) -> list[int]:
-        """The most ids of each batch row, with those that the constraints need, unless these limits were given.
+        """The most ids of each batch row, raised to what the constraints need unless these limits were given.
 
         Raises:
             ArgumentError: limits that were given and are below what the constraints need.
@@ -68,7 +68,7 @@ class Constraints:
         if given and (short := max(needed, default=0)) > min(limits, default=0):
             why = "min_length" if short == self.min_length else "the prefix"
             raise ArgumentError(
-                f"the longest text is {min(limits):,} ids, and {why} needs {short:,}; give max_length more"
+                f"the longest text is {min(limits):,} ids, and {why} needs {short:,}; give a larger max_length"
             )
         return [max(both) for both in zip(limits, needed, strict=True)]
 

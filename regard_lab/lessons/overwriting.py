@@ -81,7 +81,7 @@ out = rg.attention(k, k, v, pattern="causal", mechanism=GatedDelta(), parameters
 print(torch.allclose(out, v, atol=1e-6))  # each word reads by its own key what was just written
 
 # %% [markdown]
-# Layers and models take them by name, all alike or in turns with exact attention:
+# Layers and models take them by name, in all layers or alternating with exact attention:
 # `regard train language-model --mechanism gated_delta --mechanism softmax`. The state is the cache:
 
 # %%
@@ -146,7 +146,7 @@ holds("Forgetting prefers the newer value, but the older one stays.",
       f"the door is {faded[DOOR, SHUT]:.2f} shut and {faded[DOOR, OPEN]:.2f} open")  # fmt: skip
 holds("Forgetting also weakens what never changed.",
       abs(faded[CAT, ASLEEP] - DECAY**5) < 1e-12, f"the cat is {faded[CAT, ASLEEP]:.2f} asleep")  # fmt: skip
-holds("Correcting returns the last value of every key, and of nothing else.", largest(exact - truth) < 1e-12, ROUNDING)
+holds("Correcting returns the last value of every key and nothing else.", largest(exact - truth) < 1e-12, ROUNDING)
 holds("With a strength of 0.5 half of the difference is written.", largest(half[CAT] - truth[CAT] / 2) < 1e-12,
       f"the cat is {half[CAT, ASLEEP]:.2f} asleep")  # fmt: skip
 holds("Correcting is a step of gradient descent on the error of the value that is returned.",

@@ -65,7 +65,7 @@ def catalogue_rows(path: Path) -> Iterator[TextRow]:
 
 
 FUZZY, UNTRANSLATED, OBSOLETE = "fuzzy (a guess that nobody has confirmed)", "without translation", "obsolete"
-LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # for polib; for gettext they are letters
+LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # to polib; to gettext they are characters like others
 PO_LINE = re.compile(
     r'''#.*|(?:msg[a-z_]+(?:\[\d+\])?\s*)?"(?:[^"\\]|\\.)*"'''
 )  # polib also takes strings without an end
@@ -106,7 +106,7 @@ def _messages(polib: ModuleType, path: Path, content: bytes) -> list[Any]:
     try:
         text = LINE_ENDS.sub(" ", content.decode(encoding))
     except (UnicodeError, LookupError):
-        raise DataError(f"{path} is not in {encoding}, which its header says, or which is meant without one") from None
+        raise DataError(f"{path} is not in {encoding}, as its header says, or as gettext assumes without one") from None
     lines = enumerate(map(str.strip, text.split("\n")), start=1)
     bad = next((number for number, line in lines if line and not PO_LINE.fullmatch(line)), None)
     try:

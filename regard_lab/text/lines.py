@@ -59,7 +59,7 @@ def normalise(text: str) -> str:
 BINARY_SNIFF = 4096  # bytes searched for a NUL
 UNDECODABLE_SHARE = 0.2  # a larger share of invalid lines means another encoding
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-MOST_UNPACKED = 2**31  # bytes that are read from a .gz, a thousandth of which may pack them
+MOST_UNPACKED = 2**31  # bytes that are read from a .gz, which may itself be a thousand times smaller
 PACKED = {b"\x1f\x8b": "a gzip file; let its name end in .gz", b"PK\3\4": "a zip archive; unpack it by unzip"}
 
 PathLike = str | os.PathLike[str]
@@ -111,7 +111,7 @@ def open_bytes(path: PathLike) -> Generator[BufferedReader]:
 
 
 class _Unpacked(RawIOBase):
-    """The bytes that gzip packed, as far as they are whole and not too many."""
+    """The unpacked bytes of a gzip file; a damaged one, and more than MOST_UNPACKED, are refused."""
 
     def __init__(self, path: Path, packed: BufferedReader) -> None:
         self._path, self._file, self._count = path, gzip.GzipFile(fileobj=packed), 0

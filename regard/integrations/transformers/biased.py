@@ -1,8 +1,8 @@
 """Attention modules that add a bias of their own to scores, computed by regard with the same results.
 
 Bloom and MPT add ALiBi, MPNet and WavLM a bias by distance, DeBERTa one by content and distance, which their own code
-makes; TrOCR's decoder adds none, but is written out. None of them calls registered attention. Biases of pairs stay as
-large as these models make them.
+makes. TrOCR's decoder adds none, but computes attention in its own code too. None of them calls registered attention. A
+bias for each pair takes as much memory as these models give it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class RegardDebertaV2Attention(DebertaV2Attention):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, output_attentions: bool = False,
         query_states: torch.Tensor | None = None, relative_pos: Any = None, rel_embeddings: Any = None,
     ) -> tuple[torch.Tensor, None]:  # fmt: skip
-        """attention_mask: (batch, 1, length, length), 1 for pairs of live words."""
+        """attention_mask: (batch, 1, length, length), 1 for pairs of words without padding."""
         refuse_weights(output_attentions)
         seen, heads = hidden_states if query_states is None else query_states, self.num_attention_heads
         q, k, v = (  # (batch · heads, length, head_dim)
@@ -182,7 +182,7 @@ class RegardWavLMAttention(WavLMAttention):
     def torch_multi_head_self_attention(
         self, hidden_states: torch.Tensor, attention_mask: Any, gated_position_bias: torch.Tensor
     ) -> Any:
-        """attention_mask: (batch, length), 1 for live words; gated_position_bias: (batch · heads, length, length)."""
+        """attention_mask: (batch, length), 0 for padding; gated_position_bias: (batch · heads, length, length)."""
         layers = self.q_proj, self.k_proj, self.v_proj
         q, k, v = (heads_of(layer(hidden_states), self.num_heads) for layer in layers)
         live = None if attention_mask is None else attention_mask.eq(1)[:, None, None]

@@ -26,7 +26,7 @@ from regard.errors import UnsupportedError
 __all__ = ["EXPAND", "Latents", "LatentLayer", "form_of", "give_back", "keep_latents", "latent_cache", "wanted_form"]
 
 EXPAND = "expand_kv"  # the method of a module of transformers that expands latents
-WHOLE = "_regard_latents"  # on the latents of a call: the tensor in which rotary keys stand beside them, and these
+WHOLE = "_regard_latents"  # attribute of latents: the tensor that holds them beside rotary keys, and these keys
 wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")  # or absorbed, or expanded; for comparisons
 
 

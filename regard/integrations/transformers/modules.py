@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 RECURRING, *REPLACED = (f"regard.integrations.transformers.{name}" for name in ("recurring", "replaced", "biased"))
-# Functions of transformers for recurrent layers that `recurring` has too: each for a text, and for a token.
+# Functions of transformers for recurrent layers that `recurring` replaces: for a text, and for a token.
 RECURRENCES = (
     "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", "chunk_kimi_delta_attention",
     "recurrent_kimi_delta_attention", "mamba2_chunk_scan", "mamba2_selective_state_update",

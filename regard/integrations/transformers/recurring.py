@@ -112,7 +112,7 @@ def _ssd_step(
     C: torch.Tensor, D: torch.Tensor | None = None, *, dt_bias: torch.Tensor | None = None, dt_softplus: bool = False,
     z: torch.Tensor | None = None, **others: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """Mamba-2 over one token, (batch, heads, v_dim); the state is changed in place. Numbers of heads are repeated.
+    """Mamba-2 over one token, (batch, heads, v_dim); the state is changed in place. dt, A and D repeat those of heads.
 
     z: multiplies the output, (batch, heads, v_dim), through SiLU.
     """
@@ -181,7 +181,7 @@ def _unpickled(kind: type[nn.Module]) -> nn.Module:
 
 
 def _with_functions(function: Any) -> FunctionType:
-    """The same function, also inside of decorators, where the names of `FUNCTIONS` mean those of regard."""
+    """The function, also inside its decorators, with the names of `FUNCTIONS` bound to those of regard."""
     held, names, cells = dict(function.__dict__), function.__globals__, function.__closure__
     if (inner := held.get("__wrapped__")) is None:
         names = {**names, **FUNCTIONS}

@@ -303,7 +303,7 @@ class Cache(Owned):
         held, added = self._held, new["k"].shape[2]
         if torch.is_grad_enabled() and (held.recorded or any(x.requires_grad for x in new.values())):
             return held.joined(new)
-        if torch.compiler.is_exporting():  # a program holds no room: how much there is would fix its lengths
+        if torch.compiler.is_exporting():  # allocating ahead would fix the lengths of the program
             return held.joined(new)
         if held.stop + added > held.room or held.fixed:
             held = held.moved(self._room(held.entries + added, held.room))

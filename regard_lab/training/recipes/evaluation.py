@@ -353,7 +353,7 @@ def evaluate_text(
     )  # fmt: skip
 
 
-BINS = 10  # of probabilities, in which a classifier's are compared with how often it is right
+BINS = 10  # of probabilities, for a classifier's calibration
 
 
 @brief

@@ -280,7 +280,7 @@ class Recipe(Described, ABC):
 
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:
-        """Those settings of the run in `source` that a training which starts from it keeps.
+        """The settings that a training takes over from the run in `source` from which it starts.
 
         Raises:
             NotFoundError: a model without the settings of its training, or a run of another command.
@@ -298,7 +298,7 @@ class Recipe(Described, ABC):
     def model_from(self, begun: Path | None) -> tuple[SavedModel, Tokeniser, str] | None:
         """The model to start from, its tokeniser and its folder, for a training that names one by `from_run`.
 
-        A training that goes on has all itself, so what it came from may be gone.
+        A resumed training reads its own checkpoint, so the run that it started from may be gone.
         """
         source: Any = getattr(self.config, "from_run", None)
         if source is None:

@@ -139,7 +139,7 @@ def test_constraints_end_where_nothing_is_left_and_lengthen_no_limit_that_was_gi
     assert one.finished
     [one] = greedy_search(model, source, constraints=Constraints(min_length=40))
     assert len(one.ids) == 40
-    with pytest.raises(ArgumentError, match="the longest text is 3 ids, and min_length needs 40; give max_length more"):
+    with pytest.raises(ArgumentError, match="the longest text is 3 ids, and min_length needs 40; give a larger"):
         greedy_search(model, source, 3, constraints=Constraints(min_length=40))
     with pytest.raises(ArgumentError, match="the longest text is 2 ids, and the prefix needs 3"):
         beam_search(model, source, 2, max_length=2, constraints=Constraints(prefixes=((4, 5),)))
