@@ -85,7 +85,8 @@ def draw_mechanism(seed: int) -> Case:
     causal = kind == "gated" or kind in RECURRENT or (kind != "linformer" and r.random() < 0.5)
     leaves = [Node("causal")] if causal else []
     if r.random() < 0.5:
-        leaves.append(plain_leaf(r, r.choice(("key_span", "spans_by_row")), k_len))
+        masks = ("key_mask", "masks_by_row") if kind in RECURRENT else ()
+        leaves.append(plain_leaf(r, r.choice(("key_span", "spans_by_row", *masks)), k_len))
     if kind not in ("linformer", "lsh") and r.random() < 0.3:
         leaves.append(plain_leaf(r, r.choice(("same_document", "documents_by_row")), max(q_len, k_len)))
     pattern = Node("full") if not leaves else leaves[0] if len(leaves) == 1 else Node("and", (), tuple(leaves))

@@ -146,6 +146,14 @@ def test_gradients_that_the_package_has_wrong_are_refused(installed, monkeypatch
     with pytest.raises(rg.UnsupportedError, match=r"no right gradient for decays by head; install Triton 3\.7\.1"):
         rg.attention(*(x.requires_grad_() for x in tensors), **options)
     assert all(one.isfinite().all() for one, _ in both(m.KimiDelta(), *drawn(m.KimiDelta()), "causal"))
+    for module, name, value in (
+        (chunk, "IS_NVIDIA_HOPPER", False), (chunk, "TRITON_ABOVE_3_4_0", False), (chunk, "TRITON_ABOVE_3_7_1", True),
+        (fla, "find_spec", lambda name: name == "tilelang" or None),
+    ):  # fmt: skip
+        with monkeypatch.context() as here:
+            here.setattr(module, name, value)
+            fla._backward_by_head.cache_clear()
+            assert fla._backward_by_head() is None
     fla._backward_by_head.cache_clear()
 
 

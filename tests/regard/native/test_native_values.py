@@ -95,6 +95,20 @@ def test_lengths_around_the_sizes_of_tiles(native, length):
 
 
 @pytest.mark.parametrize("instructions", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (8, 8), (8, 1)])
+def test_one_query_of_values_that_fill_the_registers_and_more(native, heads, kv_heads, dtype, instructions):
+    native.handle.rg_use_instructions(instructions)
+    sizes = {"q_len": 41, "k_len": 307, "head_dim": 64, "v_dim": 208}
+    q, k, v = make_qkv(batch=2, heads=heads, kv_heads=kv_heads, **sizes, dtype=dtype)
+    one, many = (rg.attention(x, k, v, backend="native", pattern="causal")[:, :, -1:] for x in (q[:, :, -1:], q))
+    assert torch.equal(one, many)
+    exact = rg.attention(*(x.double() for x in (q[:, :, -1:], k, v)), backend="reference")
+    rounding = 2**-7 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(one.double(), exact, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("instructions", [0, 2])
 def test_queries_of_a_step_that_end_at_different_registers(native, instructions):
     native.handle.rg_use_instructions(instructions)
     q, k, v = make_qkv(batch=1, heads=1, kv_heads=1, q_len=8, k_len=400, head_dim=64, dtype=torch.float32)

@@ -19,12 +19,13 @@ from regard_lab.cli.translate import Why
 from regard_lab.decoding import Generator, Sampling, Translation, Translator, evaluate
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE, load_with_tokeniser
 from regard_lab.decoding.translator import Ends
-from regard_lab.models import LanguageModel, TranslationTransformer, load_model
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.seeing import look, terminal_map, visible
 from regard_lab.text import BEGIN, END, Pair, SeenWords, Tokeniser
 from regard_lab.training.checkpoint import STATE_FILE, read_training
 from regard_lab.training.recipes.evaluation import ClassScores, RunScores
+from regard_lab.training.recipes.masked_words import MaskedWordTask
 
 LONG = " ".join(["the bird sang in the street"] * 10)
 BUDGET = ("--steps", 2, "--validate-every", 2, "--schedule", "constant")
@@ -467,6 +468,28 @@ def test_measures_of_a_classifier_are_their_formulas():
     error, bins = scores.calibration()
     assert [one["count"] for one in bins] == [2, 2]
     assert error == pytest.approx((2 * abs(1 - 0.925) + 2 * abs(0.5 - 0.725)) / 4)
+
+
+@torch.no_grad()
+def test_hidden_words_are_scored_as_a_loop_over_words_scores_them(run_folder, tmp_path):
+    lines = [f"the {'old ' * (n % 5)}animal number {n} sleeps in the street" for n in range(200)]
+    (tmp_path / "new.txt").write_text("\n".join(lines))
+    tokeniser = Translator.load(run_folder).tokeniser
+    model = TextEncoder(TextEncoder.Config(vocab_size=tokeniser.vocab_size, dim=8, heads=2, layers=1)).eval()
+    model.save(tmp_path / "run", {TOKENISER_FILE: tokeniser.to_json()})
+    record = json.loads(succeeded("evaluate", tmp_path / "run", tmp_path / "new.txt", "--json").out)
+    words, losses, best = [], [], []
+    batches = MaskedWordTask(lines[:1], lines, tokeniser).validation_batches()
+    for batch in batches:
+        words += batch.words.tolist()
+        scores = model(batch.ids, batch.places).log_softmax(-1)
+        losses += scores.neg().tolist()
+        best += scores.argmax(-1).tolist()
+    assert len(batches) > 1
+    assert record["words"] == len(words)
+    assert record["loss"] == pytest.approx(sum(row[word] for row, word in zip(losses, words, strict=True)) / len(words))
+    assert record["accuracy"] == sum(map(int.__eq__, best, words)) / len(words) > 0
+    assert record["majority_baseline"] == max(map(words.count, words)) / len(words)
 
 
 def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(runs, tmp_path):
