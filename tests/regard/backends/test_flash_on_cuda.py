@@ -130,7 +130,7 @@ def test_an_output_alone_is_left_to_the_kernel_that_pytorch_chooses(given, monke
 def test_kernels_that_pytorch_chooses_have_first_and_second_derivatives(scale):
     leaves = [x.requires_grad_() for x in make_qkv(q_len=9, k_len=9, head_dim=6, v_dim=4, dtype=torch.float64)]
     call, answers = FusedCall(None, True, scale, sums=False), []
-    for function in (flash._Chosen, flash._Attend):
+    for function in (flash._ByTorch, flash._Attend):
         output = function.apply(*leaves, call)
         firsts = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
         seconds = torch.autograd.grad(sum(x.square().sum() for x in firsts), leaves)
