@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 import torch
 
 from benchmarks.behaviour.learning import SmallDecoder, UpdatePlan, duplication, score, train
-from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, over_seeds
+from benchmarks.behaviour.study import ClaimVerdict, Experiment, Record, Records, at_least, draw_losses, over_seeds
 from regard.mechanisms import LinearTransformer, Mechanism, Softmax
 from regard.patterns import parse
 
@@ -64,13 +63,10 @@ def judge(records: Records) -> list[ClaimVerdict]:
 
 
 def picture(records: Records, axes: Any) -> None:
-    """Loss over updates, the mean of the seeds."""
-    for contender, by_seed in records.items():
-        curves = [record["curve"] for record in by_seed.values()]
-        points = [(together[0][0], fmean([loss for _, loss in together])) for together in zip(*curves, strict=True)]
-        axes.plot(*zip(*points, strict=True), label=contender)
+    """Draw the loss over the updates, beside that of a guess."""
+    draw_losses(records, axes)
     axes.axhline(CHANCE, color="black", linestyle=":", linewidth=1, label="chance, ln 10")
-    axes.set(xlabel="updates", ylabel="loss on the second word, nats")
+    axes.set(ylabel="loss on the second word, nats")
 
 
 DUPLICATION = Experiment(

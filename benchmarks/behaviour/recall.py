@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from benchmarks.behaviour.study import (
     apart,
     at_least,
     below,
+    draw_losses,
     draw_means,
     over_seeds,
 )
@@ -157,16 +157,6 @@ def judge_overwriting(records: Records) -> list[ClaimVerdict]:
             found["delta rule: corrects"], found["gated linear: forgets"],
         ),
     ]  # fmt: skip
-
-
-def draw_losses(records: Records, axes: Any) -> None:
-    """Draw the loss over the updates: the mean of the seeds, and their extremes as a band."""
-    for contender, by_seed in records.items():
-        curves = [dict(map(tuple, record["curve"])) for record in by_seed.values()]
-        losses = [[curve[update] for curve in curves] for update in curves[0]]
-        line = axes.plot([*curves[0]], [fmean(each) for each in losses], label=contender)[0]
-        axes.fill_between([*curves[0]], [*map(min, losses)], [*map(max, losses)], color=line.get_color(), alpha=0.15)
-    axes.set(xlabel="updates", ylabel="loss in training, nats")
 
 
 OVERWRITING = Experiment(

@@ -106,6 +106,16 @@ def draw_means(records: Records, axes: Any, measure: str, xs: Sequence[int]) -> 
     axes.minorticks_off()
 
 
+def draw_losses(records: Records, axes: Any) -> None:
+    """Draw the loss over the updates: the mean of the seeds, and their extremes as a band."""
+    for contender, by_seed in records.items():
+        curves = [dict(map(tuple, record["curve"])) for record in by_seed.values()]
+        losses = [[curve[update] for curve in curves] for update in curves[0]]
+        line = axes.plot([*curves[0]], [fmean(each) for each in losses], label=contender)[0]
+        axes.fill_between([*curves[0]], [*map(min, losses)], [*map(max, losses)], color=line.get_color(), alpha=0.15)
+    axes.set(xlabel="updates", ylabel="loss in training, nats")
+
+
 RECORDS, REPORT = "behaviour.json", "behaviour.md"
 
 

@@ -116,7 +116,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -
         return forward(q, k, v, call)
     transformed = torch._C._are_functorch_transforms_active()
     if q.is_cuda and call.mask is None and not call.sums and not transformed:
-        return _Chosen.apply(q, k, v, call), q.new_empty(0)
+        return _ByTorch.apply(q, k, v, call), q.new_empty(0)
     apply = _Attend.apply if transformed else _apply
     result = apply(q, k, v, call)
     return result if call.sums else (result, result.new_empty(0))
@@ -199,7 +199,7 @@ class _Attend(torch.autograd.Function):
 _apply = direct_apply(_Attend)
 
 
-class _Chosen(torch.autograd.Function):
+class _ByTorch(torch.autograd.Function):
     """Calls without a log-sum-exp: PyTorch chooses the kernels of both passes, such as those of cuDNN."""
 
     @staticmethod
@@ -208,12 +208,12 @@ class _Chosen(torch.autograd.Function):
         with torch.enable_grad():
             output, _ = forward(*leaves, call)
         ctx.save_for_backward(q, k, v)
-        ctx.call, ctx.chosen = call, (output, leaves)
+        ctx.call, ctx.computed = call, (output, leaves)
         return output.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        inputs, (output, leaves) = ctx.saved_tensors, ctx.chosen
+        inputs, (output, leaves) = ctx.saved_tensors, ctx.computed
 
         def first(grads: Any) -> Any:
             return torch.autograd.grad(output, leaves, grads[0], retain_graph=True)

@@ -210,9 +210,8 @@ def block(rule: Rule, given: Given) -> Outputs:
         memories = _summed(added.mT @ update, kept, first)  # before each chunk, and after the last
         output, memory = torch.stack(memories[:-1], 1), memories[-1]
         output = read @ output + weights @ update
-    output = (
-        output.unflatten(2, (group, size)).transpose(1, 2).flatten(2, 3)[:, :, :length]
-    )  # (u, group, length, v_dim)
+    output = output.unflatten(2, (group, size)).transpose(1, 2).flatten(2, 3)  # (u, group, c n, v_dim)
+    output = output[:, :, :length]
     return output.reshape(given.v.shape[0], heads * group, *output.shape[2:]), memory.view(given.memory.shape)
 
 

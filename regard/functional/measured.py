@@ -64,20 +64,9 @@ def _backward_flops(
     return 2 * _allowed_pairs(q, k, *others, **options) * (3 * q.shape[3] + 2 * v.shape[3])
 
 
-def _allowed_pairs(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    bias: torch.Tensor | None,
-    sink: torch.Tensor | None,
-    q_start: torch.Tensor | None,
-    dropout_seed: torch.Tensor | None,
-    held: list[torch.Tensor] | None,
-    *,
-    pattern: str,
-    first: int | None,
-    **_: Any,
-) -> int:
+def _allowed_pairs(q: torch.Tensor, k: torch.Tensor, *others: Any, pattern: str, first: int | None, **_: Any) -> int:
     """Pairs of all rows and heads that the pattern allows; all pairs if that depends on tensors without values."""
+    _bias, _sink, q_start, _dropout_seed, held = others
     batch, heads, q_len = q.shape[:3]
     k_len = k.shape[2]
     tensors = (held or []) + ([] if q_start is None else [q_start])

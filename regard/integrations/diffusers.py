@@ -101,8 +101,9 @@ def attach(model: Model, pattern: Chosen = None, *, backend: str = "auto") -> Mo
         raise ArgumentError(f"{type(model).__name__} holds no attention layer of diffusers; give a model or a pipeline")
     if any(isinstance(layer.processor, _Attached) for layer in layers.values()):
         raise ArgumentError("this model is attached already; call detach(model) first")
+    attached = {name: _attached(layer.processor, name, pattern, backend) for name, layer in layers.items()}
     for name, layer in layers.items():
-        layer.processor = _attached(layer.processor, name, pattern, backend)
+        layer.processor = attached[name]
     return model
 
 
@@ -154,8 +155,8 @@ def _attached(processor: Any, name: str, pattern: Chosen, backend: str) -> Any:
             choose: Any = pattern
             return choose(ImageCall(**vars(one), layer=name, cross=given is not None and not joint))
 
-        watching, token = _watching.get(), _inside.set(True)
-        want, own = () if watching is None else watching[1], chosen if callable(pattern) else pattern
+        watching, own = _watching.get(), chosen if callable(pattern) else pattern
+        want, token = () if watching is None else watching[1], _inside.set(True)
         try:
             with replaced_attention(own, want=want, backend=backend) as seen:
                 output = kind.__call__(self, attn, *args, **options)

@@ -54,7 +54,7 @@ class Pattern(Declared, enrol=False):
     by_numbers = True  # what it allows follows from the numbers that it holds; False where a function is called
     by_length = False  # which keys are allowed depends on how many keys there are
     of_one_call = False  # it is for the rows of one call
-    takes_cache = True  # it is defined for keys before those of the call, however many a cache holds
+    takes_cache = True  # a text can be continued with it: it says which keys of earlier calls are allowed
     varies_by_head = False
     varies_by_row = False  # of the batch
     levels = 1  # of patterns made of patterns
@@ -212,12 +212,18 @@ class Pattern(Declared, enrol=False):
         return self.mapped(lambda part: part.of_queries(rows, k_len)) if self.of_one_call else self
 
     def placed(self, first: int | None, heads: int) -> Pattern:
-        """The pattern for a call with `heads` query heads whose first query has the position `first`, None if rows
-        of the batch differ; only patterns `of_one_call` change."""
+        """The pattern for the rows of one call, asked for when a call is checked; only patterns `of_one_call` change.
+
+        Args:
+            first: the position of the first query; None where batch rows differ.
+            heads: the query heads of the call.
+        """
         return self.mapped(lambda part: part.placed(first, heads)) if self.of_one_call and self.made_of() else self
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
         """At most the number of allowed pairs of one head within a band: a lower bound that takes little time.
+
+        No backend can need less work than these pairs, so a plan may leave expensive ones unassessed.
 
         Args:
             first: the position of the first query.
@@ -266,8 +272,8 @@ class Pattern(Declared, enrol=False):
     def settled(self, queries: range | None, k_len: int) -> Pattern:
         """The pattern with its tensors replaced by numbers, for the same pairs of a call, as far as values permit.
 
-        Padding without holes is a span of keys, and where all positions are of one document there is nothing to
-        separate.
+        Compiled calls are computed with it, since their graphs keep tensors. Padding without holes is a span of keys,
+        and where all positions are of one document there is nothing to separate.
 
         Args:
             queries: the positions of the queries; None where they differ by batch row.

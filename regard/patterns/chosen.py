@@ -8,13 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from regard.arguments import check_fields, count_of, kind_of, refuse_wrapper
+from regard.arguments import check_fields, count_of
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns.arguments import at_least_one
 from regard.patterns.band import EVERY_PAIR, Band
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, true_runs
-from regard.patterns.held import HOLDS_TENSOR, Held, new_serial
+from regard.patterns.held import HOLDS_TENSOR, Held, checked_tensor, new_serial
 from regard.patterns.ranges import Segments, hull
 from regard.reprs import brief
 
@@ -54,24 +54,19 @@ class Chosen(Held, enrol=False):
         """(batch or 1, lists of heads, row blocks, n)."""
         return getattr(self, self._field)
 
-    def _like(self, listed: torch.Tensor, first: int | None, group: int = 1) -> Chosen:
-        """The same with another tensor, which is not copied."""
+    def _like(self, listed: torch.Tensor, first: int | None, group: int = 1, rows: int | None = None) -> Chosen:
+        """The same with another tensor, which is not copied, and so many rows of a block."""
         same = object.__new__(type(self))
-        fields = {"block": self.block, "query_block": self.query_block, "_first": first, "_group": group}
+        fields = {"block": self.block, "query_block": rows or self.query_block, "_first": first, "_group": group}
         for name, value in {**fields, self._field: listed, "serial": new_serial()}.items():
             object.__setattr__(same, name, value)
         return same
 
     def _hold(self, given: Any) -> None:
-        name = f"{type(self).__name__}'s {self._field}"
-        if not isinstance(given, torch.Tensor) or given.dtype not in (torch.int64, torch.int32):
-            kind = f"a {given.dtype} tensor" if isinstance(given, torch.Tensor) else kind_of(given)
-            raise ArgumentError(f"{name} was given as {kind}; it needs a tensor of whole numbers (int64), -1 for none")
-        if given.dim() != 4 or 0 in given.shape[:2]:
-            raise ShapeError(f"{name} has shape {tuple(given.shape)}; it needs (batch or 1, heads or 1, rows, n)")
-        refuse_wrapper(name, given)
-        object.__setattr__(self, self._field, given.detach().to(torch.int64, copy=True))
-        object.__setattr__(self, "serial", new_serial())
+        name, needs = f"{type(self).__name__}'s {self._field}", "a tensor of whole numbers (int64), -1 for none"
+        shape = "(batch or 1, heads or 1, rows, n)"
+        given = checked_tensor(name, given, (torch.int64, torch.int32), needs, shape, axes=(4,))
+        self.hold(self._field, given.to(torch.int64, copy=True))
 
     @property
     def structured(self) -> bool:  # type: ignore[override]
@@ -121,9 +116,7 @@ class Chosen(Held, enrol=False):
 
     def of_queries(self, rows: range, k_len: int) -> Pattern:
         at = torch.arange(rows.start, rows.stop, device=self.listed.device) // self.query_block
-        each = self._like(self.listed[:, :, at], None, self._group)
-        object.__setattr__(each, "query_block", 1)
-        return each
+        return self._like(self.listed[:, :, at], None, self._group, rows=1)
 
     def placed(self, first: int | None, heads: int) -> Pattern:
         lists = self.listed.shape[1]

@@ -85,12 +85,15 @@ def _drawn() -> int:
 _drawn._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 
-def checked_tensor(name: str, given: Any, dtypes: tuple[torch.dtype, ...], needs: str, shapes: str) -> torch.Tensor:
-    """The tensor without its gradient, if it has one of the dtypes and one axis or two."""
+def checked_tensor(
+    name: str, given: Any, dtypes: tuple[torch.dtype, ...], needs: str, shapes: str, axes: tuple[int, ...] = (1, 2)
+) -> torch.Tensor:
+    """The tensor without its gradient, if it has one of the dtypes and so many axes: of two the first is batch rows,
+    of four the first two are batch rows and heads, and neither is empty."""
     if not isinstance(given, torch.Tensor) or given.dtype not in dtypes:
         kind = f"a {given.dtype} tensor" if isinstance(given, torch.Tensor) else kind_of(given)
         raise ArgumentError(f"{name} was given as {kind}; it needs {needs}")
-    if given.dim() not in (1, 2) or (given.dim() == 2 and not given.shape[0]):
+    if given.dim() not in axes or 0 in given.shape[: given.dim() // 2]:
         raise ShapeError(f"{name} has shape {tuple(given.shape)}; it needs {shapes}")
     refuse_wrapper(name, given)
     return given.detach()

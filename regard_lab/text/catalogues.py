@@ -66,9 +66,8 @@ def catalogue_rows(path: Path) -> Iterator[TextRow]:
 
 FUZZY, UNTRANSLATED, OBSOLETE = "fuzzy (a guess that nobody has confirmed)", "without translation", "obsolete"
 LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # to polib; to gettext they are characters like others
-PO_LINE = re.compile(
-    r'''#.*|(?:msg[a-z_]+(?:\[\d+\])?\s*)?"(?:[^"\\]|\\.)*"'''
-)  # polib also takes strings without an end
+# polib also takes strings without an end
+PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d+\])?\s*)?"(?:[^"\\]|\\.)*"''')
 
 
 def compiling(path: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, CheckpointError
+from regard.errors import ArgumentError
 from regard.storage.files import replace_file
 from regard_lab.bench.report import markdown_table
 from regard_lab.models import LanguageModel
@@ -16,6 +16,7 @@ from regard_lab.models.storage import kind_of_model
 from regard_lab.training.comparison.report import JSON, MARKDOWN, shown_number
 from regard_lab.training.recipes.evaluation import evaluate_run, evaluate_text
 from regard_lab.training.recipes.recipe import Tell, silent
+from regard_lab.training.recipes.run_folder import make_folder
 
 OF_TRANSLATORS = ("bleu", "chrf", "exact_match", "perplexity", "empty", "unfinished", "count", "trained_on")
 OF_WRITERS = ("loss", "perplexity", "bits_per_character", "line_count", "trained_on")
@@ -60,10 +61,7 @@ def compare_runs(
     lines = [f"# {count_of(len(runs), 'runs')} on {count_of(len(tests), 'files')}", "", *table, ""]
     markdown, record = "\n".join(lines), json.dumps({"rows": rows}, ensure_ascii=False, indent=1) + "\n"
     out = Path(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{out} cannot be made: {error.strerror}; choose another folder") from error
+    make_folder(out)
     for name, text in ((MARKDOWN, markdown), (JSON, record)):
         replace_file(out / name, text.encode())
     return markdown, record

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from regard.arguments import of_kind, one_of, suggest
-from regard.errors import ArgumentError, CheckpointError, OccupiedError
+from regard.errors import ArgumentError, OccupiedError
 from regard.storage.files import replace_file
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import render_sealed
@@ -36,7 +36,7 @@ from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.recipes.choosing import SIZES
 from regard_lab.training.recipes.language import LanguageModelTraining
 from regard_lab.training.recipes.recipe import Requested, Tell, silent
-from regard_lab.training.recipes.run_folder import read_settings
+from regard_lab.training.recipes.run_folder import make_folder, read_settings
 from regard_lab.training.recipes.translation import OF_THE_RECURRENT, OF_THE_TRANSFORMER, TranslationTraining
 from regard_lab.training.record import Showing
 
@@ -215,10 +215,7 @@ class Comparison:
         out = Path(out)
         share_of_work()  # refused before anything is written
         self._work.read()
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"{out} cannot be made: {error.strerror}; choose another folder") from error
+        make_folder(out)
         replace_file(out / ASKED, render_sealed(self.asked))
         rows: list[Measures] = []
         if not all((out / one.folder / MEASURED).exists() for one in self.contenders):

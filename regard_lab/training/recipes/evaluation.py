@@ -1,4 +1,4 @@
-"""The quality of a translator: on pairs, on its run's own test split, and on what *it* refers to."""
+"""The quality of translators, also on what *it* refers to, of language models, of classifiers and of encoders."""
 
 from __future__ import annotations
 

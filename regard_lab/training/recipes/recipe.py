@@ -259,7 +259,9 @@ class Recipe(Described, ABC):
         given = {name: value for name, value in given.items() if value is not None}
         begun = resume and read_settings(folder) is not None
         if not begun and (source := given.get("from_run")) is not None:
-            given = {**cls.settings_from(source), **cls.without_those_of(source, given, size)}
+            kept = cls.settings_from(source)
+            cls.refuse_those_of(source, given, size)
+            given = {**kept, **given}
         recipe = cls(cls.decide(folder, given, resume=resume), tell)
         if begun:
             if size is not None:
@@ -272,11 +274,10 @@ class Recipe(Described, ABC):
         return recipe
 
     @classmethod
-    def without_those_of(cls, source: str, given: Mapping[str, Any], size: str | None) -> Mapping[str, Any]:
-        """The settings that were given; an ArgumentError names those that the run in `source` decides."""
+    def refuse_those_of(cls, source: str, given: Mapping[str, Any], size: str | None) -> None:
+        """Raise an ArgumentError that names the given settings which the run in `source` decides."""
         if named := [name for name in (*cls.OF_THE_RUN, "size") if {**given, "size": size}.get(name) is not None]:
             raise ArgumentError(f"--from {source} decides {', '.join(named)}; leave that out, or leave out --from")
-        return given
 
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:

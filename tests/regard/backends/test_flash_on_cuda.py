@@ -136,7 +136,7 @@ def test_kernels_that_pytorch_chooses_have_first_and_second_derivatives(scale):
         hidden = torch.ones(9, 9, dtype=torch.bool).triu(1)
         return (scale * q @ k.mT).masked_fill(hidden, -torch.inf).softmax(-1) @ v
 
-    for function in (flash._Chosen.apply, formula):
+    for function in (flash._ByTorch.apply, formula):
         output = function(*leaves, call)
         firsts = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
         seconds = torch.autograd.grad(sum(x.square().sum() for x in firsts), leaves)

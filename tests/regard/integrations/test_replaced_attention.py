@@ -227,3 +227,29 @@ def test_other_threads_are_answered_by_pytorch():
 def test_an_unknown_pattern_is_refused_before_the_block():
     with pytest.raises(rg.ArgumentError, match="causl"), replaced_attention("causl"):
         raise AssertionError
+
+
+def test_a_model_of_diffusers_whose_last_processor_cannot_be_attached_stays_as_it_was():
+    from regard.integrations.diffusers import attach
+
+    class Processor:
+        def __call__(self, attn, x):
+            return x
+
+    class Sealed:
+        __slots__ = ()  # so its copies cannot get another class
+        __call__ = Processor.__call__
+
+    class Layer(nn.Module):
+        def __init__(self, processor):
+            super().__init__()
+            self.processor = processor
+
+        def set_processor(self, processor):
+            self.processor = processor
+
+    processors = [Processor(), Sealed()]
+    model = nn.Sequential(*map(Layer, processors))
+    with pytest.raises(TypeError):
+        attach(model)
+    assert [layer.processor for layer in model] == processors

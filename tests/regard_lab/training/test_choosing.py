@@ -134,4 +134,4 @@ def test_an_encoder_that_comes_from_a_run_keeps_its_sizes_and_gets_a_low_rate():
     assert not {"dim", "layers", "heads", "vocab_size"} & found.keys()
     assert found["learning_rate"] == ClassifierTraining.Config.learning_rate
     with pytest.raises(ArgumentError, match="--from run decides dim, size"):
-        ClassifierTraining.without_those_of("run", {"dim": 8, "learning_rate": 0.1}, "tiny")
+        ClassifierTraining.refuse_those_of("run", {"dim": 8, "learning_rate": 0.1}, "tiny")
