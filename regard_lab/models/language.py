@@ -29,6 +29,7 @@ from regard_lab.models.state import LayerCaches, frugal_kind
 from regard_lab.text.vocabularies import PAD
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
+LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential")  # of layers with keys and values of heads
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
 
@@ -60,6 +61,9 @@ class LanguageConfig(Settings):
         rotary_base: base of the rotary positions.
         rotary_scaling: for texts longer than those of the training, the text of a scaling of Rotary: "yarn(4, 1024)".
         qk_norm, output_gate: as for MultiHeadAttention.
+        value_residual: whether every layer but the first adds the values of the first one to its own.
+        differential: whether each head subtracts the output of a second one; the first λ of layer l, counted from 0, is
+            0.8 - 0.6 exp(-0.3 l).
         max_length: number of learned positions.
         norm: "rms" or "layer", before each part and at the end.
         epsilon: of the norms.
@@ -96,6 +100,8 @@ class LanguageConfig(Settings):
     rotary_scaling: str | None = None
     qk_norm: bool = False
     output_gate: bool = False
+    value_residual: bool = False
+    differential: bool = False
     max_length: int = 1024
     norm: str = "rms"
     epsilon: float = 1e-5
@@ -112,7 +118,7 @@ class LanguageConfig(Settings):
         self.check_choice("norm", NORMS)
         self.check_choice("activation", ACTIVATIONS)
         self.check_shares("dropout", "attention_dropout")
-        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms", "qk_norm", "output_gate")
+        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms", *LAYER_OPTIONS)
         self._check_above_zero("rotary_base", "epsilon")
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
@@ -124,6 +130,11 @@ class LanguageConfig(Settings):
     @property
     def least_parameters(self) -> int:
         return self.vocab_size * self.dim + self.layers * 2 * self.dim * self.hidden_dim
+
+    @property
+    def special(self) -> str:
+        """The options of its layers that plain attention lacks, as a phrase; empty if there are none."""
+        return ", ".join(name for name in (*LAYER_OPTIONS, "rotary_scaling") if getattr(self, name))
 
     def pattern_of(self, layer: int) -> Pattern:
         """The causal pattern of a layer, counted from 0."""
@@ -191,9 +202,9 @@ class LanguageConfig(Settings):
             if not rotary:
                 raise ArgumentError(f"rotary_scaling is for rotary positions, and these are {self.positions}")
             Rotary(self.rotary_base, frequencies=self.rope_frequencies, scaling=self.rotary_scaling)
-        if latent and (self.qk_norm or self.output_gate):
+        if latent and (given := [name for name in LAYER_OPTIONS if getattr(self, name)]):
             raise ArgumentError(
-                "qk_norm and output_gate are for keys and values of heads; leave out latent_dim or them"
+                f"{', '.join(given)} are for keys and values of heads, and latents have none; leave out one of them"
             )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
@@ -250,6 +261,17 @@ class Stack(TextModel):
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
+    def _first_values(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The values that later layers add to their own, of the vectors that the first layer reads; None without.
+
+        Source: Value Residual Learning, Zhou et al. 2024.
+        """
+        if not self.config.value_residual:
+            return None
+        first = self._blocks()[0]
+        assert isinstance(first.attention, MultiHeadAttention)
+        return first.attention.values(first.attention_norm(x))
+
     def _initialise(self) -> None:
         """Normal initialisation with variance 2 / (5 dim); the last matrix of each part is divided by sqrt(2 layers).
 
@@ -282,6 +304,9 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
     if config.latent_dim is None:
         options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
         options |= {"qk_norm": config.qk_norm, "output_gate": config.output_gate}
+        options["value_residual"] = config.value_residual and layer > 0
+        if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
+            options["differential"] = 0.8 - 0.6 * math.exp(-0.3 * layer)
         attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
     else:
         options |= {name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")}
@@ -495,8 +520,9 @@ class LanguageModel(Stack):
         """
         aligned = align(ids)
         x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device), aligned.move(vectors))
+        values = self._first_values(x)
         for block in self._blocks():
-            x = self._through(block, x, aligned.span)  # (batch, length, dim)
+            x = self._through(block, x, aligned.span, None, values)  # (batch, length, dim)
         return aligned.put_back(self._score(x))
 
     def start(
@@ -558,8 +584,9 @@ class LanguageModel(Stack):
 
     def _continue_texts(self, ids: torch.Tensor, texts: Texts) -> torch.Tensor:
         x = self._embed_texts(ids, texts.places(ids.shape[1], ids.device))
+        values = self._first_values(x)
         for block, cache in zip(self._blocks(), texts.caches.each, strict=True):
-            x = block(x, texts.live, cache)  # (texts, added, dim)
+            x = block(x, texts.live, cache, values)  # (texts, added, dim)
         return x
 
     def _caches(
