@@ -171,7 +171,7 @@ def _way_of_nested(name: str, layout: torch.layout) -> str:
         return f"attention takes {name} as a dense tensor: give {name}.to_padded_tensor(...)"
     if layout == torch.jagged:
         return (
-            "attention itself takes q, k and v so, all three, but a plan, a detail and a layer do not: pack the "
+            "attention itself takes q, k and v so, all three, but a plan and a detail do not: pack the "
             "documents into one row and give pattern=SameDocument(ids)"
         )
     return (

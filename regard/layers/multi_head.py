@@ -14,6 +14,7 @@ from regard.bias import Bias
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
+from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.feed_forward import Projection
@@ -232,8 +233,9 @@ class MultiHeadAttention(AttentionLayer):
         """Self-attention of x, or cross-attention from x to a context.
 
         Args:
-            x: (batch, length, dim).
-            context: (batch, context_length, context_dim), or its ProjectedContext.
+            x: (batch, length, dim). A jagged nested tensor (batch, ragged length, dim) holds documents of different
+                lengths, each computed like a separate call; the output is jagged alike.
+            context: (batch, context_length, context_dim), or its ProjectedContext; beside jagged documents jagged too.
             pattern: ANDed with the layer's own; give padding as KeySpan.
             bias: added to the scores, broadcastable to (batch, heads, length, keys).
             q_start: position of x's first query, an int or int64 (batch,), where key j has position j; by default the
@@ -258,6 +260,10 @@ class MultiHeadAttention(AttentionLayer):
                 "an attention layer takes x and a context: layer(x) in place of layer(x, x, x), and layer(x, context) "
                 "in place of layer(x, context, context)"
             )
+        documents = None
+        if getattr(x, "is_nested", False) or getattr(context, "is_nested", False):
+            others = {"q_start": q_start, "positions": positions, "first_values": first_values, "cache": cache}
+            x, context, documents = packed_vectors(x, context, **others)
         self._check(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
@@ -279,7 +285,10 @@ class MultiHeadAttention(AttentionLayer):
                 q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
-        return self._output(self._attend(q, k, v, combined, bias, q_start, gate), x)
+        if documents is not None:
+            combined, q_start = documents.pattern(combined, self.mechanism.called, bias), 0
+        output = self._output(self._attend(q, k, v, combined, bias, q_start, gate), x)
+        return output if documents is None else jagged(output, documents.q_ends, 1)
 
     def values(self, x: torch.Tensor) -> torch.Tensor:
         """The values of x (batch, length, dim), as `first_values` of later layers: (batch, kv_heads, length, v_dim)."""
