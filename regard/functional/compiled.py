@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from operator import index
 from typing import Any, ParamSpec, TypeVar
@@ -369,12 +371,33 @@ def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)
 
 
+_whole: ContextVar[bool] = ContextVar("whole", default=False)
+
+
+@contextmanager
+def whole_attention() -> Generator[None]:
+    """Inside, what lowers an exported program keeps each call of attention whole, computed by regard's own backends.
+
+    It is for programs of PyTorch itself, such as those of AOTInductor; they are loaded and run after `import regard`.
+    Other runtimes need PyTorch's own operations, which calls become without this.
+
+    >>> layer, x = torch.nn.Linear(8, 8), torch.zeros(1, 3, 8)
+    >>> with whole_attention():
+    ...     program = torch.export.export(layer, (x,)).run_decompositions()
+    """
+    token = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
+
+
 def _decomposed(*args: Any, **options: Any) -> Any:
     """The operation in PyTorch's own operations, where an exported program is lowered.
 
     PyTorch also asks for it while it traces and compiles, where the operation stays whole.
     """
-    if not (torch.compiler.is_exporting() and isinstance(args[0], FunctionalTensor)):
+    if _whole.get() or not (torch.compiler.is_exporting() and isinstance(args[0], FunctionalTensor)):
         return NotImplemented
     return plain_attention(*args, **options).contiguous()  # the layout that the fake operation promises
 

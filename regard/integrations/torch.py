@@ -1,4 +1,4 @@
-"""PyTorch's attention computed by regard: its functions inside a `with` block, and its layer as a drop-in."""
+"""PyTorch's attention computed by regard: its functions inside a `with` block, its layer as a drop-in, its programs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from regard.core.plan import AttentionDetail
 from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
+from regard.functional.compiled import whole_attention
 from regard.layers.from_pytorch import (
     allowed_by,
     as_four_axes,
@@ -32,7 +33,7 @@ from regard.layers.recording import RecordedLayer, current_recording
 from regard.patterns import Causal, Explicit, Full, KeyMask, Pattern, as_pattern
 from regard.reprs import brief
 
-__all__ = ["MultiheadAttention", "ReplacedAttention", "ReplacedCall", "replaced_attention"]
+__all__ = ["MultiheadAttention", "ReplacedAttention", "ReplacedCall", "replaced_attention", "whole_attention"]
 
 
 @dataclass(frozen=True)

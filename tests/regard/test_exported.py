@@ -14,7 +14,7 @@ from torch.export import Dim, export
 
 import regard as rg
 from regard import patterns as p
-from regard.integrations.torch import MultiheadAttention
+from regard.integrations.torch import MultiheadAttention, whole_attention
 
 B, S, C = Dim("b"), Dim("s"), Dim("c")
 TEXTS, CONTEXTS, ROWS = {0: B, 1: S}, {0: B, 1: C}, {0: B}
@@ -139,6 +139,8 @@ def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys(o
     axes = {"q": {0: B, 2: S}, "k": {0: B, 2: C}, "v": {0: B, 2: C}}
     program = export(module, tuple(tensors(2, 9, 7)), dynamic_shapes=axes).run_decompositions()
     assert "regard" not in str(program.graph)
+    with whole_attention():
+        assert "regard.attention" in str(export(module, tuple(tensors(2, 9, 7))).run_decompositions().graph)
     for batch, q_len, k_len in ((3, 9, 5), (2, 6, 9), (7, 8, 8)):
         q, k, v = tensors(batch, q_len, k_len)
         if q_len < k_len:  # the first keys are hidden

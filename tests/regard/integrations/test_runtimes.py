@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram, export
 
 import regard as rg
 from regard import patterns as p
+from regard.integrations.torch import whole_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 
 pytestmark = [
@@ -154,9 +155,20 @@ def by_inductor(program: ExportedProgram, tmp_path: Any) -> Run:
     return torch._inductor.aoti_load_package(path)
 
 
+def by_inductor_whole(program: ExportedProgram, tmp_path: Any) -> Run:
+    with whole_attention():
+        assert kept(program.run_decompositions()) == kept(program) > 0
+        return by_inductor(program, tmp_path)
+
+
+def kept(program: ExportedProgram) -> int:
+    return sum(node.target is torch.ops.regard.attention.default for node in program.graph.nodes)
+
+
 ROUTES = {
     "decomposed": decomposed, "onnx 18": partial(by_onnx, 18), "onnx 23": partial(by_onnx, 23),
     "openvino": by_openvino, "executorch": by_executorch, "inductor": by_inductor,
+    "inductor, whole": by_inductor_whole,
 }  # fmt: skip
 
 
