@@ -24,6 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from regard.arguments import kind_of, of_kind
 from regard.bias import ALiBi, Bias, series
 from regard.core.problem import learns
+from regard.core.tensors import refuse_layout
 from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import attention
@@ -529,6 +530,7 @@ class DividedAttention(Divided, MultiHeadAttention):
     """A MultiHeadAttention; `kv_heads` are those of this process as well."""
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        refuse_layout("x", x)
         return super().forward(copied(x, self.share.group), *inputs, **options)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:

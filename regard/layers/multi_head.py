@@ -15,6 +15,7 @@ from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
+from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.caches.base import Entries
@@ -243,8 +244,9 @@ class MultiHeadAttention(AttentionLayer):
         """Self-attention of x, or cross-attention from x to a context.
 
         Args:
-            x: (batch, length, dim).
-            context: (batch, context_length, context_dim), or its ProjectedContext.
+            x: (batch, length, dim). A jagged nested tensor (batch, ragged length, dim) holds documents of different
+                lengths, each computed like a separate call; the output is jagged alike.
+            context: (batch, context_length, context_dim), or its ProjectedContext; beside jagged documents jagged too.
             pattern: ANDed with the layer's own; give padding as KeySpan.
             bias: added to the scores, broadcastable to (batch, heads, length, keys).
             q_start: position of x's first query, an int or int64 (batch,), where key j has position j; by default the
@@ -269,6 +271,10 @@ class MultiHeadAttention(AttentionLayer):
                 "an attention layer takes x and a context: layer(x) in place of layer(x, x, x), and layer(x, context) "
                 "in place of layer(x, context, context)"
             )
+        documents = None
+        if getattr(x, "is_nested", False) or getattr(context, "is_nested", False):
+            others = {"q_start": q_start, "positions": positions, "first_values": first_values, "cache": cache}
+            x, context, documents = packed_vectors(x, context, **others)
         self._check(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._queries(x)
@@ -289,7 +295,12 @@ class MultiHeadAttention(AttentionLayer):
                 q = self._rotated(q, checked_q_start(q_start, x.shape[0]))
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
-        return self._output(self._attended(x, q, k, v, combined, bias, q_start, gate), x)
+        if documents is not None:
+            if self.chooser is not None:
+                raise UnsupportedError("a chooser compares all keys of a row; call the layer for each jagged document")
+            combined, q_start = documents.pattern(combined, self.mechanism.called, bias), 0
+        output = self._output(self._attended(x, q, k, v, combined, bias, q_start, gate), x)
+        return output if documents is None else jagged(output, documents.q_ends, 1)
 
     def choice_loss(self, x: torch.Tensor, *, positions: torch.Tensor | None = None) -> torch.Tensor:
         """The loss of its own by which a chooser learns, a number: `LightningIndexer.loss` for a call of x, which no
