@@ -23,7 +23,7 @@ from benchmarks.behaviour.study import (
     draw_means,
     over_seeds,
 )
-from regard.layers import NSA, LightningIndexer, MoBA
+from regard.layers import LightningIndexer, MoBA
 from regard.mechanisms import DeltaRule, GatedDelta, GatedLinear, LinearTransformer, Mechanism, Softmax
 from regard.positions import Rotary
 
@@ -183,14 +183,13 @@ OVERWRITING = Experiment(
 
 # --- far keys, found by a choice ---
 
-FAR, FAR_ROWS, BLOCK, QUARTER = 512, 8, 8, 64
+FAR, FAR_ROWS, BLOCK, QUARTER = 512, 8, 2, 64
 FAR_DRAWS = {pairs: recall(FEW, FAR, FAR_ROWS, pairs) for pairs in PAIRS}
 FAR_PLAN = replace(SHORT, updates=700)
 CHOOSERS: dict[str, dict[str, Any]] = {
     "all keys": {},
     "the last 64": {"pattern": f"causal_window({QUARTER})"},
     "MoBA": {"chooser": lambda: MoBA(BLOCK, QUARTER // BLOCK)},
-    "NSA": {"chooser": lambda: NSA(length=BLOCK, stride=BLOCK, block=BLOCK, top=4, window=4)},
     "lightning indexer": {"chooser": lambda: LightningIndexer(QUARTER, heads=2, head_dim=16)},
 }
 
@@ -200,7 +199,6 @@ def pairs_of(contender: str) -> float:
     looked = {
         "all keys": lambda t: t + 1,
         "MoBA": lambda t: t % BLOCK + 1 + min(t // BLOCK, QUARTER // BLOCK - 1) * BLOCK,
-        "NSA": lambda t: (t + 1) // BLOCK + t % BLOCK + 1 + min(t // BLOCK, 3) * BLOCK + min(t + 1, 4),
     }.get(contender, lambda t: min(t + 1, QUARTER))
     return sum(map(looked, range(FAR))) / (FAR * (FAR + 1) / 2)
 
@@ -233,11 +231,10 @@ CHOOSING = Experiment(
         f"Recall as above in texts of {FAR} tokens out of {FEW}, so that the pairs lie far back; accuracy is that with "
         f"{PAIRS[-1]} pairs. 2 layers, dim {NARROW}, {HEADS} heads, a causal convolution of width 3; "
         f"{FAR_PLAN.updates:,} updates of {FAR_ROWS} texts at the learning rate {FAR_PLAN.rate:g}. MoBA looks at "
-        f"{QUARTER // BLOCK} blocks of {BLOCK} keys, NSA at windows of {BLOCK} tokens compressed to one key each, 4 "
-        f"blocks of {BLOCK} and the last 4 tokens, the indexer at {QUARTER} keys; it learns from its own loss beside, "
-        "without a warm-up. Pairs are those of attention; a choice itself compares a query with all means, "
-        "compressed keys or index keys.\n\n"
-        "Source: MoBA, Lu et al. 2025; Native Sparse Attention, Yuan et al. 2025; DeepSeek-V3.2-Exp, 2025."
+        f"{QUARTER // BLOCK} blocks of {BLOCK} keys, the indexer at {QUARTER}; it learns from its own loss beside, "
+        "without a warm-up. Pairs are those of attention; a choice itself compares a query with all block means or "
+        "index keys.\n\n"
+        "Source: MoBA, Lu et al. 2025; DeepSeek-V3.2-Exp, DeepSeek-AI 2025."
     ),
     contenders=tuple(CHOOSERS),
     columns={"pairs": "share of the pairs", "loss": "loss, nats", "accuracy": "accuracy"},

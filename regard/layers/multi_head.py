@@ -308,7 +308,7 @@ class MultiHeadAttention(AttentionLayer):
         self._check(x, None, None)
         with torch.no_grad():
             q = self._rotated(self._queries(x), 0, positions)
-            k = self._keys_of_self(x, q, 0, positions, None)[0][..., : self.head_dim]
+            k = self._keys(x, 0, positions)
         return (Chooser() if self.chooser is None else self.chooser).loss(x, q, k)
 
     def _build_chooser(self, chooser: Chooser) -> None:
@@ -481,10 +481,12 @@ class MultiHeadAttention(AttentionLayer):
         v = self._values(x, first_values)
         if self.to_k is None:
             return q, v
-        k = self._split(self.to_k(x), self.stored_heads)
-        k = self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions)
-        k = self.mechanism.keys(k)
+        k = self._keys(x, first, positions)
         return (k if self.chooser is None else self.chooser.kept(x, k, first)), v
+
+    def _keys(self, x: torch.Tensor, first: int, positions: torch.Tensor | None) -> torch.Tensor:
+        k = self._split(self.to_k(x), self.stored_heads)  # ty: ignore[not-callable]
+        return self.mechanism.keys(self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions))
 
     def _mixed(self, v: torch.Tensor, first_values: torch.Tensor | None) -> torch.Tensor:
         """Values with those of the first layer added."""
