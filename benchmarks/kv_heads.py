@@ -45,11 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 TEXTS = {"documentation": texts, "code": code_texts}
 METHODS = ("mean", "first", "random", "align", "align, no text", "align, neighbours")
-LATENTS = {  # numbers of a token that are not rotated, and rotated ones
-    "latents, 64 + 64": LatentSizes(64, 64),
-    "latents, 32 + 32": LatentSizes(32, 32),
-    "latents, 16 + 16": LatentSizes(16, 16),
-}
+LATENTS = {"latents": 1, "latents, half": 2, "latents, a quarter": 4}  # of the numbers of a token, half of them rotated
 MOST = 0.5  # more than this share of the lost bits counts as most of them
 
 
@@ -145,13 +141,14 @@ class HeadsExperiment:
         """A row by the conversion of a saved model, whose report counts bytes and parameters."""
         with tempfile.TemporaryDirectory() as folder:
             self.model.save(Path(folder) / "model")
-            if sizes := LATENTS.get(method):
+            if by := LATENTS.get(method):
+                sizes = LatentSizes(self.recipe.dim // by, self.recipe.dim // by)
                 loaded = load_latent(Path(folder) / "model", sizes, calibration=self._read_text)
             else:
                 loaded = load_converted(Path(folder) / "model", kv_heads, method)
         report, cached = loaded.report, loaded.report.kv_bytes["token"]
         counted = {"kv_bytes": cached.after, "kv_bytes_before": cached.before, "parameters_removed": report.removed}
-        exact = report.invariance if sizes else report.difference
+        exact = report.invariance if by else report.difference
         return self.row(kv_heads, method, loaded.after, **counted, difference=exact)
 
     def pooled(self, kv_heads: int, method: str) -> ConvertedRow:
