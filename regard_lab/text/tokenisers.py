@@ -3,11 +3,11 @@
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
 from operator import index
 
-from regard.arguments import a_string, each, kind_of, of_kind, shown
+from regard.arguments import a_list, a_string, each, kind_of, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError
 from regard_lab.text.lines import LONE_SURROGATES, normalise, tidy_target
 from regard_lab.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
@@ -89,7 +89,7 @@ class Tokeniser:
             raise DataError("the lines have no text; give at least one line that is not empty")
         return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None))
 
-    def extended(self, lines: Iterable[str], more: int, targets: Iterable[str] = ()) -> "Tokeniser":
+    def extended(self, lines: Sequence[str], more: int, targets: Sequence[str] = ()) -> "Tokeniser":
         """This tokeniser with up to `more` pieces that occur in other texts; the ids that it has stay as they are.
 
         Args:
@@ -105,6 +105,9 @@ class Tokeniser:
         """
         if self.kind == "byte":
             raise ArgumentError("a vocabulary of bytes spells every text and has no other pieces; leave them out")
+        lines, targets = a_list("lines", lines, str, "lines"), a_list("targets", targets, str, "lines")
+        if (more := whole("more", more, 1)) > MOST_PIECES:
+            raise ArgumentError(f"more is {more}; at most {MOST_PIECES} pieces are learned")
         return Tokeniser(self.vocabulary.extended(_prepared(lines, targets, self.verbatim), more))
 
     def unknown_characters(self, text: str) -> Counter[str]:
