@@ -117,6 +117,7 @@ class AttentionLayer(RecordedLayer):
     mechanism: LayerMechanism
     positions: Rotary | None
     sinks: nn.Parameter | None
+    chooser: Any
     to_v: Any
     to_output: Any
 
