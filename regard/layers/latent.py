@@ -111,6 +111,8 @@ class LatentAttention(AttentionLayer):
     (True, torch.Size([2, 5, 32]))
     """
 
+    chooser = None
+
     @refusing_keywords("LatentAttention", OF_LATENT)
     def __init__(
         self,
@@ -329,8 +331,8 @@ class LatentAttention(AttentionLayer):
         c, r = wide[:, 0].split([self.latent_dim, self.rope_dim], -1)  # (batch, length, ...)
         k, v = self._split(self.to_k(c), self.heads), self._split(self.to_v(c), self.heads)
         k = torch.cat([k, r[:, None].expand(-1, self.heads, -1, -1).to(k.dtype)], -1)
-        if isinstance(latents, Stored) and latents.first:  # a ring that dropped the first ones
-            k, v = (Stored(one, None, latents.first, lead=latents.lead) for one in (k, v))
+        if isinstance(latents, Stored) and latents.first:  # positions were dropped
+            k, v = (Stored(one, None, latents.first, lead=latents.lead, places=latents.places) for one in (k, v))
         return k, v
 
     def _matrices(self, projection: nn.Linear) -> torch.Tensor:

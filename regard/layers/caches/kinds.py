@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path, one_of, whole
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.layers.caches.base import Cache
 from regard.layers.caches.entries import Held, read_kind
 from regard.layers.caches.paged import PagedCache
@@ -92,6 +92,12 @@ class RingCache(Cache):
             return kept.moved(usual) if kept is not held and not kept.recorded else kept
         kept = held.without_oldest(dropped)
         return kept.moved(usual) if kept.room > usual and not kept.recorded else kept
+
+    def _keep(self, held: Held) -> None:
+        raise UnsupportedError(
+            f"keep: a ring itself drops its oldest entries, and holds the first {self.lead} and the last "
+            f"{self.capacity}; use a dynamic, static or paged cache, or first= for the entries that stay"
+        )
 
     def _whole(self) -> Held:
         assert self.capacity is not None
