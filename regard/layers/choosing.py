@@ -93,9 +93,9 @@ def _best(rows: list[slice], scores: Callable[[slice], torch.Tensor], top: int) 
 class MoBA(Chooser):
     """Mixture of block attention: each query looks at its own block, and at past blocks whose mean keys resemble it.
 
-        s_c = q · mean(k_j, j in block c);   chosen: the own block, and the top - 1 blocks before it with the largest s
+        s_c = q · mean_c,   mean_c = Σ k_j / block,   over j in block c
 
-    It has no weights, and gradients reach queries, keys and values through the chosen pairs alone. Each query head
+    Chosen are the own block, and the top - 1 blocks before it with the largest s. It has no weights, and gradients reach queries, keys and values through the chosen pairs alone. Each query head
     chooses for itself.
 
     Args:
