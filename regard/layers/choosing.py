@@ -95,8 +95,8 @@ class MoBA(Chooser):
 
         s_c = q · mean_c,   mean_c = Σ k_j / block,   over j in block c
 
-    Chosen are the own block, and the top - 1 blocks before it with the largest s. It has no weights, and gradients reach queries, keys and values through the chosen pairs alone. Each query head
-    chooses for itself.
+    Chosen are the own block, and the top - 1 blocks before it with the largest s. It has no weights, and gradients
+    reach queries, keys and values through the chosen pairs alone. Each query head chooses for itself.
 
     Args:
         block: keys in a block.
