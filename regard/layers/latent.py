@@ -111,6 +111,8 @@ class LatentAttention(AttentionLayer):
     (True, torch.Size([2, 5, 32]))
     """
 
+    chooser = None
+
     @refusing_keywords("LatentAttention", OF_LATENT)
     def __init__(
         self,
