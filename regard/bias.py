@@ -280,7 +280,8 @@ class GridRelative(nn.Module, Bias):
             raise ShapeError(f"this GridRelative has {count_of(self.heads, 'heads')} and the call {heads}")
 
     def check_pattern(self, pattern: Pattern) -> None:
-        windows = [window for part in pattern.factors if (window := part.window_on(self.pattern.shape)) is not None]
+        on = [getattr(part, "window_on", None) for part in pattern.factors]  # of a window on a grid
+        windows = [window for of in on if of is not None and (window := of(self.pattern.shape)) is not None]
         narrow = any(
             all(2 * one - 1 <= size for one, size in zip(window, self.sizes, strict=True)) for window in windows
         )

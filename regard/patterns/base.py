@@ -234,10 +234,6 @@ class Pattern(Declared, enrol=False):
         band = self.band()
         return 0 if band is None else (band & within).count(first, q_len, k_len)
 
-    def window_on(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Where it is a window on a grid of this shape, the cells of the window on each axis; else None."""
-        return None
-
     def lists(self) -> Any:
         """The lists of a pattern that lists blocks of keys for each block of rows, as `chosen.Lists`; else None."""
         return None

@@ -116,6 +116,7 @@ class Neighbourhood(Pattern):
         return first, first + window
 
     def window_on(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The cells of the window on each axis, if the grid has this shape; else None."""
         return tuple(window for _, window in self._axes) if self.shape == shape else None
 
     def reach(self, layers: int = 1) -> Reach:
