@@ -263,13 +263,13 @@ class MultiHeadAttention(AttentionLayer):
         q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
         q = q if self.q_norm is None else self.q_norm(q)
         if context is None:
-            first_key = cache.length if cache is not None else 0
+            first_key = cache.place if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
             self._check_positions(positions)
             q, gate = self.mechanism.queries(self._rotated(q, q_start, positions)), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, q, first_key, positions, first_values)
             if cache is not None:
-                self._refuse_with_cache(combined, q_start, cache.length)
+                self._refuse_with_cache(combined, q_start, first_key)
                 return self._continued(cache, x, q, k, v, combined, bias, gate)
         else:
             self._refuse_for_context(positions, first_values)
@@ -361,7 +361,9 @@ class MultiHeadAttention(AttentionLayer):
             raise UnsupportedError(f"{declared}: {reason}")
         options = self._cache_options(kind, capacity, dtype, shared, first)
         heads = self.parts * self.kv_heads
-        return new_cache(kind, batch, heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
+        cache = new_cache(kind, batch, heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
+        cache.belong_to(self)
+        return cache
 
     def _continued(
         self,
@@ -374,7 +376,7 @@ class MultiHeadAttention(AttentionLayer):
         bias: torch.Tensor | Bias | None,
         gate: Gate,
     ) -> torch.Tensor:
-        start, summed = cache.length, isinstance(cache, RecurrentState)
+        start, summed = cache.place, isinstance(cache, RecurrentState)
         if summed and (bias is not None or current_recording(self) is not None):
             raise UnsupportedError("a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'")
         with cache.unless_refused():
