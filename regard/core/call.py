@@ -29,7 +29,7 @@ from regard.core.problem import (
 )
 from regard.core.result import Want
 from regard.core.tensors import BEFORE_AUTOGRAD, Outline, Stored, bind_attention, in_autocast, in_memory, is_casting
-from regard.errors import ShapeError, UnsupportedError
+from regard.errors import UnsupportedError
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Pattern, as_pattern
 
@@ -176,35 +176,6 @@ class Call(NamedTuple):
                 for name, x in named_parameters(self.parameters).items()
             }
         return self._replace(**changed)
-
-    def closed(self) -> Call:
-        """The call with the held keys of a cache numbered without gaps: keys after the dropped ones, and the queries,
-        get lower positions. Refused unless this allows the same pairs, and none of them has a dropped key."""
-        k, v, q = self.k, self.v, self.q
-        if not (isinstance(k, Stored) and k.lead and k.first):
-            return self
-        bind_attention(q, k, v)
-        if not isinstance(v, Stored) or (v.lead, v.first) != (k.lead, k.first):
-            raise ShapeError("k and v come from caches that dropped other positions; give the keys and values of one")
-        start = k.shape[2] - q.shape[2] if self.q_start is None else checked_q_start(self.q_start, q.shape[0])
-        named = {"bias": self.bias is not None, "dropout": bool(self.dropout)}
-        named |= {"q_start by batch row": isinstance(start, torch.Tensor)}
-        named |= {str(one): one not in ("log_sum_exp", "entropy", "sink") for one in self.want}
-        if given := [name for name, there in named.items() if there]:
-            raise UnsupportedError(
-                f"{given[0]} counts positions, and this cache dropped {k.first} of them behind the first {k.lead}; "
-                f"leave it out, or use a cache that keeps all entries"
-            )
-        assert isinstance(start, int)
-        pattern, last = as_pattern(self.pattern).canonical(), start - k.first - k.lead + 1
-        kept = pattern.kept_keys()
-        if kept is None or kept[0] > k.lead or kept[1] > last or pattern.misplaced(k.lead, last) is not None:
-            raise UnsupportedError(
-                f"pattern {pattern} may look at keys that this cache dropped: it holds the first {k.lead} and, with "
-                f"the first query's own, the last {last}; use a window with first keys, such as "
-                f"'causal_window({max(last, 1)}) | (causal & prefix({k.lead}))', or a larger cache"
-            )
-        return self._replace(k=Stored(k.numbers, k.scales), v=Stored(v.numbers, v.scales), q_start=start - k.first)
 
     def problem(self) -> Problem:
         """The problem of this call, after all checks of its arguments."""

@@ -37,6 +37,8 @@ class Stored:
         scales: (batch, kv_heads, held, 1), what int8 numbers are multiplied with; None for floating-point ones.
         first: the number of positions whose vectors are no longer stored.
         lead: the number of held vectors that come before these positions; the others come after them.
+        places: int64 (batch or 1, kv_heads or 1, n), the positions of the first n held vectors, where `first` positions
+            between them were dropped; the other vectors follow one another.
 
     >>> Stored(torch.zeros(2, 3, 5, 8, dtype=torch.bfloat16), first=4).shape
     torch.Size([2, 3, 9, 8])
@@ -46,6 +48,7 @@ class Stored:
     scales: torch.Tensor | None = None
     first: int = 0
     lead: int = field(default=0, kw_only=True)
+    places: torch.Tensor | None = field(default=None, kw_only=True)
     layout: ClassVar[torch.layout] = torch.strided
     is_neg = _is_zerotensor = staticmethod(bool)  # False: `in_memory` wrote its tensors
 
@@ -84,9 +87,19 @@ class Stored:
     def dim(self) -> int:
         return self.numbers.dim()
 
+    @property
+    def has_gap(self) -> bool:
+        """Whether positions behind a held vector were dropped."""
+        return bool(self.first) and (self.lead > 0 or self.places is not None)
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """The positions of the held vectors, int64 (batch or 1, kv_heads or 1, held)."""
+        return positions_of(self.numbers.shape[2], self.first, self.lead, self.places, self.device)
+
     def cut(self, keys: range) -> Stored:
         """The vectors at the positions `keys`, counted from 0."""
-        if keys and self.lead and self.first:
+        if keys and self.has_gap:
             raise ArgumentError("positions between these keys were dropped, and only attention takes such keys")
         if keys and keys.start < self.first:
             raise ArgumentError(
@@ -111,6 +124,19 @@ class Place(NamedTuple):
     """The q_start, (1,), of a call in a graph whose k and v are all slots of a cache, free behind the queries."""
 
     at: torch.Tensor
+
+
+def positions_of(held: int, dropped: int, lead: int, places: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+    """The positions of held vectors, int64 (batch or 1, kv_heads or 1, held), as `Stored` describes them.
+
+    >>> positions_of(4, 5, 1, None, torch.device("cpu")).tolist()
+    [[[0, 6, 7, 8]]]
+    """
+    numbers = torch.arange(held, device=device)[None, None]
+    if places is None:
+        return numbers + dropped * (numbers >= lead)
+    rest = numbers[..., places.shape[2] :] + dropped
+    return torch.cat([places, rest.expand(*places.shape[:2], -1)], -1)
 
 
 @dataclass(frozen=True)
@@ -151,7 +177,7 @@ def _way_of_nested(name: str, layout: torch.layout) -> str:
         return f"attention takes {name} as a dense tensor: give {name}.to_padded_tensor(...)"
     if layout == torch.jagged:
         return (
-            "attention itself takes q, k and v so, all three, but a plan, a detail and a layer do not: pack the "
+            "attention itself takes q, k and v so, all three, but a plan and a detail do not: pack the "
             "documents into one row and give pattern=SameDocument(ids)"
         )
     return (

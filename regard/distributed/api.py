@@ -25,6 +25,7 @@ from regard.distributed.pieces import Options
 from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
+from regard.functional.jagged import is_nested
 from regard.functional.transforms import transforming
 from regard.layers import LatentAttention, MultiHeadAttention
 from regard.layers.attending import AttentionLayer
@@ -332,6 +333,10 @@ class ContextParallel(ParallelStyle):
                 f"{kind_of(module)}; name the attention layers in the plan, such as 'layers.*.attention', before "
                 f"another style or FSDP2 divides them"
             )
+        if module.chooser is not None:
+            raise UnsupportedError(
+                "ContextParallel divides positions, and a chooser compares all of them; leave it out"
+            )
         module.__class__ = SHARED.get(type(module), type(module))
         assert isinstance(module, Shared)
         module.shared, module.agreed = (Group.of(device_mesh), device_mesh, self.layout, self.form), False
@@ -357,10 +362,10 @@ class Shared(AttentionLayer):
             agree(group, group.device_for(x), [about_weights(self.parameters())])
             self.agreed = True
         try:
-            if any(one is not None for one in (*inputs, options.get("context"), options.get("cache"))):
+            if is_nested(x) or any(one is not None for one in (*inputs, options.get("context"), options.get("cache"))):
                 raise UnsupportedError(
-                    "a layer over several processes attends to its own sequence, without a context and without a "
-                    "cache; regard.distributed.attention takes q, k and v of two sequences"
+                    "a layer over several processes attends to its own dense sequence, without a context and "
+                    "without a cache; regard.distributed.attention takes q, k and v of two sequences"
                 )
             return super().forward(x, *inputs, **options)
         except Exception as error:

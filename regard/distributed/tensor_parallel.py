@@ -24,6 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from regard.arguments import kind_of, of_kind
 from regard.bias import ALiBi, Bias, series
 from regard.core.problem import learns
+from regard.core.tensors import refuse_layout
 from regard.distributed.group import Group
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import attention
@@ -68,9 +69,10 @@ class TensorParallel(ParallelStyle):
                     f"TensorParallel does not divide {module.mechanism.declared}, whose decays belong to all heads; "
                     f"divide the positions, by ContextParallel(form='state')"
                 )
-            if module.value_mix is not None or module.difference is not None:
+            if any(one is not None for one in (module.value_mix, module.difference, module.chooser)):
                 raise UnsupportedError(
-                    "TensorParallel does not divide layers with value_residual or differential; divide the positions"
+                    "TensorParallel does not divide layers with value_residual, differential or a chooser; divide the "
+                    "positions"
                 )
             _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
         elif type(module) is LatentAttention:
@@ -528,6 +530,7 @@ class DividedAttention(Divided, MultiHeadAttention):
     """A MultiHeadAttention; `kv_heads` are those of this process as well."""
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        refuse_layout("x", x)
         return super().forward(copied(x, self.share.group), *inputs, **options)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:

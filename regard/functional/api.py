@@ -12,6 +12,7 @@ from regard.arguments import shown
 from regard.backends.merging import merge
 from regard.bias import Bias, Forgetting
 from regard.core.call import Call
+from regard.core.dropped import at_positions, without_gaps
 from regard.core.keywords import OF_CALLS, refuse_keywords
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.problem import checked_seed
@@ -98,7 +99,7 @@ def attention(
     if compiler_beside() is not None:
         return _output_of_new(call)
     if type(k) is Stored:
-        call = call.closed()
+        call = without_gaps(call)
     if open_modes() or profiling():  # C functions, so fast that a warm call takes no longer
         return measured(call, _output_of_new)
     if (kept := PLANS.find(call)) is None:
@@ -118,10 +119,11 @@ def _output_of_new(call: Call) -> torch.Tensor:
 
 def _result_of_new(call: Call) -> tuple[Result, Plan]:
     """The result of a call, inside autocast and torch.func too, and the plan of its first computation."""
-    call = call.closed().in_numbers()
+    given, call = call, without_gaps(call).in_numbers()
     if (cast := call.cast()) is not call:
         with torch.autocast(cast.q.device.type, enabled=False):
-            return _result_of_new(cast)
+            result, plan = _result_of_new(cast)
+            return at_positions(result, given), plan
     used: list[Plan] = []
 
     def compute(call: Call) -> Result:
@@ -131,7 +133,7 @@ def _result_of_new(call: Call) -> tuple[Result, Plan]:
         return plan.compute(call, here) if kept else plan.compute_first(call, here)
 
     result = transformed(call, compute) if transforming() else compute(call)
-    return result, used[0]
+    return at_positions(result, given) if given.want else result, used[0]
 
 
 def _by_key(bias: Forgetting, q: Any, pattern: Pattern | str | None, sink: Any, want: tuple[Want, ...]) -> torch.Tensor:
@@ -193,7 +195,7 @@ def plan_attention(
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
-    call = call.closed().in_numbers().cast()
+    call = without_gaps(call).in_numbers().cast()
     return (PLANS.find(call) or PLANS.plan(call))[0]
 
 

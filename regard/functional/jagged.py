@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +16,8 @@ from regard.core.call import Call
 from regard.core.problem import checked_mechanism
 from regard.core.tensors import Stored, check_tensor, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
-from regard.patterns import SameDocument, as_pattern
+from regard.mechanisms import Mechanism
+from regard.patterns import Pattern, SameDocument, as_pattern
 from regard.patterns.documents import PerDocument
 
 _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
@@ -22,6 +25,72 @@ _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
 
 def is_nested(*tensors: Any) -> bool:
     return any(getattr(x, "is_nested", False) for x in tensors)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Where each document starts in packed queries and in packed keys, and where the last ends: (documents + 1,)."""
+
+    q_ends: torch.Tensor
+    k_ends: torch.Tensor
+
+    @property
+    def alike(self) -> bool:
+        return self.q_ends is self.k_ends or torch.equal(self.q_ends.to(self.k_ends), self.k_ends)
+
+    def pattern(
+        self, inner: Pattern | str | None, mechanism: Mechanism | str | None, bias: torch.Tensor | Bias | None
+    ) -> Pattern:
+        """The pattern of one packed batch row in which each document attends to its own keys, with this bias."""
+        if isinstance(bias, torch.Tensor):
+            raise UnsupportedError(
+                "a bias tensor has a number for each pair of one rectangle, and these are documents of different "
+                "lengths; give a bias by distance (regard.bias), or make one call for each document"
+            )
+        if isinstance(bias, Bias) and not self.alike:
+            raise UnsupportedError(
+                "a bias by distance is not computed for documents whose lengths differ between queries and keys; make "
+                "one call for each document"
+            )
+        pattern, length = as_pattern(inner).canonical(), int(self.q_ends[-1])
+        if checked_mechanism(mechanism).is_softmax or not self.alike or pattern.period != 1 or not length:
+            return PerDocument(pattern, tuple(self.q_ends.tolist()), tuple(self.k_ends.tolist()))
+        positions = torch.arange(length, device=self.q_ends.device)  # linear mechanisms take documents only by ids
+        return pattern & SameDocument(torch.bucketize(positions, self.q_ends.to(torch.int64), right=True))
+
+
+def packed_vectors(x: Any, context: Any = None, **others: Any) -> tuple[torch.Tensor, torch.Tensor | None, Documents]:
+    """The jagged inputs (batch, ragged length, dim) of a layer as packed ones (1, all positions, dim).
+
+    `others` are the options of the layer that documents have no place for: None, or refused.
+    """
+    given = [name for name, one in others.items() if one is not None]
+    if given:
+        raise UnsupportedError(
+            f"{' and '.join(given)} beside nested tensors: a packed batch row has no place for them; call the layer "
+            f"for each document, or pad the documents and give KeySpan"
+        )
+    both = {"x": x} if context is None else {"x": x, "context": context}
+    for name, one in both.items():
+        if not is_nested(one):
+            raise ShapeError(f"{name} is {shown(one)} beside a nested tensor; give both as nested tensors")
+        if one.layout != torch.jagged:
+            refuse_layout(name, one)
+        if one.dim() != 3 or not isinstance(one.shape[1], torch.SymInt) or one.lengths() is not None:
+            raise ShapeError(f"{name} is a nested tensor {tuple(one.shape)}; it needs (batch, ragged length, dim)")
+    if context is None:
+        return x.values()[None], None, Documents(_offsets(x), _offsets(x))
+    if x.shape[0] != context.shape[0]:
+        raise ShapeError(
+            f"x holds {count_of(x.shape[0], 'documents')} and its context {context.shape[0]}; document d of x attends "
+            f"to document d"
+        )
+    return x.values()[None], context.values()[None], Documents(_offsets(x), _offsets(context))
+
+
+def jagged(packed: torch.Tensor, ends: torch.Tensor, axis: int) -> torch.Tensor:
+    """A packed batch row (1, ..., all positions, ...) as documents whose ragged axis is this one."""
+    return torch.nested.nested_tensor_from_jagged(packed[0], offsets=ends, jagged_dim=axis)
 
 
 def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor]]:
@@ -49,15 +118,9 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
         raise ShapeError(
             f"q holds {count_of(q.shape[0], 'documents')} and k {k.shape[0]}; document d of q attends to document d"
         )
-    alike = torch.equal(_offsets(q), _offsets(k))
-    _refuse_options(call, alike)
-    offsets = _offsets(q)
+    documents = Documents(_offsets(q), _offsets(k))
     packed = call._replace(q=q.values()[None], k=k.values()[None], v=v.values()[None])
-
-    def unpacked(output: torch.Tensor) -> torch.Tensor:
-        return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets, jagged_dim=2)
-
-    return _by_document(packed, offsets, _offsets(k), alike), unpacked
+    return _by_document(packed, documents), partial(jagged, ends=documents.q_ends, axis=2)
 
 
 def varlen_call(call: Call, cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> Call:
@@ -73,10 +136,8 @@ def varlen_call(call: Call, cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> Ca
             f"cu_q has {count_of(len(cu_q) - 1, 'documents')} and cu_k {len(cu_k) - 1}; document d of q attends to "
             f"document d"
         )
-    alike = cu_q is cu_k or torch.equal(cu_q.to(cu_k), cu_k)
-    _refuse_options(call, alike)
     packed = call._replace(**{name: getattr(call, name).transpose(0, 1)[None] for name in "qkv"})
-    return _by_document(packed, cu_q, cu_k, alike)
+    return _by_document(packed, Documents(cu_q, cu_k))
 
 
 def _check_ends(name: str, of: str, ends: Any, length: int) -> None:
@@ -94,16 +155,10 @@ def _check_ends(name: str, of: str, ends: Any, length: int) -> None:
         )
 
 
-def _by_document(call: Call, q_ends: torch.Tensor, k_ends: torch.Tensor, alike: bool) -> Call:
+def _by_document(call: Call, documents: Documents) -> Call:
     """A call of one packed batch row in which each document attends to its own keys."""
-    pattern, length = as_pattern(call.pattern).canonical(), call.q.shape[2]
-    if not checked_mechanism(call.mechanism).is_softmax and alike and pattern.period == 1 and length:
-        # linear mechanisms take documents only by ids
-        positions = torch.arange(length, device=q_ends.device)
-        pattern &= SameDocument(torch.bucketize(positions, q_ends.to(torch.int64), right=True))
-    else:
-        pattern = PerDocument(pattern, tuple(q_ends.tolist()), tuple(k_ends.tolist()))
-    return call._replace(pattern=pattern, q_start=0)
+    _refuse_options(call)
+    return call._replace(pattern=documents.pattern(call.pattern, call.mechanism, call.bias), q_start=0)
 
 
 def _offsets(x: torch.Tensor) -> torch.Tensor:
@@ -128,17 +183,7 @@ def _check(name: str, x: torch.Tensor | Stored) -> None:
         )
 
 
-def _refuse_options(call: Call, alike: bool) -> None:
-    if isinstance(call.bias, torch.Tensor):
-        raise UnsupportedError(
-            "a bias tensor has a number for each pair of one rectangle, and these q and k are documents of different "
-            "lengths; give a bias by distance (regard.bias), or call attention for each document"
-        )
-    if isinstance(call.bias, Bias) and not alike:
-        raise UnsupportedError(
-            "a bias by distance is not computed for documents whose lengths differ between q and k; call attention for "
-            "each document"
-        )
+def _refuse_options(call: Call) -> None:
     if isinstance(call.sink, torch.Tensor) and call.sink.dim() > 1 and call.sink.shape[0] > 1:
         raise UnsupportedError(
             "a sink for each batch row is not computed for documents, which are packed into one row; give one logit "

@@ -64,7 +64,7 @@ class LayerMechanism(nn.Module):
         """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
         if isinstance(self.declared, Recurrent):
             return self.queries(k)
-        return self.declared.project_keys(k, dict(self.learned))
+        return self.declared.project_keys(k, dict(self.learned.items()))
 
     def queries(self, q: torch.Tensor) -> torch.Tensor:
         """Queries (batch, heads, length, head_dim) as the mechanism takes them: of length 1 for a delta rule."""
@@ -117,6 +117,7 @@ class AttentionLayer(RecordedLayer):
     mechanism: LayerMechanism
     positions: Rotary | None
     sinks: nn.Parameter | None
+    chooser: Any
     to_v: Any
     to_output: Any
 

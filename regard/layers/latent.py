@@ -15,6 +15,7 @@ from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_q_start
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, ShapeError
+from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, LayerMechanism
 from regard.layers.caches import Cache, new_cache
 from regard.layers.feed_forward import Projection
@@ -110,6 +111,8 @@ class LatentAttention(AttentionLayer):
     (True, torch.Size([2, 5, 32]))
     """
 
+    chooser = None
+
     @refusing_keywords("LatentAttention", OF_LATENT)
     def __init__(
         self,
@@ -173,7 +176,7 @@ class LatentAttention(AttentionLayer):
         """Self-attention of x.
 
         Args:
-            x: (batch, length, dim).
+            x: (batch, length, dim), or documents as a jagged nested tensor (batch, ragged length, dim).
             pattern: ANDed with the layer's own; give padding as KeySpan.
             bias: added to the scores, broadcastable to (batch, heads, length, keys).
             q_start: position of x's first query, an int or int64 (batch,), where key j has position j; by default the
@@ -191,15 +194,19 @@ class LatentAttention(AttentionLayer):
             UnsupportedError: with a cache, an explicit mask or a pattern that depends on the number of keys.
         """
         one_of("form", form, FORMS)
+        documents = None
+        if getattr(x, "is_nested", False):
+            x, _, documents = packed_vectors(x, q_start=q_start, cache=cache)
         self._check(x, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         first = 0 if cache is None else cache.place
         q_start = first if q_start is None else checked_q_start(q_start, x.shape[0])
         q, latents = self._queries(x, q_start), self._latents(x, first)
+        if documents is not None:
+            combined = documents.pattern(combined, self.mechanism.called, bias)
         if cache is None:
-            return self._join(
-                self._attended(q, latents, latents[..., : self.latent_dim], combined, bias, q_start, form)
-            )
+            heads = self._attended(q, latents, latents[..., : self.latent_dim], combined, bias, q_start, form)
+            return self._join(heads) if documents is None else jagged(self._join(heads), documents.q_ends, 1)
         self._refuse_with_cache(combined, q_start, first)
         if form == "auto" and torch.compiler.is_compiling():
             form = "absorbed"
@@ -326,8 +333,8 @@ class LatentAttention(AttentionLayer):
         c, r = wide[:, 0].split([self.latent_dim, self.rope_dim], -1)  # (batch, length, ...)
         k, v = self._split(self.to_k(c), self.heads), self._split(self.to_v(c), self.heads)
         k = torch.cat([k, r[:, None].expand(-1, self.heads, -1, -1).to(k.dtype)], -1)
-        if isinstance(latents, Stored) and latents.first:  # a ring that dropped the first ones
-            k, v = (Stored(one, None, latents.first, lead=latents.lead) for one in (k, v))
+        if isinstance(latents, Stored) and latents.first:  # positions were dropped
+            k, v = (Stored(one, None, latents.first, lead=latents.lead, places=latents.places) for one in (k, v))
         return k, v
 
     def _matrices(self, projection: nn.Linear) -> torch.Tensor:

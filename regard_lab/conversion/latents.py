@@ -207,10 +207,8 @@ def _moments(model: LanguageModel, calibration: Calibration | None) -> Moments:
     calibration, layers = checked_calibration(calibration), attention_layers(model)
     if other := [str(one.mechanism.declared) for one in layers.values() if one.mechanism.declared != Softmax()]:
         raise UnsupportedError(f"latents compute softmax of scaled dot products, and this model has {other[0]}")
-    if model.config.qk_norm or model.config.output_gate or model.config.rotary_scaling is not None:
-        raise UnsupportedError(
-            "latents have no norms of keys, no gates and no scaled positions, and this model has some of them"
-        )
+    if model.config.special:
+        raise UnsupportedError(f"latents have none of {model.config.special}, which this model has")
     if calibration is None:
         return {name: torch.eye(layer.dim + 1, dtype=torch.float64) for name, layer in layers.items()}
     found = moments_of(deepcopy(model).double().eval(), [f"{name}.to_k" for name in layers], calibration)

@@ -226,7 +226,8 @@ def _headed(model: Model, other: Model) -> Iterator[tuple[str, int, int]]:
         wanted = after[name].state_dict()
         for part, tensor in layer.state_dict().items():
             if tensor.shape != wanted[part].shape:
-                yield f"{name}.{part}", layer.kv_heads, after[name].kv_heads
+                parts = layer.parts if part.startswith("to_k") else 1  # differences have two keys for each value
+                yield f"{name}.{part}", parts * layer.kv_heads, parts * after[name].kv_heads
 
 
 def _pooled(model: ModelT, kv_heads: int, method: str) -> ModelT:
@@ -271,6 +272,11 @@ def turned(
         calibration: runs the model on a text; None for closeness without a text.
         regroup: whether heads may be grouped anew, where query heads differ in their projections only.
     """
+    if given := [name for name in ("output_gate", "value_residual", "differential") if getattr(model.config, name, 0)]:
+        raise UnsupportedError(
+            f"align rotates values and lets heads change places, which {', '.join(given)} of this model does not "
+            f"allow; use method mean or first"
+        )
     after = attention_layers(_unfilled(model, kv_heads))
     groups = {name: after[name].kv_heads for name, layer in attention_layers(model).items()
               if after[name].kv_heads < layer.kv_heads}  # fmt: skip

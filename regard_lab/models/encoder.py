@@ -234,8 +234,9 @@ class TextEncoder(Stack):
 
     def _stacked(self, ids: torch.Tensor, live: KeySpan | None) -> torch.Tensor:
         x = self._embed_texts(ids, torch.arange(ids.shape[1], device=ids.device))
+        values = self._first_values(x)
         for block in self._blocks():
-            x = self._through(block, x, live)  # (batch, length, dim)
+            x = self._through(block, x, live, None, values)  # (batch, length, dim)
         return self.norm(x)
 
     def _check_places(self, ids: torch.Tensor, places: torch.Tensor) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import lcm
 from typing import Any
 
 import torch
 from torch import nn
 
-from regard.arguments import a_string, count_of, of_kind, whole
+from regard.arguments import a_string, count_of, of_kind
 from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
@@ -20,15 +19,24 @@ from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Proj
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
-from regard.patterns import Causal, KeySpan, Pattern, parse
+from regard.patterns import Causal, Pattern, parse
 from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
 from regard_lab.models.layers import NORMS, Attention, Block, new_norm
-from regard_lab.models.state import LayerCaches, frugal_kind
-from regard_lab.text.vocabularies import PAD
+from regard_lab.models.state import (
+    LanguageState,
+    LayerCaches,
+    Texts,
+    by_length,
+    end_together,
+    frugal_kind,
+    joined,
+    may_begin_at,
+)  # fmt: skip
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
+LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential")  # of layers with keys and values of heads
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
 
@@ -60,6 +68,9 @@ class LanguageConfig(Settings):
         rotary_base: base of the rotary positions.
         rotary_scaling: for texts longer than those of the training, the text of a scaling of Rotary: "yarn(4, 1024)".
         qk_norm, output_gate: as for MultiHeadAttention.
+        value_residual: whether every layer but the first adds the values of the first one to its own.
+        differential: whether each head subtracts the output of a second one; the first λ of layer l, counted from 0, is
+            0.8 - 0.6 exp(-0.3 l).
         max_length: number of learned positions.
         norm: "rms" or "layer", before each part and at the end.
         epsilon: of the norms.
@@ -96,6 +107,8 @@ class LanguageConfig(Settings):
     rotary_scaling: str | None = None
     qk_norm: bool = False
     output_gate: bool = False
+    value_residual: bool = False
+    differential: bool = False
     max_length: int = 1024
     norm: str = "rms"
     epsilon: float = 1e-5
@@ -112,7 +125,7 @@ class LanguageConfig(Settings):
         self.check_choice("norm", NORMS)
         self.check_choice("activation", ACTIVATIONS)
         self.check_shares("dropout", "attention_dropout")
-        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms", "qk_norm", "output_gate")
+        self.check_flags("biases", "tied", "gradient_checkpointing", "latent_norms", *LAYER_OPTIONS)
         self._check_above_zero("rotary_base", "epsilon")
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
@@ -124,6 +137,11 @@ class LanguageConfig(Settings):
     @property
     def least_parameters(self) -> int:
         return self.vocab_size * self.dim + self.layers * 2 * self.dim * self.hidden_dim
+
+    @property
+    def special(self) -> str:
+        """The options of its layers that plain attention lacks, as a phrase; empty if there are none."""
+        return ", ".join(name for name in (*LAYER_OPTIONS, "rotary_scaling") if getattr(self, name))
 
     def pattern_of(self, layer: int) -> Pattern:
         """The causal pattern of a layer, counted from 0."""
@@ -191,9 +209,9 @@ class LanguageConfig(Settings):
             if not rotary:
                 raise ArgumentError(f"rotary_scaling is for rotary positions, and these are {self.positions}")
             Rotary(self.rotary_base, frequencies=self.rope_frequencies, scaling=self.rotary_scaling)
-        if latent and (self.qk_norm or self.output_gate):
+        if latent and (given := [name for name in LAYER_OPTIONS if getattr(self, name)]):
             raise ArgumentError(
-                "qk_norm and output_gate are for keys and values of heads; leave out latent_dim or them"
+                f"{', '.join(given)} are for keys and values of heads, and latents have none; leave out one of them"
             )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(f"sines and cosines come in pairs, and dim is {self.dim}; it must be even")
@@ -250,6 +268,17 @@ class Stack(TextModel):
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
+    def _first_values(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The values that later layers add to their own, of the vectors that the first layer reads; None without.
+
+        Source: Value Residual Learning, Zhou et al. 2024.
+        """
+        if not self.config.value_residual:
+            return None
+        first = self._blocks()[0]
+        assert isinstance(first.attention, MultiHeadAttention)
+        return first.attention.values(first.attention_norm(x))
+
     def _initialise(self) -> None:
         """Normal initialisation with variance 2 / (5 dim); the last matrix of each part is divided by sqrt(2 layers).
 
@@ -282,6 +311,9 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
     if config.latent_dim is None:
         options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
         options |= {"qk_norm": config.qk_norm, "output_gate": config.output_gate}
+        options["value_residual"] = config.value_residual and layer > 0
+        if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
+            options["differential"] = 0.8 - 0.6 * math.exp(-0.3 * layer)
         attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
     else:
         options |= {name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")}
@@ -296,162 +328,6 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
         bias=ALiBi() if config.positions == "alibi" else None,
         dropout=config.dropout,
     )
-
-
-# The state: texts, their caches, and how prompts of unequal lengths are batched
-
-
-def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Align prompts at their ends: ids (batch, longest) padded on the left, and the start (batch,) of each batch row.
-
-    The start is None if all begin at 0.
-
-    >>> end_together(torch.tensor([[5, 6, 7, 0], [0, 8, 9, 0]]))
-    (tensor([[5, 6, 7],
-            [0, 8, 9]]), tensor([0, 1]))
-    """
-    aligned = align(prompts)
-    ids = aligned.ids
-    lengths = torch.tensor([ids.shape[1]] * len(ids), device="cpu") if aligned.span is None else aligned.span.stop
-    assert isinstance(lengths, torch.Tensor)
-    if empty := (lengths == 0).nonzero().flatten().tolist():
-        raise ArgumentError(f"prompt {empty[0]} of {len(ids)} has no ids; a prompt needs one or more, such as BEGIN")
-    if aligned.span is None:
-        return ids, None
-    longest = int(lengths.max())
-    starts = longest - lengths
-    if not bool(starts.any()):
-        return ids[:, :longest], None
-    places = torch.arange(longest, device=ids.device) - starts[:, None]  # (batch, longest)
-    return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, PAD), starts
-
-
-def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
-    """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
-
-    A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and
-    keys, though not their dot products.
-    """
-    if layer.positions is not None and not layer.mechanism.declared.is_softmax:
-        return False
-    period = layer.pattern.canonical().period
-    return period is not None and not bool((starts % period).any())
-
-
-def by_length(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
-    """The batch rows (texts,) that begin at each position, with that position; the longest texts come first.
-
-    >>> by_length(torch.tensor([2, 0, 2]))
-    [(tensor([1]), 0), (tensor([0, 2]), 2)]
-    """
-    return [((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))]
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Texts that a model continues together; in its caches they all end at the same position.
-
-    Args:
-        caches: one for each layer.
-        starts: the position (texts,) at which each begins; None if all begin at 0.
-        rows: their batch rows (texts,); None for all.
-    """
-
-    caches: LayerCaches
-    starts: torch.Tensor | None = None
-    rows: torch.Tensor | None = None
-
-    @cached_property
-    def live(self) -> KeySpan | None:
-        """The pattern of keys without padding, or None."""
-        return None if self.starts is None else KeySpan(self.starts)
-
-    @property
-    def shortest(self) -> int:
-        """Number of ids of the shortest text."""
-        return self.caches.length - (0 if self.starts is None else int(self.starts.max()))
-
-    def of(self, ids: torch.Tensor) -> torch.Tensor:
-        """The ids of these texts among those of the batch, (batch, ...)."""
-        return ids if self.rows is None else ids[self.rows]
-
-    def places(self, added: int, device: torch.device) -> torch.Tensor:
-        """Positions of the next ids: (added,), or (texts, added) if the texts begin at different positions."""
-        places = torch.arange(self.caches.length, self.caches.length + added, device=device)
-        return places if self.starts is None else (places - self.starts[:, None]).clamp(min=0)
-
-    def reordered(self, index: torch.Tensor) -> Texts:
-        """The new batch rows that continue one of these texts."""
-        rows = None
-        if self.rows is not None:
-            rows, index = (index[:, None] == self.rows).nonzero().unbind(1)
-        caches = self.caches.copy()
-        caches.reorder(index)
-        return Texts(caches, None if self.starts is None else self.starts[index], rows)
-
-    def cropped(self, length: int) -> Texts:
-        """These texts with `length` positions; with 0, the starts are reset."""
-        caches = self.caches.copy()
-        caches.crop(length)
-        return replace(self, caches=caches, starts=self.starts if length else None)
-
-
-@brief
-@dataclass
-class LanguageState:
-    """The state of texts that a language model continues.
-
-    Args:
-        groups: texts that are continued together; several groups if texts of unequal lengths cannot share one.
-        next_scores: (batch, vocab_size), scores of the first new ids; None after the first step.
-    """
-
-    groups: list[Texts]
-    next_scores: torch.Tensor | None = None
-
-    @property
-    def length(self) -> int:
-        """Number of ids so far, of the longest text."""
-        return max(texts.caches.length for texts in self.groups)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held by the caches."""
-        return sum(texts.caches.nbytes for texts in self.groups)
-
-    def reorder(self, index: torch.Tensor) -> None:
-        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
-        groups = [texts.reordered(index) for texts in self.groups]
-        rows = [texts.rows for texts in groups if texts.rows is not None]
-        if rows and sum(map(len, rows)) < len(index):
-            raise ArgumentError(f"reorder to rows {index.tolist()}: the state has no such batch rows")
-        groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
-        scores = None if self.next_scores is None else self.next_scores[index]
-        self.groups, self.next_scores = groups, scores  # in one statement, which an exception cannot divide
-
-    def crop(self, length: int) -> None:
-        """Crop the longest text to `length` ids and every other text by the same number; 0 drops everything.
-
-        Raises:
-            ArgumentError, UnsupportedError: a text with too few ids, or a cache that dropped these positions.
-        """
-        length = whole("length", length, 0)
-        lost = self.length - length
-        shortest = min(texts.shortest for texts in self.groups)
-        if length and not 0 <= lost <= shortest:
-            raise ArgumentError(
-                f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the "
-                f"shortest {shortest}, and each loses "
-                f"as many; give {self.length - shortest} to {self.length}, or 0"
-            )
-        groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
-        self.groups, self.next_scores = groups, None if lost else self.next_scores
-
-
-def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
-    """The results of all groups in the order of the batch rows."""
-    rows = [texts.rows for texts in groups if texts.rows is not None]
-    return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
 
 
 # The model
@@ -495,8 +371,9 @@ class LanguageModel(Stack):
         """
         aligned = align(ids)
         x = self._embed_texts(aligned.ids, torch.arange(ids.shape[1], device=ids.device), aligned.move(vectors))
+        values = self._first_values(x)
         for block in self._blocks():
-            x = self._through(block, x, aligned.span)  # (batch, length, dim)
+            x = self._through(block, x, aligned.span, None, values)  # (batch, length, dim)
         return aligned.put_back(self._score(x))
 
     def start(
@@ -558,8 +435,9 @@ class LanguageModel(Stack):
 
     def _continue_texts(self, ids: torch.Tensor, texts: Texts) -> torch.Tensor:
         x = self._embed_texts(ids, texts.places(ids.shape[1], ids.device))
+        values = self._first_values(x)
         for block, cache in zip(self._blocks(), texts.caches.each, strict=True):
-            x = block(x, texts.live, cache)  # (texts, added, dim)
+            x = block(x, texts.live, cache, values)  # (texts, added, dim)
         return x
 
     def _caches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -73,12 +74,20 @@ class Block(nn.Module):
         self.bias = bias
 
     def forward(
-        self, x: torch.Tensor, live: Pattern | None = None, cache: Cache | RecurrentState | None = None
+        self,
+        x: torch.Tensor,
+        live: Pattern | None = None,
+        cache: Cache | RecurrentState | None = None,
+        first_values: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(batch, length, dim) -> (batch, length, dim); live: the keys that are not padding."""
-        x = residual(
-            x, lambda x: self.attention(x, pattern=live, bias=self.bias, cache=cache), self.attention_norm, self.dropout
-        )
+        """(batch, length, dim) -> (batch, length, dim); live: the keys that are not padding.
+
+        `first_values` are those of the first layer, for a layer that adds them to its own.
+        """
+        options: dict[str, Any] = {"pattern": live, "bias": self.bias, "cache": cache}
+        if getattr(self.attention, "value_mix", None) is not None:
+            options["first_values"] = first_values
+        x = residual(x, lambda x: self.attention(x, **options), self.attention_norm, self.dropout)
         return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout)
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Protocol, TypeVar
 
 import torch
 
-from regard.arguments import each, of_kind
+from regard.arguments import count_of, each, of_kind, whole
+from regard.errors import ArgumentError
 from regard.layers import LatentAttention, MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.patterns import KeySpan
-from regard.reprs import Described
+from regard.reprs import Described, brief
+from regard_lab.models.base import align
+from regard_lab.models.layers import Attention
+from regard_lab.text.vocabularies import PAD
 
 
 class State(Protocol):
@@ -161,3 +167,159 @@ def _places(context: ProjectedContext) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions of one query and of all keys of a context."""
     places = torch.arange(context.length, device=context.keys.device)
     return places[:1, None], places[None]  # (1, 1), (1, source_length)
+
+
+# Texts that a language model continues, and how prompts of unequal lengths are batched
+
+
+def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Align prompts at their ends: ids (batch, longest) padded on the left, and the start (batch,) of each batch row.
+
+    The start is None if all begin at 0.
+
+    >>> end_together(torch.tensor([[5, 6, 7, 0], [0, 8, 9, 0]]))
+    (tensor([[5, 6, 7],
+            [0, 8, 9]]), tensor([0, 1]))
+    """
+    aligned = align(prompts)
+    ids = aligned.ids
+    lengths = torch.tensor([ids.shape[1]] * len(ids), device="cpu") if aligned.span is None else aligned.span.stop
+    assert isinstance(lengths, torch.Tensor)
+    if empty := (lengths == 0).nonzero().flatten().tolist():
+        raise ArgumentError(f"prompt {empty[0]} of {len(ids)} has no ids; a prompt needs one or more, such as BEGIN")
+    if aligned.span is None:
+        return ids, None
+    longest = int(lengths.max())
+    starts = longest - lengths
+    if not bool(starts.any()):
+        return ids[:, :longest], None
+    places = torch.arange(longest, device=ids.device) - starts[:, None]  # (batch, longest)
+    return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, PAD), starts
+
+
+def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
+    """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
+
+    A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and
+    keys, though not their dot products.
+    """
+    if layer.positions is not None and not layer.mechanism.declared.is_softmax:
+        return False
+    period = layer.pattern.canonical().period
+    return period is not None and not bool((starts % period).any())
+
+
+def by_length(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+    """The batch rows (texts,) that begin at each position, with that position; the longest texts come first.
+
+    >>> by_length(torch.tensor([2, 0, 2]))
+    [(tensor([1]), 0), (tensor([0, 2]), 2)]
+    """
+    return [((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts that a model continues together; in its caches they all end at the same position.
+
+    Args:
+        caches: one for each layer.
+        starts: the position (texts,) at which each begins; None if all begin at 0.
+        rows: their batch rows (texts,); None for all.
+    """
+
+    caches: LayerCaches
+    starts: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+
+    @cached_property
+    def live(self) -> KeySpan | None:
+        """The pattern of keys without padding, or None."""
+        return None if self.starts is None else KeySpan(self.starts)
+
+    @property
+    def shortest(self) -> int:
+        """Number of ids of the shortest text."""
+        return self.caches.length - (0 if self.starts is None else int(self.starts.max()))
+
+    def of(self, ids: torch.Tensor) -> torch.Tensor:
+        """The ids of these texts among those of the batch, (batch, ...)."""
+        return ids if self.rows is None else ids[self.rows]
+
+    def places(self, added: int, device: torch.device) -> torch.Tensor:
+        """Positions of the next ids: (added,), or (texts, added) if the texts begin at different positions."""
+        places = torch.arange(self.caches.length, self.caches.length + added, device=device)
+        return places if self.starts is None else (places - self.starts[:, None]).clamp(min=0)
+
+    def reordered(self, index: torch.Tensor) -> Texts:
+        """The new batch rows that continue one of these texts."""
+        rows = None
+        if self.rows is not None:
+            rows, index = (index[:, None] == self.rows).nonzero().unbind(1)
+        caches = self.caches.copy()
+        caches.reorder(index)
+        return Texts(caches, None if self.starts is None else self.starts[index], rows)
+
+    def cropped(self, length: int) -> Texts:
+        """These texts with `length` positions; with 0, the starts are reset."""
+        caches = self.caches.copy()
+        caches.crop(length)
+        return replace(self, caches=caches, starts=self.starts if length else None)
+
+
+@brief
+@dataclass
+class LanguageState:
+    """The state of texts that a language model continues.
+
+    Args:
+        groups: texts that are continued together; several groups if texts of unequal lengths cannot share one.
+        next_scores: (batch, vocab_size), scores of the first new ids; None after the first step.
+    """
+
+    groups: list[Texts]
+    next_scores: torch.Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of ids so far, of the longest text."""
+        return max(texts.caches.length for texts in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the caches."""
+        return sum(texts.caches.nbytes for texts in self.groups)
+
+    def reorder(self, index: torch.Tensor) -> None:
+        """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
+        groups = [texts.reordered(index) for texts in self.groups]
+        rows = [texts.rows for texts in groups if texts.rows is not None]
+        if rows and sum(map(len, rows)) < len(index):
+            raise ArgumentError(f"reorder to rows {index.tolist()}: the state has no such batch rows")
+        groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
+        scores = None if self.next_scores is None else self.next_scores[index]
+        self.groups, self.next_scores = groups, scores  # in one statement, which an exception cannot divide
+
+    def crop(self, length: int) -> None:
+        """Crop the longest text to `length` ids and every other text by the same number; 0 drops everything.
+
+        Raises:
+            ArgumentError, UnsupportedError: a text with too few ids, or a cache that dropped these positions.
+        """
+        length = whole("length", length, 0)
+        lost = self.length - length
+        shortest = min(texts.shortest for texts in self.groups)
+        if length and not 0 <= lost <= shortest:
+            raise ArgumentError(
+                f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the "
+                f"shortest {shortest}, and each loses "
+                f"as many; give {self.length - shortest} to {self.length}, or 0"
+            )
+        groups = [texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups]
+        self.groups, self.next_scores = groups, None if lost else self.next_scores
+
+
+def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
+    """The results of all groups in the order of the batch rows."""
+    rows = [texts.rows for texts in groups if texts.rows is not None]
+    return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]

@@ -123,7 +123,7 @@ def refusals() -> dict[str, tuple[Any, str]]:
         "explicit": (
             lambda: rg.attention(x, x, x, pattern=p.Explicit(torch.ones(9, 9).bool())), r"\(9, 9\).*this call has",
         ),
-        "plan": (lambda: rg.plan_attention(x, x, x), "a plan, a detail and a layer do not.*SameDocument"),
+        "plan": (lambda: rg.plan_attention(x, x, x), "a plan and a detail do not.*SameDocument"),
         "linear": (
             lambda: rg.attention(x, x, x, pattern=p.Prefix(2), mechanism=m.LinearTransformer()), "per_document",
         ),
@@ -149,3 +149,51 @@ def test_what_jagged_tensors_do_not_do_is_refused_by_a_sentence(name):
     call, words = refusals()[name]
     with pytest.raises(rg.RegardError, match=words):
         call()
+
+
+LAYERS = {
+    "grouped": rg.MultiHeadAttention(12, 4, kv_heads=2, pattern="global_tokens(0) | causal_window(2)"),
+    "context": rg.MultiHeadAttention(12, 4, context_dim=7),
+    "rotary": rg.MultiHeadAttention(12, 2, positions="rotary", pattern="causal", qk_norm=True, output_gate=True),
+    "two parts": rg.MultiHeadAttention(12, 2, differential=0.3, sinks=True),
+    "state": rg.MultiHeadAttention(12, 2, pattern="causal", mechanism=m.GatedDelta()),
+    "latent": rg.LatentAttention(12, 3, latent_dim=5, rope_dim=2, head_dim=4, pattern="causal & strided(3)"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_takes_documents_of_different_lengths(name):
+    layer = LAYERS[name].double()
+    x, context = (
+        torch.nested.nested_tensor(
+            [torch.randn(length, dim, dtype=torch.float64) for length in lengths],
+            layout=torch.jagged,
+            requires_grad=True,
+        )
+        for lengths, dim in ((LENGTHS, 12), ((7, 2, 3, 2, 0), 7))
+    )
+    given = (x, context) if name == "context" else (x,)
+    for options in [{"form": form} for form in ("absorbed", "expanded", "auto")] if name == "latent" else [{}]:
+        rows = zip(*(one.unbind() for one in given), strict=True)
+        alone = torch.cat([layer(*(one[None] for one in row), **options)[0] for row in rows])
+        output = layer(*given, **options)
+        assert torch.equal(output.offsets(), x.offsets())
+        torch.testing.assert_close(output.values(), alone)
+        leaves = (*given, *layer.parameters())
+        found, expected = (torch.autograd.grad(one.square().sum(), leaves) for one in (output.values(), alone))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(*(t.values() if t.is_nested else t for t in (one, other)))
+
+
+def test_a_layer_refuses_what_documents_have_no_place_for():
+    x = torch.nested.nested_tensor([torch.randn(3, 12), torch.randn(2, 12)], layout=torch.jagged)
+    layer = rg.MultiHeadAttention(12, 2, pattern="causal")
+    with pytest.raises(rg.UnsupportedError, match="cache beside nested tensors"):
+        layer(x, cache=layer.new_cache(2))
+    with pytest.raises(rg.ShapeError, match=r"context is a tensor .* beside a nested tensor"):
+        layer(x, torch.randn(2, 4, 12))
+    with pytest.raises(rg.ShapeError, match="x holds 2 documents and its context 1"):
+        rg.MultiHeadAttention(12, 2)(x, torch.nested.nested_tensor([torch.randn(4, 12)], layout=torch.jagged))
+    with pytest.raises(rg.UnsupportedError, match="give a bias by distance"):
+        layer(x, bias=torch.zeros(3, 3))
+    torch.testing.assert_close(layer(x, bias=b.ALiBi()).unbind()[1], layer(x.unbind()[1][None], bias=b.ALiBi())[0])

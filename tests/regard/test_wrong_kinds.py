@@ -132,8 +132,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "x of integers": (lambda: LAYER(X.long()), "x is a tensor .* of torch.int64; this layer needs"),
     "x of another dtype": (lambda: LAYER(X.double()), "x has dtype torch.float64 and this layer torch.float32"),
     "x elsewhere": (lambda: LAYER(X.to("meta")), "x is on meta and this layer on cpu"),
+    "strided nested x": (lambda: LAYER(strided_nested()), "x is a nested tensor of layout torch.strided; .*padded"),
     "jagged x": (
-        lambda: LAYER(torch.nested.nested_tensor([X[0]], layout=torch.jagged)), "x is a nested tensor .*padded",
+        lambda: LAYER(torch.nested.nested_tensor([X[0]], layout=torch.jagged), q_start=1), "q_start beside nested",
     ),
     "pattern as truth": (lambda: rg.attention(Q, K, V, pattern=True), "pattern is a bool"),
     "a cache of another kind": (lambda: LAYER(X, cache=Causal()), "cache is Causal.*new_cache"),

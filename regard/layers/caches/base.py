@@ -183,6 +183,16 @@ class Cache(Owned):
         return self._held.planes["k"].shape[0]
 
     @property
+    def entries(self) -> int:
+        """Number of entries held: fewer than `length` after `keep`, and in a ring."""
+        return self._whole().entries
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Positions of the entries held, int64 (batch or 1, kv_heads or 1, entries)."""
+        return self._whole().positions(self.lead)
+
+    @property
     def keys(self) -> Entries:
         """(batch, kv_heads, length, head_dim); `Stored` if they are int8 or if the first ones were dropped."""
         return self._returned(self._whole(), self.dtype)[0]
@@ -232,7 +242,7 @@ class Cache(Owned):
                 f"crop({length}): this cache has {count_of(whole_length, 'entries')}; give 0 to {whole_length}"
             )
         lead, after = self.lead, self.lead + held.first
-        if held.first and lead < length <= after:
+        if held.first and held.places is None and lead < length <= after:
             holds, ways = (f"0 to {lead - 1} and ", f"0 to {lead}") if lead else ("", "0")
             gone = f"entries {lead} to {after - 1}" if lead else f"the first {after}"
             raise ArgumentError(
@@ -240,6 +250,34 @@ class Cache(Owned):
                 f"dropped; give {after + 1} to {whole_length}, or {ways}"
             )
         self._crop(length)
+
+    def keep(self, indices: torch.Tensor, *, after: int | None = None) -> None:
+        """Keep the entries at some positions and drop all others; positions stay those of the text.
+
+        Going on is then the same as over the whole text with the dropped keys hidden: `length`, rotary positions,
+        patterns and biases count the dropped positions too.
+
+        Args:
+            indices: int64 positions of the text, each once, in any order: (n,), (batch, n), or (batch, kv_heads, n)
+                with entries of its own for each key/value head.
+            after: keep the entries before this position too, and let the named ones, which are behind them, follow
+                from this position on, so that the text ends with them. For the accepted path of a `Tree`, whose keys
+                have the rotary positions of their depths.
+
+        Raises:
+            ShapeError, ArgumentError: another tensor, or positions that are not held.
+            UnsupportedError: a ring, which itself chooses what it keeps.
+
+        After an error the cache is unchanged.
+
+        >>> from regard.layers.caches import new_cache
+        >>> cache = new_cache("dynamic", batch=1, kv_heads=2, head_dim=4)
+        >>> keys, values = cache.append(torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, 9, 4))
+        >>> cache.keep(torch.tensor([0, 3, 8]))
+        >>> cache.length, cache.entries, cache.positions.tolist()
+        (9, 3, [[[0, 3, 8]]])
+        """
+        self._keep(self._whole().keeping(self._checked_positions(indices), after))
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,)."""
@@ -257,7 +295,8 @@ class Cache(Owned):
         words |= {} if self.capacity is None else {"capacity": str(self.capacity)}
         words |= {"v_dim": str(self.v_dim)} if self.joined else {}
         words |= {"lead": str(self.lead)} if self.lead else {}
-        save_tensors(path, held.used(), words)
+        places = {} if held.places is None else {"places": held.places}
+        save_tensors(path, held.used() | places, words)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Self:
@@ -283,7 +322,7 @@ class Cache(Owned):
     def _check_capacity(self, added: int) -> None:
         """Raise an ArgumentError if `added` more entries do not fit."""
         if self.capacity is not None:
-            check_room(self.length, added, self.capacity)
+            check_room(self.entries, added, self.capacity)
 
     def _kept_of(self, held: Held) -> Held:
         """The entries to keep after an append."""
@@ -296,6 +335,10 @@ class Cache(Owned):
     def _take(self, held: Held) -> None:
         """Begin with these entries."""
         self._held = held.moved(self._room(held.entries, 0))
+
+    def _keep(self, held: Held) -> None:
+        """Hold these entries, all of which were held."""
+        self._held = held
 
     def _crop(self, length: int) -> None:
         """Keep the first `length` entries, which are held, or none."""
@@ -330,7 +373,8 @@ class Cache(Owned):
         v = k[..., : self.v_dim] if self.joined else used["v"]
         if self.dtype == dtype != torch.int8 and not held.first:
             return k, v
-        k, v = (Stored(x, used.get(of), held.first, lead=self.lead) for x, of in ((k, "k_scales"), (v, of_v)))
+        options: dict[str, Any] = {"lead": self.lead, "places": held.places}
+        k, v = (Stored(x, used.get(of), held.first, **options) for x, of in ((k, "k_scales"), (v, of_v)))
         return k, v
 
     def _checked(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
@@ -356,6 +400,22 @@ class Cache(Owned):
         self._check_capacity(k.shape[2])
         return given
 
+    def _checked_positions(self, indices: torch.Tensor) -> torch.Tensor:
+        """Positions in ascending order, (batch or 1, kv_heads or 1, n), after a check of their tensor."""
+        sizes = self._held.planes["k"].shape[:2]
+        if not isinstance(indices, torch.Tensor) or indices.dtype not in (torch.int64, torch.int32):
+            raise ShapeError(f"keep takes positions as an int64 tensor, not {shown(indices)}")
+        refuse_wrapper("the tensor of positions", indices)
+        if indices.dim() not in (1, 2, 3) or indices.shape[:-1] != sizes[: indices.dim() - 1]:
+            raise ShapeError(
+                f"keep was given positions {tuple(indices.shape)}; it takes (n,), (batch, n) or (batch, kv_heads, n), "
+                f"and this cache has batch {sizes[0]} and kv_heads {sizes[1]}"
+            )
+        indices = indices[None] if indices.dim() == 1 else indices
+        indices = indices[:, None] if indices.dim() == 2 else indices
+        with torch.inference_mode(False):  # a cache may go on where gradients are recorded
+            return indices.detach().to(self._held.planes["k"].device, torch.int64, copy=True).sort(-1).values
+
     def _checked_capacity(self, capacity: int | None) -> int | None:
         if self.bounded is False and capacity is not None:
             raise ArgumentError(f"capacity={shown(capacity)}: a {self.kind} cache has no capacity; leave it out")
@@ -367,6 +427,7 @@ class Cache(Owned):
         batch, kv_heads, _, head_dim = self._held.planes["k"].shape
         sizes = f"batch={batch}, kv_heads={kv_heads}, length={self.length}, head_dim={head_dim}"
         sizes += f", joined v_dim={self.v_dim}" if self.joined else ""
+        sizes += f", entries={self.entries}" if self._whole().places is not None else ""
         end = "" if self.capacity is None else f", capacity={self.capacity}"
         end += f", first={self.lead}" if self.lead else ""
         return f"{type(self).__name__}({sizes}, {str(self.dtype).removeprefix('torch.')}{end})"

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from regard.arguments import count_of, shown
+from regard.arguments import count_of, shown, whole
+from regard.core.tensors import positions_of
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.storage import load_tensor_metadata, load_tensors
 
@@ -86,6 +87,9 @@ class Held:
     A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, or their scales. Held is immutable: a
     change makes a new one. Slots in use are never written again, so an earlier Held stays valid while only appends
     follow it.
+
+    `places` (batch or 1, kv_heads or 1, n) are the positions of the first n entries, where some between them were
+    dropped; `first` is then how many were. The entries after these follow one another.
     """
 
     planes: dict[str, torch.Tensor]
@@ -93,6 +97,7 @@ class Held:
     stop: int = 0
     first: int = 0
     written_to: int = 0  # one past the last slot that was ever written
+    places: torch.Tensor | None = None
     place: Any = None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
 
     @property
@@ -127,7 +132,7 @@ class Held:
     def joined(self, new: dict[str, torch.Tensor]) -> Held:
         """These entries and new ones concatenated into new tensors, as autograd needs."""
         planes = {name: torch.cat([plane, new[name]], 2) for name, plane in self.used().items()}
-        return Held(planes, 0, self.entries + new["k"].shape[2], self.first)
+        return Held(planes, 0, self.entries + new["k"].shape[2], self.first, places=self.places)
 
     def written(self, new: dict[str, torch.Tensor]) -> Held:
         """These entries and new ones after them, written into free slots."""
@@ -136,7 +141,7 @@ class Held:
         for name, plane in self.planes.items():
             # autograd has not saved fresh slots: writing them through .data does not invalidate the saved ones
             (plane.data if fresh else plane)[:, :, self.stop : stop] = new[name]
-        return Held(self.planes, self.start, stop, self.first, max(stop, self.written_to))
+        return replace(self, stop=stop, written_to=max(stop, self.written_to))
 
     def moved(self, room: int) -> Held:
         """These entries at the start of new planes with `room` slots, detached."""
@@ -144,19 +149,20 @@ class Held:
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(*plane.shape[:2], room, plane.shape[3])
             planes[name][:, :, : self.entries] = plane.detach()
-        return Held(planes, 0, self.entries, self.first)
+        return Held(planes, 0, self.entries, self.first, places=self.places)
 
     def reordered(self, index: torch.Tensor) -> Held:
         """Batch row i is batch row `index[i]` of these."""
         index = index.to(self.planes["k"].device)
+        places = rows_of(self.places, index)
         if self.recorded:
             planes = {name: plane.index_select(0, index) for name, plane in self.used().items()}
-            return Held(planes, 0, self.entries, self.first)
+            return Held(planes, 0, self.entries, self.first, places=places)
         planes = {}
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(len(index), plane.shape[1], self.room, plane.shape[3])
             torch.index_select(plane, 0, index, out=planes[name][:, :, : self.entries])
-        return Held(planes, 0, self.entries, self.first)
+        return Held(planes, 0, self.entries, self.first, places=places)
 
     def without_oldest(self, count: int) -> Held:
         """Without the first `count` entries; the others keep their positions."""
@@ -173,7 +179,81 @@ class Held:
         """The entries before the position `length`, of which the first `lead` are held whatever was dropped."""
         if length <= lead:
             return replace(self, stop=self.start + length, first=0)
-        return replace(self, stop=self.start + length - self.first)
+        count, places = entries_before(length, self.first, self.places)
+        return replace(self, stop=self.start + count, first=length - count, places=places)
+
+    def positions(self, lead: int = 0) -> torch.Tensor:
+        """The positions of the entries, int64 (batch or 1, kv_heads or 1, entries)."""
+        return positions_of(self.entries, self.first, lead, self.places, self.planes["k"].device)
+
+    def keeping(self, chosen: torch.Tensor, after: int | None = None) -> Held:
+        """The entries at ascending positions (batch or 1, kv_heads or 1, n) alone; see `Cache.keep`.
+
+        Raises:
+            ArgumentError: a position that is not held, or that is named twice.
+        """
+        length, own = self.length if after is None else whole("after", after, 0, self.length), self.positions()
+        axes = [max(sizes) for sizes in zip(own.shape[:2], chosen.shape[:2], strict=True)]
+        own, chosen = own.expand(*axes, -1).contiguous(), chosen.expand(*axes, -1).contiguous()
+        slots = torch.searchsorted(own, chosen)
+        if not chosen.is_meta:
+            self._check_chosen(chosen, own, slots, after)
+        positions = chosen
+        if after is not None:
+            count = entries_before(length, self.first, self.places)[0]
+            follow = torch.arange(length, length + chosen.shape[2], device=own.device)
+            positions = torch.cat([own[..., :count], follow.expand(chosen.shape)], -1)
+            slots = torch.cat([torch.arange(count, device=own.device).expand(*axes, -1), slots], -1)
+            length += chosen.shape[2]
+        sizes = *self.planes["k"].shape[:2], slots.shape[2]
+        index = slots.expand(sizes)[..., None]
+        planes = {name: plane.gather(2, index.expand(*sizes, plane.shape[3])) for name, plane in self.used().items()}
+        return Held(planes, 0, sizes[2], length - sizes[2], places=_before_gap(positions, length - sizes[2]))
+
+    def _check_chosen(self, chosen: torch.Tensor, own: torch.Tensor, slots: torch.Tensor, after: int | None) -> None:
+        known = own.gather(-1, slots.clamp(max=self.entries - 1)) == chosen if self.entries else chosen < chosen
+        for wrong, what in (
+            (~known, "is not held" if self.first else "is not a position of this text"),
+            (torch.nn.functional.pad(chosen.diff(dim=-1) == 0, (1, 0)), "is named twice"),
+            (chosen < (after or 0), f"is before {after}, where entries stay in any case"),
+        ):
+            if bool(wrong.any()):
+                holds = f"{count_of(self.entries, 'entries')} of {count_of(self.length, 'positions')}"
+                raise ArgumentError(f"keep: {int(chosen[wrong][0])} {what}; this cache holds {holds}")
+
+
+def _before_gap(positions: torch.Tensor, dropped: int) -> torch.Tensor | None:
+    """The positions of the entries before the last gap; None where no position was dropped."""
+    if not dropped or positions.is_meta:
+        return positions if dropped else None
+    displaced = positions != torch.arange(positions.shape[2], device=positions.device) + dropped
+    return (
+        positions[..., : int(displaced.any(0).any(0).nonzero().max()) + 1]
+        if bool(displaced.any())
+        else positions[..., :0]
+    )
+
+
+def rows_of(places: torch.Tensor | None, index: torch.Tensor) -> torch.Tensor | None:
+    """The places of other batch rows."""
+    return places if places is None or len(places) == 1 else places.index_select(0, index.to(places.device))
+
+
+def entries_before(length: int, first: int, places: torch.Tensor | None) -> tuple[int, torch.Tensor | None]:
+    """How many held entries have a position below `length`, and the places among them.
+
+    Raises:
+        ArgumentError: batch rows or heads differ in this number.
+    """
+    if places is None or length >= places.shape[2] + first:
+        return length - first, places
+    count = int((places < length).sum(-1).max())
+    if not bool((places[..., :count] < length).all()):
+        raise ArgumentError(
+            f"batch rows or heads kept different numbers of entries before position {length}, and a cache has "
+            f"equally many of each; give {int(places.max()) + 1} or more, or 0"
+        )
+    return count, places[..., :count] if count < length else None
 
 
 FORMAT = "1"
@@ -196,6 +276,7 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
     claim of the file."""
     read_kind(path, (kind,))
     words, planes = load_tensor_metadata(path), load_tensors(path)
+    places = planes.pop("places", None)
     first = whole_number(path, words, "first")
     limited = bounded or (bounded is None and "capacity" in words)
     capacity = whole_number(path, words, "capacity") if limited else None
@@ -205,7 +286,9 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
         raise CheckpointError(f"{path} holds {shapes}, which are not the keys and values of a cache")
     entries = planes["k"].shape[2]
     lead = whole_number(path, words, "lead") if "lead" in words and kind == "ring" else 0
-    if (first and (kind != "ring" or entries < lead)) or (
+    if places is not None and (kind == "ring" or not _are_places(places, planes["k"].shape, first)):
+        raise CheckpointError(f"{path} holds places {places.dtype} {tuple(places.shape)} that are not those of entries")
+    if (first and ((kind != "ring" and places is None) or entries < lead)) or (
         capacity is not None and (capacity < 1 or entries > capacity + lead)
     ):
         raise CheckpointError(
@@ -215,7 +298,7 @@ def read(path: Path, kind: str, bounded: bool | None, device: torch.device | str
     if "v_dim" in words and v_dim > planes["k"].shape[3]:
         raise CheckpointError(f"{path} has values of {v_dim} numbers in keys of {planes['k'].shape[3]}")
     planes = {name: plane.to(device) for name, plane in planes.items()}
-    return capacity, v_dim, lead, Held(planes, 0, entries, first)
+    return capacity, v_dim, lead, Held(planes, 0, entries, first, places=None if places is None else places.to(device))
 
 
 def whole_number(path: Path, words: dict[str, str], name: str) -> int:
@@ -224,6 +307,15 @@ def whole_number(path: Path, words: dict[str, str], name: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < LARGEST):
         raise CheckpointError(f"{path}: {name} is {text[:40]!r}, not a whole number")
     return int(text)
+
+
+def _are_places(places: torch.Tensor, shape: torch.Size, first: int) -> bool:
+    """Whether these are positions of the first entries of a cache that dropped as many as `first`."""
+    if places.dtype != torch.int64 or places.dim() != 3 or not first or places.shape[2] > shape[2]:
+        return False
+    fits = all(size in (1, whole) for size, whole in zip(places.shape, shape[:2], strict=False))
+    ascending = bool((places.diff(dim=-1) > 0).all()) and bool((places >= 0).all())
+    return fits and ascending and bool((places < places.shape[2] + first).all())
 
 
 def _fit_together(planes: dict[str, torch.Tensor], names: tuple[str, ...]) -> bool:

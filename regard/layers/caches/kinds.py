@@ -72,6 +72,8 @@ class StaticCache(Cache):
         if not _in_graph():
             return super().append(k, v)
         learns = torch.is_grad_enabled() and (k.requires_grad or (v is not None and v.requires_grad))
+        if self._now.first or self._now.start or self._now.places is not None:
+            raise UnsupportedError("a static cache that dropped entries is not compiled; use it outside torch.compile")
         if self.dtype != k.dtype or learns:
             raise UnsupportedError(
                 "in a compiled graph a static cache stores the dtype of its layer, and no gradient; give new_cache no "
@@ -81,7 +83,7 @@ class StaticCache(Cache):
         slots = torch.ops.regard.next_slots(place, k.shape[2], self.capacity).to(k.device)
         for name, x in new.items():
             planes[name].index_copy_(2, slots, x)
-        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], place + k.shape[2])
+        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], place=place + k.shape[2])
         return planes["k"], planes["k"][..., : self.v_dim] if self.joined else planes["v"]
 
     def _check_capacity(self, added: int) -> None:
@@ -156,6 +158,12 @@ class RingCache(Cache):
             return kept.moved(usual) if kept is not held and not kept.recorded else kept
         kept = held.without_oldest(dropped)
         return kept.moved(usual) if kept.room > usual and not kept.recorded else kept
+
+    def _keep(self, held: Held) -> None:
+        raise UnsupportedError(
+            f"keep: a ring itself drops its oldest entries, and holds the first {self.lead} and the last "
+            f"{self.capacity}; use a dynamic, static or paged cache, or first= for the entries that stay"
+        )
 
     def _whole(self) -> Held:
         assert self.capacity is not None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
 from regard.functional.compiled import uncompiled
 from regard.layers.caches.base import Cache, Entries, check_rows
-from regard.layers.caches.entries import Held
+from regard.layers.caches.entries import Held, entries_before, rows_of
 
 PAGE = 64  # entries
 
@@ -79,16 +79,23 @@ class Page:
 
 @dataclass(frozen=True)
 class PageTable:
-    """The pages of each batch row, and the number of entries of all of them."""
+    """The pages of each batch row, and the number of entries of all of them; the rest is as in `Held`."""
 
     rows: tuple[tuple[Page, ...], ...]
-    length: int = 0
+    entries: int = 0
+    first: int = 0
+    places: torch.Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of positions so far."""
+        return self.first + self.entries
 
     def extended(self, pool: Pool, added: int) -> PageTable:
         """With pages for more entries. A row whose last page another row has written on gets a copy of that page."""
         if not added:
             return self
-        offset, rows = self.length % PAGE, list[tuple[Page, ...]]()
+        offset, rows = self.entries % PAGE, list[tuple[Page, ...]]()
         for row in self.rows:
             pages = list(row)
             if offset and pages[-1].filled != offset:
@@ -96,15 +103,15 @@ class PageTable:
                 for plane in pool.planes.values():
                     plane[:, own.index, :offset] = plane[:, pages[-1].index, :offset]
                 pages[-1] = own
-            pages += pool.take(-(-(self.length + added) // PAGE) - len(pages))
-            for at in range(self.length // PAGE, len(pages)):
-                pages[at].filled = min(PAGE, self.length + added - at * PAGE)
+            pages += pool.take(-(-(self.entries + added) // PAGE) - len(pages))
+            for at in range(self.entries // PAGE, len(pages)):
+                pages[at].filled = min(PAGE, self.entries + added - at * PAGE)
             rows.append(tuple(pages))
-        return PageTable(tuple(rows), self.length + added)
+        return replace(self, rows=tuple(rows), entries=self.entries + added)
 
     def slots(self, first: int) -> list[int]:
         """The slot of each entry from the first on, row by row."""
-        return [row[at // PAGE].index * PAGE + at % PAGE for row in self.rows for at in range(first, self.length)]
+        return [row[at // PAGE].index * PAGE + at % PAGE for row in self.rows for at in range(first, self.entries)]
 
 
 class PagedCache(Cache):
@@ -145,6 +152,11 @@ class PagedCache(Cache):
         return self._held.length if self._held.recorded else self._table.length
 
     @property
+    def entries(self) -> int:
+        """Number of entries held: fewer than `length` after `keep`."""
+        return self._held.entries if self._held.recorded else self._table.entries
+
+    @property
     def pages(self) -> int:
         """Number of different pages that the batch rows name."""
         return len({page.index for row in self._table.rows for page in row})
@@ -170,7 +182,7 @@ class PagedCache(Cache):
         else:
             recorded = self._held.recorded
             before, held = (
-                (self._paged(self._held.used()), self._emptied(self.batch)) if recorded else (self._table, self._held)
+                (self._paged(self._held), self._emptied(self.batch)) if recorded else (self._table, self._held)
             )
             table = self._written(before, new)
             returned = self._returned(self._read(table), dtype)
@@ -186,14 +198,19 @@ class PagedCache(Cache):
             return
         chosen = range(len(index)) if index.is_meta else index.tolist()
         rows = self._table.rows
-        table = PageTable(tuple(rows[min(row, len(rows) - 1)] for row in chosen), self._table.length)
+        chosen_rows, places = tuple(rows[min(row, len(rows) - 1)] for row in chosen), rows_of(self._table.places, index)
+        table = replace(self._table, rows=chosen_rows, places=places)
         self._held, self._table = self._emptied(len(index)), table
 
     def _room(self, needed: int, now: int) -> int:
         return 0
 
     def _take(self, held: Held) -> None:
-        self._table = self._paged(held.used())
+        self._table = self._paged(held)
+
+    def _keep(self, held: Held) -> None:
+        table = PageTable(((),) * self.batch) if held.recorded else self._paged(held)
+        self._held, self._table = held if held.recorded else self._emptied(self.batch), table
 
     def _crop(self, length: int) -> None:
         if self._held.recorded:
@@ -201,8 +218,9 @@ class PagedCache(Cache):
             if not self._held.entries:
                 self._held = self._emptied(self.batch)
         else:
-            rows = tuple(row[: -(-length // PAGE)] for row in self._table.rows)
-            self._table = PageTable(rows, length)
+            count, places = entries_before(length, self._table.first, self._table.places)
+            rows = tuple(row[: -(-count // PAGE)] for row in self._table.rows)
+            self._table = PageTable(rows, count, length - count, places)
 
     def _emptied(self, batch: int) -> Held:
         """What stands for entries of so many rows that are in pages: their dtype, heads and sizes."""
@@ -211,14 +229,16 @@ class PagedCache(Cache):
             {name: plane.detach().new_empty(batch, plane.shape[1], 0, plane.shape[3]) for name, plane in planes.items()}
         )
 
-    def _paged(self, used: dict[str, torch.Tensor]) -> PageTable:
+    def _paged(self, held: Held) -> PageTable:
         """Pages with these entries."""
-        return self._written(PageTable(((),) * used["k"].shape[0]), used)
+        used = held.used()
+        table = self._written(PageTable(((),) * used["k"].shape[0]), used)
+        return replace(table, first=held.first, places=held.places)
 
     def _written(self, before: PageTable, new: dict[str, torch.Tensor]) -> PageTable:
         """The table with new entries, which are written into its pages."""
         table = before.extended(self._pool, new["k"].shape[2])
-        slots = torch.tensor(table.slots(before.length), dtype=torch.int64, device="cpu")
+        slots = torch.tensor(table.slots(before.entries), dtype=torch.int64, device="cpu")
         self._pool.write(slots.to(new["k"].device), new)
         return table
 
@@ -227,4 +247,5 @@ class PagedCache(Cache):
 
     def _read(self, table: PageTable) -> Held:
         """The entries of a table, in one piece."""
-        return Held(self._pool.read(table.rows, table.length), 0, table.length)
+        planes = self._pool.read(table.rows, table.entries)
+        return Held(planes, 0, table.entries, table.first, places=table.places)

@@ -139,8 +139,8 @@ def reason_against(model: nn.Module) -> str | None:
         return "pages show attention, and this translator has none"
     if getattr(config, "latent_dim", None) is not None:
         return "pages compute keys and values of heads, and this model has latents"
-    if any(getattr(config, name, None) for name in ("qk_norm", "output_gate", "rotary_scaling")):
-        return "pages compute heads without norms, gates and scaled positions, and this model has some of them"
+    if special := getattr(config, "special", None):
+        return f"pages compute plain heads, and this model has {special}"
     each = [getattr(config, name, ()) for name in ("mechanism", "encoder_mechanism")]
     for text in (one for texts in each for one in ([texts] if isinstance(texts, str) else texts)):
         if not (mechanism := parse_mechanism(text)).is_softmax or mechanism != Softmax():

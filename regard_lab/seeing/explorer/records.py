@@ -255,9 +255,9 @@ class ShownWalk:
         }  # fmt: skip
 
 
-def rounded(values: Iterable[float]) -> list[float]:
-    """Numbers with the six digits that a page stores."""
-    return [float(f"{value:.6g}") for value in values]
+def rounded(values: Iterable[float]) -> list[float | None]:
+    """Numbers with the six digits that a page stores; None for NaN, as of heads that were not measured."""
+    return [float(f"{value:.6g}") if value == value else None for value in values]
 
 
 def changed_to_json(one: Changed) -> dict[str, Any]:

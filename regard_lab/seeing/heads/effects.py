@@ -81,7 +81,7 @@ class HeadEffects:
     def by_layer(self) -> dict[str, dict[str, torch.Tensor]]:
         """For each kind of attention, the numbers of its heads by name, (layers, heads) each; NaN for heads left out.
 
-        These are what `Attention.measured` of a page takes.
+        `Attention(measured=...)` of a page takes those of one kind, and sorts its heads by them.
         """
         numbers = {f"effect on {self.measure}": {head: one.effect for head, one in self.effects.items()}, **self.scores}
         found: dict[str, dict[str, torch.Tensor]] = {}

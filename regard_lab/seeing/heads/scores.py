@@ -194,8 +194,8 @@ def score_parts(
     attention, parts = block.attention, _parts_of(model, ids, details[: chosen.layer])
     if attention.mechanism.declared != Softmax():
         raise UnsupportedError(f"{attention.mechanism.declared} has no scores q · k, so they have no parts")
-    if model.config.qk_norm or model.config.output_gate:
-        raise UnsupportedError("norms of queries and keys and gates of outputs are no sums, so scores have no parts")
+    if special := model.config.special.replace("rotary_scaling", ""):
+        raise UnsupportedError(f"scores of a model with {special} have no parts by words: they are no plain sums")
     weight = float(details[-1][chosen.head, rows[0], rows[1]])
     if not weight:
         raise ArgumentError(f"{spans[query][0]!r} gives {spans[key][0]!r} no weight in {chosen}; choose another key")

@@ -21,6 +21,7 @@ from regard_lab.decoding.generator import Generator
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE, seen_words_of
 from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.models.language import LAYER_OPTIONS
 from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser, tidy
 from regard_lab.text.batches import TokenBatches
 from regard_lab.text.documents import read_documents
@@ -69,32 +70,38 @@ class LanguageModelTraining(Recipe):
             block: ids in a row of a batch.
             latent_dim: latent attention with latents of this size, in place of keys and values of heads.
             from_run: go on from the model of this run with other text; it decides the model and its vocabulary.
+            new_pieces: with --from, pieces of the new text that are added to the vocabulary, at most; 0 for none.
             rotary_scaling: scaling of rotary positions, for texts longer than those of a training: 'yarn(4, 1024)'.
             qk_norm: whether queries and keys of each head have a norm.
             output_gate: whether the outputs of the heads are multiplied by gates.
+            value_residual: whether every layer adds the values of the first one to its own.
+            differential: whether each head subtracts the output of a second one (Differential Transformer).
             norm: kind of normalisation: RMSNorm or LayerNorm.
             activation: activation of the feed-forward.
         """
 
         from_run: str | None = setting(None, option="--from", metavar="RUN")
+        new_pieces: int | None = setting(None, least=0)
         block: int = setting(256, least=2)
         latent_dim: int | None = setting(None, least=1)
         rotary_scaling: str | None = setting(None, metavar="TEXT")
         qk_norm: bool = setting(False)
         output_gate: bool = setting(False)
+        value_residual: bool = setting(False)
+        differential: bool = setting(False)
         norm: str = setting(LanguageConfig.norm, metavar="rms|layer")
         activation: str = setting(LanguageConfig.activation)
 
         def model_config(self, vocab_size: int) -> LanguageConfig:
             return LanguageConfig(
                 vocab_size=vocab_size, norm=self.norm, activation=self.activation, latent_dim=self.latent_dim,
-                rotary_scaling=self.rotary_scaling, qk_norm=self.qk_norm, output_gate=self.output_gate,
+                rotary_scaling=self.rotary_scaling, **{name: getattr(self, name) for name in LAYER_OPTIONS},
                 **self.model_settings(),
             )  # fmt: skip
 
     OF_THE_RUN = (
         "attention", "mechanism", "positions", "dim", "heads", "kv_heads", "layers", "latent_dim", "rotary_scaling",
-        "qk_norm", "output_gate", "norm", "activation", "max_length", "tokeniser", "vocab_size",
+        *LAYER_OPTIONS, "norm", "activation", "max_length", "tokeniser", "vocab_size",
     )  # fmt: skip
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
@@ -114,7 +121,7 @@ class LanguageModelTraining(Recipe):
         assert isinstance(config, self.Config)
         _check_block(config)
         before = SeenWords(frozenset(), 0)
-        if (start := self.model_from(begun)) is None:
+        if (start := self.model_from(begun, train)) is None:
             self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
             tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
             model = LanguageModel(config.model_config(tokeniser.vocab_size))

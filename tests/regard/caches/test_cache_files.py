@@ -64,6 +64,12 @@ SCALES = ("k_scales", "v_scales")
         ("dynamic", {"first": "0"}, bytes_with(v_scales=torch.ones(1, 2, 2, 1)), "not the keys and values"),
         ("dynamic", {"first": "0", "v_dim": "2"}, planes(), "not the keys and values"),
         ("dynamic", {"first": "0", "v_dim": "5"}, planes(v=None), "values of 5 numbers in keys of 4"),
+        ("dynamic", {"first": "2"}, planes(), "3 entries from position 2, which a dynamic"),
+        ("dynamic", {"first": "2"}, planes(places=torch.tensor([[[0, 5]]])), "places .* not those of entries"),
+        ("dynamic", {"first": "2"}, planes(places=torch.tensor([[[3, 1]]])), "places .* not those of entries"),
+        ("dynamic", {"first": "2"}, planes(places=torch.tensor([[[0.0]]])), "places .* not those of entries"),
+        ("dynamic", {"first": "0"}, planes(places=torch.tensor([[[0]]])), "places .* not those of entries"),
+        ("ring", {"first": "2", "capacity": "4"}, planes(places=torch.tensor([[[0]]])), "places .* not those of"),
     ],
 )
 def test_a_well_sealed_file_that_says_what_cannot_be_is_refused(tmp_path, kind, words, tensors, reason):

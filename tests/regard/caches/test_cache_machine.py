@@ -42,7 +42,8 @@ def _small_pages(monkeypatch):
 
 
 class CacheIsAList(RuleBasedStateMachine):
-    """The model: for each batch row a list of all (key, value) so far; of them those from `first` on are held."""
+    """The model: for each batch row a list of all (key, value) so far; of them those from `first` on are held, and not
+    those at the positions in `gone`."""
 
     kind, dtype, unlimited, joined = "dynamic", "float32", False, False
 
@@ -54,8 +55,9 @@ class CacheIsAList(RuleBasedStateMachine):
         self.cache = new_cache(self.kind, 2, KV_HEADS, HEAD_DIM, dtype=self.dtype, **options)
         self.rows: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[], []]
         self.first = 0
+        self.gone: frozenset[int] = frozenset()
         self.appended = 0
-        self.forks: list[tuple[Any, list[Any]]] = []
+        self.forks: list[tuple[Any, list[Any], frozenset[int]]] = []
 
     def fresh(self, added: int) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(self.appended)
@@ -71,7 +73,8 @@ class CacheIsAList(RuleBasedStateMachine):
 
     @property
     def left(self) -> int:
-        return self.capacity - len(self.rows[0]) if self.kind in ("static", "paged") and self.capacity else 20
+        held = len(self.rows[0]) - len(self.gone)
+        return self.capacity - held if self.kind in ("static", "paged") and self.capacity else 20
 
     @rule(added=st.integers(0, 20), recorded=st.booleans(), grad=st.booleans())
     def append(self, added, recorded, grad):
@@ -82,7 +85,7 @@ class CacheIsAList(RuleBasedStateMachine):
         for row, entries in enumerate(self.rows):
             entries += [(k[row, :, at].detach().clone(), v[row, :, at].detach().clone()) for at in range(added)]
         self.holds(keys, values, self.first)
-        assert isinstance(keys, torch.Tensor) == (not self.first and keys.dtype == k.dtype)
+        assert isinstance(keys, torch.Tensor) == (not self.first and not self.gone and keys.dtype == k.dtype)
         if self.kind == "ring":
             self.first = max(self.first, len(self.rows[0]) - self.capacity)
 
@@ -102,6 +105,24 @@ class CacheIsAList(RuleBasedStateMachine):
         self.cache.crop(length)
         self.rows = [entries[:length] for entries in self.rows]
         self.first = self.first if length else 0
+        self.gone = frozenset(at for at in self.gone if at < length)
+
+    @precondition(lambda self: self.kind != "ring")
+    @rule(data=st.data(), after=st.booleans())
+    def keep(self, data, after):
+        length = len(self.rows[0])
+        start = data.draw(st.integers(0, length)) if after else 0
+        held = [at for at in range(start, length) if at not in self.gone]
+        chosen = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+        self.cache.keep(torch.tensor(chosen, dtype=torch.int64), after=start if after else None)
+        if after:
+            self.rows = [row[:start] + [row[at] for at in sorted(chosen)] for row in self.rows]
+            self.gone = frozenset(at for at in self.gone if at < start)
+        else:
+            self.gone = frozenset(range(length)) - frozenset(chosen)
+        if self.gone and self.cache.entries:
+            with pytest.raises(rg.ArgumentError, match="is not held"):
+                self.cache.keep(torch.tensor([min(self.gone)]))
 
     @rule(data=st.data())
     def reorder(self, data):
@@ -112,22 +133,23 @@ class CacheIsAList(RuleBasedStateMachine):
     @precondition(lambda self: self.kind == "paged" and len(self.forks) < 3)
     @rule()
     def fork(self):
-        self.forks.append((self.cache, [list(entries) for entries in self.rows]))
+        self.forks.append((self.cache, [list(entries) for entries in self.rows], self.gone))
         self.cache = self.cache.fork()
 
     @precondition(lambda self: self.forks)
     @rule(at=st.integers(0, 2))
     def continue_with_a_fork(self, at):
         at %= len(self.forks)
-        self.forks[at], (self.cache, self.rows) = (self.cache, self.rows), self.forks[at]
+        now = self.cache, self.rows, self.gone
+        self.forks[at], (self.cache, self.rows, self.gone) = now, self.forks[at]
 
     @invariant()
     def forks_do_not_change(self):
-        now = self.cache, self.rows
-        for cache, rows in self.forks:
-            self.cache, self.rows = cache, rows
+        now = self.cache, self.rows, self.gone
+        for fork in self.forks:
+            self.cache, self.rows, self.gone = fork
             self.holds(self.cache.keys, self.cache.values, 0)
-        self.cache, self.rows = now
+        self.cache, self.rows, self.gone = now
 
     @rule()
     def save_and_load(self):
@@ -143,7 +165,7 @@ class CacheIsAList(RuleBasedStateMachine):
             self.added(*self.fresh(min(added, self.left)))
             raise KeyboardInterrupt
 
-    @rule(wrong=st.sampled_from(["rank", "heads", "dim", "integers", "pairs", "crop", "crop below", "reorder"]))
+    @rule(wrong=st.sampled_from(["rank", "heads", "dim", "integers", "pairs", "crop", "crop below", "reorder", "keep"]))
     def refuse(self, wrong):
         k, v = self.fresh(2)
         calls = {
@@ -155,6 +177,7 @@ class CacheIsAList(RuleBasedStateMachine):
             "crop": lambda: self.cache.crop(self.cache.length + 1),
             "crop below": lambda: self.cache.crop(-1),
             "reorder": lambda: self.cache.reorder(torch.tensor([len(self.rows)])),
+            "keep": lambda: self.cache.keep(torch.tensor([self.cache.length])),
         }
         with pytest.raises(rg.RegardError):
             calls[wrong]()
@@ -168,12 +191,14 @@ class CacheIsAList(RuleBasedStateMachine):
     def holds(self, keys, values, first):
         length = len(self.rows[0])
         assert keys.shape == (len(self.rows), KV_HEADS, length, HEAD_DIM)
-        assert (keys.first if isinstance(keys, Stored) else 0) == first
+        assert (keys.first if isinstance(keys, Stored) else 0) == first + len(self.gone)
+        places = [at for at in range(first, length) if at not in self.gone]
+        assert not isinstance(keys, Stored) or keys.positions[0, 0].tolist() == places
         assert values.shape[-1] == (V_DIM - 3 if self.joined else V_DIM)
         for found, part in ((wide(keys), 0), (wide(values), 1)):
             if found.numel():
                 of = 0 if self.joined else part  # values in the keys are rounded with them
-                wanted = torch.stack([torch.stack([entry[of] for entry in row[first:]], 1) for row in self.rows])
+                wanted = torch.stack([torch.stack([row[at][of] for at in places], 1) for row in self.rows])
                 size, bound = found.shape[-1], off_by(wanted.double(), DTYPES[self.dtype])
                 assert ((found - wanted[..., :size]).abs() <= bound[..., :size]).all()
 

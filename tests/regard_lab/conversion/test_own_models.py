@@ -67,16 +67,19 @@ KINDS = {
     "heads of another size": (LanguageModel, {"head_dim": 5, "positions": "alibi", "pattern": "causal_window(3)"}),
     "linear": (LanguageModel, {"mechanism": "linear", "positions": "none"}),
     "gated": (LanguageModel, {"mechanism": "random-feature(features=5, gated=true)", "positions": "none"}),
+    "two keys for a value": (
+        LanguageModel, {"layers": 2, "differential": True, "value_residual": True, "output_gate": True},
+    ),
     "encoder": (TextEncoder, {"layers": 2}),
     "linformer": (TextEncoder, {"mechanism": "linformer(length=11, rank=3)", "positions": "none"}),
     "translator": (TranslationTransformer, {"decoder_kv_heads": 2, "positions": "rotary"}),
-}
+}  # fmt: skip
 
 
-def new_model(kind):
+def new_model(kind, **more):
     made, settings = KINDS[kind]
     torch.manual_seed(0)
-    model = made(made.Config(**SIZES, **settings)).double().eval()
+    model = made(made.Config(**SIZES, **settings, **more)).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -96,14 +99,15 @@ def pooled_in_place(model, groups, method):
         if not isinstance(layer, MultiHeadAttention) or name.startswith("encoder."):
             continue
         g = layer.kv_heads // groups
-        parts = [p for part in (layer.to_k, layer.to_v, layer.mechanism) for p in part.parameters()]
-        for tensor in parts:
+        tensors = [p.data for part in (layer.to_v, layer.mechanism) for p in part.parameters()]
+        tensors += [part for p in layer.to_k.parameters() for part in p.data.chunk(layer.parts)]
+        for tensor in tensors:
             size = len(tensor) // layer.kv_heads
             for j in range(groups):
-                heads = [tensor.data[(j * g + i) * size : (j * g + i + 1) * size].clone() for i in range(g)]
+                heads = [tensor[(j * g + i) * size : (j * g + i + 1) * size].clone() for i in range(g)]
                 new = heads[0] if method == "first" else sum(heads) / g
                 for i in range(g):
-                    tensor.data[(j * g + i) * size : (j * g + i + 1) * size] = new
+                    tensor[(j * g + i) * size : (j * g + i + 1) * size] = new
     return model
 
 
@@ -119,9 +123,9 @@ def test_the_new_model_computes_what_the_old_one_does_with_pooled_heads_repeated
     assert (outputs(model) - expected).abs().max() > 1e-3  # the two are far from the first, or nothing was tested
 
 
-@pytest.mark.parametrize("kind", ["grouped already", "translator"])
+@pytest.mark.parametrize("kind", ["grouped already", "two keys for a value", "translator"])
 def test_more_heads_change_nothing(kind):
-    model = new_model(kind)
+    model = new_model(kind, **({"kv_heads": 2} if kind == "two keys for a value" else {}))
     repeated = with_kv_heads(model, 4)
     torch.testing.assert_close(outputs(repeated), outputs(model), rtol=1e-12, atol=1e-12)
 

@@ -19,6 +19,8 @@ from regard_lab.seeing.explorer import explore_model, reason_against, to_page
 from regard_lab.seeing.explorer.engine import ON_GRIDS, restored
 from regard_lab.seeing.explorer.page import walk_to_answer
 from regard_lab.seeing.explorer.server import ExplorerServer
+from regard_lab.seeing.heads import Head, ablate
+from regard_lab.seeing.heads.replacing import attention_layers
 from regard_lab.seeing.lenses.contrast import alternatives
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
 from regard_lab.seeing.lenses.explaining import explain
@@ -108,12 +110,15 @@ def page_with(browser, page_of):
 NAMES = {
     "run": ("texts", "ids", "probabilities", "attention"), "lens": ("lenses", "changes"), "written": ("ids",),
     "words": ("texts", "ids", "pieces", "unknown"), "text": ("text",), "said": ("probabilities", "likeliest"),
+    "effects": ("kinds",),
 }  # fmt: skip
 
 
 def asked(opened, what, questions):
     """The engine's answers; "words", "text" and "said" are other parts of what "run" gives."""
-    return opened.page.evaluate(ASK, [what if what in ("lens", "written") else "run", NAMES[what], questions])
+    return opened.page.evaluate(
+        ASK, [what if what in ("lens", "written", "effects") else "run", NAMES[what], questions]
+    )
 
 
 def array(attention):
@@ -263,6 +268,65 @@ def test_heads_that_are_off_and_another_scale_are_those_of_a_changed_model(page_
             "(asked) => regard.run(asked).catch((error) => error.message)", {"source": "a", **wrong}
         )
         assert says in failed
+
+
+@torch.no_grad()
+def assert_effects(opened, model, question, place, contrast):
+    """The page's effects on a word, or on a class, are those of a loop by hand, and those of `ablate`."""
+
+    def odds(off):
+        changed = copy.deepcopy(model)
+        for name, layer, head in off:
+            one = attention_layers(changed)[name, layer]
+            one.to_output.weight.data[:, head * one.head_dim : (head + 1) * one.head_dim] = 0
+        if not isinstance(contrast, tuple):
+            return ablate(changed, TOKENISER, [contrast], heads=[Head(*first)], by="zero").value
+        shares = changed(torch.tensor([[BEGIN, *TOKENISER.encode(contrast[0]), END]]))[0].softmax(-1)
+        return float(torch.logit(shares[contrast[1]]))
+
+    layers = {layer: one.heads for layer, one in attention_layers(model).items()}
+    first = (*next(iter(layers)), 0)
+    (answer,) = asked(opened, "effects", [{**question, "place": place}])
+    ablated = {} if isinstance(contrast, tuple) else ablate(model, TOKENISER, [contrast], by="zero").by_layer()
+    for (name, layer), heads in layers.items():
+        found, every = answer["kinds"]["text" if name == "self" else name], [(name, layer, one) for one in range(heads)]
+        assert found["layers"][layer] == pytest.approx(odds([]) - odds(every), abs=1e-4)
+        assert found["heads"][layer] == pytest.approx([odds([]) - odds([one]) for one in every], abs=1e-4)
+        if ablated:
+            assert found["heads"][layer] == pytest.approx(ablated[name]["effect on log odds"][layer].tolist(), abs=1e-4)
+
+
+def test_effects_of_heads_are_those_of_ablation_by_zeros(page_with):
+    model, off = seeded(TranslationTransformer, TRANSLATORS["grouped"]), [["encoder", 0, 1], ["cross", 1, 0]]
+    opened = page_with(model)
+    for heads, one in (([], model), (off, without_heads(model, off, 1.0))):
+        question = {"source": SOURCE, "off": heads}
+        (run,) = asked(opened, "run", [question])
+        place, contrast = alternatives(one, TOKENISER, SOURCE, run["ids"]["target"]).popitem()
+        assert_effects(opened, one, question, place, contrast)
+    model, text = seeded(LanguageModel, LANGUAGE_MODELS["llama"]), "The animal didn't cross"
+    contrast = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {3})[3]
+    assert_effects(page_with(model), model, {"source": text}, 4, contrast)  # "<begin>" is a word of the page
+    model = seeded(TextEncoder, ENCODERS["classes"])
+    opened = page_with(model)
+    (run,) = asked(opened, "run", [{"source": text}])
+    assert_effects(opened, model, {"source": text}, 0, (text, int(np.argmax(run["probabilities"]))))
+
+
+def test_heads_show_their_effects_on_the_word_that_is_chosen(page_with):
+    opened = page_with(seeded(TranslationTransformer, {}), address="#view=heads")
+    page, note = opened.page, opened.page.locator("[data-effects]")
+    words = page.get_by_role("group", name="Words that are written").get_by_role("button")
+    for place in (1, 0):
+        words.nth(place).click()
+        note.filter(has_text=f"does for “{words.nth(place).inner_text()}” rather than").wait_for()
+        (found,) = asked(opened, "effects", [{"source": SOURCE, "place": place}])
+        page.get_by_role("combobox", name="Sort by").select_option("effect")
+        largest = np.unravel_index(np.argmax(found["kinds"]["cross"]["heads"]), (2, 2))
+        assert f"without {largest[0]}.{largest[1]} its log odds" in note.inner_text()
+        row = page.locator(".twin tbody tr").first.locator("td, th").all_text_contents()
+        assert [one.strip() for one in row[:2]] == [str(one) for one in largest]
+        assert float(row[-1].replace("−", "-")) == pytest.approx(np.max(found["kinds"]["cross"]["heads"]), abs=6e-4)
 
 
 WRITTEN = {
@@ -429,6 +493,9 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     page.wait_for_function("() => location.hash.includes('sliding_window%282%29')")
     page.get_by_role("slider", name="divided").fill("1")
     page.wait_for_function("() => location.hash.includes('warmth=2&')")
+    page.get_by_role("textbox", name="Pattern, decoder").first.fill("causal_window(3)")
+    page.keyboard.press("Enter")
+    page.locator("label", has_text="Window 2 back").wait_for()
     run = page.evaluate("(asked) => regard.run(asked)", {
         "source": "The animal slept.", "erase": [1], "off": [["cross", 1, 1]], "patterns": {"encoder": "causal"},
     })  # fmt: skip

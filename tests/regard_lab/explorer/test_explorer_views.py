@@ -14,6 +14,7 @@ from regard_lab.seeing.explorer import sources as sources_module
 from regard_lab.seeing.explorer.page import to_answer, unpacked, walk_to_answer
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import heads_apart
+from regard_lab.seeing.heads import ablate
 from regard_lab.seeing.lenses.contrast import baseline
 from regard_lab.seeing.lenses.erasing import text_without_each, without_each
 from regard_lab.seeing.maps import look_rows
@@ -255,6 +256,21 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
         order = sorted(((float(expected[a, b]), a, b) for a in range(2) for b in range(2)), reverse=True)
         assert [tuple(map(int, row.split("\t")[:2])) for row in rows] == [(a, b) for _, a, b in order]
         assert "link" in opened.page.locator("main").inner_text()
+
+
+def test_measured_effects_sort_the_heads_and_a_head_left_out_comes_last(browser, page_of):
+    model = language_model()
+    effects = ablate(model, TOKENISER, [SOURCE], heads=["0.0", "1.0", "1.1"])
+    page = explore_maps(look_text(model, TOKENISER, SOURCE))
+    page = replace(page, attentions=(replace(page.attentions[0], measured=effects.by_layer()["self"]),))
+    with Opened(browser, f"{page_of(page)}#view=heads&sort=effect%20on%20loss") as opened:
+        table = opened.page.locator(".twin tbody")
+        rows = table.evaluate(
+            "(all) => [...all.rows].map(({cells}) => [...cells].map((one) => one.textContent.trim()))"
+        )
+        assert [row[:2] for row in rows] == [[str(one.layer), str(one.head)] for one in effects.ranked] + [["0", "1"]]
+        assert rows[3][-1] == "–"
+        assert not opened.complaints
 
 
 @pytest.mark.parametrize(("kind", "positions"), [(LanguageModel, "rotary"), (TextEncoder, "alibi")])

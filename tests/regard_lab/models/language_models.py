@@ -15,6 +15,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 1, "tied": False},
     "gpt2": GPT2,
     "norms and gates": {"kv_heads": 1, "qk_norm": True, "output_gate": True, "rotary_scaling": "yarn(4, trained=6)"},
+    "values of the first layer, differences": {"value_residual": True, "differential": True, "layers": 3},
     "alibi": {"positions": "alibi"},
     "sinusoidal": {"positions": "sinusoidal"},
     "no positions": {"positions": "none", "head_dim": 7},

@@ -189,7 +189,10 @@ def test_a_model_computes_what_its_papers_write(style):
         ({"positions": "alibi", "rotary_scaling": "linear(2)"}, "is for rotary positions, and these are alibi"),
         ({"rotary_scaling": "yarn(4)"}, "yarn takes"),
         ({"rotary_scaling": "yarm(4, 16)"}, "there is no scaling 'yarm'; there are linear, ntk, yarn"),
-        ({"latent_dim": 8, "qk_norm": True}, "leave out latent_dim or them"),
+        (
+            {"latent_dim": 8, "qk_norm": True, "differential": True},
+            "qk_norm, differential are for keys and values of heads",
+        ),
         ({"output_gate": 1}, "output_gate"),
         ({"pattern": "cuasal"}, "there is no pattern 'cuasal'"),
         ({"pattern": ("full",) * 3}, "3 texts for 2 layers"),
@@ -208,3 +211,22 @@ def test_a_model_computes_what_its_papers_write(style):
 def test_a_config_that_cannot_be_is_refused_with_its_numbers(changes, words):
     with pytest.raises(rg.RegardError, match=words):
         LanguageConfig(**{**SIZES, **changes})
+
+
+@torch.no_grad()
+def test_later_layers_add_the_values_of_the_first_and_subtract_second_heads():
+    model = language_model("values of the first layer, differences")
+    first, second, third = (block.attention for block in model.blocks)
+    assert [one.difference.first for one in (first, second, third)] == [
+        0.8 - 0.6 * math.exp(-0.3 * n) for n in range(3)
+    ]
+    model, ids = copy.deepcopy(model), torch.tensor([[5, 6, 7, 8, 9]])
+    before = model(ids)
+    own, (first, second) = before.clone(), (block.attention for block in model.blocks[:2])
+    second.value_mix.copy_(torch.tensor([0.0, 1.0]))
+    residual = model(ids)
+    second.to_v.weight.normal_()
+    assert torch.equal(model(ids), residual)
+    assert not torch.allclose(residual, own)
+    second.value_mix.copy_(torch.tensor([1.0, 0.0]))
+    assert not torch.allclose(model(ids), residual)

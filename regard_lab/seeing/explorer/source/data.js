@@ -170,6 +170,17 @@ export class Run extends Source {
     if (header.changes) changes.forEach((one, at) => (header.changes.erased[answer.erasable[at]] = {...NOTHING, ...one}));
   }
 
+  /** Add what each head does for a word. */
+  measure(place, {kinds, ...about}) {
+    this.effects = {place, ...about};
+    for (const one of this.header.attentions) {
+      const {heads, layers} = kinds[one.kind] ?? {};
+      one.layers = layers;
+      if (heads) one.statistics.effect = heads;
+      else delete one.statistics.effect;
+    }
+  }
+
   head(kind, layer, head) {
     const {shape: [, heads, rows, columns], weights} = this.header.attentions[kind], size = rows * columns, values = new Float32Array(size);
     for (let one = head === "mean" ? 0 : head, end = head === "mean" ? heads : head + 1; one < end; one += 1)

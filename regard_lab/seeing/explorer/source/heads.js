@@ -2,8 +2,8 @@
 
 import {html} from "lit-html";
 import {choice, colourChoice, legend} from "./controls.js";
-import {headSwitch} from "./play.js";
-import {entry, pixels} from "./colours.js";
+import {chosenPlace, effects, headSwitch} from "./play.js";
+import {css, entry, pixels} from "./colours.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 
 const SORTS = {
@@ -12,13 +12,14 @@ const SORTS = {
   distance: {title: "distance", says: "the mean distance between a word and what it looks at", unit: "words"},
   first: {title: "weight of the first word", says: "a head that looks there does little (an attention sink)"},
   received: {title: "most received", says: "the largest share of all weight that one word receives"},
+  effect: {title: "effect on the word", says: "how far the log odds of the word fall when the head gives nothing; one head alone: of two that do the same, neither may have an effect"},
   apart: {title: "distance from the other", says: "the mean Jensen-Shannon distance from the same head of what is compared: 0 equal, 1 no key in common"},
 };
-const FALLING = new Set(["apart"]); // measures whose largest values come first; so do those of relations
+const FALLING = new Set(["apart", "effect"]); // measures whose largest values come first; so do those that are not named here
 
 /** What a measure is called, and what it says; a relation is measured on the links that the text has. */
 function sortOf(attention, name) {
-  if (SORTS[name]) return SORTS[name];
+  if (SORTS[name] || !Object.hasOwn(attention.links, name)) return SORTS[name] ?? {title: name, says: ""};
   const [links, chance] = attention.links[name];
   return {title: `relation: ${name}`, says: `the mean weight on the right word, over ${links} link${links === 1 ? "" : "s"} of this text that rules for English find; ${chance.toFixed(2)} if all words had the same weight; one text says little about a head in general`};
 }
@@ -30,10 +31,11 @@ const LISTED = 100; // rows of the table
 
 export function headsView(app) {
   const {state, attention} = {state: app.state, attention: app.attention};
-  const measures = ["layer", ...Object.keys(SORTS).filter((name) => attention.statistics[name]), ...Object.keys(attention.links)];
-  if (!measures.includes(state.sort)) state.sort = "layer";
-  const sort = sortOf(attention, state.sort);
-  const order = sorted(attention, state.sort);
+  effects(app);
+  const measures = ["layer", ...Object.keys(attention.statistics)];
+  const by = measures.includes(state.sort) ? state.sort : "layer"; // an effect is computed after the heads are shown
+  const sort = sortOf(attention, by);
+  const order = sorted(attention, by);
   const kinds = app.source.header.attentions;
   const [layers, heads] = attention.shape;
   const chosen = Math.max(order.findIndex(([layer, head]) => layer === state.layer && head === state.head), 0);
@@ -42,18 +44,19 @@ export function headsView(app) {
     <div class="bar">
       ${kinds.length > 1 ? choice("Attention", kinds.map((one, at) => [at, one.name]), state.kind, (kind) =>
         app.set({kind})) : ""}
-      ${choice("Sort by", measures.map((name) => [name, sortOf(attention, name).title]), state.sort, (sort) => app.set({sort}))}
+      ${choice("Sort by", measures.map((name) => [name, sortOf(attention, name).title]), by, (sort) => app.set({sort}))}
       ${colourChoice(app, false)} ${headSwitch(app)}
     </div>
     ${attention.sampled.length ? html`<p class="hint"><span class="badge" data-sampled>sampled</span> Measured on the rows of ${attention.shape[2].toLocaleString("en")} words of
       ${attention.shape[3].toLocaleString("en")}, drawn at random: the numbers are estimates.</p>` : ""}
     <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}. ${attention.sums ?? ""}
-      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(attention, state.sort) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.
-      Above each map: layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer ${layers - 1}${state.sort === "layer" ? "" : `; then the ${sort.title}`}.</p>
+      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(by) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.
+      Above each map: layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer ${layers - 1}${by === "layer" ? "" : `; then the ${sort.title}`}.</p>
+    ${needed(app)}
     ${legend(app, false)}
     <canvas class="heads" tabindex="0" role="application" aria-roledescription="map of heads"
       aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
-      data-chosen=${chosen} ${drawn((canvas) => draw(app, canvas, order, chosen))}
+      data-chosen=${chosen} ${drawn((canvas) => draw(app, canvas, order, chosen, by))}
       @click=${(event) => open(app, order, hit(event))}
       @keydown=${(event) => onKey(app, event, order, chosen)}></canvas>
     <details class="twin"><summary>The same as a table</summary>${table(app, attention, order, measures)}</details>
@@ -65,18 +68,32 @@ function sorted(attention, name) {
   const order = [];
   for (let layer = 0; layer < layers; layer += 1) for (let head = 0; head < heads; head += 1) order.push([layer, head]);
   const values = attention.statistics[name];
-  const way = falls(attention, name) ? -1 : 1;
-  return values ? order.sort((a, b) => way * (values[a[0]][a[1]] - values[b[0]][b[1]])) : order;
+  const way = falls(name) ? -1 : 1;
+  const value = ([layer, head]) => values[layer][head] ?? way * Infinity; // heads that were not measured are last
+  return values ? order.sort((a, b) => (value(a) === value(b) ? 0 : way * (value(a) - value(b)))) : order;
 }
 
-function falls(attention, name) {
-  return FALLING.has(name) || Object.hasOwn(attention.links, name);
+function falls(name) {
+  return FALLING.has(name) || !SORTS[name];
+}
+
+const shown = (number, digits) => number === null ? "\u2013" : `${number < 0 ? "\u2212" : ""}${Math.abs(number).toFixed(digits)}`;
+
+/** Which word the effects are on, and those of whole layers. */
+function needed(app) {
+  const {source, attention} = app, {effects: found} = source, place = chosenPlace(app);
+  if (!app.engine || (found?.place === place && !attention.statistics.effect)) return "";
+  if (found?.place !== place) return html`<p class="hint" role="status" data-effects>Switching off one head after the other…</p>`;
+  const most = sorted(attention, "effect")[0];
+  return html`<p class="hint" data-effects>What each head does for “<bdi>${found.word}</bdi>”${found.others.length ? html` rather than ${found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`)}` : ""}:
+    without ${most.join(".")} its log odds of ${shown(found.own, 2)} fall by ${shown(attention.statistics.effect[most[0]][most[1]], 2)}, more than without any other head here. The bar above a map
+    is as long as its head's effect, and red if the word gains without it. Without all heads of a layer they fall by ${attention.layers.map((one, layer) => `${shown(one, 2)} (layer ${layer})`).join(", ")}.</p>`;
 }
 
 function telling(attention, order, at) {
   const [layer, head] = order[at];
   const measures = Object.entries(attention.statistics).map(([name, values]) =>
-    `${sortOf(attention, name).title} ${values[layer][head].toFixed(2)}`);
+    `${sortOf(attention, name).title} ${shown(values[layer][head], 2)}`);
   return `Layer ${layer}, head ${head}: ${measures.join(", ")}.`;
 }
 
@@ -95,16 +112,17 @@ function layout(canvas, attention, order) {
   return {width, side, tall, across, down: Math.ceil(order.length / across)};
 }
 
-async function draw(app, canvas, order, chosen) {
-  const {kind, scale, sort} = app.state;
+async function draw(app, canvas, order, chosen, sort) {
+  const {kind, scale} = app.state;
   const {attention} = app;
   const thumbnails = await app.source.thumbnails(kind);
   if (!canvas.isConnected || app.state.view !== "heads") return;
   const {width, side, tall, across, down} = layout(canvas, attention, order);
   canvas.grid = {side, tall, across};
-  app.light = () => canvas.isConnected && app.state.view === "heads" && draw(app, canvas, order, chosen);
+  app.light = () => canvas.isConnected && app.state.view === "heads" && draw(app, canvas, order, chosen, sort);
   const pen = context(canvas, width, down * (tall + LABEL + GAP));
   const theme = themeColours(canvas);
+  const {effect} = attention.statistics, most = Math.max(...(effect?.flat().map(Math.abs) ?? []));
   const small = new OffscreenCanvas(thumbnails.columns, thumbnails.rows);
   const table = pixels();
   pen.imageSmoothingEnabled = false;
@@ -116,7 +134,11 @@ async function draw(app, canvas, order, chosen) {
     font(pen, 11);
     pen.fillStyle = theme.faint;
     const value = attention.statistics[sort];
-    pen.fillText(`${layer}.${head}${value ? `  ${value[layer][head].toFixed(2)}` : ""}`, left, top + LABEL / 2);
+    pen.fillText(`${layer}.${head}${value ? `  ${shown(value[layer][head], 2)}` : ""}`, left, top + LABEL / 2);
+    if (effect && most) {
+      pen.fillStyle = css(Math.sign(effect[layer][head]));
+      pen.fillRect(left, top + LABEL - 4, side * Math.abs(effect[layer][head]) / most, 3);
+    }
     const frame = at === chosen ? 2 : 0.5; // a map begins with the colour of the page, so it needs an edge
     pen.strokeStyle = at === chosen ? theme.accent : theme.line;
     pen.lineWidth = at === chosen ? 3 : 1;
@@ -187,6 +209,6 @@ function table(app, attention, order, measures) {
     <tbody>${order.slice(0, LISTED).map(([layer, head]) => html`<tr><td>${layer}</td><th scope="row">
       <button class="link" aria-label="Open layer ${layer}, head ${head}"
         @click=${() => app.set({layer, head, view: "map"})}>${head}</button></th>
-      ${names.map((name) => html`<td>${attention.statistics[name][layer][head].toFixed(3)}</td>`)}</tr>`)}</tbody>
+      ${names.map((name) => html`<td>${shown(attention.statistics[name][layer][head], 3)}</td>`)}</tr>`)}</tbody>
   </table></div>${order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : ""}`;
 }

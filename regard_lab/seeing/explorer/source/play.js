@@ -98,9 +98,11 @@ export async function play(app, changes, began = performance.now()) {
 
 const NONE = {lenses: [], changes: []};
 
+export const chosenPlace = ({state, source}) => Number(state.place ?? source.header.chosen);
+
 /** Compute what the chosen word depends on, unless the page knows it; a newer question ends it. */
 export async function lens(app, began = performance.now()) {
-  const {source} = app, {header} = source, place = Number(app.state.place ?? header.chosen);
+  const {source} = app, {header} = source, place = chosenPlace(app);
   if (!(source instanceof Run) || header.explained[place] || app.asking === source) return;
   app.asking = source;
   let answer = NONE;
@@ -116,6 +118,24 @@ export async function lens(app, began = performance.now()) {
   header.explained[place] ??= [];
   await app.draw();
   window.regard.coloured.push(performance.now() - began);
+}
+
+/** Compute which heads the chosen word needs, unless the page knows it; a newer question ends it. */
+export async function effects(app) {
+  const {source} = app, place = chosenPlace(app);
+  if (!(source instanceof Run) || source.effects?.place === place) return;
+  if (source.effects) source.measure(null, {kinds: {}}); // those of another word
+  if (app.asking || app.playing) return;
+  app.asking = source;
+  let found = {kinds: {}};
+  try {
+    found = await app.engine.ask("effects", {...source.given, place, others: source.others(place)});
+  } catch (error) {
+    app.state.busy = error.message;
+  }
+  app.asking = null;
+  if (found) source.measure(place, found);
+  if (app.source === source && !app.playing) await app.draw();
 }
 
 const flipped = (list, one, by) => {
@@ -197,7 +217,7 @@ export function maskForm(app, {kind, name, columns}) {
   };
   return html`<label class="choice"><span>Pattern, ${name.toLowerCase()}</span><input size="22" placeholder=${own} .value=${mask}
       @change=${(event) => playMask(app, kind, event.target.value)} /></label>
-    <label class="choice"><span>Window ${size === undefined ? "all" : `\u00b1${reach}`}</span><input type="range" min="0" max=${most} .value=${String(reach)}
+    <label class="choice"><span>Window ${size === undefined ? "all" : which === "causal_window" ? `${reach} back` : `\u00b1${reach}`}</span><input type="range" min="0" max=${most} .value=${String(reach)}
       aria-label="Window, ${name.toLowerCase()}" @input=${(event) => playMask(app, kind, widened(Number(event.target.value)), event.timeStamp)} /></label>`;
 }
 

@@ -66,6 +66,26 @@ class Model {
     return this.last;
   }
 
+  /** How far the log odds of a word fall without each head, and without all heads of a layer, by kind of attention. */
+  async effects({place, others = null, ...asked}, pause) {
+    const last = this.lastOf(asked), about = this.about(last, place, others), kinds = {};
+    if (!about) return {kinds};
+    const odds = (off) => about.odds({...last.given, off: [...(last.given.off ?? []), ...off]}), own = odds([]);
+    for (const [kind, [layers, heads]] of Object.entries(this.shapes)) {
+      kinds[kind] = {heads: [], layers: []};
+      for (let layer = 0; layer < layers; layer += 1) {
+        const all = Array.from({length: heads}, (_, head) => [kind, layer, head]), falls = [];
+        for (const off of [all, ...all.map((one) => [one])]) {
+          if (await pause()) return null;
+          falls.push(own - odds(off));
+        }
+        kinds[kind].layers.push(falls.shift());
+        kinds[kind].heads.push(falls);
+      }
+    }
+    return {word: about.word, others: about.others, own, kinds};
+  }
+
   /** The first ids of words that could stand in the place of a written one, as the model writes them. */
   firstIds(ids, first, words) {
     const before = this.tokeniser.decode(ids.slice(0, first));
@@ -154,6 +174,20 @@ export class Writer extends Model {
       });
     }
     return {own, others, falls, changes};
+  }
+
+  /** A written word, and its log odds by settings; the source is encoded again where a head of the encoder is off. */
+  about({given, ids, gone, encoded, all, spans, logits}, place, words) {
+    const [word, first] = spans[Math.min(place, spans.length - 1)] ?? spans.at(-1), read = [BEGIN, ...all.slice(0, first)], of = all[first], known = given.off?.length ?? 0;
+    const others = words ? this.firstIds(all, first, words) : this.others(this.row(logits, first), of);
+    return {
+      word, others: others.map((id) => this.tokeniser.continued(read, id)),
+      odds: (now) => {
+        const settings = new Settings(now), again = now.off.slice(known).some(([kind]) => kind === "encoder");
+        const memories = this.start(again ? this.encode(ids, [gone], settings) : encoded, 1, 1, read.length);
+        return logOdds(this.step(read, memories, 1, settings, {lastOnly: true}), of, others);
+      },
+    };
   }
 
   /** What one written word depends on, by every lens; and each word of the source erased. others: words to compare with. */
@@ -305,6 +339,10 @@ export class TextModel extends Model {
     }));
   }
 
+  get shapes() {
+    return {text: [this.config.layers, this.config.heads]};
+  }
+
   #normed(name, x) {
     return normed(x, this.weights.of(name), this.config.norm, this.config.epsilon);
   }
@@ -342,7 +380,7 @@ export class TextModel extends Model {
     const {against, ...kept} = asked, {source, erase = [], ...given} = kept, {tokeniser, causal} = this, {dim} = this.config, settings = new Settings({...given, keeps: true});
     let ids = [BEGIN, ...tokeniser.encode(source), ...(causal ? [] : [END])];
     const spans = tokeniser.words(ids), words = wordsOf(spans), inner = spans.map((_, at) => at).slice(1, causal ? undefined : -1);
-    this.check(ids.length, given, {text: [this.config.layers, this.config.heads]});
+    this.check(ids.length, given, this.shapes);
     const gone = new Set(this.places(spans, erase.filter((at) => inner.includes(at)))), mean = meanVector(this.table, ids.filter(isWord), dim);
     if (this.head === "words") ids = ids.map((id, at) => (gone.has(at) ? UNKNOWN : id));
     const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
@@ -385,6 +423,22 @@ export class TextModel extends Model {
       found.push(next[0]);
     }
     return {text: this.tokeniser.decode(found), ids: found};
+  }
+
+  /** A word that a language model reads, as the lens has it; of an encoder the most probable class or first masked word. */
+  about({given, ids, spans, gone, mean, x}, place) {
+    const at = Math.min(place, spans.length - 1), {dim} = this.config;
+    const masked = this.head === "words" ? Math.min(...gone) : 0, row = (all) => all.subarray(masked * dim, (masked + 1) * dim);
+    if (this.head === "none" || (this.causal ? !(at >= 2) : masked === Infinity)) return null;
+    if (!this.causal) {
+      const [erased, scores] = this.head === "words" ? [null, (all, settings) => this.scores(row(all), settings)] : [gone, (all, settings) => this.sorted(all, settings)];
+      const logits = scores(x, new Settings(given)), [of] = top(logits, 1), others = Array.from(logits, (_, id) => id).filter((id) => id !== of);
+      const word = this.head === "words" ? this.tokeniser.continued(ids.slice(0, masked), of) : this.classes[of] ?? `class ${of}`;
+      return {word, others: [], odds: (now) => logOdds(scores(this.vectors(ids, new Settings(now), {erased: [erased], mean}), new Settings(now)), of, others)};
+    }
+    const [word, first] = spans[at], read = ids.slice(1, first), of = ids[first], erased = [new Set([...gone].map((one) => one - 1))];
+    const last = (now) => this.scores(this.vectors(read, new Settings(now), {erased, mean}).subarray(-dim), new Settings(now)), others = this.others(last(given), of);
+    return {word, others: others.map((id) => this.tokeniser.continued(read, id)), odds: (now) => logOdds(last(now), of, others)};
   }
 
   /** Each word erased: probabilities of next words, or how far vectors move. */
