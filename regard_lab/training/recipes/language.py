@@ -70,6 +70,7 @@ class LanguageModelTraining(Recipe):
             block: ids in a row of a batch.
             latent_dim: latent attention with latents of this size, in place of keys and values of heads.
             from_run: go on from the model of this run with other text; it decides the model and its vocabulary.
+            new_pieces: with --from, pieces of the new text that are added to the vocabulary, at most; 0 for none.
             rotary_scaling: scaling of rotary positions, for texts longer than those of a training: 'yarn(4, 1024)'.
             qk_norm: whether queries and keys of each head have a norm.
             output_gate: whether the outputs of the heads are multiplied by gates.
@@ -80,6 +81,7 @@ class LanguageModelTraining(Recipe):
         """
 
         from_run: str | None = setting(None, option="--from", metavar="RUN")
+        new_pieces: int | None = setting(None, least=0)
         block: int = setting(256, least=2)
         latent_dim: int | None = setting(None, least=1)
         rotary_scaling: str | None = setting(None, metavar="TEXT")
@@ -119,7 +121,7 @@ class LanguageModelTraining(Recipe):
         assert isinstance(config, self.Config)
         _check_block(config)
         before = SeenWords(frozenset(), 0)
-        if (start := self.model_from(begun)) is None:
+        if (start := self.model_from(begun, train)) is None:
             self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
             tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
             model = LanguageModel(config.model_config(tokeniser.vocab_size))
