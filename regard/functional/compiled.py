@@ -29,7 +29,7 @@ from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism, checked_q_start, checked_seed, named_parameters
-from regard.core.tensors import Stored, is_recorded, refuse_tracing
+from regard.core.tensors import Place, Stored, is_recorded, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.jagged import is_nested
 from regard.functional.kept import PLANS, Newest
@@ -42,11 +42,12 @@ from regard.patterns.text import read_together, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
 # `names` belong to the mechanism's parameters. `learns`: which of q, k, v, bias, sink and parameters need a gradient.
+# `slots`: k and v are all slots of a cache, free behind the queries, and q_start is one number.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[]? held, "
     "Tensor[]? parameters, *, str pattern, str? mechanism, str[] names, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
-    "bool[] learns"
+    "bool[] learns, bool slots=False"
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
@@ -112,8 +113,9 @@ def traced_attention(call: Call) -> torch.Tensor:
         check_backend(call.backend, BACKENDS)
     call = call.cast()
     q, k, v, bias = call.q, call.k, call.v, call.bias
+    place = call.q_start.at if isinstance(call.q_start, Place) else None
     text, held = _written(call.pattern)
-    start = None if call.q_start is None else checked_q_start(call.q_start, q.shape[0])
+    start = None if call.q_start is None or place is not None else checked_q_start(call.q_start, q.shape[0])
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
     lowest = None
     if isinstance(bias, Bias):
@@ -129,10 +131,12 @@ def traced_attention(call: Call) -> torch.Tensor:
     vectors = grad and (q.requires_grad or k.requires_grad or v.requires_grad)
     others = (bias, sink, *parameters.values())
     return _operation.attention(
-        q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed), held or None, [*parameters.values()] or None,
+        q, k, v, bias, sink, rows if place is None else place, _drawn(dropout, call.dropout_seed), held or None,
+        [*parameters.values()] or None,
         pattern=text, mechanism=_text_of(call.mechanism), names=[*parameters], first=first, lowest=lowest,
         softcap=softcap, scale=scale, dropout=dropout, strict=call.strict, backend=call.backend,
         learns=[vectors] * 3 + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in others],
+        slots=place is not None,
     )  # fmt: skip
 
 
@@ -304,8 +308,12 @@ def _output(
     first: int | None,
     lowest: int | None,
     with_graph: bool,
+    slots: bool = False,
     **options: Any,
 ) -> torch.Tensor:
+    if slots and q_start is not None:
+        first, q_start = int(q_start), None
+        k, v = (x[:, :, : first + q.shape[2]] for x in (k, v))
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
     start = first if q_start is None else q_start
@@ -317,6 +325,8 @@ def _output(
     call = Call(q, k, v, added, named, seed, sink, pattern=same, q_start=start, **options)
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
         kept = PLANS.find(call)
+        if kept is None and not with_graph and (output := PLANS.step(call)) is not None:
+            return output
         plan, here = kept or PLANS.plan(call)
     with torch.set_grad_enabled(with_graph):
         return (plan.compute(call, here) if kept else plan.compute_first(call, here)).output

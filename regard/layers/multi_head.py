@@ -279,13 +279,13 @@ class MultiHeadAttention(AttentionLayer):
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         q = self._queries(x)
         if context is None:
-            first_key = cache.length if cache is not None else 0
+            first_key = cache.place if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
             self._check_positions(positions)
             q, gate = self.mechanism.queries(self._rotated(q, q_start, positions)), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, q, first_key, positions, first_values)
             if cache is not None:
-                self._refuse_with_cache(combined, q_start, cache.length)
+                self._refuse_with_cache(combined, q_start, first_key)
                 return self._continued(cache, x, q, k, v, combined, bias, gate)
         else:
             self._refuse_for_context(positions, first_values)
@@ -440,7 +440,9 @@ class MultiHeadAttention(AttentionLayer):
         if kind == "ring" and self.chooser is not None:
             raise UnsupportedError("a chooser chooses among all keys; use a cache that keeps all entries")
         kept = self.mechanism.kept_dim + (0 if self.chooser is None else self.chooser.extra)
-        return new_cache(kind, batch, self.stored_heads, kept, v_dim=self.value_dim, **options)
+        cache = new_cache(kind, batch, self.stored_heads, kept, v_dim=self.value_dim, **options)
+        cache.belong_to(self)
+        return cache
 
     def _continued(
         self,
@@ -453,7 +455,7 @@ class MultiHeadAttention(AttentionLayer):
         bias: torch.Tensor | Bias | None,
         gate: Gate,
     ) -> torch.Tensor:
-        start, summed = cache.length, isinstance(cache, RecurrentState)
+        start, summed = cache.place, isinstance(cache, RecurrentState)
         if summed and (bias is not None or current_recording(self) is not None):
             raise UnsupportedError("a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'")
         with cache.unless_refused():

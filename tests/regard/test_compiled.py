@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import sys
@@ -482,10 +483,55 @@ def in_steps(layer, kind: str, **options: int) -> torch.Tensor:
     return torch.cat([layer(x[:, start:stop], cache=cache) for start, stop in ((0, 3), (3, 4), (4, 7))], 1)
 
 
+STATIC = {
+    "grouped": lambda: rg.MultiHeadAttention(6, 2, head_dim=4, kv_heads=1, pattern="causal", positions="rotary"),
+    "window": lambda: rg.MultiHeadAttention(6, 3, pattern="causal_window(9)", sinks=True, output_gate=True),
+    "latent": lambda: rg.LatentAttention(6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="causal"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": b.ALiBi()}], ids=["plain", "alibi"])
+@pytest.mark.parametrize("layer", STATIC.values(), ids=STATIC)
 @torch.inference_mode()
-def test_one_graph_continues_a_static_cache():
+def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(layer, options):
+    layer, x = layer().eval(), torch.arange(420.0).view(1, 70, 6).sin()
+    own, other, counter = (
+        layer.new_cache(1, "static", 70),
+        layer.new_cache(1, "static", 70),
+        CompileCounterWithBackend("eager"),
+    )
+    step = torch.compile(layer, fullgraph=True, backend=counter)
+    for at in range(64):
+        found, wanted = (one(x[:, at : at + 1], cache=cache, **options) for one, cache in ((step, own), (layer, other)))
+        assert torch.equal(found, wanted)
+    torch.testing.assert_close(found, layer(x[:, :64], **options)[:, -1:])
+    assert (own.length, torch.equal(own.keys, other.keys), counter.frame_count) == (64, True, 1)
+    own.crop(5)
+    for at in range(5, 70):  # from steps outside of the graph to those inside, and back
+        found = (layer if at % 9 < 2 else step)(x[:, at : at + 1], cache=own, **options)
+    torch.testing.assert_close(found, layer(x, **options)[:, -1:])
+    with pytest.raises(rg.RegardError, match="this cache holds 70 of 70"):
+        step(x[:, :1], cache=own, **options)
+    assert (own.length, counter.frame_count) == (70, 1)
+    with pytest.raises((Unsupported, rg.ArgumentError), match="of another layer"):
+        torch.compile(copy.deepcopy(layer), fullgraph=True, backend="eager")(x[:, :1], cache=own, **options)
+
+
+@torch.inference_mode()
+def test_a_static_cache_in_a_graph_refuses_to_round_and_to_learn():
     found = in_steps(torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "static", capacity=11)
     torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
+    for cache, grad in (
+        (STEPPING.new_cache(1, "static", 9, torch.bfloat16), False),
+        (STEPPING.new_cache(1, "static", 9), True),
+    ):
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(grad),
+            pytest.raises(Unsupported, match="give new_cache no"),
+        ):
+            torch.compile(STEPPING, fullgraph=True, backend="eager")(torch.ones(1, 1, 6), cache=cache)
+        assert not cache.length
 
 
 @torch.no_grad()
