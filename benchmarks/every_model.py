@@ -14,9 +14,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real_pairs import trained
+from benchmarks.real_pairs import scored, trained
 from benchmarks.report import RESULTS, heading
 from regard_lab.bench.report import markdown_table
+from regard_lab.training.recipes.run_folder import read_test
 
 GOAL, BUDGET = 0.9, 600  # exact match, CPU seconds
 STEPS = {
@@ -33,7 +34,8 @@ def main() -> None:
     asked = parser.parse_args()
     for model in () if asked.report else asked.models:
         given = {"data": ("pronouns",), "model": model, "steps": STEPS[model]}
-        record = trained(asked.runs / model, given)
+        run = asked.runs / model
+        record = {**trained(run, given), "beam 1": scored(run, read_test(run), 1)}
         (asked.runs / f"{model}.json").write_text(json.dumps(record, indent=1) + "\n")
     records = {model: json.loads((asked.runs / f"{model}.json").read_text()) for model in STEPS
                if (asked.runs / f"{model}.json").exists()}  # fmt: skip

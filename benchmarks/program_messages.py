@@ -2,13 +2,12 @@
 
 python benchmarks/program_messages.py --out DIR [--language de] [--locale /usr/share/locale]
 
-It writes two splits of the same pairs, each as train.tsv, valid.tsv and test.tsv:
+It writes train.tsv, valid.tsv, short.tsv and long.tsv. Validation and test have messages of whole programs that are
+held out, so that no message of a test program was seen: short.tsv those of one line and at most 100 characters,
+long.tsv the longer ones such as help texts. A message that a program of training has too, but for capitals and
+punctuation, is left out of the test.
 
-- `random/`: a pair is held out by a hash of its source, so that test messages are like those of training;
-- `programs/`: whole programs are held out, so that no message of a test program was seen. A message that a program of
-  training has too, but for capitals and punctuation, is left out of the test.
-
-Messages of several lines or columns and lists of names (countries, languages, currencies) are left out. Of programs of
+Messages without two letters in a row and lists of names (countries, languages, currencies) are left out. Of programs of
 one family, such as the parts of PostgreSQL, at most 3,000 messages are taken.
 """
 
@@ -20,9 +19,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from regard_lab.text import tidy_target
 from regard_lab.text.catalogues import read_catalogue
 
-LONGEST, SHORTEST = 100, 3  # characters of a message
+SHORTEST, SHORT, LONGEST = 3, 100, 800  # characters of a message: the fewest, most of a short one, most of all
 NAMES = re.compile(r"iso_|xkeyboard|shared-mime")  # catalogues that list names
 FAMILIES = {
     "postgresql": re.compile(r"pg_|pgscripts|plpgsql|postgres|psql|libpq|initdb"),
@@ -32,7 +32,6 @@ FAMILIES = {
     "gettext": re.compile(r"gettext"), "wget": re.compile(r"wget"), "gnutls": re.compile(r"gnutls|gnupg"),
 }  # fmt: skip
 MOST = 3_000  # messages of a family
-HELD_OUT = 0.05  # of the pairs for validation, and as many for the test, where they are split by the source
 TEST = {"tar", "sed", "grep", "diffutils", "findutils", "wget", "make", "xz", "procps-ng"}  # families
 VALID = {"apt", "gettext", "man-db", "systemd"}
 
@@ -43,6 +42,7 @@ class Message(NamedTuple):
     program: str
     source: str
     target: str
+    short: bool
 
 
 def main() -> None:
@@ -55,12 +55,11 @@ def main() -> None:
     if not messages:
         raise SystemExit(f"{asked.locale} has no messages in {asked.language!r}; see `ls {asked.locale}`")
     about = {"language": asked.language, "pairs": len(messages), "programs": len({one.program for one in messages})}
-    for name, split in (("random", split_by_source(messages)), ("programs", split_by_program(messages))):
-        for part, chosen in split.items():
-            write_pairs(asked.out / name / f"{part}.tsv", chosen)
-            about[f"{name} {part}"] = len(chosen)
-            if name == "programs" and part != "train":
-                about[f"programs of {part}"] = dict(Counter(one.program for one in chosen))
+    for part, chosen in split_by_program(messages).items():
+        write_pairs(asked.out / f"{part}.tsv", chosen)
+        about[part] = len(chosen)
+        if part != "train":
+            about[f"programs of {part}"] = dict(Counter(one.program for one in chosen))
     (asked.out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
     print(json.dumps(about, indent=1))
 
@@ -76,8 +75,9 @@ def read_messages(folder: Path) -> list[Message]:
         except UnicodeDecodeError:  # of another encoding
             continue
         for source, target in entries:
-            if is_sentence(source) and is_sentence(target):
-                kept.setdefault(source, Message(path.stem, source, target))
+            if is_message(source) and is_message(target):
+                line = tidy_target(source)
+                kept.setdefault(line, Message(path.stem, line, tidy_target(target), is_short(source)))
     of_family: dict[str, list[Message]] = {}
     for one in sorted(kept.values(), key=lambda one: share_of(f"taken {one.source}")):
         of_family.setdefault(family(one.program), []).append(one)
@@ -85,15 +85,23 @@ def read_messages(folder: Path) -> list[Message]:
     return [one for one in kept.values() if one.source in taken]
 
 
-def is_sentence(text: str) -> bool:
-    """Whether a text is one line and one column, of a fitting length, with two letters in a row.
+def is_message(text: str) -> bool:
+    """Whether a text has a fitting length and two letters in a row.
 
-    >>> is_sentence("cannot open %s"), is_sentence("%d:"), is_sentence("  --help   show this help")
-    (True, False, False)
+    >>> is_message("cannot open %s"), is_message("%d:")
+    (True, False)
+    """
+    return SHORTEST <= len(text) <= LONGEST and re.search(r"[^\W\d_]{2}", text) is not None
+
+
+def is_short(text: str) -> bool:
+    """Whether a text is one line and one column of at most 100 characters.
+
+    >>> is_short("cannot open %s"), is_short("  --help   show this help")
+    (True, False)
     """
     text = text.strip(" ")
-    in_one = not any(gap in text for gap in ("\n", "\t", "\r", "  "))
-    return in_one and SHORTEST <= len(text) <= LONGEST and re.search(r"[^\W\d_]{2}", text) is not None
+    return len(text) <= SHORT and not any(gap in text for gap in ("\n", "\t", "\r", "  "))
 
 
 def family(program: str) -> str:
@@ -101,21 +109,12 @@ def family(program: str) -> str:
     return next((name for name, pattern in FAMILIES.items() if pattern.search(program)), program)
 
 
-def split_by_source(messages: list[Message]) -> dict[str, list[Message]]:
-    """A twentieth for validation and for the test, by a hash of the source."""
-    parts: dict[str, list[Message]] = {"train": [], "valid": [], "test": []}
-    for one in messages:
-        place = share_of(one.source)
-        parts["valid" if place < HELD_OUT else "test" if place < 2 * HELD_OUT else "train"].append(one)
-    return parts
-
-
 def split_by_program(messages: list[Message]) -> dict[str, list[Message]]:
-    """The messages of TEST, of VALID and of all other programs."""
-    parts: dict[str, list[Message]] = {"train": [], "valid": [], "test": []}
+    """The messages of TEST, short and long, of VALID, and of all other programs."""
+    parts: dict[str, list[Message]] = {"train": [], "valid": [], "short": [], "long": []}
     for one in messages:
-        name = family(one.program)
-        parts["test" if name in TEST else "valid" if name in VALID else "train"].append(one)
+        name, length = family(one.program), "short" if one.short else "long"
+        parts[length if name in TEST else "valid" if name in VALID else "train"].append(one)
     known = {comparable(one.source) for one in parts["train"]}
     return {
         part: [one for one in chosen if part == "train" or comparable(one.source) not in known]

@@ -1,10 +1,10 @@
-"""Trains a Transformer on real sentence pairs by the defaults and by fixed settings, and compares both with copying.
+"""Trains Transformers on real sentence pairs by the defaults, English into three languages, and compares with copying.
 
-python benchmarks/real_pairs.py [NAME ...] [--runs FOLDER] [--report]
+python benchmarks/real_pairs.py [LANGUAGE ...] [--runs FOLDER] [--report]
 
-The pairs are the program messages of this machine (benchmarks/program_messages.py), in two splits: at random, and by
-program, so that no message of a test program was seen. Each run has one thread. A finished run is not trained again,
-and an interrupted one goes on; `--report` only writes the report, from the records that are there.
+The pairs are the program messages of this machine (benchmarks/program_messages.py); no message of a test program was
+seen. Each run has one thread. A finished run is not trained again, and an interrupted one goes on; `--report` only
+writes the report, from the records that are there.
 
 Copying the source is the baseline: program messages share names, options and placeholders with their translations.
 """
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,105 +25,96 @@ import torch
 from benchmarks.report import RESULTS, heading, write
 from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Translator, evaluate
-from regard_lab.text import read_pairs, score
+from regard_lab.text import Pair, read_pairs, score
 from regard_lab.training.recipes import TranslationTraining
 
-# What the defaults are compared with: settings that were found by hand for 20,000 pairs, before there was a choice.
-FIXED = {
-    "dim": 128, "layers": 2, "heads": 4, "vocab_size": 4_000, "batch_tokens": 1_500, "learning_rate": 2e-3,
-    "warmup_steps": 200, "schedule": "cosine", "positions": "sinusoidal", "dropout": 0.1, "label_smoothing": 0.1,
-    "steps": 1_500, "trim_vocabulary": False,
-}  # fmt: skip
-DEFAULTS = {"steps": 2_400}  # about the time of the fixed settings, in smaller batches
-RUNS = {
-    "programs-defaults": ("programs", DEFAULTS),
-    "programs-hidden": ("programs", FIXED),
-    "random-defaults": ("random", DEFAULTS),
-    "random-hidden": ("random", FIXED),
-}
-SPLITS = {"programs": "programs that were never seen", "random": "messages of the same programs"}
-FORMS = "{:.2f}", "{:+.2f}", "{:.2f}", "{:.2f}", "{:.3f}"
-SETTINGS = {"defaults": "defaults", "hidden": "fixed by hand"}
+LANGUAGES = {"de": "German", "fr": "French", "zh_CN": "Chinese"}
+STEPS = 2_900  # about ten minutes of one thread
+TESTS = {"short": "one line, up to 100 characters", "long": "longer, such as help texts"}
+BEAMS = 1, 4
+# Typography of a language that its writers use: what a translation should have where the reference has it.
+MARKS = {"de": "[„“»«‚‘]", "fr": "[\u00a0\u202f«»’]", "zh_CN": "[“”：，。；（）「」]"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(RUNS), help=", ".join(RUNS))
+    parser.add_argument("languages", nargs="*", default=list(LANGUAGES), help=", ".join(LANGUAGES))
     parser.add_argument("--runs", type=Path, default=Path("runs/real_pairs"))
     parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()
-    pairs = asked.runs / "pairs"
-    if not pairs.exists():
-        script = Path(__file__).with_name("program_messages.py")
-        subprocess.run([sys.executable, str(script), "--out", str(pairs)], check=True)
-    for name in () if asked.report else asked.names:
-        split, given = RUNS[name]
-        files = {"data": (f"{pairs}/{split}/train.tsv",), "valid": (f"{pairs}/{split}/valid.tsv",)}
-        record = trained(asked.runs / name, {**files, **given}, pairs / split / "test.tsv")
-        (asked.runs / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    records = {name: json.loads((asked.runs / f"{name}.json").read_text()) for name in RUNS
+    for language in () if asked.report else asked.languages:
+        pairs = asked.runs / "pairs" / language
+        if not pairs.exists():
+            script = Path(__file__).with_name("program_messages.py")
+            subprocess.run([sys.executable, str(script), "--out", str(pairs), "--language", language], check=True)
+        record = json.loads((pairs / "about.json").read_text())
+        files = {"data": (f"{pairs}/train.tsv",), "valid": (f"{pairs}/valid.tsv",)}
+        record |= trained(asked.runs / language, {**files, "steps": STEPS})
+        for name in TESTS:
+            test = read_pairs(pairs / f"{name}.tsv").pairs
+            copies = score([pair.source for pair in test], [pair.target for pair in test])
+            record[f"{name} copying"] = copies.to_dict()
+            for beam in BEAMS:
+                record[f"{name} beam {beam}"] = scored(asked.runs / language, test, beam, MARKS[language])
+        (asked.runs / f"{language}.json").write_text(json.dumps(record, indent=1) + "\n")
+    records = {name: json.loads((asked.runs / f"{name}.json").read_text()) for name in LANGUAGES
                if (asked.runs / f"{name}.json").exists()}  # fmt: skip
-    copied = {split: copying(pairs / split / "test.tsv") for split in SPLITS}
-    page = report(records, copied, json.loads((pairs / "about.json").read_text()))
-    print(write(RESULTS / "real_pairs_cpu", "real_pairs", {"runs": records, "copying": copied}, page))
+    print(write(RESULTS / "real_pairs_cpu", "real_pairs", {"runs": records}, report(records)))
 
 
-def trained(folder: Path, given: dict[str, Any], test: Path | None = None) -> dict[str, Any]:
-    """Train into the folder, or find it done; the scores of the best model on the test, and what it cost.
+def trained(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Train into the folder, or find it done, and return what it cost.
 
     Args:
         folder: of the run.
         given: settings; the others are chosen by the data and the budget, as the command does.
-        test: a file of pairs; by default the run's own test split.
     """
     torch.set_num_threads(1)
     recipe = TranslationTraining.of(folder, given, resume=True, cpu=True, tell=print)
-    training = recipe.prepare(folder)
-    result = training.run(folder, resume=True, cpu=True)
-    pairs = list(training.test) if test is None else read_pairs(test).pairs
-    record: dict[str, Any] = {"steps": result.steps, "cpu_seconds": round(result.cpu_seconds, 1)}
-    for beam in (1, 4):
-        scores = evaluate(Translator.load(folder), pairs, beam=beam).scores
-        record[f"beam {beam}"] = scores.to_dict()
+    result = recipe.prepare(folder).run(folder, resume=True, cpu=True)
+    return {"steps": result.steps, "cpu_seconds": round(result.cpu_seconds, 1)}
+
+
+def scored(folder: Path, pairs: Sequence[Pair], beam: int, marks: str | None = None) -> dict[str, Any]:
+    """The scores of the best model; with `marks`, how many references have some, and how many of their outputs."""
+    found = evaluate(Translator.load(folder), pairs, beam=beam)
+    record: dict[str, Any] = {**found.scores.to_dict(), "unfinished": found.to_dict()["unfinished"]}
+    if marks is not None:
+        both = zip(found.translations, pairs, strict=True)
+        marked = [re.search(marks, one.text) is not None for one, pair in both if re.search(marks, pair.target)]
+        record |= {"marked": len(marked), "marked_too": sum(marked)}
     return record
 
 
-def copying(test: Path) -> dict[str, Any]:
-    """The scores of the sources themselves."""
-    pairs = read_pairs(test).pairs
-    return score([pair.source for pair in pairs], [pair.target for pair in pairs]).to_dict()
-
-
-def report(records: dict[str, Any], copied: dict[str, Any], about: dict[str, Any]) -> list[str]:
+def report(records: dict[str, Any]) -> list[str]:
     """The report in Markdown."""
     rows: list[tuple[str, ...]] = []
-    for split, what in SPLITS.items():
-        for kind, words in SETTINGS.items():
-            if record := records.get(f"{split}-{kind}"):
-                one, four = record["beam 1"], record["beam 4"]
-                scores = one["bleu"], one["bleu"] - copied[split]["bleu"], four["bleu"], one["chrf"], one["exact_match"]
-                shown = (form.format(x) for form, x in zip(FORMS, scores, strict=True))
-                rows.append((what, words, *shown, f"{record['steps']:,}", f"{record['cpu_seconds']:.0f}"))
-        base = copied[split]
-        scores = f"{base['bleu']:.2f}", "", "", f"{base['chrf']:.2f}", f"{base['exact_match']:.3f}"
-        rows.append((what, "copying the source", *scores, "", ""))
-    sizes = {
-        split: f"{about[f'{split} train']:,} to learn from, {about[f'{split} test']:,} to test" for split in SPLITS
-    }
-    title = "Real sentence pairs: defaults, settings fixed by hand, and copying"
+    for language, record in records.items():
+        for name, what in TESTS.items():
+            base = record[f"{name} copying"]
+            greedy, beam = (record[f"{name} beam {beam}"] for beam in BEAMS)
+            above = (f"{one['bleu']:.2f} ({one['bleu'] - base['bleu']:+.2f})" for one in (greedy, beam))
+            marks = f"{beam['marked_too']} of {beam['marked']}"
+            rest = f"{beam['chrf']:.2f}", f"{beam['exact_match']:.3f}", f"{beam['unfinished']}", marks
+            counts = f"{beam['count']:,}", f"{base['bleu']:.2f}"
+            rows.append((f"{LANGUAGES[language]}, {what}", *counts, *above, *rest))
+    sizes = "; ".join(
+        f"{LANGUAGES[language]}: {one['train']:,} pairs of {one['programs']} programs, {one['steps']:,} steps in "
+        f"{one['cpu_seconds']:.0f} CPU seconds" for language, one in records.items()
+    )  # fmt: skip
+    signatures = sorted({record["short beam 4"]["bleu_signature"] for record in records.values()})
+    title = "Real sentence pairs: the defaults and copying"
     return [
         *heading(title, ", one thread of a shared machine, therefore in CPU seconds"),
-        f"The data are {about['pairs']:,} short English messages of {about['programs']} programs with their German "
-        f"translations, from the message catalogues of the machine. By program: {sizes['programs']}, all of "
-        f"programs that the training has no message of. At random: {sizes['random']}.",
+        "English messages of programs with their translations, from the message catalogues of the machine. The test "
+        f"messages are of programs that the training has no message of. {sizes}.",
         "",
-        *markdown_table(("test messages", "settings", "BLEU", "above copying", "beam 4", "chrF", "exact match", "steps",
-                "CPU seconds"), rows),
+        *markdown_table(("test messages", "count", "copying", "greedy (above copying)", "beam 4 (above copying)",
+                "chrF", "exact match", "unfinished", "typography"), rows),
         "",
-        f"Settings fixed by hand: {', '.join(f'{name} {value}' for name, value in FIXED.items())}.",
-        "",
-        "BLEU and chrF go from 0 to 100, exact match from 0 to 1. *Beam 4* is BLEU with that beam, other scores "
-        f"are of greedy search. BLEU: `{copied['random']['bleu_signature']}`.",
+        "*Copying*, *greedy* and *beam 4* are BLEU. The last columns are of beam 4: *unfinished* are translations that "
+        "reach the longest length, *typography* are references with quotes, spaces or marks of the language whose "
+        f"translation has such marks too. BLEU: {', '.join(f'`{one}`' for one in signatures)}.",
     ]  # fmt: skip
 
 

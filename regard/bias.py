@@ -1,7 +1,7 @@
 """Biases added to the scores; no (q_len, k_len) tensor of them is ever made.
 
-`ALiBi` and `T5Relative` add a number for each distance: the first compares by value, the second learns, so it is a
-module. `Forgetting` adds the logarithms of gates between key and query.
+`ALiBi`, `T5Relative` and `GridRelative` add a number for each distance: the first compares by value, the others learn,
+so they are modules. `Forgetting` adds the logarithms of gates between key and query.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import nn
 
 from regard.arguments import count_of, real, shown, whole, yes_or_no
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
+from regard.patterns import Neighbourhood, Pattern
 from regard.reprs import Described
 
-__all__ = ["ALiBi", "T5Relative", "Forgetting", "Bias"]
+__all__ = ["ALiBi", "T5Relative", "GridRelative", "Forgetting", "Bias"]
 
 
 class Bias(Described):
@@ -53,6 +55,9 @@ class Bias(Described):
 
     def check(self, heads: int) -> None:
         """Raise a ShapeError if this bias was made for another number of heads."""
+
+    def check_pattern(self, pattern: Pattern) -> None:
+        """Raise an UnsupportedError if this bias is for other pairs than a pattern allows."""
 
 
 @dataclass(frozen=True, init=False)
@@ -202,6 +207,94 @@ class T5Relative(nn.Module, Bias):
             f"heads={self.heads}, buckets={self.buckets}, max_distance={self.max_distance}, "
             f"bidirectional={self.bidirectional}"
         )
+
+
+class GridRelative(nn.Module, Bias):
+    """A relative bias on a grid, as windows on images have: each head learns a number for each offset of two cells.
+
+        bias = weight[key's cell - query's cell + window - 1, head],   on each axis
+
+    With `Neighbourhood(shape, window)` it costs no more than a bias by distance, since the distance of two positions
+    gives their offset; the window is at most half of each axis but the first. `pairs()` gives the numbers of every pair
+    of cells as a tensor, also for the windows of Swin, whose shape is the window.
+
+    Args:
+        heads: number of query heads.
+        shape: cells of each axis, as for Neighbourhood.
+        window: of Neighbourhood.
+
+    Raises:
+        ArgumentError: as for Neighbourhood.
+
+    Sources: Neighborhood Attention Transformer, Hassani et al. 2023, section 3.1; Swin Transformer, Liu et al. 2021,
+    section 3.2. `weight` (offsets, heads) has the offset 1 - window first; Swin's tables count from key to query, so
+    they are flipped.
+
+    >>> bias = GridRelative(heads=2, shape=(3, 5), window=3)
+    >>> tuple(bias.weight.shape), bias.offsets(torch.tensor([-6, 1])).tolist()  # one up and left; one to the right
+    ((25, 2), [[-1, -1], [0, 1]])
+    """
+
+    def __init__(self, heads: int, shape: tuple[int, ...], window: tuple[int, ...] | int) -> None:
+        super().__init__()
+        self.heads, self.pattern = whole("GridRelative's heads", heads, 1), Neighbourhood(shape, window)
+        self.sizes = [2 * size - 1 for size in self.pattern.window]  # ty: ignore[not-iterable]
+        self.weight = nn.Parameter(0.02 * torch.randn(prod(self.sizes), self.heads))
+
+    def offsets(self, distances: torch.Tensor) -> torch.Tensor:
+        """The offset of each k_pos - q_pos, (distances, axes), the nearest one on all axes but the first."""
+        found = []
+        for size in reversed(self.pattern.shape[1:]):
+            found.append((distances + size // 2) % size - size // 2)
+            distances = (distances - found[-1]) // size
+        return torch.stack([distances, *reversed(found)], -1)
+
+    def _numbers(self, offsets: torch.Tensor) -> torch.Tensor:
+        """The numbers of offsets (..., axes) for each head, (heads, ...); 0 beyond the window."""
+        place, inside = torch.zeros_like(offsets[..., 0]), torch.ones_like(offsets[..., 0], dtype=torch.bool)
+        for axis, size in enumerate(self.sizes):
+            at = offsets[..., axis] + size // 2
+            place, inside = place * size + at, inside & (at >= 0) & (at < size)
+        found = self.weight[torch.where(inside, place, 0)] * inside[..., None]
+        return found.movedim(-1, 0)
+
+    def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
+        return self._numbers(self.offsets(distances))
+
+    def pairs(self) -> torch.Tensor:
+        """The numbers of every pair of cells, (heads, cells, cells), as a bias tensor for small grids."""
+        axes = (torch.arange(size, device=self.weight.device) for size in self.pattern.shape)
+        cells = torch.cartesian_prod(*axes)  # (cells, axes)
+        return self._numbers(cells - cells[:, None])
+
+    @property
+    def learns(self) -> bool:
+        return self.weight.requires_grad
+
+    @property
+    def plan_key(self) -> Hashable:
+        return self.heads, self.pattern, self.learns
+
+    def check(self, heads: int) -> None:
+        if heads != self.heads:
+            raise ShapeError(f"this GridRelative has {count_of(self.heads, 'heads')} and the call {heads}")
+
+    def check_pattern(self, pattern: Pattern) -> None:
+        on = [getattr(part, "window_on", None) for part in pattern.factors]  # of a window on a grid
+        windows = [window for of in on if of is not None and (window := of(self.pattern.shape)) is not None]
+        narrow = any(
+            all(2 * one - 1 <= size for one, size in zip(window, self.sizes, strict=True)) for window in windows
+        )
+        wide = [size for size, of in zip(self.sizes[1:], self.pattern.shape[1:], strict=True) if size > of]
+        if not narrow or wide:
+            raise UnsupportedError(
+                f"GridRelative of {self.pattern} reads offsets from distances, and the pattern is {pattern}; it needs "
+                f"{self.pattern}, alone or with & and others, and a window of at most half of each axis but the first; "
+                f"for other calls give bias.pairs() as the bias"
+            )
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, shape={self.pattern.shape}, window={self.pattern.window}"
 
 
 class Forgetting(Bias):

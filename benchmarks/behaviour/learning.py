@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.library_text import DOCUMENTED, docstrings, library_modules
-from regard.layers import FeedForward, MultiHeadAttention
+from regard.layers import FeedForward, MultiHeadAttention, choice_losses
 from regard.positions import Learned
 
 UNSCORED = -1
@@ -82,8 +82,11 @@ def train(model: nn.Module, draw: Draw, how: UpdatePlan, seed: int, label: str) 
 
 
 def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy in nats over the scored positions."""
-    return nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=UNSCORED)
+    """Mean cross-entropy in nats over the scored positions; with choosers, the mean of their losses over all too."""
+    with choice_losses(model) as losses:
+        logits = model(tokens)
+    own = sum(losses, torch.zeros(())) / tokens.numel()
+    return own + nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=UNSCORED)
 
 
 @torch.no_grad()
@@ -236,7 +239,7 @@ class SmallDecoder(nn.Module):
         length: positions there are, each with a learned vector; None for models that need none.
         dim, heads, layers: sizes.
         convolution: taps of a causal convolution, channel by channel, before each attention; 0 for none.
-        attention: options of every MultiHeadAttention, as pattern= and mechanism=.
+        attention: options of every MultiHeadAttention, as pattern= and mechanism=; chooser= makes one for each.
     """
 
     def __init__(
@@ -266,7 +269,8 @@ class Layer(nn.Module):
 
     def __init__(self, dim: int, heads: int, convolution: int, attention: dict[str, Any]) -> None:
         super().__init__()
-        parts: list[nn.Module] = [MultiHeadAttention(dim, heads, **attention), FeedForward(dim, 4 * dim)]
+        own = {"chooser": attention["chooser"]()} if "chooser" in attention else {}
+        parts: list[nn.Module] = [MultiHeadAttention(dim, heads, **(attention | own)), FeedForward(dim, 4 * dim)]
         if convolution:
             parts.insert(0, ShortConvolution(dim, convolution))
         self.parts = nn.ModuleList(parts)

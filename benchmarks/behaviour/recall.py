@@ -1,14 +1,16 @@
-"""Associative recall: how many pairs a state of constant size can store, and which states replace what they hold."""
+"""Associative recall: what states of constant size can store and replace, and whether choosers find far keys."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, overwriting, recall, score, train
+from benchmarks.behaviour.learning import Batch, Draw, SmallDecoder, UpdatePlan, overwriting, recall, score, train
 from benchmarks.behaviour.study import (
     ClaimVerdict,
     Experiment,
@@ -21,6 +23,7 @@ from benchmarks.behaviour.study import (
     draw_means,
     over_seeds,
 )
+from regard.layers import LightningIndexer, MoBA
 from regard.mechanisms import DeltaRule, GatedDelta, GatedLinear, LinearTransformer, Mechanism, Softmax
 from regard.positions import Rotary
 
@@ -47,10 +50,9 @@ def numbers_kept(contender: str) -> str:
     return f"{dim * (dim // HEADS) + dim:,}"
 
 
-def draw_any(generator: torch.Generator) -> Batch:
+def draw_any(generator: torch.Generator, draws: Mapping[int, Draw] = DRAWS) -> Batch:
     """A training batch with 4, 8 or 16 pairs, equally often."""
-    pairs = PAIRS[int(torch.randint(len(PAIRS), (), generator=generator))]
-    return DRAWS[pairs](generator)
+    return draws[PAIRS[int(torch.randint(len(PAIRS), (), generator=generator))]](generator)
 
 
 def run(contender: str, seed: int, quick: bool) -> Record:
@@ -175,5 +177,68 @@ OVERWRITING = Experiment(
     columns={"kept": "numbers kept a layer", "loss": "loss, nats", "accuracy": "accuracy"},
     run=run_overwriting,
     judge=judge_overwriting,
+    draw=draw_losses,
+)
+
+
+# --- far keys, found by a choice ---
+
+FAR, FAR_ROWS, BLOCK, QUARTER = 512, 8, 2, 64
+FAR_DRAWS = {pairs: recall(FEW, FAR, FAR_ROWS, pairs) for pairs in PAIRS}
+FAR_PLAN = replace(SHORT, updates=700)
+CHOOSERS: dict[str, dict[str, Any]] = {
+    "all keys": {},
+    "the last 64": {"pattern": f"causal_window({QUARTER})"},
+    "MoBA": {"chooser": lambda: MoBA(BLOCK, QUARTER // BLOCK)},
+    "lightning indexer": {"chooser": lambda: LightningIndexer(QUARTER, heads=2, head_dim=16)},
+}
+
+
+def pairs_of(contender: str) -> float:
+    """The pairs that attention computes, as a share of those of causal attention; an indexer's scores not counted."""
+    looked = {
+        "all keys": lambda t: t + 1,
+        "MoBA": lambda t: t % BLOCK + 1 + min(t // BLOCK, QUARTER // BLOCK - 1) * BLOCK,
+    }.get(contender, lambda t: min(t + 1, QUARTER))
+    return sum(map(looked, range(FAR))) / (FAR * (FAR + 1) / 2)
+
+
+def run_choosing(contender: str, seed: int, quick: bool) -> Record:
+    """Train one contender from one seed on keys that lie far back."""
+    torch.manual_seed(seed)
+    options = {"pattern": "causal", **CHOOSERS[contender]}
+    model = SmallDecoder(vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, **options)
+    draw = partial(draw_any, draws=FAR_DRAWS)
+    done = train(model, draw, FAR_PLAN.shortened(quick), seed, f"choosing, {contender}, seed {seed}")
+    return {"pairs": pairs_of(contender), **score(model, FAR_DRAWS[PAIRS[-1]]), **vars(done)}
+
+
+def judge_choosing(records: Records) -> list[ClaimVerdict]:
+    """Check that a choice of a quarter of the pairs recalls what all keys do, and a window of as many keys does not."""
+    found = {contender: over_seeds(records, contender, "accuracy") for contender in CHOOSERS}
+    verdicts = [below("accuracy with the last 64 keys", found["the last 64"], 0.5)]
+    for contender in (*CHOOSERS,)[2:]:
+        ratios = [one / every for one, every in zip(found[contender], found["all keys"], strict=True)]
+        verdicts.append(at_least(f"accuracy of {contender} as a share of that with all keys", ratios, 0.98))
+        verdicts.append(below(f"pairs of {contender} as a share of causal", [pairs_of(contender)], 0.255))
+    return verdicts
+
+
+CHOOSING = Experiment(
+    name="choosing",
+    title="Choosers: whether a quarter of the pairs finds far keys",
+    recipe=(
+        f"Recall as above in texts of {FAR} tokens out of {FEW}, so that the pairs lie far back; accuracy is that with "
+        f"{PAIRS[-1]} pairs. 2 layers, dim {NARROW}, {HEADS} heads, a causal convolution of width 3; "
+        f"{FAR_PLAN.updates:,} updates of {FAR_ROWS} texts at the learning rate {FAR_PLAN.rate:g}. MoBA looks at "
+        f"{QUARTER // BLOCK} blocks of {BLOCK} keys, the indexer at {QUARTER}; it learns from its own loss beside, "
+        "without a warm-up. Pairs are those of attention; a choice itself compares a query with all block means or "
+        "index keys.\n\n"
+        "Source: MoBA, Lu et al. 2025; DeepSeek-V3.2-Exp, DeepSeek-AI 2025."
+    ),
+    contenders=tuple(CHOOSERS),
+    columns={"pairs": "share of the pairs", "loss": "loss, nats", "accuracy": "accuracy"},
+    run=run_choosing,
+    judge=judge_choosing,
     draw=draw_losses,
 )

@@ -65,7 +65,7 @@ def _run(problem: Problem, rest: Problem, compute: Callable[[Operands], Result],
     rows = rows_with_sinks(plain.log_sum_exp, operands.sink)
     if operands.sink is not None:
         output = (output * rows.share[..., None]).to(output.dtype)
-    found: dict[str, Any] = compute_statistics(rest, operands.widened(), rows.of_keys) if rest.want else {}
+    found: dict[str, Any] = compute_statistics(rest, operands, rows.of_keys) if rest.want else {}
     if "log_sum_exp" in problem.want:
         found["log_sum_exp"] = rows.log_sum_exp
     if "sink" in problem.want:

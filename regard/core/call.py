@@ -186,6 +186,8 @@ class Call(NamedTuple):
         )
         pattern = as_pattern(self.pattern).canonical()
         pattern.check(batch, heads, q_len, k_len)
+        if isinstance(self.bias, Bias):
+            self.bias.check_pattern(pattern)
         pattern = pattern.placed(of_tensors["q_start"], heads)
         mechanism.check_dims(head_dim, key_dim)
         parameters = named_parameters(self.parameters)

@@ -6,7 +6,7 @@ Their axes are named and checked here, so that all other code can rely on the si
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -118,6 +118,12 @@ class Stored:
         """The vectors held, as a tensor of `dtype`."""
         wide = self.numbers.to(dtype)
         return wide if self.scales is None else wide * self.scales.to(dtype)
+
+
+class Place(NamedTuple):
+    """The q_start, (1,), of a call in a graph whose k and v are all slots of a cache, free behind the queries."""
+
+    at: torch.Tensor
 
 
 def positions_of(held: int, dropped: int, lead: int, places: torch.Tensor | None, device: torch.device) -> torch.Tensor:

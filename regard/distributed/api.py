@@ -333,6 +333,10 @@ class ContextParallel(ParallelStyle):
                 f"{kind_of(module)}; name the attention layers in the plan, such as 'layers.*.attention', before "
                 f"another style or FSDP2 divides them"
             )
+        if module.chooser is not None:
+            raise UnsupportedError(
+                "ContextParallel divides positions, and a chooser compares all of them; leave it out"
+            )
         module.__class__ = SHARED.get(type(module), type(module))
         assert isinstance(module, Shared)
         module.shared, module.agreed = (Group.of(device_mesh), device_mesh, self.layout, self.form), False

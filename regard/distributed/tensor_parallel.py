@@ -69,9 +69,10 @@ class TensorParallel(ParallelStyle):
                     f"TensorParallel does not divide {module.mechanism.declared}, whose decays belong to all heads; "
                     f"divide the positions, by ContextParallel(form='state')"
                 )
-            if module.value_mix is not None or module.difference is not None:
+            if any(one is not None for one in (module.value_mix, module.difference, module.chooser)):
                 raise UnsupportedError(
-                    "TensorParallel does not divide layers with value_residual or differential; divide the positions"
+                    "TensorParallel does not divide layers with value_residual, differential or a chooser; divide the "
+                    "positions"
                 )
             _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
         elif type(module) is LatentAttention:

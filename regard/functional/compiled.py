@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -31,29 +31,32 @@ from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism, checked_q_start, checked_seed, named_parameters
-from regard.core.tensors import Stored, is_recorded, refuse_tracing
+from regard.core.tensors import Place, Stored, is_recorded, refuse_tracing
 from regard.errors import ArgumentError, UnsupportedError
 from regard.functional.jagged import is_nested
 from regard.functional.kept import PLANS, Newest
 from regard.functional.plain import plain_attention
-from regard.mechanisms import Softmax
+from regard.mechanisms import Mechanism, Softmax
+from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Pattern, as_pattern, parse
+from regard.patterns.registry import Declared
 from regard.patterns.text import read_together, written_apart
 
 # `first` is the position of the first query. With `lowest` the bias is a table by distance that begins there.
-# `learns`: which of q, k, v, bias and sink need a gradient.
+# `names` belong to the mechanism's parameters. `learns`: which of q, k, v, bias, sink and parameters need a gradient.
+# `slots`: k and v are all slots of a cache, free behind the queries, and q_start is one number.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[]? held, "
-    "*, str pattern, "
+    "Tensor[]? parameters, *, str pattern, str? mechanism, str[] names, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
-    "bool[] learns"
+    "bool[] learns, bool slots=False"
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
 torch.library.define(
     "regard::new_seed", "(*, Device device, int number=0) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
 )
-_ALONE = 7  # tensors before those of the pattern
+_HELD = 7  # place of the tensors of the pattern, before those of the mechanism
 _MOST_HELD = 1 << 20  # numbers in the tensors of a pattern that is kept
 _patterns: Newest[tuple[list[torch.Tensor], Pattern]] = Newest(16)
 _operation: Any = torch.ops.regard
@@ -112,8 +115,9 @@ def traced_attention(call: Call) -> torch.Tensor:
         check_backend(call.backend, BACKENDS)
     call = call.cast()
     q, k, v, bias = call.q, call.k, call.v, call.bias
+    place = call.q_start.at if isinstance(call.q_start, Place) else None
     text, held = _written(call.pattern)
-    start = None if call.q_start is None else checked_q_start(call.q_start, q.shape[0])
+    start = None if call.q_start is None or place is not None else checked_q_start(call.q_start, q.shape[0])
     rows, first = (start, None) if isinstance(start, torch.Tensor) else (None, start)
     lowest = None
     if isinstance(bias, Bias):
@@ -124,13 +128,17 @@ def traced_attention(call: Call) -> torch.Tensor:
             )
         bias, lowest = tabled(bias, q, k, first)
     sink = call.sink if isinstance(call.sink, torch.Tensor | None) else q.new_full((1,), real("sink", call.sink))
+    parameters = named_parameters(call.parameters)
     grad = torch.is_grad_enabled()
     vectors = grad and (q.requires_grad or k.requires_grad or v.requires_grad)
+    others = (bias, sink, *parameters.values())
     return _operation.attention(
-        q, k, v, bias, sink, rows, _drawn(dropout, call.dropout_seed), held or None,
-        pattern=text, first=first, lowest=lowest, softcap=softcap, scale=scale, dropout=dropout,
-        strict=call.strict, backend=call.backend,
-        learns=[vectors] * 3 + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in (bias, sink)],
+        q, k, v, bias, sink, rows if place is None else place, _drawn(dropout, call.dropout_seed), held or None,
+        [*parameters.values()] or None,
+        pattern=text, mechanism=_text_of(call.mechanism), names=[*parameters], first=first, lowest=lowest,
+        softcap=softcap, scale=scale, dropout=dropout, strict=call.strict, backend=call.backend,
+        learns=[vectors] * 3 + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in others],
+        slots=place is not None,
     )  # fmt: skip
 
 
@@ -144,11 +152,6 @@ def _check_traceable(call: Call) -> None:
         raise UnsupportedError(f"keys and values as a cache stores them are not compiled; {_OUTSIDE}")
     if is_nested(call.q, call.k, call.v):
         raise UnsupportedError(f"nested tensors are not compiled; {_OUTSIDE}")
-    mechanism = checked_mechanism(call.mechanism)
-    if mechanism != _SOFTMAX:
-        raise UnsupportedError(f"mechanism {mechanism!s} is not compiled, only softmax is; {_OUTSIDE}")
-    if named_parameters(call.parameters):
-        raise ArgumentError(f"{mechanism} learns nothing and was given parameters; leave them out")
     if isinstance(call.q_start, torch.Tensor) and not call.q_start.dim():
         raise UnsupportedError(
             f"q_start as a tensor of one number is not compiled; give a Python number, or {_OUTSIDE}"
@@ -164,15 +167,33 @@ def _number(name: str, value: Any) -> Any:
     return real(name, value)
 
 
+def _text_of(mechanism: Mechanism | str | None) -> str | None:
+    """The mechanism as a graph keeps it: its text, None for softmax of dot products."""
+    if isinstance(mechanism, str):
+        return mechanism
+    mechanism = checked_mechanism(mechanism)
+    _check_named(mechanism)
+    return None if mechanism == _SOFTMAX else str(_steady(mechanism))
+
+
+def _check_named(declared: Declared) -> None:
+    kind = type(declared)
+    if kind.registry.kinds.get(kind.text_name) is not kind:
+        raise UnsupportedError(f"{kind.__name__} has no text that reads back, so it is not compiled; {_OUTSIDE}")
+    for name in getattr(kind, "__dataclass_fields__", ()):
+        if isinstance(field := getattr(declared, name), Declared):
+            _check_named(field)
+
+
 def _written(pattern: Pattern | str | None) -> tuple[str, list[torch.Tensor]]:
     """The pattern as a graph keeps it: its text, and the tensors that the text names by their place."""
     return (pattern, []) if isinstance(pattern, str) else written_apart(as_pattern(pattern), _steady)
 
 
 def _steady(value: Any) -> Any:
-    """The same pattern with constant numbers. A compiler treats numbers that change between calls as sizes, which have
-    no text."""
-    if isinstance(value, Pattern):
+    """The same declaration with constant numbers. A compiler treats numbers that change between calls as sizes, which
+    have no text."""
+    if isinstance(value, Declared):
         same = object.__new__(type(value))
         for name in getattr(value, "__dataclass_fields__", ()):
             object.__setattr__(same, name, _steady(getattr(value, name)))
@@ -243,27 +264,34 @@ class Table(Bias):
 
 @torch.library.impl("regard::attention", "CompositeExplicitAutograd")
 def _forward(*tensors: Any, learns: list[bool], **call: Any) -> torch.Tensor:
-    leaves, _ = _leaves(tensors[:5], learns)
-    return _output(*leaves, *tensors[5:], with_graph=False, **call).contiguous()
+    leaves, _ = _leaves(tensors, learns)
+    return _output(*leaves, with_graph=False, **call).contiguous()
 
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
 def _backward(grad: torch.Tensor, *tensors: Any, learns: list[bool], **call: Any) -> list[torch.Tensor]:
-    """Gradients of those of q, k, v, bias and sink that learn. The forward pass is computed again, by any backend."""
-    leaves, learning = _leaves(tensors[:5], learns)
+    """Gradients of what learns, in the order of `learns`. The forward pass is computed again, by any backend."""
+    leaves, learning = _leaves(tensors, learns)
     excluded = torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD  # a mode, as of a FLOP counter, excludes autograd
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
-        output = _output(*leaves, *tensors[5:], with_graph=True, **call)
-        return [_laid_out(x) for x in torch.autograd.grad(output, learning, grad, materialize_grads=True)]
+        output = _output(*leaves, with_graph=True, **call)
+        found = torch.autograd.grad(output, learning, grad, materialize_grads=True)
+    return _laid_out(found, learning, sum(learns[:5]))
+
+
+def _learning(tensors: tuple[Any, ...]) -> list[Any]:
+    """q, k, v, bias, sink and the parameters of the mechanism, among the tensors of an operation."""
+    return [*tensors[:5], *(tensors[_HELD + 1] or ())]
 
 
 def _leaves(tensors: tuple[Any, ...], learns: list[bool]) -> tuple[list[Any], list[torch.Tensor]]:
-    """q, k, v, bias and sink detached from their graph, and those of them that need gradients."""
-    pairs = [*zip(tensors, learns, strict=True)]
+    """The tensors of an operation, those that may learn detached from their graph, and those that need gradients."""
+    pairs = [*zip(_learning(tensors), learns, strict=True)]
     leaves = [
         x.detach().requires_grad_(need) if need or (x is not None and x.requires_grad) else x for x, need in pairs
     ]
-    return leaves, [leaf for leaf, need in zip(leaves, learns, strict=True) if need]
+    learning = [leaf for leaf, need in zip(leaves, learns, strict=True) if need]
+    return [*leaves[:5], *tensors[5 : _HELD + 1], leaves[5:]], learning
 
 
 def _output(
@@ -275,13 +303,19 @@ def _output(
     q_start: torch.Tensor | None,
     dropout_seed: torch.Tensor | None,
     held: list[torch.Tensor] | None,
+    parameters: list[torch.Tensor],
     *,
     pattern: str,
+    names: list[str],
     first: int | None,
     lowest: int | None,
     with_graph: bool,
+    slots: bool = False,
     **options: Any,
 ) -> torch.Tensor:
+    if slots and q_start is not None:
+        first, q_start = int(q_start), None
+        k, v = (x[:, :, : first + q.shape[2]] for x in (k, v))
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
     start = first if q_start is None else q_start
@@ -289,9 +323,12 @@ def _output(
     if held:
         at = k.shape[2] - q.shape[2] if first is None else first
         same = _pattern_of(pattern, held, None if q_start is not None else range(at, at + q.shape[2]), k.shape[2])
-    call = Call(q, k, v, added, dropout_seed=seed, sink=sink, pattern=same, q_start=start, **options)
+    named = dict(zip(names, parameters, strict=True)) or None
+    call = Call(q, k, v, added, named, seed, sink, pattern=same, q_start=start, **options)
     with torch.enable_grad():  # so that the plan equals that of a call outside a graph
         kept = PLANS.find(call)
+        if kept is None and not with_graph and (output := PLANS.step(call)) is not None:
+            return output
         plan, here = kept or PLANS.plan(call)
     with torch.set_grad_enabled(with_graph):
         return (plan.compute(call, here) if kept else plan.compute_first(call, here)).output
@@ -314,18 +351,24 @@ def _pattern_of(text: str, held: list[torch.Tensor], queries: range | None, k_le
 
 @torch.library.register_fake("regard::attention")
 def _output_like(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, pattern: str, **_: Any
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, pattern: str, mechanism: str | None, **_: Any
 ) -> torch.Tensor:
+    if not others[_HELD - 3]:  # what holds tensors was checked when it was made
+        _check_readable("pattern", pattern, parse)
+    declared = _SOFTMAX if mechanism is None else _check_readable("mechanism", mechanism, parse_mechanism)
+    _keep_whole_in_inductor()
+    heads = v.shape[1] if declared.groups_values and v.shape[1] > q.shape[1] else q.shape[1]
+    return q.new_empty((q.shape[0], heads, q.shape[2], v.shape[3]))
+
+
+def _check_readable(name: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
-        if not others[-1]:  # what holds tensors was checked when it was made
-            parse(pattern)
+        return parse(text)
     except ArgumentError as reason:
         raise UnsupportedError(
-            f"pattern {pattern!r} is not compiled, since its text cannot be read ({reason}); a pattern of your own "
+            f"{name} {text!r} is not compiled, since its text cannot be read ({reason}); a {name} of your own "
             f"works outside of torch.compile"
         ) from reason
-    _keep_whole_in_inductor()
-    return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
 def _keep_whole_in_inductor() -> None:
@@ -342,18 +385,23 @@ def _keep_whole_in_inductor() -> None:
 
 @torch.library.register_fake("regard::attention_backward")
 def _gradients_like(grad: torch.Tensor, *tensors: Any, learns: list[bool], **_: Any) -> list[torch.Tensor]:
-    return [_laid_out(torch.empty_like(x)) for x, need in zip(tensors, learns, strict=False) if need]
+    learning = [x for x, need in zip(_learning(tensors), learns, strict=True) if need]
+    return _laid_out([torch.empty_like(x) for x in learning], learning, sum(learns[:5]))
 
 
-def _laid_out(x: torch.Tensor) -> torch.Tensor:
-    """A gradient in the memory layout that fused operations give it, which the fake operation promises."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x.contiguous()
+def _laid_out(grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], alone: int) -> list[torch.Tensor]:
+    """Gradients in the memory layout that the fake operation promises.
+
+    The first `alone`, of q, k, v, bias and sink, lie as fused operations write them. The others, of parameters, lie as
+    these: PyTorch's fake and real element-wise operations agree on the layout of a result if their inputs lie alike.
+    """
+    fused = (x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x.contiguous() for x in grads[:alone])
+    return [*fused, *map(lambda x, like: torch.empty_like(like).copy_(x), grads[alone:], tensors[alone:])]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: torch.Tensor) -> None:
-    *tensors, held = inputs
-    ctx.save_for_backward(*tensors, *(held or ()))
-    ctx.call = keyword_only_inputs
+    ctx.save_for_backward(*inputs[:_HELD], *(held := inputs[_HELD] or ()), *(inputs[_HELD + 1] or ()))
+    ctx.call, ctx.held = keyword_only_inputs, len(held)
 
 
 def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
@@ -361,11 +409,11 @@ def _send_back(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         raise UnsupportedError(
             "second derivatives are not compiled; call attention outside of torch.compile, where they are computed"
         )
-    saved = ctx.saved_tensors
-    tensors, held = saved[:_ALONE], list(saved[_ALONE:])
-    gradients = iter(_operation.attention_backward(grad, *tensors, held or None, **ctx.call))
-    every = [next(gradients) if need else None for need in ctx.call["learns"]]
-    return *every, None, None, [None] * len(held) if held else None
+    saved, last = ctx.saved_tensors, _HELD + ctx.held
+    held, parameters = list(saved[_HELD:last]), list(saved[last:])
+    found = iter(_operation.attention_backward(grad, *saved[:_HELD], held or None, parameters or None, **ctx.call))
+    every = [next(found) if need else None for need in ctx.call["learns"]]
+    return *every[:5], None, None, [None] * len(held) if held else None, every[5:] or None
 
 
 torch.library.register_autograd("regard::attention", _send_back, setup_context=_keep)

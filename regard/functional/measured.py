@@ -17,12 +17,15 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as mod
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode, flop_registry, register_flop_formula
 
 from regard.core.call import Call
+from regard.core.problem import checked_mechanism
 from regard.errors import UnsupportedError
 from regard.functional.compiled import traced_attention
+from regard.mechanisms import Softmax
 from regard.patterns import parse
 from regard.patterns.text import read_together
 
 _OPERATIONS: tuple[Any, Any] = torch.ops.regard.attention, torch.ops.regard.attention_backward
+_SOFTMAX = Softmax()
 profiling: Callable[[], bool] = torch.autograd._profiler_enabled
 open_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
@@ -33,6 +36,8 @@ def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tenso
         for one in _OPERATIONS:  # a counter that is older than the formulas lacks them
             counter.flop_registry.setdefault(one, flop_registry[one])
         try:
+            if (mechanism := checked_mechanism(call.mechanism)) != _SOFTMAX:
+                raise UnsupportedError(f"{mechanism} is not counted by pairs")
             return traced_attention(call)
         except UnsupportedError as reason:
             warnings.warn(
@@ -64,9 +69,17 @@ def _backward_flops(
     return 2 * _allowed_pairs(q, k, *others, **options) * (3 * q.shape[3] + 2 * v.shape[3])
 
 
-def _allowed_pairs(q: torch.Tensor, k: torch.Tensor, *others: Any, pattern: str, first: int | None, **_: Any) -> int:
-    """Pairs of all rows and heads that the pattern allows; all pairs if that depends on tensors without values."""
-    _bias, _sink, q_start, _dropout_seed, held = others
+def _allowed_pairs(
+    q: torch.Tensor, k: torch.Tensor, *others: Any, pattern: str, mechanism: str | None, first: int | None, **_: Any
+) -> int:
+    """Pairs of all rows and heads that the pattern allows; all pairs if that depends on tensors without values.
+
+    None of a mechanism, which only a compiled graph brings here, and which is warned of.
+    """
+    _bias, _sink, q_start, _dropout_seed, held, _parameters = others
+    if mechanism is not None:
+        warnings.warn(f"a FLOP counter counts no operations of {mechanism} inside a compiled graph", stacklevel=2)
+        return 0
     batch, heads, q_len = q.shape[:3]
     k_len = k.shape[2]
     tensors = (held or []) + ([] if q_start is None else [q_start])

@@ -29,8 +29,10 @@ def plain_attention(
     q_start: torch.Tensor | None,
     dropout_seed: torch.Tensor | None,
     held: list[torch.Tensor] | None,
+    parameters: list[torch.Tensor] | None,
     *,
     pattern: str,
+    mechanism: str | None,
     first: Any,
     lowest: Any,
     softcap: float | None,
@@ -44,8 +46,13 @@ def plain_attention(
     that some queries may look at reaches the others too, unlike in regard's own backends on the CPU.
 
     Raises:
-        UnsupportedError: dropout, or a pattern that has no plain operations.
+        UnsupportedError: dropout, or a pattern or mechanism that has no plain operations.
     """
+    if mechanism is not None:
+        raise UnsupportedError(
+            f"{mechanism} is not written in PyTorch's own operations; leave the call whole, by "
+            f"table.pop(torch.ops.regard.attention.default) of the table of decompositions"
+        )
     if dropout:
         raise UnsupportedError("dropout is not exported to other runtimes; export the model in eval mode")
     heads, q_len, k_len = q.shape[1], q.shape[2], k.shape[2]

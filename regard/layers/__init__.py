@@ -5,6 +5,7 @@ short vector for each token. `record_attention` collects statistics while a mode
 belong to the caller, so one model serves several texts at once.
 """
 
+from regard.layers.choosing import NSA, Chooser, LightningIndexer, MoBA, choice_losses
 from regard.layers.feed_forward import FeedForward, Projection, project
 from regard.layers.latent import FormPlan, LatentAttention
 from regard.layers.multi_head import MultiHeadAttention, ProjectedContext
@@ -15,6 +16,11 @@ __all__ = [
     "ProjectedContext",
     "LatentAttention",
     "FormPlan",
+    "Chooser",
+    "MoBA",
+    "NSA",
+    "LightningIndexer",
+    "choice_losses",
     "FeedForward",
     "Projection",
     "project",

@@ -12,7 +12,7 @@ from regard.backends import BACKENDS
 from regard.bias import Bias
 from regard.core.backend import check_backend
 from regard.core.problem import checked_dropout, checked_softcap
-from regard.core.tensors import Stored
+from regard.core.tensors import Place, Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.feed_forward import check_vectors
@@ -64,7 +64,7 @@ class LayerMechanism(nn.Module):
         """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
         if isinstance(self.declared, Recurrent):
             return self.queries(k)
-        return self.declared.project_keys(k, dict(self.learned))
+        return self.declared.project_keys(k, dict(self.learned.items()))
 
     def queries(self, q: torch.Tensor) -> torch.Tensor:
         """Queries (batch, heads, length, head_dim) as the mechanism takes them: of length 1 for a delta rule."""
@@ -117,6 +117,7 @@ class AttentionLayer(RecordedLayer):
     mechanism: LayerMechanism
     positions: Rotary | None
     sinks: nn.Parameter | None
+    chooser: Any
     to_v: Any
     to_output: Any
 
@@ -172,6 +173,8 @@ class AttentionLayer(RecordedLayer):
             return heads
         if positions is not None:
             return self.positions.rotate(heads, positions)
+        if isinstance(start, Place):
+            start = start.at
         if not isinstance(start, torch.Tensor):
             return self.positions.rotate_from(heads, start)
         start = start.to(heads.device)
@@ -182,8 +185,8 @@ class AttentionLayer(RecordedLayer):
         if vectors.dim() != 3 or vectors.shape[-1] != size:
             raise ShapeError(f"{name} has shape {tuple(vectors.shape)}; this layer needs (batch, length, {size})")
 
-    def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, length: int) -> None:
-        """Refuse what a cache of this length cannot continue: a mask, a pattern by length, and another position."""
+    def _refuse_with_cache(self, pattern: Pattern, q_start: int | torch.Tensor, place: Any) -> None:
+        """Refuse what a cache cannot continue at this place: a mask, a pattern by length, and another position."""
         if not pattern.takes_cache:
             raise UnsupportedError(
                 f"pattern {pattern} holds a mask for the rows of one call, and with a cache a text takes several "
@@ -194,10 +197,10 @@ class AttentionLayer(RecordedLayer):
                 f"pattern {pattern} depends on the number of keys, which grows with a cache, so continuing a text "
                 f"would differ from computing it at once; use RandomBlocks(..., past=True)"
             )
-        if isinstance(q_start, torch.Tensor) or q_start != length:
+        if q_start is not place and (isinstance(q_start, torch.Tensor) or q_start != place):
+            held = "a graph" if isinstance(place, Place) else count_of(place, "entries")
             raise UnsupportedError(
-                f"q_start={q_start} with a cache of {count_of(length, 'entries')}: new entries follow the cached ones, "
-                f"so leave q_start out"
+                f"q_start={q_start} with a cache of {held}: new entries follow the cached ones, so leave q_start out"
             )
 
     def _cache_options(

@@ -111,6 +111,8 @@ class LatentAttention(AttentionLayer):
     (True, torch.Size([2, 5, 32]))
     """
 
+    chooser = None
+
     @refusing_keywords("LatentAttention", OF_LATENT)
     def __init__(
         self,
@@ -197,7 +199,7 @@ class LatentAttention(AttentionLayer):
             x, _, documents = packed_vectors(x, q_start=q_start, cache=cache)
         self._check(x, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
-        first = 0 if cache is None else cache.length
+        first = 0 if cache is None else cache.place
         q_start = first if q_start is None else checked_q_start(q_start, x.shape[0])
         q, latents = self._queries(x, q_start), self._latents(x, first)
         if documents is not None:
@@ -278,7 +280,9 @@ class LatentAttention(AttentionLayer):
         """
         kind = "dynamic" if kind is None else a_string("kind", kind)
         options = self._cache_options(kind, capacity, dtype, shared, first) | {"v_dim": self.latent_dim, "joined": True}
-        return new_cache(kind, batch, 1, self.latent_dim + self.rope_dim, **options)
+        cache = new_cache(kind, batch, 1, self.latent_dim + self.rope_dim, **options)
+        cache.belong_to(self)
+        return cache
 
     def _of_queries(self, x: torch.Tensor) -> torch.Tensor:
         """The vectors from which queries are projected: x, or the latents of the queries."""

@@ -13,15 +13,18 @@ from regard.arguments import a_string, count_of, real, shown, whole, yes_or_no
 from regard.bias import Bias
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
+from regard.core.tensors import Stored
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
 from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
+from regard.layers.caches.base import Entries
+from regard.layers.choosing import Chooser
 from regard.layers.feed_forward import Projection
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
 from regard.layers.recording import current_recording
-from regard.mechanisms import Mechanism
-from regard.patterns import Pattern, as_pattern
+from regard.mechanisms import Mechanism, Softmax
+from regard.patterns import Grid, Pattern, as_pattern
 from regard.positions import Rotary, as_rotary
 from regard.reprs import brief
 
@@ -113,6 +116,8 @@ class MultiHeadAttention(AttentionLayer):
             `λ = exp(λ_q1 · λ_k1) - exp(λ_q2 · λ_k2) + differential`; the paper's layers have 0.2 to 0.8. Values have
             2 · head_dim numbers by default. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads
             heads: all first heads, then all second ones.
+        chooser: a module that decides by content which keys each query looks at, such as MoBA, NSA or LightningIndexer
+            of `regard.layers`; for causal self-attention by softmax.
         dropout: share of the weights dropped in training; none in eval mode.
         softcap, scale, backend, strict: as for `attention`.
         projection_bias: whether the projections have biases.
@@ -149,6 +154,7 @@ class MultiHeadAttention(AttentionLayer):
         output_gate: bool = False,
         value_residual: bool = False,
         differential: float | None = None,
+        chooser: Chooser | None = None,
         dropout: float = 0.0,
         softcap: float | None = None,
         scale: float | None = None,
@@ -175,11 +181,16 @@ class MultiHeadAttention(AttentionLayer):
                 f"sinks=True, or use softmax"
             )
         self.sinks = nn.Parameter(torch.zeros(compared[0])) if sinks else None
+        if chooser is not None:
+            self._build_chooser(chooser)
+        self.chooser = chooser
+        self.stored_heads = self.parts * self.kv_heads * (1 if chooser is None else chooser.branches)
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
         self.to_q = Projection(self.dim, compared[0] * self.head_dim, bias=projection_bias)
-        keys = None if shares else Projection(self.context_dim, compared[1] * key_dim, bias=projection_bias)
+        keys = None if shares else Projection(self.context_dim, self.stored_heads * key_dim, bias=projection_bias)
         self.to_k = keys  # None if the mechanism uses the queries as keys
-        self.to_v = Projection(self.context_dim, self.kv_heads * self.value_dim, bias=projection_bias)
+        valued = self.stored_heads // self.parts
+        self.to_v = Projection(self.context_dim, valued * self.value_dim, bias=projection_bias)
         self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=projection_bias)
         normed, gated = yes_or_no("qk_norm", qk_norm), yes_or_no("output_gate", output_gate)
         self.q_norm = nn.RMSNorm(self.head_dim, EPSILON) if normed else None
@@ -266,16 +277,15 @@ class MultiHeadAttention(AttentionLayer):
             x, context, documents = packed_vectors(x, context, **others)
         self._check(x, context, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
-        q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
-        q = q if self.q_norm is None else self.q_norm(q)
+        q = self._queries(x)
         if context is None:
-            first_key = cache.length if cache is not None else 0
+            first_key = cache.place if cache is not None else 0
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
             self._check_positions(positions)
             q, gate = self.mechanism.queries(self._rotated(q, q_start, positions)), self.mechanism.gate(x)
             k, v = self._keys_of_self(x, q, first_key, positions, first_values)
             if cache is not None:
-                self._refuse_with_cache(combined, q_start, cache.length)
+                self._refuse_with_cache(combined, q_start, first_key)
                 return self._continued(cache, x, q, k, v, combined, bias, gate)
         else:
             self._refuse_for_context(positions, first_values)
@@ -286,14 +296,70 @@ class MultiHeadAttention(AttentionLayer):
             projected = context if isinstance(context, ProjectedContext) else self.project_context(context)
             k, v, gate = projected.keys, projected.values, projected.gate
         if documents is not None:
+            if self.chooser is not None:
+                raise UnsupportedError("a chooser compares all keys of a row; call the layer for each jagged document")
             combined, q_start = documents.pattern(combined, self.mechanism.called, bias), 0
-        output = self._output(self._attend(q, k, v, combined, bias, q_start, gate), x)
+        output = self._output(self._attended(x, q, k, v, combined, bias, q_start, gate), x)
         return output if documents is None else jagged(output, documents.q_ends, 1)
+
+    def choice_loss(self, x: torch.Tensor, *, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """The loss of its own by which a chooser learns, a number: `LightningIndexer.loss` for a call of x, which no
+        gradient reaches. `choice_losses` collects it from a model."""
+        self._check(x, None, None)
+        with torch.no_grad():
+            q = self._rotated(self._queries(x), 0, positions)
+            k = self._keys(x, 0, positions)
+        return (Chooser() if self.chooser is None else self.chooser).loss(x, q, k)
+
+    def _build_chooser(self, chooser: Chooser) -> None:
+        if not isinstance(chooser, Chooser) or chooser.built:
+            what = (
+                f"chooser is {shown(chooser)}" if not isinstance(chooser, Chooser) else "another layer has this chooser"
+            )
+            raise ArgumentError(f"{what}; make one of regard.layers, such as MoBA(block=64, top=8)")
+        fits = {"softmax without parameters": self.mechanism.declared == Softmax(), "no sinks": self.sinks is None,
+                "no differential": self.parts == 1, "contexts of its own": self.context_dim == self.dim,
+                "no softcap": chooser.branches == 1 or self.options["softcap"] is None}  # fmt: skip
+        if missing := [name for name, fit in fits.items() if not fit]:
+            raise UnsupportedError(f"a layer with the chooser {type(chooser).__name__} has {', '.join(missing)}")
+        scale = self.head_dim**-0.5 if self.options["scale"] is None else self.options["scale"]
+        chooser.build(self.dim, self.heads, self.kv_heads, self.head_dim, self.value_dim, scale)
+        chooser.built = True
+
+    def _queries(self, x: torch.Tensor) -> torch.Tensor:
+        q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
+        return q if self.q_norm is None else self.q_norm(q)
+
+    def _attended(
+        self, x: torch.Tensor, q: torch.Tensor, k: Entries, v: Entries, pattern: Pattern,
+        bias: torch.Tensor | Bias | None, q_start: int | torch.Tensor | None, gate: Gate,
+    ) -> torch.Tensor:  # fmt: skip
+        """The outputs of the heads, with the keys that a chooser chooses or with all."""
+        chooser, start = self.chooser, k.shape[2] - q.shape[2]
+        if chooser is None:
+            return self._attend(q, k, v, pattern, bias, q_start, gate)
+        if isinstance(q_start, torch.Tensor) or q_start != start or (isinstance(k, Stored) and k.first):
+            raise UnsupportedError(
+                "a chooser chooses among all keys of a text; leave out q_start, and use a cache that keeps all entries"
+            )
+        if chooser.branches > 1 and (bias is not None or current_recording(self) is not None):
+            raise UnsupportedError(
+                f"{type(chooser).__name__} adds {chooser.branches} attentions, one of which has compressed keys, so it "
+                f"supports neither bias nor statistics"
+            )
+        keys, values = (x.widened(q.dtype) if isinstance(x, Stored) else x for x in (k, v))
+        visible = pattern.visible_keys(Grid.whole(q.shape[2], k.shape[2], start, q.device))
+        if visible is not None:
+            hidden = ~visible.any(1, keepdim=True)[..., None]
+            keys, values = keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0)
+        return chooser(
+            lambda q, k, v, pattern: self._attend(q, k, v, pattern, bias, start), x, q, keys, values, pattern
+        )
 
     def values(self, x: torch.Tensor) -> torch.Tensor:
         """The values of x (batch, length, dim), as `first_values` of later layers: (batch, kv_heads, length, v_dim)."""
         self._check_vectors("x", x, self.context_dim)
-        return self._split(self.to_v(x), self.kv_heads)
+        return self._split(self.to_v(x), self.stored_heads // self.parts)
 
     def _output(self, heads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The output (batch, length, dim) of the outputs of heads."""
@@ -302,12 +368,14 @@ class MultiHeadAttention(AttentionLayer):
 
     def _values(self, vectors: torch.Tensor, first_values: torch.Tensor | None = None) -> torch.Tensor:
         """Values (batch, kv_heads, length, v_dim), with those of the first layer added, for each of the parts."""
-        v = self._mixed(self._split(self.to_v(vectors), self.kv_heads), first_values)
+        v = self._mixed(self._split(self.to_v(vectors), self.stored_heads // self.parts), first_values)
         return v if self.parts == 1 else torch.cat([v, v], 1)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The projected keys and values of a context (batch, context_length, context_dim), for repeated use."""
         self._check_vectors("context", context, self.context_dim)
+        if self.chooser is not None:
+            raise UnsupportedError("a chooser chooses in one text, so a layer with one cannot attend to a context")
         if self.to_k is None:
             raise UnsupportedError(
                 f"{self.mechanism.declared}: it uses the queries as keys, so it cannot attend to a context"
@@ -369,8 +437,12 @@ class MultiHeadAttention(AttentionLayer):
         if (reason := self.mechanism.reason_against_caches) is not None:
             raise UnsupportedError(f"{declared}: {reason}")
         options = self._cache_options(kind, capacity, dtype, shared, first)
-        heads = self.parts * self.kv_heads
-        return new_cache(kind, batch, heads, self.mechanism.kept_dim, v_dim=self.value_dim, **options)
+        if kind == "ring" and self.chooser is not None:
+            raise UnsupportedError("a chooser chooses among all keys; use a cache that keeps all entries")
+        kept = self.mechanism.kept_dim + (0 if self.chooser is None else self.chooser.extra)
+        cache = new_cache(kind, batch, self.stored_heads, kept, v_dim=self.value_dim, **options)
+        cache.belong_to(self)
+        return cache
 
     def _continued(
         self,
@@ -383,7 +455,7 @@ class MultiHeadAttention(AttentionLayer):
         bias: torch.Tensor | Bias | None,
         gate: Gate,
     ) -> torch.Tensor:
-        start, summed = cache.length, isinstance(cache, RecurrentState)
+        start, summed = cache.place, isinstance(cache, RecurrentState)
         if summed and (bias is not None or current_recording(self) is not None):
             raise UnsupportedError("a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'")
         with cache.unless_refused():
@@ -391,7 +463,7 @@ class MultiHeadAttention(AttentionLayer):
                 options = {"scale": self.options["scale"], "parameters": self.mechanism.options(gate)["parameters"]}
                 heads = cache.attend(q, k, v, pattern=pattern, **options)
             else:
-                heads = self._attend(q, *cache.append(k, v), pattern, bias, start, gate)
+                heads = self._attended(x, q, *cache.append(k, v), pattern, bias, start, gate)
             output = self._output(heads, x)
             cache.belong_to(self)
         return output
@@ -411,9 +483,12 @@ class MultiHeadAttention(AttentionLayer):
         v = self._values(x, first_values)
         if self.to_k is None:
             return q, v
-        k = self._split(self.to_k(x), self.parts * self.kv_heads)
-        k = self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions)
-        return self.mechanism.keys(k), v
+        k = self._keys(x, first, positions)
+        return (k if self.chooser is None else self.chooser.kept(x, k, first)), v
+
+    def _keys(self, x: torch.Tensor, first: int, positions: torch.Tensor | None) -> torch.Tensor:
+        k = self._split(self.to_k(x), self.stored_heads)  # ty: ignore[not-callable]
+        return self.mechanism.keys(self._rotated(k if self.k_norm is None else self.k_norm(k), first, positions))
 
     def _mixed(self, v: torch.Tensor, first_values: torch.Tensor | None) -> torch.Tensor:
         """Values with those of the first layer added."""

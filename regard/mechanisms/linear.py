@@ -122,7 +122,7 @@ class Products(FeatureMap):
         return 2 * self.shifts * head_dim
 
     def __str__(self) -> str:
-        return f"products({self.shifts})"
+        return f"{self.text_name}({self.shifts})"
 
 
 @dataclass(frozen=True)
@@ -166,4 +166,4 @@ class LinearTransformer(Kernelised, also=("linear",)):
         return self.feature_map.dim(head_dim)
 
     def __str__(self) -> str:
-        return f"linear_transformer({self.feature_map})"
+        return f"{self.text_name}({self.feature_map!s})"

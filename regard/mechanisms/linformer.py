@@ -105,4 +105,4 @@ class Linformer(Mechanism):
 
     def __str__(self) -> str:
         shared = "" if self.shared == "none" else f", shared={self.shared}"
-        return f"linformer(length={self.length}, rank={self.rank}{shared})"
+        return f"{self.text_name}(length={self.length}, rank={self.rank}{shared})"

@@ -196,7 +196,7 @@ class LSH(Mechanism):
 
     def __str__(self) -> str:
         buckets = " x ".join(map(str, self.factors))
-        return f"lsh(chunk={self.chunk}, buckets={buckets}, rounds={self.rounds}, seed={self.seed})"
+        return f"{self.text_name}(chunk={self.chunk}, buckets={buckets}, rounds={self.rounds}, seed={self.seed})"
 
 
 def rows_at(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:

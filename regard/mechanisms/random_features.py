@@ -82,7 +82,7 @@ class Performer(Kernelised):
         return Features(of_q, of_k, k_log=k_log, q_log=q_log)
 
     def __str__(self) -> str:
-        return f"performer({self.features}, seed={self.seed}{'' if self.orthogonal else ', orthogonal=false'})"
+        return f"{self.text_name}({self.features}, seed={self.seed}{'' if self.orthogonal else ', orthogonal=false'})"
 
 
 def _positive(x: torch.Tensor, omega: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -186,7 +186,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
 
     def __str__(self) -> str:
         gated = ", gated" if self.gated else ""
-        return f"random_feature({self.features}{gated}, seed={self.seed}, sigma={word(self.sigma)})"
+        return f"{self.text_name}({self.features}{gated}, seed={self.seed}, sigma={word(self.sigma)})"
 
 
 def _waves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

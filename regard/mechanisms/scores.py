@@ -412,4 +412,4 @@ class LocalPredictive(Score):
 
     def __str__(self) -> str:
         inside = hasattr(self.score, "query_dim")  # then it need not be repeated
-        return f"local_predictive({self.score}, {self.window}{'' if inside else f', query_dim={self.query_dim}'})"
+        return f"{self.text_name}({self.score!s}, {self.window}{'' if inside else f', query_dim={self.query_dim}'})"

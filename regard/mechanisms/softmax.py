@@ -69,4 +69,4 @@ class Softmax(Mechanism):
         return self.score.new_parameters(heads, heads if kv_heads is None else kv_heads, generator)
 
     def __str__(self) -> str:
-        return f"softmax({self.score})"
+        return f"{self.text_name}({self.score!s})"

@@ -20,7 +20,7 @@ from regard.patterns.neighbourhood import Neighbourhood
 from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import GlobalTokens, KeySet, QuerySet
 from regard.patterns.random_blocks import RandomBlocks
-from regard.patterns.strided import DilatedWindow, Lattice, Strided
+from regard.patterns.strided import Compressed, DilatedWindow, Lattice, Strided
 from regard.patterns.text import as_pattern, parse
 from regard.patterns.tiles import empty_rows, seen_keys, tiles
 from regard.patterns.tree import Tree
@@ -49,6 +49,7 @@ __all__ = [
     "KeyMask",
     "ChosenBlocks",
     "ChosenKeys",
+    "Compressed",
     "Tree",
     "PerHead",
     "Explicit",

@@ -22,9 +22,10 @@ LEAST_LISTED = 16  # keys; blocks of so many or more are computed as runs, small
 
 
 class Lists(NamedTuple):
-    """The blocks of keys that each block of rows may look at, the same for all batch rows and heads.
+    """The blocks of keys that each block of rows may look at.
 
-    listed: int64 (row blocks, n), each number once and ascending, -1 for none; block, rows: keys and rows of a block.
+    listed: int64 (batch or 1, lists of heads, row blocks, n), each number once and ascending, -1 for none; block, rows:
+    keys and rows of a block.
     """
 
     listed: torch.Tensor
@@ -213,9 +214,7 @@ class Chosen(Held, enrol=False):
         return listed.masked_fill(again, -1)
 
     def lists(self) -> Lists | None:
-        if self.varies_by_head or self.varies_by_row or self._first is None:
-            return None
-        return Lists(self._ascending[0, 0].cpu(), self.block, self.query_block)
+        return None if self._first is None else Lists(self._ascending.cpu(), self.block, self.query_block)
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
         """Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ."""

@@ -115,6 +115,10 @@ class Neighbourhood(Pattern):
         first = min(max(at - window // 2, 0), size - window)
         return first, first + window
 
+    def window_on(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The cells of the window on each axis, if the grid has this shape; else None."""
+        return tuple(window for _, window in self._axes) if self.shape == shape else None
+
     def reach(self, layers: int = 1) -> Reach:
         layers, stride, back, ahead = whole("layers", layers, 1), prod(self.shape), 0, 0
         for axis, (size, window) in enumerate(self._axes):

@@ -1,4 +1,4 @@
-"""Patterns of every n-th key: lattices, strided patterns, and windows with gaps."""
+"""Patterns of every n-th key: lattices, strided patterns, windows with gaps; keys that each stand for some tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from regard.arguments import check_fields, whole, yes_or_no
 from regard.patterns.algebra import Full
 from regard.patterns.arguments import at_least_one
-from regard.patterns.band import Band
+from regard.patterns.band import Band, Reach
 from regard.patterns.bands import Diagonals
 from regard.patterns.base import Pattern
 from regard.patterns.ranges import Segments, everything, union
@@ -132,3 +132,40 @@ class DilatedWindow(Pattern):
         if self.dilation == 1 or self.span == 0:
             return Band(left=self.span, right=self.span)
         return Lattice(self.dilation) & Diagonals(self.span, self.span)
+
+
+@dataclass(frozen=True)
+class Compressed(Pattern):
+    """A query may look at the compressed keys whose tokens all end with its own: `stride · j + length <= i + 1`.
+
+    Key j stands for the tokens `stride · j <= t < stride · j + length`, and the query i has the position of a token.
+
+    Args:
+        length: tokens of a compressed key.
+        stride: tokens between the first ones of two compressed keys.
+
+    Source: the compressed branch of Native Sparse Attention, Yuan et al. 2025, section 3.3.1.
+
+    >>> Compressed(length=2, stride=2).dense(5, 2, q_start=0).int().tolist()
+    [[0, 0], [1, 0], [1, 0], [1, 1], [1, 1]]
+    """
+
+    length: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        check_fields(self, length=at_least_one, stride=at_least_one)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return k_pos * self.stride + self.length <= q_pos + 1
+
+    def form(self) -> Band | None:
+        return Band(right=1 - self.length) if self.stride == 1 else None
+
+    def segments(self, first: int, last: int, k_len: int) -> Segments:
+        full, some = (range(min(k_len, max(0, (at + 1 - self.length) // self.stride + 1))) for at in (first, last))
+        return Segments(*((keys,) if keys else () for keys in (full, some)))
+
+    def reach(self, layers: int = 1) -> Reach:
+        whole("layers", layers, 1)
+        return Reach(None, 0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from regard.arguments import of_kind
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
@@ -23,6 +26,22 @@ def load_with_tokeniser(folder: str | Path, kind: str | None = None) -> tuple[Sa
         return saved, Tokeniser.from_json(saved.extra_files[TOKENISER_FILE])
     except CheckpointError as error:
         raise CheckpointError(f"{folder} holds a {TOKENISER_FILE} that cannot be used: {error}") from error
+
+
+TABLES = ("embedding.weight", "target_embedding.weight", "to_vocabulary.weight")  # with a row for each id
+
+
+def with_pieces(saved: SavedModel, tokeniser: Tokeniser, wider: Tokeniser) -> SavedModel:
+    """A saved model with the pieces that `wider` adds to its tokeniser.
+
+    The row of a new piece is the mean of the rows of the pieces that spelled it before; no other number changes.
+    """
+    spelled = tokeniser.vocabulary.spelled(wider.vocabulary.pieces[tokeniser.vocab_size :])
+    state = dict(saved.state)
+    for name in state.keys() & set(TABLES):
+        rows = [state[name][ids].double().mean(0).to(state[name].dtype) for ids in spelled]
+        state[name] = torch.stack([*state[name], *rows])
+    return replace(saved, config={**saved.config, "vocab_size": wider.vocab_size}, state=state)
 
 
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:

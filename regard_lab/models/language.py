@@ -15,7 +15,16 @@ from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError
-from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, Projection
+from regard.layers import (
+    NSA,
+    Chooser,
+    FeedForward,
+    LatentAttention,
+    LightningIndexer,
+    MoBA,
+    MultiHeadAttention,
+    Projection,
+)  # fmt: skip
 from regard.layers.feed_forward import ACTIVATIONS, GATED
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
@@ -37,6 +46,7 @@ from regard_lab.models.state import (
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
 LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential")  # of layers with keys and values of heads
+CHOOSERS = ("moba", "nsa", "indexer")
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
 
@@ -71,6 +81,8 @@ class LanguageConfig(Settings):
         value_residual: whether every layer but the first adds the values of the first one to its own.
         differential: whether each head subtracts the output of a second one; the first λ of layer l, counted from 0, is
             0.8 - 0.6 exp(-0.3 l).
+        chooser: "moba", "nsa" or "indexer", by which each query chooses keys; see `regard.layers`.
+        chosen, chosen_block: it chooses so many blocks of so many keys; the indexer as many single keys.
         max_length: number of learned positions.
         norm: "rms" or "layer", before each part and at the end.
         epsilon: of the norms.
@@ -109,6 +121,9 @@ class LanguageConfig(Settings):
     output_gate: bool = False
     value_residual: bool = False
     differential: bool = False
+    chooser: str | None = None
+    chosen: int = 8
+    chosen_block: int = 16
     max_length: int = 1024
     norm: str = "rms"
     epsilon: float = 1e-5
@@ -120,7 +135,9 @@ class LanguageConfig(Settings):
     gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        self.check_sizes("vocab_size", "dim", "layers", "heads", "max_length")
+        self.check_sizes("vocab_size", "dim", "layers", "heads", "max_length", "chosen", "chosen_block")
+        if self.chooser is not None:
+            self.check_choice("chooser", CHOOSERS)
         self.check_choice("positions", POSITIONS)
         self.check_choice("norm", NORMS)
         self.check_choice("activation", ACTIVATIONS)
@@ -141,7 +158,7 @@ class LanguageConfig(Settings):
     @property
     def special(self) -> str:
         """The options of its layers that plain attention lacks, as a phrase; empty if there are none."""
-        return ", ".join(name for name in (*LAYER_OPTIONS, "rotary_scaling") if getattr(self, name))
+        return ", ".join(name for name in (*LAYER_OPTIONS, "rotary_scaling", "chooser") if getattr(self, name))
 
     def pattern_of(self, layer: int) -> Pattern:
         """The causal pattern of a layer, counted from 0."""
@@ -209,7 +226,7 @@ class LanguageConfig(Settings):
             if not rotary:
                 raise ArgumentError(f"rotary_scaling is for rotary positions, and these are {self.positions}")
             Rotary(self.rotary_base, frequencies=self.rope_frequencies, scaling=self.rotary_scaling)
-        if latent and (given := [name for name in LAYER_OPTIONS if getattr(self, name)]):
+        if latent and (given := [name for name in (*LAYER_OPTIONS, "chooser") if getattr(self, name)]):
             raise ArgumentError(
                 f"{', '.join(given)} are for keys and values of heads, and latents have none; leave out one of them"
             )
@@ -227,6 +244,14 @@ class LanguageConfig(Settings):
         if mechanism.shares_keys and self.kv_heads != self.heads:
             raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
 
+        if self.chooser is not None:
+            if self.chooser == "nsa" and (self.positions == "alibi" or pattern.canonical() != Causal()):
+                raise ArgumentError(
+                    "nsa has compressed keys, so it supports neither alibi nor a pattern besides causal"
+                )
+            with torch.device("meta"):  # other combinations are refused by the layer
+                new_block(self, 0)
+
     def _check_continued(self, pattern: Pattern) -> None:
         """Refuse a pattern under which continuing a text would change the outputs of its earlier tokens."""
         if pattern.by_length:
@@ -234,6 +259,17 @@ class LanguageConfig(Settings):
                 f"pattern {pattern} depends on the length of the text, so later tokens would change earlier outputs; "
                 f"use a pattern of the past only, such as random_blocks(3, block=64, seed=0, past=true)"
             )
+
+
+def new_chooser(config: LanguageConfig) -> Chooser | None:
+    """The chooser of one layer. NSA's compressed windows are half a block apart, and its window is two blocks."""
+    top, block = config.chosen, config.chosen_block
+    if config.chooser == "nsa":
+        return NSA(length=block, stride=block // 2 if block % 2 == 0 else block, block=block, top=top, window=2 * block)
+    if config.chooser == "moba":
+        return MoBA(block, top)
+    size, rotary = (config.head_dim or 1) * (config.kv_heads or 1), config.positions == "rotary"
+    return LightningIndexer(top * block, head_dim=size, positions="rotary" * rotary or None) if config.chooser else None
 
 
 def in_turn(texts: EACH, layer: int) -> str:
@@ -311,6 +347,7 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
     if config.latent_dim is None:
         options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
         options |= {"qk_norm": config.qk_norm, "output_gate": config.output_gate}
+        options["chooser"] = new_chooser(config)
         options["value_residual"] = config.value_residual and layer > 0
         if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
             options["differential"] = 0.8 - 0.6 * math.exp(-0.3 * layer)

@@ -203,6 +203,8 @@ def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
     A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and
     keys, though not their dot products.
     """
+    if layer.chooser is not None:  # blocks are counted from position 0
+        return False
     if layer.positions is not None and not layer.mechanism.declared.is_softmax:
         return False
     period = layer.pattern.canonical().period

@@ -1,4 +1,4 @@
-"""Message catalogues of gettext (`.po`, and compiled `.mo`): the messages of a program with their translations."""
+"""Catalogues of gettext (`.po`, compiled `.mo`), the messages of programs, and translation memories (`.tmx`)."""
 
 import re
 import shlex
@@ -9,13 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.parsers.expat import ExpatError, ParserCreate
 
-from regard.errors import DataError
+from regard.errors import DataError, NotFoundError
 from regard.packages import needed
-from regard_lab.text.lines import open_bytes, plain_path, unpacking
-from regard_lab.text.tables import Fault, TextRow
+from regard_lab.text.lines import open_bytes, plain_path, refuse_packed, unpacking
+from regard_lab.text.tables import Fault, PairTable, TextRow
 
-CATALOGUES = (".mo", ".po")
+CATALOGUES, MEMORY = (".mo", ".po"), ".tmx"
 MAGIC = 0x950412DE  # of a catalogue, in the byte order of the machine that made it
 
 
@@ -115,3 +116,104 @@ def _messages(polib: ModuleType, path: Path, content: bytes) -> list[Any]:
     if bad is not None:
         raise DataError(f"{path}, line {bad} does not read as a .po; msgfmt says more: {compiling(path)}")
     return messages
+
+
+CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))  # hold formatting, not text
+
+
+class Memory:
+    """The units of a translation memory, each with its line and its texts by language; `source` is that of the header.
+
+    Entities may grow without limit or name other files: every one is refused.
+
+    Source: TMX 1.4b Specification (LISA/OSCAR 2005).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.source, self._units = path, "", list[tuple[int, dict[str, str]]]()
+        self._language, self._codes, self._text = "", 0, None  # of the open segment: language, open CODES, text
+        self._parser = ParserCreate()
+        self._parser.StartElementHandler, self._parser.EndElementHandler = self._begin, self._end
+        self._parser.CharacterDataHandler = self._add
+        self._parser.EntityDeclHandler = self._parser.SkippedEntityHandler = self._refuse
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, str]]]:
+        with open_bytes(self.path) as file:
+            refuse_packed(self.path, file.peek(4))
+            chunk = b" "
+            while chunk:
+                chunk = file.read(1 << 16)
+                try:
+                    self._parser.Parse(chunk, not chunk)
+                except ExpatError as error:
+                    way = "export it again, or name it by what it is"
+                    raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
+                ready, self._units = self._units[: -1 if chunk else None], self._units[-1:]
+                yield from ready
+
+    def _refuse(self, name: str, *_: Any) -> None:
+        raise DataError(f"{self.path} has the entity {name!r}; write its text instead, since no entity is expanded")
+
+    def _begin(self, name: str, attributes: dict[str, str]) -> None:
+        if not self.source and name not in ("tmx", "header"):
+            way = "; of translate-toolkit, xliff2po and po2tmx convert it" if name == "xliff" else ""
+            raise DataError(f"{self.path} begins with <{name}>, and a translation memory with <tmx><header>{way}")
+        if name == "header":
+            self.source = attributes.get("srclang", "*all*").lower()
+        elif name == "tu":
+            self._units.append((self._parser.CurrentLineNumber, {}))
+        elif name == "tuv":
+            self._language = attributes.get("xml:lang", attributes.get("lang", "")).lower()
+        elif name == "seg":
+            self._text = ""
+        self._codes += name in CODES
+
+    def _add(self, text: str) -> None:
+        if self._text is not None and not self._codes:
+            self._text += text
+
+    def _end(self, name: str) -> None:
+        self._codes -= name in CODES
+        if name == "seg" and self._text is not None and self._units:
+            self._units[-1][1].setdefault(self._language, self._text)
+            self._text = None
+
+
+def memory_languages(table: PairTable) -> tuple[str, str]:
+    """The languages of source and target: those of the path, or that of the header and the only other one.
+
+    Raises:
+        DataError: another kind of file, or a damaged one.
+        NotFoundError: the path names none, and there are not two of which the header names the source.
+    """
+    if table.names is not None:
+        return table.names[0].strip().lower(), table.names[1].strip().lower()
+    memory = Memory(table.path)
+    languages = list(next(iter(memory), (0, {}))[1])
+    others = [one for one in languages if not _is(one, memory.source)]
+    if len(languages) == 2 and len(others) == 1:
+        return memory.source, others[0]
+    raise NotFoundError(
+        f"the first unit of {table.path} has the languages {languages} and its header the source {memory.source!r}; "
+        f"name source and target, as in {table.path}:{','.join([*languages, 'en', 'de'][:2])}"
+    )
+
+
+def memory_rows(table: PairTable, languages: tuple[str, str]) -> Iterator[TextRow | Fault]:
+    """The units of a `.tmx` file in two languages; "en" is also read where a unit has "en-gb"."""
+    file, seen, read = str(table.path), set[str](), False
+    for number, unit in Memory(table.path):
+        seen.update(unit)
+        sides = [next((unit[one] for one in sorted(unit) if _is(one, wanted)), None) for wanted in languages]
+        if sides[0] is None or sides[1] is None:
+            yield Fault(f"without {languages[0]!r} and {languages[1]!r}", file, number)
+        else:
+            read = True
+            yield TextRow(number, (file, file), (sides[0], sides[1]))
+    if seen and not read:
+        raise NotFoundError(f"no unit of {file} has {languages[0]!r} and {languages[1]!r}; it has {sorted(seen)}")
+
+
+def _is(language: str, wanted: str) -> bool:
+    """Whether a language is the wanted one, or a variety of it: "en-gb" is "en"."""
+    return language == wanted or language.startswith(f"{wanted}-")

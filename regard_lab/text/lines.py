@@ -238,9 +238,14 @@ def _conversion(path: PathLike, encoding: str | None) -> str:
 def _refuse_binary(path: PathLike, head: bytes) -> None:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}, line 1 starts as UTF-16; convert it with {_conversion(path, 'utf-16')}")
-    for mark, kind in PACKED.items():
-        if head.startswith(mark):
-            raise DataError(f"{path} is {kind}")
+    refuse_packed(path, head)
     if b"\0" in head:
         line = head.count(b"\n", 0, head.index(b"\0")) + 1
         raise DataError(f"{path}, line {line} contains a NUL byte, so this is a binary file; give UTF-8 text")
+
+
+def refuse_packed(path: PathLike, head: bytes) -> None:
+    """Raise a DataError if a file whose name does not say so begins as a packed one."""
+    for mark, kind in PACKED.items():
+        if head.startswith(mark):
+            raise DataError(f"{path} is {kind}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from regard.arguments import a_list, a_path, count_of, of_kind
 from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
-from regard_lab.text.catalogues import CATALOGUES, catalogue_rows, po_rows
+from regard_lab.text.catalogues import CATALOGUES, MEMORY, catalogue_rows, memory_languages, memory_rows, po_rows
 from regard_lab.text.lines import (
     LONE_SURROGATES,
     PathLike,
@@ -60,7 +60,8 @@ NOT_UNICODE = "not valid Unicode"
 
 FORMATS = (
     'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
-    "a .po or .mo (a catalogue of gettext), or two parallel plain files; each also packed as .gz"
+    "a .po or .mo (a catalogue of gettext), a .tmx (a translation memory), or two parallel plain files; each also "
+    "packed as .gz"
 )
 
 
@@ -72,7 +73,7 @@ def rows(
     Beside them a phrase about the first line of a table that is a header, or may be one; and for a `.tsv` what counts
     rows that look quoted.
     """
-    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl", *CATALOGUES)]
+    tables = [path for path in paths if table_of(Path(path)).suffix in (*DELIMITERS, ".jsonl", *CATALOGUES, MEMORY)]
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
     if len(paths) == 2 and tables:
@@ -88,6 +89,9 @@ def rows(
     table = table_of(Path(paths[0]))
     if table.suffix in CATALOGUES:
         return (catalogue_rows if table.suffix == ".mo" else po_rows)(table.path), None, None
+    if table.suffix == MEMORY:
+        source, target = memory_languages(table)
+        return memory_rows(table, (source, target)), f"{source!r} to {target!r}", None
     if table.suffix not in DELIMITERS:
         return _json_rows(table, columns), None, None
     first = first_line(table.path)
@@ -179,7 +183,8 @@ class PairFile:
     @property
     def counted(self) -> str:
         """The number of lines, or of messages, in words."""
-        return count_of(self.lines, "messages" if suffix_of(self.files[0]) in CATALOGUES else "lines", ",")
+        kinds = {**dict.fromkeys(CATALOGUES, "messages"), MEMORY: "units"}
+        return count_of(self.lines, kinds.get(table_of(Path(self.files[0])).suffix, "lines"), ",")
 
     def report(self) -> str:
         """One sentence on how many pairs were kept, how many lines were dropped, and why.
@@ -203,7 +208,8 @@ def read_pairs(*paths: PathLike, max_words: int = 250, columns: Columns = SOURCE
     """Read translation pairs from one table or two parallel files.
 
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
-    `.mo` and `.po` (catalogues of gettext; the package polib reads `.po`), or two plain files of any other suffix with
+    `.mo` and `.po` (catalogues of gettext; the package polib reads `.po`), `.tmx` (translation memories; the path may
+    name two languages, as in "memory.tmx:en,de"), or two plain files of any other suffix with
     equally many lines; each also packed as `.gz`. The first line of a `.csv` is a header, that of a `.tsv` may be:
     "source" and "target" name the columns, or the path names two others, as in "pairs.csv:english,german". A table
     without a header has the numbers of two columns, from 1, as in "deu.txt:1,2". The path of a `.jsonl` names two keys

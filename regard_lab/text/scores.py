@@ -7,6 +7,7 @@ from regard.arguments import a_list
 from regard.errors import ArgumentError
 from regard.packages import needed
 from regard_lab.text.lines import APOSTROPHES, normalise
+from regard_lab.text.seen_words import UNSPACED
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     All three compare the texts after `normalise`, outputs and references alike, so that they agree on which texts are
     equal: two texts that differ only in white space or in the form of an apostrophe are. BLEU and chrF are those of
     sacreBLEU for the whole corpus, with its default settings; the signatures name them, and `apostrophes:straight` if
-    a text has typographic apostrophes, with which sacreBLEU alone gives another number.
+    a text has typographic apostrophes, with which sacreBLEU alone gives another number. References without spaces
+    between words are compared letter by letter: `tok:zh` for Chinese, otherwise `tok:char`.
 
     Raises:
         ArgumentError: no sentences, unequal numbers, or values that are not strings.
@@ -54,7 +56,7 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
-    bleu, chrf = BLEU(force=True), CHRF()  # force: no remark on texts that look tokenised
+    bleu, chrf = BLEU(tokenize=_words(references), force=True), CHRF()  # force: no remark on texts that look tokenised
     matches = sum(out == ref for out, ref in zip(outputs, references, strict=True))
     note = "|apostrophes:straight" if typographic else ""
     return Scores(
@@ -88,13 +90,26 @@ def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[Senten
     score(outputs, references)  # refuses what cannot be compared
     from sacrebleu.metrics import BLEU, CHRF
 
-    bleu, chrf = BLEU(effective_order=True), CHRF()
+    bleu, chrf = BLEU(tokenize=_words([normalise(text) for text in references]), effective_order=True), CHRF()
     return [
         SentenceScores(
             _percent(bleu.sentence_score(out, [ref]).score), _percent(chrf.sentence_score(out, [ref]).score), out == ref
         )
         for out, ref in zip(map(normalise, outputs), map(normalise, references), strict=True)
     ]  # fmt: skip
+
+
+def _words(references: Sequence[str]) -> str:
+    """How sacreBLEU splits texts into words, by the letters of the references.
+
+    >>> _words(["Datei %s fehlt"]), _words(["无法打开文件 %s"]), _words(["ファイル"])
+    ('13a', 'zh', 'char')
+    """
+    text = "".join(references)
+    unspaced = UNSPACED.findall(text)
+    if 3 * len(unspaced) <= sum(map(str.isalpha, text)):
+        return "13a"
+    return "zh" if 2 * sum("\u3400" <= letter <= "\u9fff" for letter in unspaced) > len(unspaced) else "char"
 
 
 def _percent(value: float) -> float:

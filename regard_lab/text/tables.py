@@ -21,10 +21,11 @@ from regard_lab.text.lines import is_packed, numbered_lines, plain_path, suffix_
 
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t"}
 NAMED = re.compile(
-    r"(?P<path>.+\.(?:csv|tsv|jsonl)(?:\.gz)?):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
+    r"(?P<path>.+\.(?:csv|tsv|jsonl|tmx)(?:\.gz)?):(?P<left>[^,:/\\]+),(?P<right>[^,:/\\]+)", re.IGNORECASE | re.DOTALL
 )
 NUMBERED = re.compile(
-    r"(?P<path>.+(?<!\.jsonl)(?<!\.jsonl\.gz)):(?P<left>[1-9]\d?),(?P<right>[1-9]\d?)", re.IGNORECASE | re.DOTALL
+    r"(?P<path>.+(?<!\.jsonl)(?<!\.jsonl\.gz)(?<!\.tmx)(?<!\.tmx\.gz)):(?P<left>[1-9]\d?),(?P<right>[1-9]\d?)",
+    re.IGNORECASE | re.DOTALL,
 )
 ONE_WORD = re.compile(r"[^\W\d][\w-]+")  # as names of columns are, and few sentences
 # Names of columns that a header may have; codes that are common words, such as "it" or "no", are left out.

@@ -2,11 +2,12 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
 from operator import index
 
-from regard.arguments import a_string, each, kind_of, of_kind, shown
+from regard.arguments import a_list, a_string, each, kind_of, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError
 from regard_lab.text.lines import LONE_SURROGATES, normalise, tidy_target
 from regard_lab.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
@@ -83,14 +84,39 @@ class Tokeniser:
             raise ArgumentError(
                 "targets are given and verbatim=True, which normalises no text; give all texts as lines"
             )
-        if verbatim:
-            prepared = [line for text in lines for line in _whole_lines(text)]
-        else:
-            prepared = [f" {text}" for line in lines if (text := normalise(line))]
-            prepared += [f" {text}" for line in targets or () if (text := _encodable(tidy_target(line)))]
+        prepared = _prepared(lines, targets or (), verbatim)
         if not prepared:
             raise DataError("the lines have no text; give at least one line that is not empty")
         return cls(Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None))
+
+    def extended(self, lines: Sequence[str], more: int, targets: Sequence[str] = ()) -> "Tokeniser":
+        """This tokeniser with up to `more` pieces that occur in other texts; the ids that it has stay as they are.
+
+        Args:
+            lines, targets: as for `train`.
+
+        Raises:
+            ArgumentError: a tokeniser of bytes, which has no other pieces.
+
+        >>> old = Tokeniser.train(["It is tired."] * 2, 300)
+        >>> new = old.extended(["Es ist müde."] * 2, 20)
+        >>> new.pieces(range(old.vocab_size)) == old.pieces(range(old.vocab_size)), new.pieces(new.encode("müde"))
+        (True, ['müde'])
+        """
+        if self.kind == "byte":
+            raise ArgumentError("a vocabulary of bytes spells every text and has no other pieces; leave them out")
+        lines, targets = a_list("lines", lines, str, "lines"), a_list("targets", targets, str, "lines")
+        if (more := whole("more", more, 1)) > MOST_PIECES:
+            raise ArgumentError(f"more is {more}; at most {MOST_PIECES} pieces are learned")
+        return Tokeniser(self.vocabulary.extended(_prepared(lines, targets, self.verbatim), more))
+
+    def unknown_characters(self, text: str) -> Counter[str]:
+        """How often each character occurs that is whole in no piece, so that two to four bytes spell it."""
+        if self.kind == "byte":
+            return Counter()
+        whole = {one for raw in self.vocabulary.raw_pieces for one in (raw or b"").decode("utf-8", "ignore")}
+        counts = Counter(_encodable(text if self.vocabulary.typographic else normalise(text)))
+        return Counter({one: count for one, count in counts.items() if one not in whole})
 
     @property
     def vocab_size(self) -> int:
@@ -230,6 +256,14 @@ class Tokeniser:
 
     def __repr__(self) -> str:
         return f"Tokeniser(kind={self.kind!r}, vocab_size={self.vocab_size})"
+
+
+def _prepared(lines: Iterable[str], targets: Iterable[str], verbatim: bool) -> list[str]:
+    """Texts as vocabularies are learned from them: a space before each, as before a word inside a text."""
+    if verbatim:
+        return [line for text in lines for line in _whole_lines(text)]
+    prepared = [f" {text}" for line in lines if (text := normalise(line))]
+    return prepared + [f" {text}" for line in targets if (text := _encodable(tidy_target(line)))]
 
 
 def _whole_lines(text: str) -> list[str]:

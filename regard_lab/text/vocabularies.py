@@ -120,6 +120,36 @@ class Vocabulary:
         whole = cls(kind, tuple((left, right) for left, right in merges), verbatim, typographic=typographic)
         return replace(whole, dropped=whole.unused(texts)) if trim else whole
 
+    def extended(self, texts: Sequence[str], more: int) -> "Vocabulary":
+        """This vocabulary with up to `more` pieces that these texts add; all ids that it has stay as they are.
+
+        The merges are learned over its own pieces, as if its training went on with these texts. Pieces that occur only
+        as a part of longer ones are dropped.
+        """
+        with needed("tokenizers", "a tokeniser"):
+            from tokenizers import Tokenizer as Engine
+            from tokenizers import models, trainers
+
+        own = self.engine()
+        letters = {piece: chr(0x10000 + i) for i, piece in enumerate(self.merged)}  # each piece as one character
+        units = (unit for text in texts for unit, _ in own.pre_tokenizer.pre_tokenize_str(text))
+        words = ("".join(letters[token.value] for token in own.model.tokenize(unit)) for unit in units)
+        learner = Engine(models.BPE())
+        alphabet = list(letters.values())
+        trainer = trainers.BpeTrainer(
+            vocab_size=len(alphabet) + more, min_frequency=2, initial_alphabet=alphabet, show_progress=False
+        )
+        learner.train_from_iterator(words, trainer)
+        found = json.loads(learner.to_str())["model"]["merges"]
+        merges = [tuple("".join(self.merged[ord(one) - 0x10000] for one in side) for side in pair) for pair in found]
+        wider = replace(self, merges=tuple(dict.fromkeys([*self.merges, *merges])))
+        return replace(wider, dropped=self.dropped | (wider.unused(texts) - set(self.merged)))
+
+    def spelled(self, pieces: Sequence[str]) -> list[list[int]]:
+        """The ids by which this vocabulary spells pieces of another."""
+        model = self.engine().model
+        return [[i for token in model.tokenize(piece) for i in self.spelling[token.id]] for piece in pieces]
+
     def unused(self, texts: Sequence[str]) -> frozenset[str]:
         """The merged pieces that are in no encoding of these texts; bytes are always used."""
         engine, used = self.engine(), set(BYTE_OF)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
 import regard as rg
-from regard.bias import ALiBi, Forgetting, T5Relative
+from regard.bias import ALiBi, Forgetting, GridRelative, T5Relative
+from regard.errors import UnsupportedError
 from regard.testing import answer, make_qkv
 
 PRINTED = {  # the paper's own series for 8 heads, and the rule of its code for 6 and 12
@@ -163,3 +165,45 @@ def test_forgetting_refuses_what_would_need_the_number_of_each_row(options, word
         Forgetting(torch.zeros(3))
     with pytest.raises(rg.ShapeError, match="does not broadcast"):
         rg.attention(x, x, x, pattern="causal", bias=Forgetting(torch.zeros(1, 1, 5)))
+
+
+class TestGridRelative:
+    """Against the offsets of cells, pair by pair."""
+
+    @pytest.mark.parametrize(
+        ("shape", "window", "causal"), [((5, 7), (3, 4), False), ((3, 7), 3, False), ((4, 5, 3), (4, 3, 2), True)]
+    )
+    def test_values_and_gradients_are_those_of_the_offsets(self, shape, window, causal):
+        torch.manual_seed(2)
+        pattern, bias = rg.patterns.Neighbourhood(shape, window, causal=causal), GridRelative(6, shape, window).double()
+        cells = torch.tensor([*product(*map(range, shape))])
+        wide = torch.tensor(pattern.window)
+        table = bias.weight.detach().view(*(2 * wide - 1), 6).clone().requires_grad_()
+        offset = (cells - cells[:, None] + wide - 1).unbind(-1)
+        near = torch.stack([(one >= 0) & (one < 2 * w - 1) for one, w in zip(offset, wide, strict=True)]).all(0)
+        numbers = table[tuple(torch.where(near, one, 0) for one in offset)].permute(2, 0, 1) * near
+        torch.testing.assert_close(bias.pairs(), numbers)
+        q, k, v = make_qkv(
+            batch=2, heads=6, kv_heads=3, q_len=len(cells), k_len=len(cells), head_dim=5, v_dim=3, dtype=torch.float64
+        )
+        found = rg.attention(q, k, v, pattern=pattern, bias=bias)
+        mask = pattern.dense(len(cells), len(cells))
+        expected = (
+            (q @ k.repeat_interleave(2, 1).mT / 5**0.5 + numbers).masked_fill(~mask, -torch.inf).softmax(-1)
+        ) @ v.repeat_interleave(2, 1)
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+        grad = torch.randn_like(found)
+        [mine], [theirs] = torch.autograd.grad(found, bias.weight, grad), torch.autograd.grad(expected, table, grad)
+        torch.testing.assert_close(mine.view_as(theirs), theirs, atol=1e-12, rtol=0)
+        with torch.no_grad():
+            assert rg.plan_attention(q, k, v, pattern=pattern, bias=bias, backend="native").backend == "native"
+
+    @pytest.mark.parametrize(
+        ("shape", "window", "pattern"),
+        [((5, 7), 3, "full"), ((5, 7), 3, "neighbourhood((7, 5), 3)"), ((5, 7), 3, "neighbourhood((5, 7), 5)"),
+         ((7, 7), 5, "neighbourhood((7, 7), 5)"), ((5, 7), 3, "neighbourhood((5, 7), 3) | prefix(1)")],
+    )  # fmt: skip
+    def test_pairs_whose_offsets_a_distance_does_not_give_are_refused(self, shape, window, pattern):
+        n = shape[0] * shape[1]
+        with pytest.raises(UnsupportedError, match=r"give bias.pairs\(\)"):
+            rg.attention(*torch.randn(3, 1, 2, n, 4), pattern=pattern, bias=GridRelative(2, shape, window))

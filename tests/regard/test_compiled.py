@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
+from contracts.mechanism_cells import make_call
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._functorch import config
@@ -111,6 +113,29 @@ def test_every_option_is_exact(options):
     assert_same(lambda q, k, v: rg.attention(q, k, v, **options), *make_qkv())
 
 
+@pytest.mark.parametrize("name", ["ssd", "kimi_delta", "performer", "linformer", "local-predictive", "linear"])
+def test_a_mechanism_is_one_operation_with_the_gradients_of_its_parameters(name):
+    call = make_call(name, dtype=torch.float32)
+    names = call.parameters or {}
+
+    def function(q, k, v, *given):
+        pattern, parameters = None if name == "linformer" else "causal", dict(zip(names, given, strict=True)) or None
+        return rg.attention(q, k, v, pattern=pattern, mechanism=call.mechanism, parameters=parameters)
+
+    assert_same(function, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in call.tensors), *names.values())
+
+
+def test_value_heads_that_share_keys_every_length_and_a_second_decay_are_one_graph():
+    counter = CompileCounterWithBackend("aot_eager")
+    inside = torch.compile(rg.attention, fullgraph=True, backend=counter)
+    for length, decay in ((9, -0.1), (1, -0.2), (33, -0.3), (70, -torch.inf)):
+        q, k, v = torch.randn(2, 2, length, 5), torch.randn(2, 2, length, 5), torch.randn(2, 4, length, 3)
+        options = {"pattern": "causal", "mechanism": "ssd"}
+        options["parameters"] = {"log_decay": torch.full((2, 4, length), decay), "strength": torch.rand(2, 4, length)}
+        assert torch.equal(inside(q, k, v, **options), rg.attention(q, k, v, **options))
+    assert counter.frame_count <= 3
+
+
 @pytest.mark.parametrize("shape", [(2, 6, 7, 11), (6, 1, 11), (11,)], ids=str)
 def test_a_bias_that_learns_gets_its_exact_gradient(shape):
     assert_same(lambda q, k, v, bias: rg.attention(q, k, v, bias=bias), *make_qkv(), torch.randn(shape))
@@ -158,6 +183,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     "grouped, rotated, causal": {"kv_heads": 2, "pattern": "causal & causal_window(4)", "positions": Rotary()},
     "dropout": {"dropout": 0.2},
     "window": {"pattern": p.Causal() & p.SlidingWindow(4)},
+    "gated delta": {"kv_heads": 2, "pattern": "causal", "mechanism": "gated_delta"},
+    "a score that learns": {"mechanism": "softmax(general(8, 8))"},
 }
 
 
@@ -169,7 +196,8 @@ def test_a_compiled_layer_trains_exactly(options):
         torch.manual_seed(3)
         output = module(torch.randn(2, 7, 32))
         found.append([output, *torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    for one, other in zip(*found, strict=True):  # layers that compute gates sum the gradients of these in another order
+        assert torch.equal(one, other) or ("mechanism" in options and torch.allclose(one, other, rtol=1e-5, atol=1e-7))
 
 
 @torch.no_grad()
@@ -185,8 +213,10 @@ def test_a_recording_hears_a_compiled_layer_or_stops_it_and_is_forgotten_afterwa
     assert torch.equal(whole(x), before)
 
 
+UNREAD = type("Unread", (m.LinearTransformer,), {}, enrol=False)()  # a mechanism that no text names
 UNWRITABLE: dict[str, tuple[dict[str, Any], str]] = {
     "a function": ({"pattern": p.Where(lambda i, j: i > j)}, "holds more than tensors and numbers"),
+    "a mechanism of your own": ({"mechanism": UNREAD}, "Unread has no text that reads back"),
     "moved rows and distances": ({"bias": b.ALiBi(), "q_start": torch.tensor([1, 2])}, "tensor of q_start is not comp"),
 }
 
@@ -306,11 +336,20 @@ def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     bias, sink = torch.randn(1, 6, 7, 11), torch.randn(6)
     call = {
         "pattern": "causal", "first": None, "lowest": None, "softcap": None, "scale": None, "dropout": 0.0,
-        "strict": False, "backend": "fused", "learns": [True, True, True, False, False],
+        "strict": False, "backend": "fused", "learns": [True, True, True, False, False], "mechanism": None, "names": [],
     }  # fmt: skip
     held = [torch.tensor([2, 0])]
     call |= {"pattern": "causal & key_span(tensor_0)"}
-    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None, held), call)
+    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, bias, sink, None, None, held, None), call)
+    strength = [torch.rand(2, 11, k.shape[1]).transpose(1, 2).requires_grad_()]
+    call |= {
+        "mechanism": "delta_rule",
+        "names": ["strength"],
+        "backend": "auto",
+        "learns": [True] * 3 + [False] * 2 + [True],
+    }
+    k = (k / 10).detach().requires_grad_()
+    torch.library.opcheck(torch.ops.regard.attention.default, (q, k, v, *[None] * 4, held, strength), call)
 
 
 def test_the_default_compiler_calls_the_operation_forward_and_backward():
@@ -348,13 +387,13 @@ def test_a_call_between_two_graphs_is_not_compiled_though_its_plan_is_kept():
 
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
-        return rg.attention(y, y, y, pattern="causal", mechanism=m.LinearTransformer())
+        return rg.attention(y, y, y, pattern="causal", mechanism=UNREAD)
 
     x = torch.randn(1, 2, 16, 8)
     expected = function(x)  # its plan is kept from here on
     compiled = torch.compile(function, backend=count)
     torch.testing.assert_close(compiled(x), expected)
-    assert [len(calls) for calls in graphs] == [1], graphs
+    assert all(len(calls) == 1 for calls in graphs), graphs  # the addition, or nothing
 
 
 # Layers: dropout whose backward pass is computed again, caches
@@ -444,10 +483,55 @@ def in_steps(layer, kind: str, **options: int) -> torch.Tensor:
     return torch.cat([layer(x[:, start:stop], cache=cache) for start, stop in ((0, 3), (3, 4), (4, 7))], 1)
 
 
+STATIC = {
+    "grouped": lambda: rg.MultiHeadAttention(6, 2, head_dim=4, kv_heads=1, pattern="causal", positions="rotary"),
+    "window": lambda: rg.MultiHeadAttention(6, 3, pattern="causal_window(9)", sinks=True, output_gate=True),
+    "latent": lambda: rg.LatentAttention(6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="causal"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": b.ALiBi()}], ids=["plain", "alibi"])
+@pytest.mark.parametrize("layer", STATIC.values(), ids=STATIC)
 @torch.inference_mode()
-def test_one_graph_continues_a_static_cache():
+def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(layer, options):
+    layer, x = layer().eval(), torch.arange(420.0).view(1, 70, 6).sin()
+    own, other, counter = (
+        layer.new_cache(1, "static", 70),
+        layer.new_cache(1, "static", 70),
+        CompileCounterWithBackend("eager"),
+    )
+    step = torch.compile(layer, fullgraph=True, backend=counter)
+    for at in range(64):
+        found, wanted = (one(x[:, at : at + 1], cache=cache, **options) for one, cache in ((step, own), (layer, other)))
+        assert torch.equal(found, wanted)
+    torch.testing.assert_close(found, layer(x[:, :64], **options)[:, -1:])
+    assert (own.length, torch.equal(own.keys, other.keys), counter.frame_count) == (64, True, 1)
+    own.crop(5)
+    for at in range(5, 70):  # from steps outside of the graph to those inside, and back
+        found = (layer if at % 9 < 2 else step)(x[:, at : at + 1], cache=own, **options)
+    torch.testing.assert_close(found, layer(x, **options)[:, -1:])
+    with pytest.raises(rg.RegardError, match="this cache holds 70 of 70"):
+        step(x[:, :1], cache=own, **options)
+    assert (own.length, counter.frame_count) == (70, 1)
+    with pytest.raises((Unsupported, rg.ArgumentError), match="of another layer"):
+        torch.compile(copy.deepcopy(layer), fullgraph=True, backend="eager")(x[:, :1], cache=own, **options)
+
+
+@torch.inference_mode()
+def test_a_static_cache_in_a_graph_refuses_to_round_and_to_learn():
     found = in_steps(torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "static", capacity=11)
     torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
+    for cache, grad in (
+        (STEPPING.new_cache(1, "static", 9, torch.bfloat16), False),
+        (STEPPING.new_cache(1, "static", 9), True),
+    ):
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(grad),
+            pytest.raises(Unsupported, match="give new_cache no"),
+        ):
+            torch.compile(STEPPING, fullgraph=True, backend="eager")(torch.ones(1, 1, 6), cache=cache)
+        assert not cache.length
 
 
 @torch.no_grad()

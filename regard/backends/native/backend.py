@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -13,7 +14,7 @@ from regard.backends.limits import Limited, no_weights, not_empty, on_dot_produc
 from regard.backends.native import recurrence as recurring
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of
+from regard.backends.native.lowering import ROWS, Bands, bands_of, lists_of, rows_of_lists
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import Schedule, pairs_of_long_band, strictly
@@ -27,6 +28,7 @@ from regard.patterns import Pattern
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
 WIDE = 0.95  # in float64
+BY_ROW = 3.0  # where keys are read for each row
 NARROW = 0.3  # in bfloat16, by the instructions for it
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
@@ -128,6 +130,9 @@ def _pairs(problem: Problem, library: Library) -> tuple[int, bool]:
         return pairs * problem.batch * problem.heads // rows, estimated
     if problem.q_start is PER_ROW:
         return problem.pairs, True
+    if (listed := rows_of_lists(problem)) is not None:
+        each = problem.batch * problem.heads // math.prod(listed.lists.listed.shape[:2])
+        return listed.pairs(problem.q_start, problem.q_len, reachable_keys(problem)) * each, False
     total = 0
     rows = problem.batch if pattern.varies_by_row else 1
     heads = problem.heads if pattern.varies_by_head else 1
@@ -199,7 +204,7 @@ def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Co
         pairs=pairs,
         calls=1,
         estimated=estimated,
-        pace=_pace(problem, library),
+        pace=_pace(problem, library) * (1 if rows_of_lists(problem) is None else BY_ROW),
     )
 
 

@@ -47,6 +47,7 @@ class Filled:
         products = problem.batch * problem.heads * problem.q_len * len(keys) * (problem.head_dim + problem.v_dim)
         self.most_threads = max(1, products // FEWEST)
         call.threads = min(torch.get_num_threads(), self.most_threads)
+        call.lists = None if lowered.lists is None else ctypes.addressof(lowered.lists[0])
         call.schedules, call.schedule = len(lowered.schedules), lowered.address
         call.schedule_of = None if lowered.schedule_of is None else lowered.schedule_of.data_ptr()
         q = dense(operands.q)

@@ -143,7 +143,7 @@ class Kernel:
             return Result(output, sound=sound)
         wanted: dict[str, Any] = {"log_sum_exp": log_sum_exp} if "log_sum_exp" in want else {}
         if self._has_statistics and asked is None:
-            found = compute_statistics(self.problem, operands.widened(), log_sum_exp)
+            found = compute_statistics(self.problem, operands, log_sum_exp)
         return Result(output, **wanted, **found, sound=sound)
 
     def compute(

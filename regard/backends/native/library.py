@@ -16,7 +16,7 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 3  # RG_VERSION in regard_native.h
+VERSION = 4  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 MOST_TOP = 512  # RG_MOST_TOP
@@ -28,7 +28,7 @@ BUILD = "run python -m regard.backends.native.build where a C++ compiler is, or 
 _WRONG = {
     1: "this processor has neither AVX2 nor AVX-512",
     2: "a size is below 1 or too large, or heads are no multiple of kv_heads",
-    3: "the row blocks of a schedule do not follow each other, or one is longer than 192 rows",
+    3: "the row blocks of a schedule do not follow each other, or one is longer than 192 rows; or lists do not fit",
     4: "the runs of a row block are not ascending, or leave the keys of the call",
     5: "bounds or bits of a run lie outside their arrays",
     6: "a tensor has no memory, its strides lead outside it, or its dtype is unknown",
@@ -63,6 +63,16 @@ class CBias(Structure):
     ]  # fmt: skip
 
 
+class CLists(Structure):
+    """rg_lists."""
+
+    _fields_ = [
+        ("block", c_void_p), ("batch", c_int64), ("list", c_int64), ("size", c_int64),
+        *((name, c_int32) for name in ("batches", "lists", "count", "rows", "keys", "bounds")),
+        ("lo", c_void_p), ("hi", c_void_p),
+    ]  # fmt: skip
+
+
 class CCall(Structure):
     """rg_call."""
 
@@ -70,7 +80,7 @@ class CCall(Structure):
         ("batch", c_int32), ("heads", c_int32), ("kv_heads", c_int32), ("q_len", c_int32), ("head_dim", c_int32),
         ("v_dim", c_int32), ("first_key", c_int32), ("keys", c_int32), ("threads", c_int32), ("scale", c_double),
         ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64), ("start", c_void_p), ("bias", CBias),
-        ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
+        ("lists", c_void_p), ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
         ("q", CTensor), ("k", CTensor), ("v", CTensor), ("out", CTensor), ("k_scale", CTensor), ("v_scale", CTensor),
         ("log_sum_exp", c_void_p), ("statistics", c_void_p), ("unsound", c_void_p),
     ]  # fmt: skip

@@ -1,7 +1,8 @@
 """Lowers a problem to the schedules that the kernel reads: one for each pattern that a batch row or head has.
 
 A band is lowered without evaluating a pair: each row block has one run with the bounds of every row. So are lists of
-blocks of keys within a band, with a run for each block of keys. Other patterns are lowered by `Schedule.arrays`. The
+blocks of keys within a band: where many rows share large blocks, with a run for each; else the kernel reads the lists
+themselves, and each key where it lies. Other patterns are lowered by `Schedule.arrays`. The
 panels in which the kernel adds up keys begin at the first key that any query of a text could look at, wherever this
 call begins, so that a continued text and a padded one get equal bits.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from regard.backends.native.library import MOST_ROWS, CSchedule
+from regard.backends.native.library import MOST_ROWS, CLists, CSchedule
 from regard.backends.schedule import Arrays, Schedule
 from regard.core.problem import Problem
 from regard.patterns import Pattern
@@ -31,11 +32,12 @@ class Lowered:
     """The schedules of a call, as arrays and as the structs that point at them.
 
     schedules: the different ones, with the origin of their panels. schedule_of: (batch, heads) int32, which schedule;
-    None if all batch rows and heads have the first.
+    None if all batch rows and heads have the first. lists: a CLists in place of schedules, and what it points at.
     """
 
     schedules: list[tuple[Arrays, int]]
     schedule_of: torch.Tensor | None
+    lists: tuple[CLists, tuple[torch.Tensor, ...]] | None = None
     structs: Any = field(init=False, repr=False)  # the array of rg_schedule
 
     def __post_init__(self) -> None:  # and not when first asked for, which two threads could do at once
@@ -51,7 +53,7 @@ class Lowered:
         tensors = (
             x for arrays, _ in self.schedules for x in (arrays.blocks, arrays.runs, arrays.lo, arrays.hi, arrays.bits)
         )
-        return sum(x.nbytes for x in tensors)
+        return sum(x.nbytes for x in (*tensors, *(() if self.lists is None else self.lists[1])))
 
 
 def _struct(arrays: Arrays, origin: int) -> CSchedule:
@@ -129,7 +131,7 @@ class ListedBands:
 
     def arrays(self, start: int, q_len: int, keys: range) -> tuple[Arrays, int]:
         """The schedule: a row block for each block of rows, divided where it has too many rows for the kernel."""
-        (listed, block, rows), bands = self.lists, self.bands
+        (((listed,),), block, rows), bands = self.lists, self.bands
         (lo,), (hi,) = (x.int() for x in bands.bounds([start], q_len, keys))
         size = -(-rows // -(-rows // MOST_ROWS))
         at = torch.arange(0, rows, size, device="cpu") + torch.arange(len(listed), device="cpu")[:, None] * rows
@@ -148,10 +150,21 @@ class ListedBands:
         none = torch.zeros(0, dtype=torch.int32, device="cpu")
         return Arrays(blocks.int(), runs.int(), lo, hi, none), min(max(int(bands.start), 0), keys.stop)
 
+    def by_row(self, starts: list[int], q_len: int, keys: range) -> Lowered:
+        """The lists as the kernel reads them."""
+        (listed, block, rows), bands = self.lists, self.bands
+        lo, hi = (x.int().contiguous() for x in bands.bounds(starts, q_len, keys))
+        listed = listed.int().contiguous()
+        batches, lists, _, count = listed.shape
+        by, size = listed.stride(), listed.numel()
+        where = lo.data_ptr(), hi.data_ptr()
+        described = CLists(listed.data_ptr(), by[0], by[1], size, batches, lists, count, rows, block, len(lo), *where)
+        return Lowered([], None, (described, (listed, lo, hi)))
+
     def pairs(self, start: int, q_len: int, keys: range) -> int:
         """Pairs of the row blocks with the runs of keys that one of their rows may look at."""
         (listed, block, rows), bands = self.lists, self.bands
-        first = torch.arange(0, rows * len(listed), rows, device="cpu")[:, None]
+        first = torch.arange(0, rows * listed.shape[2], rows, device="cpu")[:, None]
         end = (first + rows).clamp(max=q_len)
         low, high = (listed * block).clamp(min=keys.start), ((listed + 1) * block).clamp(max=keys.stop)
         if bands.left is not None:
@@ -162,13 +175,34 @@ class ListedBands:
 
 
 def lists_of(pattern: Pattern, k_len: int) -> ListedBands | None:
-    """The pattern as lists of blocks of keys, alone or joined with bands by `&`; None for any other."""
+    """The pattern as lists of blocks of keys for many rows, alone or joined with bands by `&`; None for any other."""
+    found = _listed(pattern, k_len)
+    if found is None or found.lists.block < LEAST_LISTED or found.lists.listed.shape[:2] != (1, 1):
+        return None
+    return None if len(found.bands.start) > 1 or len(found.bands.stop) > 1 else found
+
+
+def rows_of_lists(problem: Problem) -> ListedBands | None:
+    """The lists of a problem, if the kernel reads the keys of each row where they lie; None where it computes tiles.
+
+    Tiles are faster where many rows share large blocks, and the only form for options and other dtypes.
+    """
+    plain = (
+        problem.bias is None and not problem.dropout and not problem.softcap and set(problem.want) <= {"log_sum_exp"}
+    )
+    if not plain or problem.dtype not in (torch.float32, torch.float64) or problem.storage != problem.dtype:
+        return None
+    found = _listed(problem.pattern, problem.k_len)
+    if found is None or not found.lists.listed.numel():
+        return None
+    return None if min(found.lists.rows, found.lists.block) >= LEAST_LISTED else found
+
+
+def _listed(pattern: Pattern, k_len: int) -> ListedBands | None:
     listed = {part: lists for part in pattern.factors if (lists := part.lists()) is not None}
     (lists,) = listed.values() if len(listed) == 1 else (None,)
-    if lists is None or lists.block < LEAST_LISTED:
-        return None
-    bands = bands_of(both(*(part for part in pattern.factors if part not in listed)), k_len)
-    return None if bands is None or len(bands.start) > 1 or len(bands.stop) > 1 else ListedBands(lists, bands)
+    bands = None if lists is None else bands_of(both(*(part for part in pattern.factors if part not in listed)), k_len)
+    return None if lists is None or bands is None else ListedBands(lists, bands)
 
 
 def bands_of(pattern: Pattern, k_len: int) -> Bands | None:
@@ -199,6 +233,8 @@ def lower(problem: Problem, keys: range, starts: list[int]) -> Lowered:
         schedules = bands.arrays(starts, problem.q_len, keys)
         rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
         return Lowered(schedules, None if len(schedules) == 1 else rows.expand(batch, heads).contiguous())
+    if (listed := rows_of_lists(problem)) is not None:
+        return listed.by_row(starts, problem.q_len, keys)
     schedules, known, numbers = [], {}, []
     for row in range(batch if pattern.varies_by_row or len(starts) > 1 else 1):
         own = pattern.for_row(row).canonical() if pattern.varies_by_row else pattern

@@ -24,6 +24,7 @@ from regard.backends.statistics.collectors import KINDS, Collector, Top, statist
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
+from regard.core.tensors import Stored
 from regard.patterns import Grid
 from regard.patterns.arguments import runs
 
@@ -38,6 +39,8 @@ def compute_statistics(problem: Problem, operands: Operands, log_sum_exp: torch.
     chosen = requested(WeightsOf, problem.want)
     if chosen is not None:
         chosen.check(problem.heads, problem.q_len)
+    if isinstance(operands.k, Stored):  # their scores have to fit the log-sum-exp, so they are not rounded to q's dtype
+        operands = operands.in_float32().widened()
     return _passed(blocking, operands, log_sum_exp, None)
 
 

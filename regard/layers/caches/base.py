@@ -29,6 +29,15 @@ def check_rows(index: torch.Tensor, batch: int, of: str) -> None:
         raise ArgumentError(f"reorder to rows {shown(index.tolist())}: this {of} has batch rows 0 to {batch - 1}")
 
 
+def check_room(length: int, added: int, capacity: int) -> None:
+    """Raise an ArgumentError if `added` more entries do not fit."""
+    if length + added > capacity:
+        raise ArgumentError(
+            f"{count_of(added, 'more entries')} would not fit: this cache holds {length} of {capacity}; "
+            f"make it with a larger capacity"
+        )
+
+
 Entries = torch.Tensor | Stored
 
 
@@ -62,16 +71,25 @@ class Owned:
         """Number of positions so far."""
         raise NotImplementedError(f"{type(self).__name__} does not define length")
 
+    @property
+    def place(self) -> Any:
+        """The position of the next entry, as a q_start: its number, or in a graph a static cache's `Place`."""
+        return self.length
+
     def refuse_other(self, layer: object) -> None:
-        """Raise an ArgumentError if another layer wrote what this holds, unless it is shared."""
-        if self.shared or not self.length:
+        """Raise an ArgumentError if another layer wrote what this holds, unless it is shared.
+
+        A graph, which does not know whether it is empty, also refuses one that another layer made.
+        """
+        owner = None if self.shared or self._owner is None else self._owner()
+        if owner is None or owner is layer:
             return
-        owner = None if self._owner is None else self._owner()
-        if owner is not None and owner is not layer:
+        held = "the room" if torch.compiler.is_compiling() else count_of(self.length, "positions")
+        if held != "0 positions":
             raise ArgumentError(
-                f"this cache holds {count_of(self.length, 'positions')} of another layer, and each layer continues its "
-                f"own keys and values; make one for each: caches = [block.attn.new_cache(batch) for block in blocks] "
-                f"(or new_cache(..., shared=True), if several layers are meant to write to one)"
+                f"this cache holds {held} of another layer, and each layer continues its own keys and values; make one "
+                f"for each: caches = [block.attn.new_cache(batch) for block in blocks] (or new_cache(..., "
+                f"shared=True), if several layers are meant to write to one)"
             )
 
     @contextmanager
@@ -86,7 +104,7 @@ class Owned:
             raise
 
     def belong_to(self, layer: object) -> None:
-        """Note the layer that has written."""
+        """Note the layer that has written; to an empty cache, the one that made it."""
         self._owner = weakref.ref(layer)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -303,11 +321,8 @@ class Cache(Owned):
 
     def _check_capacity(self, added: int) -> None:
         """Raise an ArgumentError if `added` more entries do not fit."""
-        if self.capacity is not None and self.entries + added > self.capacity:
-            raise ArgumentError(
-                f"{count_of(added, 'more entries')} would not fit: this cache holds {self.entries} of {self.capacity}; "
-                f"make it with a larger capacity"
-            )
+        if self.capacity is not None:
+            check_room(self.entries, added, self.capacity)
 
     def _kept_of(self, held: Held) -> Held:
         """The entries to keep after an append."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.arguments import a_path, one_of, whole
+from regard.core.tensors import Place
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers.caches.base import Cache
+from regard.layers.caches.base import Cache, Entries, check_room
 from regard.layers.caches.entries import Held, read_kind
 from regard.layers.caches.paged import PagedCache
 
@@ -44,10 +46,74 @@ class StaticCache(Cache):
 
     kind = "static"
     bounded = True
+    _changing = ("_now", "_owner")
+    _now: Held  # with its `place`; a graph, which computes that alone, leaves `stop` unknown
+
+    @property
+    def _held(self) -> Held:
+        now = self._now
+        if not torch.compiler.is_compiling() and now.stop == UNKNOWN:
+            self._now = now = replace(now, stop=int(now.place))
+        return now
+
+    @_held.setter
+    def _held(self, held: Held) -> None:
+        self._now = replace(held, place=torch.tensor([held.stop], device="cpu"))
+
+    @property
+    def length(self) -> int:
+        return int(self._now.place) if _in_graph() else self._held.length
+
+    @property
+    def place(self) -> Any:
+        return Place(self._now.place) if _in_graph() else self.length
+
+    def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
+        if not _in_graph():
+            return super().append(k, v)
+        learns = torch.is_grad_enabled() and (k.requires_grad or (v is not None and v.requires_grad))
+        if self._now.first or self._now.start or self._now.places is not None:
+            raise UnsupportedError("a static cache that dropped entries is not compiled; use it outside torch.compile")
+        if self.dtype != k.dtype or learns:
+            raise UnsupportedError(
+                "in a compiled graph a static cache stores the dtype of its layer, and no gradient; give new_cache no "
+                "dtype, and use torch.no_grad()"
+            )
+        new, planes, place = self._stored(k, v), self._now.planes, self._now.place
+        slots = torch.ops.regard.next_slots(place, k.shape[2], self.capacity).to(k.device)
+        for name, x in new.items():
+            planes[name].index_copy_(2, slots, x)
+        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], place=place + k.shape[2])
+        return planes["k"], planes["k"][..., : self.v_dim] if self.joined else planes["v"]
+
+    def _check_capacity(self, added: int) -> None:
+        if not _in_graph():  # there `next_slots` checks it
+            super()._check_capacity(added)
 
     def _room(self, needed: int, now: int) -> int:
         assert self.capacity is not None
         return self.capacity
+
+
+UNKNOWN = -1
+torch.library.define("regard::next_slots", "(Tensor place, SymInt added, SymInt capacity) -> Tensor")
+
+
+def _in_graph() -> bool:
+    """Whether a compiler traces; programs that are exported concatenate entries."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+
+
+@torch.library.impl("regard::next_slots", "CompositeExplicitAutograd")
+def _next_slots(place: torch.Tensor, added: int, capacity: int) -> torch.Tensor:
+    """The slots of the next entries of a static cache, (added,); an ArgumentError if it is full."""
+    check_room(int(place), added, capacity)
+    return place + torch.arange(added, device="cpu")
+
+
+@torch.library.register_fake("regard::next_slots")
+def _slots_like(place: torch.Tensor, added: int, capacity: int) -> torch.Tensor:
+    return place.new_empty(added)
 
 
 class RingCache(Cache):

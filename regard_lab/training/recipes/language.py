@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.errors import ArgumentError
+from regard.layers import choice_losses
 from regard.reprs import Described, brief
 from regard_lab.decoding.generator import Generator
 from regard_lab.decoding.lines import share_of_work
@@ -45,6 +46,7 @@ from regard_lab.training.recipes.recipe import (
 )
 
 HELD_OUT = 0.05
+CHOICE = ("chooser", "chosen", "chosen_block")
 MOST_HELD_OUT = 1_000_000  # characters
 SAMPLES, SAMPLE_CHARACTERS, SAMPLE_IDS = 4, 30, 40  # texts that are shown, how much is given, how much is written
 
@@ -70,16 +72,21 @@ class LanguageModelTraining(Recipe):
             block: ids in a row of a batch.
             latent_dim: latent attention with latents of this size, in place of keys and values of heads.
             from_run: go on from the model of this run with other text; it decides the model and its vocabulary.
+            new_pieces: with --from, pieces of the new text that are added to the vocabulary, at most; 0 for none.
             rotary_scaling: scaling of rotary positions, for texts longer than those of a training: 'yarn(4, 1024)'.
             qk_norm: whether queries and keys of each head have a norm.
             output_gate: whether the outputs of the heads are multiplied by gates.
             value_residual: whether every layer adds the values of the first one to its own.
             differential: whether each head subtracts the output of a second one (Differential Transformer).
+            chooser: each query chooses keys by content: moba, nsa or indexer.
+            chosen: number of blocks that it chooses.
+            chosen_block: keys of a block; the indexer chooses as many single keys.
             norm: kind of normalisation: RMSNorm or LayerNorm.
             activation: activation of the feed-forward.
         """
 
         from_run: str | None = setting(None, option="--from", metavar="RUN")
+        new_pieces: int | None = setting(None, least=0)
         block: int = setting(256, least=2)
         latent_dim: int | None = setting(None, least=1)
         rotary_scaling: str | None = setting(None, metavar="TEXT")
@@ -87,19 +94,22 @@ class LanguageModelTraining(Recipe):
         output_gate: bool = setting(False)
         value_residual: bool = setting(False)
         differential: bool = setting(False)
+        chooser: str | None = setting(None, metavar="moba|nsa|indexer")
+        chosen: int = setting(LanguageConfig.chosen, least=1)
+        chosen_block: int = setting(LanguageConfig.chosen_block, least=1)
         norm: str = setting(LanguageConfig.norm, metavar="rms|layer")
         activation: str = setting(LanguageConfig.activation)
 
         def model_config(self, vocab_size: int) -> LanguageConfig:
             return LanguageConfig(
                 vocab_size=vocab_size, norm=self.norm, activation=self.activation, latent_dim=self.latent_dim,
-                rotary_scaling=self.rotary_scaling, **{name: getattr(self, name) for name in LAYER_OPTIONS},
+                rotary_scaling=self.rotary_scaling, **{name: getattr(self, name) for name in (*LAYER_OPTIONS, *CHOICE)},
                 **self.model_settings(),
             )  # fmt: skip
 
     OF_THE_RUN = (
         "attention", "mechanism", "positions", "dim", "heads", "kv_heads", "layers", "latent_dim", "rotary_scaling",
-        *LAYER_OPTIONS, "norm", "activation", "max_length", "tokeniser", "vocab_size",
+        *LAYER_OPTIONS, *CHOICE, "norm", "activation", "max_length", "tokeniser", "vocab_size",
     )  # fmt: skip
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
@@ -119,7 +129,7 @@ class LanguageModelTraining(Recipe):
         assert isinstance(config, self.Config)
         _check_block(config)
         before = SeenWords(frozenset(), 0)
-        if (start := self.model_from(begun)) is None:
+        if (start := self.model_from(begun, train)) is None:
             self.remark_on_scripts((line for text in train for line in text.split("\n")), config.tokeniser)
             tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
             model = LanguageModel(config.model_config(tokeniser.vocab_size))
@@ -252,10 +262,12 @@ class LanguageTask(Described):
         return self._train.batch(self.batches.at(index))
 
     def loss(self, model: torch.nn.Module, batch: LanguageBatch) -> tuple[torch.Tensor, int]:
-        """Sum of the cross entropies of the next ids in nats, and how many there are."""
-        scores = model(batch.ids)  # (batch, length, vocab_size)
+        """Sum of the cross entropies of the next ids in nats, in training with the losses of indexers; and how many
+        ids there are."""
+        with choice_losses(model if model.training else torch.nn.Module()) as losses:
+            scores = model(batch.ids)  # (batch, length, vocab_size)
         loss = F.cross_entropy(scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, reduction="sum")
-        return loss, int((batch.next != PAD).sum())
+        return sum(losses, loss), int((batch.next != PAD).sum())
 
     def validation_batches(self) -> Sequence[LanguageBatch]:
         rows = range(len(self._valid.cuts))

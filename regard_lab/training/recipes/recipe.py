@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import torch
 
 from regard.arguments import absent, count_of, of_kind, one_of, suggest
-from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, RegardError
+from regard.errors import ArgumentError, CheckpointError, NotFoundError, OccupiedError, RegardError, UnsupportedError
 from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
-from regard_lab.decoding.loading import TOKENISER_FILE, load_with_tokeniser
+from regard_lab.decoding.loading import TOKENISER_FILE, load_with_tokeniser, with_pieces
 from regard_lab.models import LanguageConfig, RecurrentTranslator, SavedModel, TranslationTransformer
 from regard_lab.models.base import Storable
 from regard_lab.models.encoder import EncoderConfig
@@ -49,6 +49,7 @@ from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
+FOREIGN = 0.01  # share of characters that are in no piece of a run's vocabulary, from which on they are refused
 SHOWN, LONGEST_SHOWN = 4, 120  # validation texts that samples show, and their characters at most
 
 
@@ -258,6 +259,8 @@ class Recipe(Described, ABC):
             check_writable(folder)
         given = {name: value for name, value in given.items() if value is not None}
         begun = resume and read_settings(folder) is not None
+        if given.get("new_pieces") is not None and given.get("from_run") is None and not begun:
+            raise ArgumentError("--new-pieces adds to the vocabulary of a run; name the run by --from, or leave it out")
         if not begun and (source := given.get("from_run")) is not None:
             kept = cls.settings_from(source)
             cls.refuse_those_of(source, given, size)
@@ -296,10 +299,18 @@ class Recipe(Described, ABC):
             )
         return {name: settings[name] for name in cls.OF_THE_RUN if settings.get(name) not in (None, [])}
 
-    def model_from(self, begun: Path | None) -> tuple[SavedModel, Tokeniser, str] | None:
+    def model_from(
+        self, begun: Path | None, lines: Sequence[str], targets: Sequence[str] = ()
+    ) -> tuple[SavedModel, Tokeniser, str] | None:
         """The model to start from, its tokeniser and its folder, for a training that names one by `from_run`.
 
         A resumed training reads its own checkpoint, so the run that it started from may be gone.
+
+        Args:
+            lines, targets: what will be learned from; pieces for them are added to the vocabulary by `new_pieces`.
+
+        Raises:
+            UnsupportedError: many of their characters are in no piece, and `new_pieces` was not given.
         """
         source: Any = getattr(self.config, "from_run", None)
         if source is None:
@@ -311,11 +322,36 @@ class Recipe(Described, ABC):
         own = {name: value for name, value in changes.items() if name in saved.config}
         self.pieces_are_given = True
         if source != begun:
+            wider = self.extended(source, tokeniser, lines, targets)
+            added = wider.vocab_size - tokeniser.vocab_size
+            more = f", to which {count_of(added, 'pieces', ',')} of the new data {'is' if added == 1 else 'are'} added"
             self.tell(
-                f"{source} decides the model and its vocabulary of {tokeniser.vocab_size:,} pieces, which spells any "
-                f"text; its optimiser starts anew"
+                f"{source} decides the model and its vocabulary of {tokeniser.vocab_size:,} pieces"
+                f"{more if wider is not tokeniser else ', which spells any text'}; its optimiser starts anew"
             )
+            saved, tokeniser = with_pieces(saved, tokeniser, wider), wider
         return replace(saved, config={**saved.config, **own}), tokeniser, str(source)
+
+    def extended(self, source: Any, tokeniser: Tokeniser, lines: Sequence[str], targets: Sequence[str]) -> Tokeniser:
+        """The tokeniser of the run in `source` with the pieces that `new_pieces` adds, if any."""
+        given: int | None = getattr(self.config, "new_pieces", None)
+        if given:
+            return tokeniser.extended(lines, given, targets)
+        text = "\n".join([*lines, *targets])
+        unknown = tokeniser.unknown_characters(text)
+        share = unknown.total() / max(1, len(text))
+        if unknown and given is None:
+            fact = (
+                f"{count_of(unknown.total(), 'characters', ',')} of {len(text):,} in the new data, such as "
+                f"{', '.join(repr(one) for one, _ in unknown.most_common(3))}, are in no piece of the vocabulary"
+            )
+            if share >= FOREIGN:
+                raise UnsupportedError(
+                    f"{fact} of {source}, and 2 to 4 bytes would spell each; add pieces by --new-pieces 500, or allow "
+                    f"bytes by --new-pieces 0"
+                )
+            self.tell(f"{fact}, so that bytes spell them; --new-pieces N adds pieces for them")
+        return tokeniser
 
     def check_early(self, requested: Requested) -> None:
         """Raise for settings that no size of the model allows, such as a misspelt pattern, before data are read."""

@@ -102,7 +102,8 @@ class TranslationTraining(Recipe):
         """Everything that decides the training of a translator; `new_config` has each model's own defaults.
 
         Args:
-            data: a .tsv, .csv or .jsonl of pairs; or given twice, two parallel files; or pronouns, the embedded corpus.
+            data: a .tsv, .csv, .jsonl, .mo, .po or .tmx of pairs; or given twice, two parallel files; or pronouns, the
+                embedded corpus.
             valid: validation pairs; without them they are split off by a hash of the source.
             model: the model to train: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
             attention: pattern of the encoder.
@@ -120,6 +121,7 @@ class TranslationTraining(Recipe):
             input_feeding: feed Luong's attentional vector to the next step.
             label_smoothing: share of the probability that is spread over all ids.
             from_run: go on from the model of this run with other data; it decides the model and its vocabulary.
+            new_pieces: with --from, pieces of the new data that are added to the vocabulary, at most; 0 for none.
             trim_vocabulary: drop sub-words that occur in the training pairs only inside longer ones, since they would
                 never be learned.
             twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
@@ -127,6 +129,7 @@ class TranslationTraining(Recipe):
         """
 
         from_run: str | None = setting(None, option="--from", metavar="RUN")
+        new_pieces: int | None = setting(None, least=0)
         model: str = setting("transformer")
         attention: str = setting(TranslationConfig.encoder_pattern, metavar="PATTERN")
         mechanism: str = setting(TranslationConfig.encoder_mechanism, metavar="NAME")
@@ -255,7 +258,8 @@ class TranslationTraining(Recipe):
         data = self.data
         self.settle(self.amount)
         config, before = self.config, SeenWords(frozenset(), 0)
-        if (start := self.model_from(begun)) is None:
+        sides = [one.source for one in data.train], [one.target for one in data.train]
+        if (start := self.model_from(begun, *sides)) is None:
             tokeniser = self.tokeniser
             model = config.new_model(tokeniser.vocab_size)
         else:

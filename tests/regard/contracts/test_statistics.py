@@ -9,6 +9,7 @@ from asking import ask, computing, cut
 
 import regard as rg
 from regard import patterns as p
+from regard.core.tensors import Stored
 from regard.testing import answer, make_qkv
 
 COUNT, ROWS, HEADS = 4, (0, 2, 3), (1, 0)
@@ -84,6 +85,16 @@ def test_every_statistic_sends_its_gradient_to_queries_keys_and_sinks(pattern, m
             return tuple(x.sin() for x in found)
 
         assert torch.autograd.gradcheck(statistics, leaves, fast_mode=True), backend
+
+
+@pytest.mark.parametrize("backend", ["auto", "decode"])
+@pytest.mark.parametrize("sink", [None, -0.5])
+def test_weights_over_an_int8_cache_sum_to_1_though_the_queries_are_narrow(backend, sink):
+    drawn = torch.randn(2, 1, 2, 67, 16, generator=torch.Generator().manual_seed(0)).clamp(-3, 3) * 40
+    k, v = (Stored(x.round().to(torch.int8), torch.full((1, 2, 67, 1), 0.0517)) for x in drawn)
+    q = 4 * torch.randn(1, 4, 3, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
+    found = rg.attention_detail(q, k, v, want=("weights", "sink"), sink=sink, backend=backend)
+    assert float((found.weights.double().sum(-1) + found.sink - 1).abs().max()) < 1e-4
 
 
 def test_asking_changes_no_bit_of_the_output():

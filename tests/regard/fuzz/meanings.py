@@ -248,6 +248,9 @@ LEAVES: dict[str, Leaf] = {
         lambda at, w, d: ((at.i - at.j) % d == 0) & (np.abs(at.i - at.j) <= d * (w // 2)),
         p.DilatedWindow,
     ),
+    "compressed": Leaf(
+        lambda r, n: (r.randint(1, 7), r.randint(1, 4)), lambda at, w, s: at.j * s + w - 1 <= at.i, p.Compressed
+    ),
     "global_tokens": Leaf(
         lambda r, n: tuple(r.randint(0, n) for _ in range(r.randint(0, 4))),
         lambda at, *some: np.isin(at.i, some) | np.isin(at.j, some),

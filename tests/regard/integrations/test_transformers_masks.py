@@ -235,6 +235,19 @@ def test_a_compiled_model_carries_patterns_in_one_graph_and_gives_the_same_numbe
     assert all("key_mask" in text for text in patterns) if padded else patterns == {"diagonals(3, 3)", "full"}
 
 
+@pytest.mark.parametrize(("name", "graphs"), [("Llama", 1), ("Gemma 2", 2)])  # whose windows transformers counts
+@torch.no_grad()
+def test_one_graph_serves_every_step_of_a_static_cache(name, graphs):
+    model, ids = attach(BY_NAME[name].shallow()).eval(), torch.randint(3, 99, (2, 40))
+    cache, counter = tf.StaticCache(config=model.config, max_cache_len=40), CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    step = torch.compile(model, backend=counter, fullgraph=True)
+    found = [model(ids[:, :5], past_key_values=cache).logits]
+    found += [step(ids[:, at : at + 1], past_key_values=cache).logits for at in range(5, 40)]
+    assert float((torch.cat(found, 1) - model(ids).logits).abs().max()) <= 1e-5
+    assert counter.frame_count == graphs
+
+
 def test_a_compiled_model_keeps_packed_documents_apart():
     model = attach(BY_NAME["Mistral"].shallow()).eval()
     torch._dynamo.reset()

@@ -164,9 +164,12 @@ def test_schedules_that_do_not_exist_are_refused(native):
 
 
 def test_the_structs_of_python_and_c_have_equal_sizes(native):
-    sizes = (ctypes.c_int32 * 8)()
+    sizes = (ctypes.c_int32 * 9)()
     native.handle.rg_sizes(sizes)
-    names = "CSchedule", "CTensor", "CBias", "CCall", "CGradients", "CStatistics", "CRecurrence", "CRecurrenceGradients"
+    names = (
+        "CSchedule", "CTensor", "CBias", "CCall", "CGradients", "CStatistics", "CRecurrence", "CRecurrenceGradients",
+        "CLists",
+    )  # fmt: skip
     structs = [getattr(library, name) for name in names]
     assert list(sizes) == [ctypes.sizeof(one) for one in structs]
 

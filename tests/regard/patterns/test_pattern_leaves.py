@@ -14,7 +14,7 @@ from regard.errors import ArgumentError
 from regard.patterns.counts import alike_residues
 
 LEAVES = [
-    p.Diagonals(3, -1), p.DilatedWindow(4, 3), p.Fixed(6, summary=2), p.GlobalTokens([0, 4, 5]),
+    p.Compressed(4, 3), p.Diagonals(3, -1), p.DilatedWindow(4, 3), p.Fixed(6, summary=2), p.GlobalTokens([0, 4, 5]),
     p.KeySet((range(1, 3), range(6, 7))), p.KeySet(()), p.QuerySet((range(1, 3), range(6, 9))),
     *(p.Lattice(stride) for stride in (1, 2, 3, 4, 6)), *(p.SameBlock(size) for size in (1, 2, 3, 4, 6)),
     *(p.SameBlock(size, offset=size - 2) for size in (3, 4, 6, 8)), *(p.Summary(6, last) for last in range(1, 7)),

@@ -3,8 +3,10 @@
 import gettext
 import gzip
 import io
+import re
 import struct
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -120,29 +122,71 @@ def test_a_po_without_polib_is_compiled_by_msgfmt(tmp_path, monkeypatch):
         read_pairs(tmp_path / "missing.po")
 
 
-def test_messages_of_several_lines_or_columns_and_lists_of_names_are_left_out(tmp_path):
+MEMORY = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en-US"/><body>
+<tu><tuv xml:lang="EN-us"><seg>Open &amp; <bpt i="1">&lt;b></bpt><hi>close</hi><ept i="1">&lt;/b></ept></seg></tuv>
+<tuv xml:lang="de"><seg>Öffnen und
+schließen</seg></tuv></tu>
+<tu><tuv xml:lang="en-US"><seg>alone</seg></tuv></tu>
+</body></tmx>
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin1"])
+@pytest.mark.parametrize("name", ["m.tmx", "m.tmx:en,de", "m.tmx.gz:en-US,DE"])
+def test_a_translation_memory_is_read_in_two_languages_without_its_formatting(name, encoding, tmp_path):
+    content = MEMORY.replace("UTF-8", {"latin1": "ISO-8859-1"}.get(encoding, encoding)).encode(encoding)
+    file = tmp_path / name.partition(":")[0]
+    file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
+    read = read_pairs(tmp_path / name)
+    assert read.pairs == [Pair("Open & close", "Öffnen und schließen")]
+    assert re.search(
+        r"kept 1 of 2 units; dropped 1 \(1 without 'en\S*' and 'de', first at .* line 7\); 'en", read.report()
+    )
+
+
+BOMB = '<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">{}]>'.format(
+    "".join(f'<!ENTITY {y} "{9 * f"&{x};"}">' for x, y in pairwise("abcdefgh"))
+)
+
+
+@pytest.mark.parametrize(("changed", "said"), [
+    (('"tmx14.dtd"', '"tmx14.dtd" [<!ENTITY x SYSTEM "file:///etc/hostname">]'), "has the entity 'x'"),
+    (("alone", "&x;"), "has the entity 'x'"),
+    (('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', BOMB), "has the entity 'a'"),
+    (("<tmx", "<xliff"), "begins with <xliff>, and a translation memory with <tmx><header>; of translate-toolkit, xl"),
+    (("</body></tmx>", ""), r"does not read as XML \(no element found: line 9"),
+    (('srclang="en-US"', 'srclang="*all*"'), r"the source '\*all\*'; name source and target, as in .*m\.tmx:en-us,de"),
+    (("<tu><tuv", "<tuv"), "does not read as XML"),
+    (("m.tmx", "m.tmx:de,fr"), r"no unit of .* has 'de' and 'fr'; it has \['de', 'en-us'\]"),
+    ((MEMORY, "open\töffnen\n"), "does not read as XML"), ((MEMORY, "\x1f\x8b"), "let its name end in .gz"),
+])  # fmt: skip
+def test_another_kind_of_memory_names_its_way_out_and_no_entity_is_expanded(changed, said, tmp_path):
+    content = MEMORY.replace(*changed)
+    (tmp_path / "m.tmx").write_bytes(content.encode("latin1" if "\x8b" in content else "utf-8"))
+    with pytest.raises(DataError, match=said):
+        read_pairs(tmp_path / "m.tmx".replace(*changed))
+
+
+def test_messages_are_long_or_short_and_lists_of_names_are_left_out(tmp_path):
     (tmp_path / "iso_639.mo").write_bytes(catalogue({"German": "Deutsch"}))
     lines = {"two\nlines": "zwei\nZeilen", "--all   show all": "--all   alles", "one line": "eine Zeile", "%d": "%d"}
     (tmp_path / "tool.mo").write_bytes(catalogue(lines))
-    assert messages.read_messages(tmp_path) == [messages.Message("tool", "one line", "eine Zeile")]
+    kept = {(one.source, one.target, one.short) for one in messages.read_messages(tmp_path)}
+    long = {("two lines", "zwei Zeilen", False), ("--all show all", "--all alles", False)}
+    assert kept == {("one line", "eine Zeile", True), *long}
 
 
 def test_no_program_and_no_message_of_the_test_is_in_the_training():
     made = [
-        messages.Message(program, f"{program} says {n}", "x")
+        messages.Message(program, f"{program} says {n}", "x", n < 5)
         for program in ("tar", "sed", "git", "apt")
         for n in range(9)
     ]
-    made += [messages.Message("tar", "Out of Memory.", "x"), messages.Message("git", "out of memory", "x")]
+    made += [messages.Message("tar", "Out of Memory.", "x", True), messages.Message("git", "out of memory", "x", True)]
     parts = messages.split_by_program(made)
     programs = {part: {one.program for one in chosen} for part, chosen in parts.items()}
-    assert programs == {"train": {"git"}, "valid": {"apt"}, "test": {"tar", "sed"}}
-    assert "Out of Memory." not in {one.source for one in parts["test"]}  # git says it too
-
-
-def test_a_random_split_is_a_function_of_the_source():
-    made = [messages.Message("git", f"message {n}", "x") for n in range(4_000)]
-    first, again = messages.split_by_source(made), messages.split_by_source(made[::-1])
-    for part, chosen in first.items():
-        assert {one.source for one in chosen} == {one.source for one in again[part]}
-    assert 140 < len(first["test"]) < 260
+    assert programs == {"train": {"git"}, "valid": {"apt"}, "short": {"tar", "sed"}, "long": {"tar", "sed"}}
+    assert {len(parts["short"]), len(parts["long"])} == {10, 8}
+    assert "Out of Memory." not in {one.source for one in parts["short"]}  # git says it too

@@ -33,6 +33,17 @@ def test_sparse():
     assert starting(failing("sparse", missing), "With 3 random words")
 
 
+def test_choosing():
+    fewest = ("weights.topk(count).indices", "weights.topk(count, largest=False).indices")
+    claims = "No other keys hold more", "Attention to chosen keys", "A key that matches"
+    pushed = ("needle[:, :, 8:16] = -asked / 2", "needle[:, :, 8:16] = asked / 2")
+    assert starting(failing("choosing", fewest, pushed), *claims)
+    every = ("chosen = rg.attention(q, *learning, pattern=p.Causal() & few)", "chosen = 3 * rg.attention(q, *learning)")
+    untaught = ("optimiser.step()", "optimiser.zero_grad()")
+    claims = "The output moves", "Attention to chosen keys", "A key that no query chose", "An indexer learns"
+    assert starting(failing("choosing", every, untaught), *claims)
+
+
 def test_linear(monkeypatch):
     monkeypatch.setattr(regard_lab.teaching, "milliseconds", lambda calls: dict.fromkeys(calls, 1.0))
     twice = ("joined = q @ (k.mT @ v)", "joined = (q @ (k.mT @ v) + q @ (k.mT @ v)) / 2 + 0.001")

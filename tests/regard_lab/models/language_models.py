@@ -14,6 +14,9 @@ GPT2 = {"norm": "layer", "positions": "learned", "activation": "gelu-tanh", "bia
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 1, "tied": False},
     "gpt2": GPT2,
+    "moba": {"chooser": "moba", "chosen": 2, "chosen_block": 2, "kv_heads": 1},
+    "nsa": {"chooser": "nsa", "chosen": 3, "chosen_block": 2},
+    "indexer": {"chooser": "indexer", "chosen": 2, "chosen_block": 1},
     "norms and gates": {"kv_heads": 1, "qk_norm": True, "output_gate": True, "rotary_scaling": "yarn(4, trained=6)"},
     "values of the first layer, differences": {"value_residual": True, "differential": True, "layers": 3},
     "alibi": {"positions": "alibi"},
@@ -58,5 +61,6 @@ def lossless_caches(kind: str, length: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{}]
     if kind != "gated":  # no cache of keys keeps its gates
         found += [{"cache": "dynamic"}]
-        found += [{"cache": name, "capacity": length} for name in ("static", "ring")]
+        kinds = ("static",) if "chooser" in KINDS[kind] else ("static", "ring")  # a ring drops keys
+        found += [{"cache": name, "capacity": length} for name in kinds]
     return found + [{"cache": "state"}] * all(states)

@@ -13,6 +13,7 @@ from language_by_formulas import scores
 from language_models import GPT2, KINDS, SIZES, language_model, lossless_caches
 
 import regard as rg
+from regard.layers import choice_losses
 from regard.positions import Rotary, YaRN
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import PAD
@@ -82,7 +83,9 @@ def test_layers_take_patterns_in_turn():
 @EVERY
 def test_every_parameter_learns(kind):
     model = copy.deepcopy(language_model(kind)).train()
-    model(torch.tensor([[5, 6, 7, 3, 9], [8, 9, 0, 0, 0]])).logsumexp(-1).sum().backward()
+    with choice_losses(model) as losses:  # by which alone an indexer learns
+        scores = model(torch.tensor([[5, 6, 7, 3, 9], [8, 9, 0, 0, 0]]))
+    sum(losses, scores.logsumexp(-1).sum()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         if not name.endswith("to_k.bias"):  # the same number added to all scores of a row changes no softmax

@@ -4,13 +4,17 @@ import json
 import subprocess
 import sys
 import unicodedata
+from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, CheckpointError, DataError, MissingPackageError
 from regard.packages import install_line
+from regard_lab.decoding.loading import with_pieces
+from regard_lab.models import SavedModel
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN, Tokeniser, normalise
 from regard_lab.text.vocabularies import BYTE_OF, SPECIALS
 
@@ -337,3 +341,35 @@ def test_it_survives_its_file_and_differs_from_a_tokeniser_of_sentences(kind):
     assert '"verbatim"' not in sentences.to_json()
     assert again != sentences
     assert not Tokeniser.from_json(sentences.to_json()).verbatim
+
+
+@pytest.mark.parametrize("kind", ["bpe", "character"])
+@pytest.mark.parametrize("trim", [False, True])
+def test_an_extended_vocabulary_keeps_its_ids_and_gives_new_words_fewer_pieces_and_rows_of_their_mean(kind, trim):
+    words = ["the bird sang", "the dog ran", "a bird and a dog"] * 3
+    old = Tokeniser.train(words, 290, kind, trim=trim)
+    new = old.extended(["птица пела the bird", "собака пела"] * 3, 40)
+    assert old.vocab_size < new.vocab_size <= old.vocab_size + 40
+    assert new.vocabulary.pieces[: old.vocab_size] == old.vocabulary.pieces
+    assert len(new.encode("птица пела")) < len(old.encode("птица пела"))
+    text = "the bird пела, 🐦"
+    assert new.decode(new.encode(text)) == text
+    assert old.unknown_characters("пела, пёс") == Counter("пелапёс")
+    assert set(new.unknown_characters("пел ё")) == {"ё"}
+    assert Tokeniser.from_json(new.to_json()) == new
+    table = torch.randn(old.vocab_size, 3)
+    saved = SavedModel({"vocab_size": old.vocab_size}, {"embedding.weight": table, "norm": table}, "toy", {})
+    wider = with_pieces(saved, old, new)
+    assert wider.config == {"vocab_size": new.vocab_size}
+    assert wider.state["norm"] is table
+    rows = wider.state["embedding.weight"]
+    assert torch.equal(rows[: old.vocab_size], table)
+    for i in range(old.vocab_size, new.vocab_size):
+        spelled = old.vocabulary.spelled([new.vocabulary.pieces[i]])[0]
+        assert b"".join(old.vocabulary.raw_pieces[one] for one in spelled) == new.vocabulary.raw_pieces[i]
+        torch.testing.assert_close(rows[i], table[spelled].mean(0))
+
+
+def test_a_vocabulary_of_bytes_is_not_extended():
+    with pytest.raises(ArgumentError, match="a vocabulary of bytes spells every text"):
+        Tokeniser.train(["a"], 260, "byte").extended(["b"], 5)

@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from regard.errors import ArgumentError, CheckpointError, RegardError
+from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import render_sealed
+from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import read_pairs
 from regard_lab.training.recipes import (
@@ -127,12 +128,12 @@ def weights(run):
     return (run / read_checkpoints(run).last / "weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kind", [TranslationTraining, LanguageModelTraining])
-def test_a_training_goes_on_from_a_run_with_other_data_and_stops_and_resumes_to_the_same_bits(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "added"), [(TranslationTraining, 20), (LanguageModelTraining, 0)])
+def test_a_training_goes_on_from_a_run_with_other_data_and_stops_and_resumes_to_the_same_bits(kind, added, tmp_path):
     small = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300}
     budget = {"batch_tokens": 256, "validate_every": 2, "schedule": "constant", "dropout": 0.1}
     lines = [f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90)]
-    others = [f"the dog {n} ran off\tder Hund {n} lief weg\n" for n in range(60)]
+    others = [f"the dog {n} ran off\tder Hund {n} rannte пёс\n" for n in range(60)]
     for name, rows in (("old.tsv", lines), ("new.tsv", others)):
         (tmp_path / name).write_text("".join(rows))
     base, remarks = tmp_path / "base", []
@@ -144,7 +145,17 @@ def test_a_training_goes_on_from_a_run_with_other_data_and_stops_and_resumes_to_
         return recipe, recipe.train(tmp_path / run, resume=resume, cpu=True)
 
     trained("base", 4, data=(str(tmp_path / "old.tsv"),), from_run=None, **small)
+    with pytest.raises(
+        UnsupportedError, match=r"\d+ characters of .*, such as 'п', 'ё', 'с', are in no piece .* --new"
+    ):
+        trained("whole", 4)
+    with pytest.raises(ArgumentError, match="--new-pieces adds to the vocabulary of a run; name the run by --from"):
+        trained("x", 4, from_run=None, new_pieces=9)
+    budget["new_pieces"] = added
     recipe, _ = trained("whole", 4)
+    old, new = (load_with_tokeniser(one)[1] for one in (base, tmp_path / "whole"))
+    assert old.vocab_size + bool(added) <= new.vocab_size <= old.vocab_size + added
+    assert new.pieces(range(old.vocab_size)) == old.pieces(range(old.vocab_size))
     assert (recipe.config.learning_rate, recipe.config.dim, recipe.config.heads) == (3e-4, 16, 2)
     assert any("decides the model and its vocabulary" in one for one in remarks)
     trained("parts", 2)

@@ -166,6 +166,17 @@ int check_schedule(const rg_schedule &s, const rg_call &c) {
   return row == c.q_len ? RG_OK : RG_BAD_BLOCKS;
 }
 
+int check_lists(const rg_lists &l, const rg_call &c) {
+  if (!l.block || !l.lo || !l.hi || l.count < 1 || l.rows < 1 || l.keys < 1 || l.batch < 0 || l.list < 0) return RG_BAD_BLOCKS;
+  if ((l.batches != 1 && l.batches != c.batch) || (l.bounds != 1 && l.bounds != c.batch)) return RG_BAD_BLOCKS;
+  if (l.lists < 1 || c.heads % l.lists || (int64_t)l.count * l.keys > INT64_C(1) << 40) return RG_BAD_BLOCKS;
+  const int64_t rows = ((int64_t)c.q_len + l.rows - 1) / l.rows, most = INT64_C(1) << 40;
+  if (l.batch > most || l.list > most) return RG_BAD_BLOCKS;
+  if (l.batch * (l.batches - 1) + l.list * (l.lists - 1) + rows * l.count > l.size) return RG_BAD_BLOCKS;
+  const bool plain = !c.softcap && !c.bias.data && !c.dropout && !c.statistics;
+  return plain && c.k.type == c.q.type && c.v.type == c.q.type && (c.q.type == RG_FLOAT32 || c.q.type == RG_FLOAT64) ? RG_OK : RG_BAD_OPTIONS;
+}
+
 // The types of queries and outputs: float64 alone, or any of the others.
 int float_types(const rg_call &c) {
   return c.q.type == RG_FLOAT64 ? 1 << RG_FLOAT64 : 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16;
@@ -194,10 +205,15 @@ int check(const rg_call *call) {
     if (size < 1) return RG_BAD_SIZES;
   if (c.heads % c.kv_heads || c.first_key < 0 || (int64_t)c.first_key + c.keys > INT32_MAX - RG_SPAN) return RG_BAD_SIZES;
   if (c.head_dim > 1 << 16 || c.v_dim > 1 << 16) return RG_BAD_SIZES;
-  if (c.threads < 1 || c.schedules < 1 || !c.schedule) return RG_BAD_OPTIONS;
-  for (int s = 0; s < c.schedules; s++)
+  if (c.threads < 1) return RG_BAD_OPTIONS;
+  if (c.lists) {
+    if (int wrong = check_lists(*c.lists, c)) return wrong;
+  } else if (c.schedules < 1 || !c.schedule) {
+    return RG_BAD_OPTIONS;
+  }
+  for (int s = 0; s < c.schedules && !c.lists; s++)
     if (int wrong = check_schedule(c.schedule[s], c)) return wrong;
-  if (c.schedule_of)
+  if (c.schedule_of && !c.lists)
     for (int64_t i = 0; i < (int64_t)c.batch * c.heads; i++)
       if (c.schedule_of[i] < 0 || c.schedule_of[i] >= c.schedules) return RG_BAD_OPTIONS;
   const int floats = float_types(c), any = 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16 | 1 << RG_INT8 | floats;
@@ -299,10 +315,11 @@ extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
-PUBLIC void rg_sizes(int32_t sizes[8]) {
+PUBLIC void rg_sizes(int32_t sizes[9]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
   sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
   sizes[6] = sizeof(rg_recurrence), sizes[7] = sizeof(rg_recurrence_gradients);
+  sizes[8] = sizeof(rg_lists);
 }
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }

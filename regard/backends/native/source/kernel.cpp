@@ -39,17 +39,24 @@ namespace {
 #include "tasks.h"
 #include "received.h"
 #if !defined(RG_BF16)
+#include "listed.h"
 #include "recurrence.h"
 #include "recurrence_back.h"
 #endif
 }  // namespace
 
 int forward(const rg_call *c) {
+#if !defined(RG_BF16)
+  if (c->lists) return forward_listed(*c);
+#endif
   const Flushing flushing;
   const int failed = forward_all(*c);
   return failed ? failed : receive_all(*c);
 }
 int backward(const rg_call *c, const rg_gradients *g) {
+#if !defined(RG_BF16)
+  if (c->lists) return backward_listed(*c, *g);
+#endif
   const Flushing flushing;
   return backward_all(*c, *g);
 }

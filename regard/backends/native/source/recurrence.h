@@ -13,32 +13,32 @@
 constexpr int SOLVED = 6;  // rows of the system that are solved together, with every register alike
 constexpr int RC = RG_CHUNK, DIRECT = 16, RM = W == 16 ? 8 : 6, RS = RC + LINE;
 
-// c[M][NR] = weight[i] c + s (a b); a[i * ai + k * ak], b[k * bk + column]. No weight: c is overwritten.
-template <int M>
+// c[M][N registers] = weight[i] c + s (a b); a[i * ai + k * ak], b[k * bk + column]. No weight: c is overwritten.
+template <int M, int N = NV>
 static __attribute__((noinline)) void small(int m, int K, const real *a, long ai, long ak, const real *b, long bk, real *c,
                                             long ci, const real *weight, long wi, real s) {
   if constexpr (M > 1)
-    if (m < M) return small<M - 1>(m, K, a, ai, ak, b, bk, c, ci, weight, wi, s);
-  vf x[M][NV];
+    if (m < M) return small<M - 1, N>(m, K, a, ai, ak, b, bk, c, ci, weight, wi, s);
+  vf x[M][N];
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 2
-    for (int j = 0; j < NV; j++) x[i][j] = vf{};
+    for (int j = 0; j < N; j++) x[i][j] = vf{};
   for (int k = 0; k < K; k++, a += ak, b += bk) {
-    vf y[NV];
+    vf y[N];
 #pragma GCC unroll 2
-    for (int j = 0; j < NV; j++) y[j] = load(b + j * W);
+    for (int j = 0; j < N; j++) y[j] = load(b + j * W);
 #pragma GCC unroll 8
     for (int i = 0; i < M; i++) {
       const vf t = all(a[i * ai]);
 #pragma GCC unroll 2
-      for (int j = 0; j < NV; j++) x[i][j] = madd(t, y[j], x[i][j]);
+      for (int j = 0; j < N; j++) x[i][j] = madd(t, y[j], x[i][j]);
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 2
-    for (int j = 0; j < NV; j++) {
+    for (int j = 0; j < N; j++) {
       real *p = c + i * ci + j * W;
       store(p, weight ? madd(all(weight[i * wi]), load(p), all(s) * x[i][j]) : all(s) * x[i][j]);
     }
@@ -47,14 +47,15 @@ static __attribute__((noinline)) void small(int m, int K, const real *a, long ai
 static const real ONE = 1;
 enum Shape { WHOLE, LOWER, UPPER };  // of the left factor: its inner axis ends, or begins, at the diagonal
 
-// The same for `columns` columns and all rows from `from` on; columns are whole tiles.
+// The same for `columns` columns and all rows from `from` on; columns are whole registers.
 static void multiply(int m, int K, int columns, const real *a, long ai, long ak, const real *b, long bk, real *c, long ci,
                      const real *weight = nullptr, long wi = 0, real s = 1, Shape shape = WHOLE, int from = 0) {
   for (int j = 0; j < columns; j += NR)
     for (int i = from; i < m; i += RM) {
       const int begin = shape == UPPER ? i : 0, end = shape == LOWER ? std::min(K, i + RM) : K;
-      small<RM>(m - i, end - begin, a + i * ai + begin * ak, ai, ak, b + begin * bk + j, bk, c + i * ci + j, ci,
-                weight ? weight + i * wi : nullptr, wi, s);
+      (columns - j < NR ? small<RM, 1> : small<RM>)(m - i, end - begin, a + i * ai + begin * ak, ai, ak,
+                                                    b + begin * bk + j, bk, c + i * ci + j, ci,
+                                                    weight ? weight + i * wi : nullptr, wi, s);
     }
 }
 
@@ -70,22 +71,39 @@ static void in_panels(const real *x, long stride, int m, int n, real *panels) {
   for (int i = 0; i < m; i += NR) transpose(x + i * stride, stride, std::min(NR, m - i), n, panels + (long)i * n);
 }
 
-struct Extent {  // sizes of one call, and as whole tiles
+struct Extent {  // sizes of one call, as whole tiles and as whole registers
   int d, e, dp, ep;
   long ds, es;  // row strides
   explicit Extent(const rg_recurrence &c)
-      : d(c.head_dim), e(c.v_dim), dp(up(d, NR)), ep(up(e, NR)), ds(dp + LINE), es(ep + LINE) {}
+      : d(c.head_dim), e(c.v_dim), dp(up(d, NR)), ep(up(e, W)), ds(odd_lines(dp)), es(odd_lines(ep)) {}
+  static long odd_lines(int n) { return (up(n, LINE) / LINE | 1) * LINE; }
 };
+
+// Asks for the rows of another chunk: rows lie pages apart, where the processor does not look ahead by itself.
+static void ask(const rg_recurrence &c, const rg_tensor &x, int batch, int head, int from, int n) {
+  for (int i = std::max(from, 0); x.data && i < std::min(from + RC, c.length); i++)
+    for (int byte = 0; byte < n * WIDTH_OF[x.type]; byte += 64) __builtin_prefetch(at(x, batch, head, i) + byte, 0, 2);
+}
 
 // A query or key of n numbers, times a factor and brought to length 1 if the call wants that; `padded` numbers are written.
 static void read_vector(const rg_recurrence &c, const rg_tensor &x, int batch, int head, int row, real factor, real *to, int padded) {
   const int n = c.head_dim;
   read_row(x.type, at(x, batch, head, row), n, factor, to, padded);
   if (c.unit == 0) return;
+  typedef double eight __attribute__((vector_size(8 * sizeof(double))));
+  typedef real eight_reals __attribute__((vector_size(8 * sizeof(real)), aligned(sizeof(real)), may_alias));
+  eight sums{};
+  int i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const eight y = __builtin_convertvector(*(const eight_reals *)(to + i), eight);
+    sums += y * y;
+  }
   double squares = 0;
-  for (int i = 0; i < n; i++) squares += (double)to[i] * to[i];
+  for (int lane = 0; lane < 8; lane++) squares += sums[lane];
+  for (; i < n; i++) squares += (double)to[i] * to[i];
   const real length = (real)std::sqrt(squares / ((double)factor * factor) + c.unit);
-  for (int i = 0; i < n; i++) to[i] /= length;
+  for (i = 0; i + W <= n; i += W) store(to + i, load(to + i) / all(length));
+  for (; i < n; i++) to[i] /= length;
 }
 
 // What a chunk needs beside the memory, for one value head.
@@ -121,6 +139,11 @@ struct Chunk {
       b[i] = i >= m ? 0 : c.strength.data ? *numbers_at<real>(c.strength, batch, head, row + i) : 1;
     }
     by_channel() ? read_channels() : read_head();
+  }
+
+  void ask_keys(int from) const {
+    ask(c, c.k, batch, key_head(), from, z.d);
+    if (by_channel()) ask(c, c.log_decay, batch, head, from, z.d);
   }
 
   void read_head() {
@@ -258,26 +281,28 @@ struct Chunk {
 
   // x = (I + system)^-1 x, or with its transpose, in place; `columns` columns
   void solve(real *x, int columns, bool back) const {
+    for (int p = 0; p < columns; p += NR) columns - p < NR ? solve_tile<1>(x + p, back) : solve_tile<NV>(x + p, back);
+  }
+  template <int N>
+  void solve_tile(real *rows, bool back) const {
     const int count = (m + SOLVED - 1) / SOLVED;
-    for (int p = 0; p < columns; p += NR)
-      for (int t = 0; t < count; t++) {
-        const int i = (back ? count - 1 - t : t) * SOLVED, n = std::min(SOLVED, m - i), end = i + n;
-        real *rows = x + p;
-        if (back && end < m)
-          small<RM>(n, m - end, system + end * RS + i, 1, RS, rows + end * z.es, z.es, rows + i * z.es, z.es, &ONE, 0, -1);
-        if (!back && i)
-          small<RM>(n, i, system + i * RS, RS, 1, rows, z.es, rows + i * z.es, z.es, &ONE, 0, -1);
-        for (int step = 0; step < n; step++) {
-          const int r = back ? end - 1 - step : i + step;
-          vf y[NV];
-          for (int j = 0; j < NV; j++) y[j] = load(rows + r * z.es + j * W);
-          for (int t = back ? r + 1 : i; t < (back ? end : r); t++) {
-            const vf w = all(back ? -system[t * RS + r] : -system[r * RS + t]);
-            for (int j = 0; j < NV; j++) y[j] = madd(w, load(rows + t * z.es + j * W), y[j]);
-          }
-          for (int j = 0; j < NV; j++) store(rows + r * z.es + j * W, y[j]);
+    for (int t = 0; t < count; t++) {
+      const int i = (back ? count - 1 - t : t) * SOLVED, n = std::min(SOLVED, m - i), end = i + n;
+      real *own = rows + i * z.es;
+      if (back && end < m)
+        small<RM, N>(n, m - end, system + end * RS + i, 1, RS, rows + end * z.es, z.es, own, z.es, &ONE, 0, -1);
+      if (!back && i) small<RM, N>(n, i, system + i * RS, RS, 1, rows, z.es, own, z.es, &ONE, 0, -1);
+      for (int step = 0; step < n; step++) {
+        const int r = back ? end - 1 - step : i + step;
+        vf y[N];
+        for (int j = 0; j < N; j++) y[j] = load(rows + r * z.es + j * W);
+        for (int t = back ? r + 1 : i; t < (back ? end : r); t++) {
+          const vf w = all(back ? -system[t * RS + r] : -system[r * RS + t]);
+          for (int j = 0; j < N; j++) y[j] = madd(w, load(rows + t * z.es + j * W), y[j]);
         }
+        for (int j = 0; j < N; j++) store(rows + r * z.es + j * W, y[j]);
       }
+    }
   }
 
   void read_values(const rg_tensor &x, int of_head, real *to) const {
@@ -328,6 +353,7 @@ static bool recur_head(const rg_recurrence &c, int batch, int head) {
     k.read(batch, head, t * RC);
     if (c.kept) close_memory(z, s, (real *)c.kept + (unit * chunks + t) * z.d * z.e);
     k.read_values(c.v, head, x);
+    k.ask_keys(k.row + RC);
     if (c.delta) {
       multiply(k.m, z.dp, z.ep, k.kg, z.ds, 1, s, z.es, x, z.es, &ONE, 0, -1);
       k.solve(x, z.ep, false);
@@ -336,13 +362,15 @@ static bool recur_head(const rg_recurrence &c, int batch, int head) {
           std::memcpy((real *)c.solved + (unit * c.length + k.row + i) * z.e, x + i * z.es, z.e * sizeof(real));
     }
     k.strengthened(x, u);
+    ask(c, c.v, batch, head, k.row + RC, z.e);
     for (int j = 0; j < k.group(); j++) {
+      const int out = c.heads < c.kv_heads ? head : k.query_head(j);
       k.read_queries(j, q);
+      ask(c, c.q, batch, k.query_head(j), k.row + RC, z.d), ask(c, c.out, batch, out, k.row, z.e);
       k.pairs(q, pairs);
       if (c.decays) k.decayed(q, qg);
       multiply(k.m, z.dp, z.ep, c.decays ? qg : q, z.ds, 1, s, z.es, o, z.es);
       multiply(k.m, k.m, z.ep, pairs, RS, 1, u, z.es, o, z.es, &ONE, 0, 1, LOWER);
-      const int out = c.heads < c.kv_heads ? head : k.query_head(j);
       for (int i = 0; i < k.m; i++)
         write_row(c.out.type, (char *)at(c.out, batch, out, k.row + i), z.e, o + i * z.es, 1);
     }

@@ -129,6 +129,8 @@ struct Back {
     else
       k.read_values(c.v, head, x);
     k.strengthened(x, u);
+    k.ask_keys(k.row - RC);
+    if (!c.delta) ask(c, c.v, batch, head, k.row - RC, z.e);
     in_panels(s, z.es, z.dp, z.ep, st), in_panels(ds, z.es, z.dp, z.ep, dst), in_panels(x, z.es, k.m, z.ep, xt);
     for (real *to : {dk, dg, by_row}) std::memset(to, 0, RC * z.ds * sizeof(real));
     std::memset(bd, 0, sizeof bd), std::memset(crossing, 0, sizeof crossing);
@@ -143,6 +145,7 @@ struct Back {
     for (int j = 0; g.dout.data && j < k.group(); j++) {
       const int out = c.heads < c.kv_heads ? head : k.query_head(j);
       k.read_queries(j, q), k.pairs(q, pairs), k.decayed(q, qg), k.read_values(g.dout, out, dout);
+      ask(c, c.q, batch, k.query_head(j), k.row - RC, z.d), ask(c, g.dout, batch, out, k.row - RC, z.e);
       multiply(k.m, k.m, z.ep, pairs, 1, RS, dout, z.es, du, z.es, &ONE, 0, 1, UPPER);
       multiply(z.dp, k.m, z.ep, qg, 1, z.ds, dout, z.es, ds, z.es, &ONE, 0, 1);
       by_panels(dout, st, z.dp, from_row, z.ds, 1, false);

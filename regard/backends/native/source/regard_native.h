@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 3
+#define RG_VERSION 4
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_CHUNK 32       // positions of a recurrent mechanism between two memories
@@ -70,6 +70,19 @@ typedef struct {
   const int32_t *head_slot, *row_slot;  // [heads], [q_len]: the place of a head or row in `weights`; -1: none
 } rg_statistics;
 
+// Blocks of keys that are listed for each row, in place of schedules: row r of batch row b and head h may look at the keys of
+// the blocks block[b * batch + list of h * list + r / rows * count + 0 .. count - 1] that are within the row's bounds. Equal
+// numbers of blocks belong to one list only once, in ascending order; below 0: none.
+typedef struct {
+  const int32_t *block;
+  int64_t batch, list;            // strides
+  int64_t size;                   // numbers that may be read from block on
+  int32_t batches, lists;         // 1 or those of the call; `lists` divides heads
+  int32_t count, rows, keys;      // numbers of a list, rows that have one list, keys of a block
+  int32_t bounds;                 // 1 or batch
+  const int32_t *lo, *hi;         // [bounds][q_len]: row r may look at the keys lo[r] <= key < hi[r]
+} rg_lists;
+
 typedef struct {
   int32_t batch, heads, kv_heads, q_len, head_dim, v_dim;
   int32_t first_key, keys;        // k and v hold the keys first_key <= key < first_key + keys
@@ -79,6 +92,7 @@ typedef struct {
   uint64_t dropout_seed;
   const int64_t *start;           // [batch]: positions of the first queries; read for dropout and distances
   rg_bias bias;
+  const rg_lists *lists;          // NULL: schedules. With them there is no softcap, bias, dropout or statistic, and all types are that of q
   int32_t schedules;
   const rg_schedule *schedule;    // [schedules]
   const int32_t *schedule_of;     // [batch][heads]: which schedule; NULL: the first for all
@@ -128,8 +142,8 @@ const char *rg_sources(void);               // the digest of the sources that it
 int32_t rg_has_threads(void);               // whether an OpenMP library with threads was found when it was loaded
 int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512, 4: with BF16
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
-void rg_sizes(int32_t sizes[8]);            // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
-                                            // statistics, recurrence and its gradients
+void rg_sizes(int32_t sizes[9]);            // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
+                                            // statistics, recurrence and its gradients, lists
 int32_t rg_forward(const rg_call *);
 int32_t rg_backward(const rg_call *, const rg_gradients *);
 
