@@ -158,21 +158,22 @@ def one_query() -> list[Duel]:
 
 def latents() -> list[Duel]:
     """One query of 16 heads over 8,192 latents of 512 numbers with 64 rotary ones, as in DeepSeek-V3; in turns."""
-    q, weights = torch.randn(1, 16, 1, 576), torch.randn(16, 8192)
-    every = [torch.randn(1, 1, 8192, 576) for _ in range(12)]
-    room = torch.empty_like(every[0])
+    rows = []
+    for dtype in (torch.float32, torch.bfloat16):
+        q, weights = torch.randn(1, 16, 1, 576, dtype=dtype), torch.randn(16, 8192, dtype=dtype)
+        every = [torch.randn(1, 1, 8192, 576, dtype=dtype) for _ in range(24 if dtype == torch.bfloat16 else 12)]
+        room = torch.empty_like(every[0])
 
-    def in_turns(call: Callable[[torch.Tensor], object]) -> Run:
-        turns = cycle(every)
-        return lambda: call(next(turns))
+        def in_turns(call: Callable[[torch.Tensor], object], every=every) -> Run:
+            turns = cycle(every)
+            return lambda: call(next(turns))
 
-    ours = in_turns(lambda x: attend(q, x, x[..., :512], pattern="causal", scale=192**-0.5))
-    products = in_turns(lambda x: (q[0, :, 0] @ x[0, 0].T, weights @ x[0, 0, :, :512]))
-    name = "one query of 16 heads over 8,192 latents of 576"
-    return [
-        Duel(name, "a copy of the latents", 1 / 1.3, ours, in_turns(room.copy_)),
-        Duel(name, "its two products by torch.matmul", 1.0, ours, products),
-    ]
+        ours = in_turns(lambda x, q=q: attend(q, x, x[..., :512], pattern="causal", scale=192**-0.5))
+        by_torch = lambda x, q=q, weights=weights: (q[0, :, 0] @ x[0, 0].T, weights @ x[0, 0, :, :512])  # noqa: E731
+        name = f"one query of 16 heads over 8,192 latents of 576, {str(dtype).removeprefix('torch.')}"
+        rows.append(Duel(name, "a copy of the latents", 1 / 1.3, ours, in_turns(room.copy_)))
+        rows.append(Duel(name, "its two products by torch.matmul", 1.0, ours, in_turns(by_torch)))
+    return rows
 
 
 def random_blocks(length: int, heads: int, count: int, block: int = 64) -> torch.Tensor:

@@ -103,7 +103,7 @@ TIMED = [
         for n in (2048, 8192, 16384)
     ),
     Timed("latent step, latent_cache, 4,096", deepseek, "decode", 4096, 40.0),
-    Timed("latent step, the model's own cache, 4,096", deepseek, "decode", 4096),
+    Timed("latent step, the model's own cache, 4,096", deepseek, "decode", 4096, 40.0),
     Timed("latent prompt, 2,048", deepseek, "forward", 2048, 1.0),
     Timed("observing the entropy of all layers", mistral, "observe", 2048, 1 / 1.4, other="plain"),
 ]

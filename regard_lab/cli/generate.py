@@ -80,6 +80,18 @@ def generate(
     alpha: Alpha = default(Generator.generate, "alpha"),
     cache_kind: Cache = default(Generator.generate, "cache"),
     cache_dtype: CacheDtype = default(Generator.generate, "cache_dtype"),
+    speculate: Annotated[
+        str | None,
+        Option(
+            metavar="lookup", help="Propose what followed the last sub-words before, and verify several in one call."
+        ),
+    ] = None,
+    draft: Annotated[
+        Path | None, Option(metavar="RUN", help="Propose sub-words by this smaller model with the same vocabulary.")
+    ] = None,
+    proposals: Annotated[int, Option(metavar="N", min=1, help="Most sub-words that are proposed at once.")] = default(
+        Generator.generate, "proposals"
+    ),
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
@@ -98,10 +110,15 @@ def generate(
         "cache_dtype": cache_dtype, "normalisation": normalisation, "alpha": alpha,
         "sampling": None if beam > 1 else Sampling(**given),
     }  # fmt: skip
+    if speculate is not None and draft is not None:
+        raise ArgumentError("--speculate and --draft both propose sub-words; give one of them")
+    if speculate is not None or draft is not None:
+        options |= {"speculate": speculate if draft is None else draft, "proposals": proposals}
     if wants_file(source, result, prompts or []):
         _generate_file(run, source, result, options, as_json)
         return
     generator = Generator.load(run)
+    options = _with_draft(options)
     note(remark_on_training(run))
     unknown, trained = UnknownWords(generator.words, "continuation"), TrainedLength(run)
     for row, (prompt,) in enumerate(read_texts(prompts, "prompt")):
@@ -118,7 +135,20 @@ def generate(
             ((generation,),) = _show(
                 read, lambda show, prompt=prompt: generator.generate([prompt], on_text=show, **options)
             )
+            note(_speed(generation))
         note(trained.remark(_length(generation)))
+
+
+def _with_draft(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with the draft model loaded."""
+    folder = options.get("speculate")
+    return options | {"speculate": Generator.load(folder)} if isinstance(folder, Path) else options
+
+
+def _speed(generation: Generation) -> str | None:
+    """How many sub-words each call of the model wrote, where they were speculated."""
+    rate = generation.tokens_per_step
+    return None if rate is None else f"{rate:.2f} sub-words for each call of the model, where one is usual"
 
 
 def _generate_file(run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool) -> None:
@@ -126,6 +156,7 @@ def _generate_file(run: Path, source: Path | None, result: Path | None, options:
     assert source is not None
     assert result is not None
     load = cache(Generator.load)  # not before a line is to be continued
+    given = cache(lambda: _with_draft(options))
     unknown, trained = cache(lambda: UnknownWords(load(run).words, "continuation")), TrainedLength(run)
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
@@ -133,7 +164,7 @@ def _generate_file(run: Path, source: Path | None, result: Path | None, options:
         for row, prompt in enumerate(lines, first):
             generator = load(run)
             note(unknown().remark(prompt))
-            ((generation,),) = generator.generate([prompt], first_row=row, **options)
+            ((generation,),) = generator.generate([prompt], first_row=row, **given())
             note(trained.remark(_length(generation)))
             if as_json:
                 written.append(json.dumps(_record(generation, options), ensure_ascii=False))
@@ -142,7 +173,8 @@ def _generate_file(run: Path, source: Path | None, result: Path | None, options:
                 written.append(one_line(read + generation.text))
         return written
 
-    write_lines(run, source, result, compute, {"command": "generate", "json": as_json, **options})
+    draft = {"speculate": str(options["speculate"])} if "speculate" in options else {}
+    write_lines(run, source, result, compute, {"command": "generate", "json": as_json, **options, **draft})
 
 
 def _unescaped(text: str) -> str:
@@ -180,7 +212,10 @@ def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
 def _record(generation: Generation, options: dict[str, Any]) -> dict[str, Any]:
     sampling = options["sampling"]
     settings = {"beam": options["beam"]} if sampling is None else asdict(sampling)
-    return {**asdict(generation), "settings": settings}
+    written = asdict(generation)
+    if generation.tokens_per_step is None:
+        del written["tokens_per_step"]
+    return {**written, "settings": settings}
 
 
 def classify(

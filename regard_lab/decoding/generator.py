@@ -5,18 +5,20 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.arguments import a_list, count_of, of_kind, shown, whole
+from regard.arguments import a_list, count_of, of_kind, one_of, shown, whole
 from regard.errors import ArgumentError
 from regard.reprs import Described, brief
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard_lab.decoding.sampling import Sampling
 from regard_lab.decoding.scoring import ScoredText, gains_of, words_of
-from regard_lab.decoding.search import generate
+from regard_lab.decoding.search import Hypothesis, generate
+from regard_lab.decoding.speculating import Draft, Lookup, speculated
 from regard_lab.models import LanguageModel
 from regard_lab.text import BEGIN, Tokeniser, pad
 from regard_lab.text.seen_words import SeenWords
@@ -132,7 +134,8 @@ class Generation:
     """A prompt and one continuation.
 
     `text` is the continuation up to a stop; `ids` includes the ids of the stop. `ended` is "end" (the model wrote END),
-    "stop" (a stop text) or "length" (the limit).
+    "stop" (a stop text) or "length" (the limit). `tokens_per_step` counts the ids, END included, for each call of the
+    model where they were speculated; else it is None.
     """
 
     prompt: str
@@ -142,6 +145,7 @@ class Generation:
     log_probability: float
     score: float
     ended: str
+    tokens_per_step: float | None = None
 
 
 class Generator(Described):
@@ -188,6 +192,8 @@ class Generator(Described):
         batch_size: int = 32,
         first_row: int = 0,
         on_text: OnText | None = None,
+        speculate: str | Generator | None = None,
+        proposals: int = 5,
     ) -> list[list[Generation]]:
         """Write `count` texts for each prompt, in the order of the prompts.
 
@@ -201,9 +207,13 @@ class Generator(Described):
                 would be together.
             on_text: called with (number of the prompt, number of its text, new part of that text) as soon as it is
                 certain: whole characters, and no beginning of a stop. For a beam it is called once, at the end.
+            speculate: what proposes ids, of which one call verifies several: "lookup" in the text so far, or a smaller
+                generator with the same tokeniser. The texts are the same; prompts are continued one by one.
+            proposals: the most ids that are proposed at once.
 
         Raises:
             ArgumentError: invalid settings, or more ids than the model has positions.
+            UnsupportedError: speculation with a cache from which ids cannot be taken back.
         """
         prompts = a_list("prompts", prompts, str, "a list of texts")
         for name, number in (("batch_size", batch_size), ("max_tokens", max_tokens), ("beam", beam), ("count", count)):
@@ -217,6 +227,7 @@ class Generator(Described):
         self._check_room(max(map(len, encoded), default=0), max_tokens)
         options: dict[str, Any] = {"max_tokens": max_tokens, "sampling": sampling, "beam": beam, "count": count}
         options |= {"normalisation": normalisation, "alpha": alpha, "cache": cache, "cache_dtype": cache_dtype}
+        write = generate if speculate is None else self._speculating(speculate, proposals, beam, encoded, max_tokens)
         device = next(self.model.parameters()).device
         generations: list[list[Generation]] = [[] for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda number: len(encoded[number]))
@@ -226,13 +237,14 @@ class Generator(Described):
             if on_text is not None:
                 listener.on_text = lambda row, number, more, rows=rows: on_text(rows[row], number, more)
             batch = pad([encoded[row] for row in rows]).to(device)
-            texts = generate(self.model, batch, rows=[first_row + row for row in rows], over=listener, **options)
+            texts = write(self.model, batch, rows=[first_row + row for row in rows], over=listener, **options)
             for at, (row, hypotheses) in enumerate(zip(rows, texts, strict=True)):
                 for one in hypotheses:
                     text, stopped = listener.read(at, one.ids)
                     ended = "stop" if stopped else "end" if one.finished else "length"
                     read, numbers = tuple(encoded[row][1:]), (one.log_probability, one.score)
-                    generations[row].append(Generation(prompts[row], text, read, one.ids, *numbers, ended))
+                    per_step = len(one.gains) / one.calls if one.calls else None
+                    generations[row].append(Generation(prompts[row], text, read, one.ids, *numbers, ended, per_step))
             listener.close([[one.ids for one in hypotheses] for hypotheses in texts])
         return generations
 
@@ -253,6 +265,24 @@ class Generator(Described):
             [gains] = gains_of(self.model(read), torch.tensor([ids], device=device)) if ids else [[]]
             scored.append(ScoredText(None, text, tuple(ids), tuple(gains), words_of(self.tokeniser, ids, gains)))
         return scored
+
+    def _speculating(
+        self, speculate: str | Generator, proposals: int, beam: int, encoded: list[list[int]], max_tokens: int
+    ) -> Callable[..., list[list[Hypothesis]]]:
+        """What writes texts as `generate` does, with proposed ids."""
+        if beam > 1:
+            raise ArgumentError(f"beam={beam} and speculate= exclude each other: a beam follows several texts at once")
+        if not isinstance(speculate, Generator):
+            one_of("speculate", speculate, ("lookup",))
+            return partial(speculated, proposer=Lookup(), proposals=proposals)
+        if speculate.tokeniser != self.tokeniser:
+            raise ArgumentError(
+                f"the draft model has another tokeniser ({speculate.tokeniser.vocab_size} ids, and this model has "
+                f"{self.tokeniser.vocab_size}), so its ids are other texts; train both on the same data with the same "
+                f"--vocab-size"
+            )
+        speculate._check_room(max(map(len, encoded), default=0), max_tokens)
+        return partial(speculated, proposer=Draft(speculate.model), proposals=proposals)
 
     def _bytes_of(self, identifier: int) -> bytes:
         return self.tokeniser.vocabulary.raw_pieces[identifier] or b""

@@ -29,6 +29,7 @@ class Hypothesis:
 
     `finished` is True if END or a stop ended the text, and False if the length limit did. `gains` are the
     log-probabilities of the ids, and of END where that ended the text; their sum is the log-probability of the text.
+    `calls` are those of the model where ids were speculated, else 0.
     """
 
     ids: tuple[int, ...]
@@ -36,6 +37,7 @@ class Hypothesis:
     score: float
     finished: bool
     gains: tuple[float, ...] = ()
+    calls: int = 0
 
 
 def normalised(log_probability: float, length: int, normalisation: str, alpha: float = 0.6) -> float:

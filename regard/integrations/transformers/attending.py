@@ -13,11 +13,13 @@ from torch import nn
 from regard.core.call import Call, is_transformed
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want
+from regard.core.tensors import Stored
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
 from regard.functional.kept import PLANS
 from regard.integrations.torch import meaning
+from regard.integrations.transformers.kept_cache import KEPT
 from regard.integrations.transformers.latents import EXPAND, Latents, form_of
 from regard.integrations.transformers.masks import (
     NO_WEIGHTS,
@@ -131,6 +133,13 @@ def regard_attention(
             )
     if others.get("output_attentions"):
         raise UnsupportedError(NO_WEIGHTS)
+    if (stored := getattr(key, KEPT, None)) is not None:
+        if indices is not None or EXPAND in module.__dict__:
+            raise UnsupportedError(
+                f"{type(module).__name__} attends to latents or to keys that an indexer chose, whose entries "
+                f"keep_entries does not know how to drop; use the cache as the model made it"
+            )
+        key, value = stored
     if indices is not None:
         attention_mask = _of_indices(module, indices, query, key, attention_mask)
     if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
@@ -206,7 +215,7 @@ def _computed_again(
     """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
     if type(mask) is not PatternMask or type(tensors[0]) is not torch.Tensor or torch.compiler.is_dynamo_compiling():
         return None
-    if CHANGE in module.__dict__ or watchers.get() or not (kept := mask.plans):
+    if CHANGE in module.__dict__ or watchers.get() or not (kept := mask.plans) or isinstance(tensors[1], Stored):
         return None
     softcap, scale, dropout, sink = options
     compute = kept.get(_key(*tensors, None, sink, softcap, scale, dropout))
@@ -314,7 +323,7 @@ def attended(module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
                 output = one.take(module, call, detail, output)
             return output
     options, plans = call.options(), call.plans
-    if plans is None or compiler_beside() is not None or is_transformed():
+    if plans is None or isinstance(k, Stored) or compiler_beside() is not None or is_transformed():
         return attention(q, k, v, **options)
     key = _key(q, k, v, call.bias, call.sink, call.softcap, call.scale, call.dropout)
     compute = plans.get(key)

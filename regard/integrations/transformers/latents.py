@@ -26,21 +26,40 @@ from regard.errors import UnsupportedError
 __all__ = ["EXPAND", "Latents", "LatentLayer", "form_of", "give_back", "keep_latents", "latent_cache", "wanted_form"]
 
 EXPAND = "expand_kv"  # the method of a module of transformers that expands latents
+ROOM = "_regard_room"  # attribute of a module: what removes its hook
 WHOLE = "_regard_latents"  # attribute of latents: the tensor that holds them beside rotary keys, and these keys
 wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")  # or absorbed, or expanded; for comparisons
 
 
 def keep_latents(modules: Iterable[nn.Module], implementation: str) -> None:
-    """Let modules hand their latents to attention unexpanded, while this implementation computes it."""
+    """Let modules hand their latents to attention unexpanded, and grow caches in place, while this implementation
+    computes it."""
     for module in modules:
-        if hasattr(type(module), EXPAND):
+        if hasattr(type(module), EXPAND) and EXPAND not in module.__dict__:
             module.__dict__[EXPAND] = partial(_kept, module, implementation)
+            grow = partial(_in_place, implementation)
+            module.__dict__[ROOM] = module.register_forward_pre_hook(grow, with_kwargs=True)
 
 
 def give_back(model: nn.Module) -> None:
     """Let modules expand their latents again."""
     for module in model.modules():
-        module.__dict__.pop(EXPAND, None)
+        if module.__dict__.pop(EXPAND, None) is not None:
+            module.__dict__.pop(ROOM).remove()
+
+
+def _in_place(implementation: str, module: Any, given: Any, keywords: dict[str, Any]) -> None:
+    """Before a forward: a plain layer of its growing cache becomes a LatentLayer with the same entries."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or module.config._attn_implementation != implementation:
+        return
+    cache = next((one for one in keywords.values() if type(one) is DynamicCache), None)
+    if cache is None or cache.offloading:
+        return
+    layers, at = cache.layers, module.layer_idx
+    if at == len(layers) and cache.layer_class_to_replicate is DynamicLayer:
+        layers.append(LatentLayer())
+    elif at < len(layers) and type(layers[at]) is DynamicLayer:
+        layers[at] = LatentLayer(layers[at])
 
 
 def _kept(module: Any, implementation: str, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
@@ -122,8 +141,9 @@ def latent_cache(model: PreTrainedModel) -> DynamicCache:
     """A cache of an attached model with latent attention, in which the numbers of a token stand beside each other.
 
     It holds what the model's own cache holds: latent_dim + rope_dim numbers for each token and layer. A step appends to
-    it in place, and attention reads it where it lies; the model's own cache is copied in every step. Give it as
-    `past_key_values` to the model or to `generate`; crop and reorder it as any cache of transformers.
+    it in place, and attention reads it where it lies. Give it as `past_key_values` to the model or to `generate`; crop
+    and reorder it as any cache of transformers. An empty or filled DynamicCache becomes such a cache by itself in the
+    first call without gradients.
 
     Raises:
         UnsupportedError: no layer of the model keeps latents alone in a growing cache.
@@ -159,8 +179,9 @@ class LatentLayer(DynamicLayer):
     Where no gradient is recorded, entries are appended in place; they move when the room is used up or after a reorder.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layer: DynamicLayer | None = None) -> None:
         super().__init__()
+        self.__dict__.update({} if layer is None else layer.__dict__)
         self._room: torch.Tensor | None = None
         self._shown: Any = None, None  # the keys and values that are the begin of the room
 

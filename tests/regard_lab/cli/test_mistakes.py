@@ -47,6 +47,9 @@ generate {run} x -> translation-transformer
 generate {writer} a --beam 2 --top-k 3 -> leave out --top-k
 generate {writer} a --top-k 0 -> top_k is 0; give 1 or more, or leave it out to draw from all ids
 generate {writer} a --stop '' -> stops are
+generate {writer} a --speculate lookup --draft {writer} -> both propose sub-words; give one of them
+generate {writer} a --speculate look -> speculate is 'look'; did you mean 'lookup'?
+generate {writer} a --draft {run} -> translation-transformer
 generate {writer} a --cache pagd -> kind is 'pagd'; did you mean 'paged'?
 classify {file} x -> {file}
 classify {run} x -> translation-transformer

@@ -238,6 +238,22 @@ def test_every_kind_of_cache_writes_the_same(writer, monkeypatch):
     assert succeeded(*greedy, "--cache-dtype", "int8").out.startswith("the animal")
 
 
+def test_speculation_writes_the_same_and_says_how_many_sub_words_a_call_wrote(writer, tmp_path):
+    drawn = ("generate", writer, "the animal", "--seed", 2, "--max-tokens", 9)
+    expected = succeeded(*drawn).out
+    for options in (("--speculate", "lookup"), ("--draft", writer, "--proposals", 3)):
+        answer = succeeded(*drawn, *options)
+        assert answer.out == expected
+        assert "sub-words for each call of the model" in answer.err
+        record = json.loads(succeeded(*drawn, *options, "--json").out)
+        assert record["tokens_per_step"] >= 1
+        (tmp_path / "prompts.txt").write_text("the animal\n")
+        file = ("generate", writer, "--input", tmp_path / "prompts.txt", "--seed", 2, "--max-tokens", 9)
+        succeeded(*file, "--out", tmp_path / f"{options[0]}.txt", *options)
+        assert (tmp_path / f"{options[0]}.txt").read_text().split() == expected.split()
+    assert "tokens_per_step" not in json.loads(succeeded(*drawn, "--json").out)
+
+
 def test_a_stop_and_a_beam_are_heeded(writer, monkeypatch):
     beam = ("generate", writer, "the", "--beam", 2, "--max-tokens", 6, "--json")
     stop = json.loads(succeeded(*beam).out)["text"][2]

@@ -1,0 +1,108 @@
+"""Speculative decoding writes the texts that are written without it, in fewer calls of the model."""
+
+from itertools import chain
+
+import pytest
+import torch
+from test_generator import DRAWN, LINES, new_generator
+
+from regard.errors import ArgumentError, UnsupportedError
+from regard_lab.decoding import Generator, Sampling
+from regard_lab.decoding.speculating import Draft, Lookup
+from regard_lab.models import LanguageConfig, LanguageModel
+from regard_lab.text import BEGIN, Tokeniser
+
+PROMPTS = ["the animal", "", "a street in the old café in the"]
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return new_generator(pattern="causal & causal_window(9)")
+
+
+def smaller(generator, seed=1):
+    torch.manual_seed(seed)
+    config = LanguageConfig(vocab_size=generator.tokeniser.vocab_size, dim=8, heads=1, layers=1)
+    return Generator(LanguageModel(config).double(), generator.tokeniser)
+
+
+def texts(written):
+    return [[(one.ids, one.text, one.ended) for one in row] for row in written]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sampling": DRAWN, "count": 2, "first_row": 5},
+        {"sampling": Sampling(temperature=0.7, top_p=0.8), "cache": "paged"},
+        {"cache": "static", "stop": ["t"]},
+    ],
+)
+def test_the_texts_are_those_without_it(generator, options):
+    plain = generator.generate(PROMPTS, max_tokens=25, **options)
+    heard = []
+    for speculate in ("lookup", smaller(generator), generator):
+        found = generator.generate(
+            PROMPTS,
+            max_tokens=25,
+            speculate=speculate,
+            proposals=3,
+            on_text=lambda *part: heard.append(part),
+            **options,
+        )
+        assert texts(found) == texts(plain)
+        for one, other in zip(chain(*found), chain(*plain), strict=True):
+            assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
+            assert other.tokens_per_step is None
+            assert 1 <= one.tokens_per_step <= 4
+        spoken = "".join(more for prompt, text, more in heard if (prompt, text) == (2, 0))
+        assert spoken == found[2][0].text
+        heard.clear()
+
+
+def test_a_draft_that_is_the_model_itself_is_always_right(generator):
+    ((one,),) = generator.generate(["the animal"], max_tokens=21, speculate=generator, proposals=4)
+    assert (len(one.ids), one.ended) == (21, "length")
+    assert one.tokens_per_step == 21 / 5  # the prompt gives 1, then four calls give 5
+    bad = smaller(generator)
+    with torch.no_grad():
+        bad.model.norm.weight.neg_()
+    ((other,),) = generator.generate(["the animal"], max_tokens=21, speculate=bad, proposals=4)
+    assert other.ids == one.ids
+    assert other.tokens_per_step < 2
+
+
+def test_lookup_takes_the_longest_match_and_the_latest_place():
+    propose = Lookup().propose
+    assert propose([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == [9, 2]
+    assert propose([5, 3, 7, 3, 8, 3], 9) == [8, 3]
+    assert propose([1, 2, 3], 4) == propose([1], 4) == propose([], 4) == []
+
+
+def test_a_draft_reads_on_where_the_text_went_another_way(generator):
+    draft, fresh = Draft(generator.model), Draft(generator.model)
+    ids = [BEGIN, *generator.tokeniser.encode("the old animal sleeps")]
+    with torch.inference_mode():
+        draft.propose(ids[:4], 5)
+        for text in (ids[:5], [*ids[:3], 9, 8], ids, [7, 7]):
+            assert draft.propose(text, 5) == fresh.propose(text, 5)
+            fresh = Draft(generator.model)
+
+
+def test_what_cannot_be_speculated_is_refused(generator):
+    other = Tokeniser.train([*LINES, "zebras zigzag zealously, zebras zigzag"], 310)
+    torch.manual_seed(0)
+    draft = Generator(LanguageModel(LanguageConfig(vocab_size=other.vocab_size, dim=8, heads=1)), other)
+    short = new_generator(positions="learned", max_length=8)
+    for options, error, message in (
+        ({"speculate": draft}, ArgumentError, "the draft model has another tokeniser"),
+        ({"speculate": "look"}, ArgumentError, "speculate is 'look'"),
+        ({"speculate": "lookup", "beam": 2}, ArgumentError, "beam=2 and speculate= exclude each other"),
+        ({"speculate": "lookup", "proposals": 0}, ArgumentError, "proposals"),
+        ({"speculate": "lookup", "count": 2}, ArgumentError, "the most likely ids give 1 text"),
+        ({"speculate": "lookup", "cache": "ring"}, UnsupportedError, "a cache of kind 'ring' cannot do"),
+        ({"speculate": short}, ArgumentError, "8 learned positions"),
+    ):
+        with pytest.raises(error, match=message):
+            generator.generate(["the animal"], max_tokens=12, **options)
