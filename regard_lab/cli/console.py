@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from textwrap import wrap
+from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, CheckpointError, RegardError
@@ -68,7 +70,17 @@ def out_data(line: str) -> None:
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
 
 
+QUIET, MANY = 8.0, 50  # seconds without a word, after which one is written; a number that is worth counting
+_SPOKEN = [0.0]  # when the command wrote last
+
+
+def spoken() -> None:
+    """State that the command shows now that it is at work."""
+    _SPOKEN[0] = monotonic()
+
+
 def _write(text: str) -> None:
+    spoken()
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -117,6 +129,7 @@ def out_console(width: int) -> Console:
 def note(remark: str | None) -> None:
     """Write one remark to standard error; nothing where there is none."""
     if remark is not None:
+        spoken()
         sys.stderr.write(_with_short_words(printable(remark)) + "\n")
         sys.stderr.flush()
 
@@ -180,35 +193,60 @@ def terminal() -> Console:
 
 
 @contextmanager
-def counting(what: str, total: int) -> Generator[Any]:
-    """A context that gives a function to be called with how many more are done: a bar on a terminal, else None."""
-    if not has_terminal() or total < 50:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def counting(what: str, total: int | None = None, model: Any = None) -> Generator[Callable[[int], None]]:
+    """A context that gives a function to be called with how many more are done, or that counts the passes of a model.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=terminal(), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.advance(task, done)
+    On a terminal it shows a bar where it knows what to count; elsewhere it states the total, and writes a line wherever
+    the command was silent for QUIET seconds.
+    """
+    if not has_terminal() or (model is None and (total is None or total < MANY)):
+        with _beats(what, total) as progress:
+            yield progress
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    of = "{task.completed:,.0f} passes of the model" if total is None else "{task.completed:,.0f} of {task.total:,.0f}"
+    time = TimeElapsedColumn() if total is None else TimeRemainingColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(of), time)
+    with Progress(*columns, console=terminal(), transient=True) as shown:
+        task = shown.add_task(what, total=total)
+
+        def advance(done: int) -> None:
+            spoken()
+            shown.advance(task, done)
+
+        hook = None if model is None else model.register_forward_hook(lambda *_: advance(1))
+        try:
+            yield advance
+        finally:
+            if hook is not None:
+                hook.remove()
 
 
 @contextmanager
-def counting_passes(what: str, model: Any) -> Generator[None]:
-    """On a terminal, a line that counts the passes of a model, whose number is not known before."""
-    if not has_terminal() or model is None:
-        yield
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
+    began, ended, count = monotonic(), Event(), [0]
+    spoken()
 
-    columns = (SpinnerColumn(), TextColumn(f"{what}, {{task.completed:,.0f}} passes of the model"), TimeElapsedColumn())
-    with Progress(*columns, console=terminal(), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        hook = model.register_forward_hook(lambda *_: progress.advance(task))
-        try:
-            yield
-        finally:
-            hook.remove()
+    def advance(done: int) -> None:
+        count[0] += done
+
+    def beat() -> None:
+        while not ended.wait(max(0.1, _SPOKEN[0] + QUIET - monotonic())):
+            if monotonic() - _SPOKEN[0] >= QUIET:
+                of = "" if total is None else f" of {total:,}"
+                done = f" {count[0]:,}{of}" if count[0] or of else ""
+                note(f"  {what}{done}, {duration(monotonic() - began)}")
+
+    if total is not None and total >= MANY:
+        note(f"{what} {total:,}")
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        thread.join()
 
 
 PICTURES = (".png", ".svg", ".pdf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,13 +80,14 @@ def evaluate(
             if out is not None and not sorts:
                 raise ArgumentError(f"--out {out} is for translators and classifiers; a text has no rows: leave it out")
         scores: Any
-        if kind == LanguageModel.KIND:
-            scores = evaluate_text(run, test or [], share=share, **common)
-        elif kind == TextEncoder.KIND:
-            scores = (evaluate_classifier if sorts else evaluate_encoder)(run, test or [], **common)
-        else:
-            counts = partial(counting, "translating") if first else uncounted
-            scores = evaluate_run(run, test or [], counting=counts, share=share, **common, **search)
+        with counting("evaluating") if first else nullcontext():
+            if kind == LanguageModel.KIND:
+                scores = evaluate_text(run, test or [], share=share, **common)
+            elif kind == TextEncoder.KIND:
+                scores = (evaluate_classifier if sorts else evaluate_encoder)(run, test or [], **common)
+            else:
+                counts = partial(counting, "translating") if first else uncounted
+                scores = evaluate_run(run, test or [], counting=counts, share=share, **common, **search)
     if not first:
         return
     if out is not None and isinstance(scores, RunScores | ClassScores):
@@ -155,8 +157,7 @@ def score(
                             "\t".join([f"{one.log_probability:.6f}", *(side.replace("\t", " ") for side in sides)])
                         )
                 done += len(chunk)
-                if progress is not None:
-                    progress(len(chunk))
+                progress(len(chunk))
 
 
 def lenses(
@@ -172,7 +173,7 @@ def lenses(
     """Verify causes by swaps, measure the lenses, and print the table."""
     translator = Translator.load(run)
     kept = f"{out} keeps the lenses that are measured, and the same command goes on"
-    with keeping(lambda: kept if out is not None and (out / JSON).exists() else None):
+    with counting("measuring"), keeping(lambda: kept if out is not None and (out / JSON).exists() else None):
         report = study_lenses(translator, sentences=sentences, seed=seed, out=out, name=run.name, tell=note)
     if as_json:
         out_json(json.dumps(report.to_dict(), ensure_ascii=False))

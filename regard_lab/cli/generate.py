@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from regard.errors import ArgumentError
-from regard_lab.cli.console import note, out, out_data, out_json
+from regard_lab.cli.console import counting, note, out, out_data, out_json
 from regard_lab.cli.options import (
     Alpha,
     Beam,
@@ -127,7 +127,8 @@ def generate(
         ids = generator.tokeniser.encode(prompt)
         note(trained.remark(1 + len(ids)))  # before the model writes, which may take long
         if as_json:
-            ((generation,),) = generator.generate([prompt], **options)
+            with counting("writing"):
+                ((generation,),) = generator.generate([prompt], **options)
             out_json(json.dumps(_record(generation, options), ensure_ascii=False))
         else:
             read = generator.tokeniser.decode(ids)  # as the model sees the prompt

@@ -117,10 +117,9 @@ def heads(
         note(f"the effects are drawn in {picture}")
 
 
-def _keeping(kept: list[HeadEffects], advance: Callable[[int], None] | None) -> Callable[[HeadEffects], None]:
+def _keeping(kept: list[HeadEffects], advance: Callable[[int], None]) -> Callable[[HeadEffects], None]:
     def keep(effects: HeadEffects) -> None:
-        if advance is not None:
-            advance(effects.texts - (kept[-1].texts if kept else 0))
+        advance(effects.texts - (kept[-1].texts if kept else 0))
         kept.append(effects)
 
     return keep

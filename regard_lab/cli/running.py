@@ -16,7 +16,7 @@ import typer
 from regard.arguments import count_of
 from regard.errors import ArgumentError, NotFoundError, RegardError
 from regard_lab.cli.app import in_quotes
-from regard_lab.cli.console import note
+from regard_lab.cli.console import counting, note
 from regard_lab.decoding import share_lines
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import read_lines
@@ -179,5 +179,13 @@ def write_lines(
     files = sorted(one for one in run.rglob("*") if one.is_file()) if run.is_dir() else []
     marks = [(str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
     settings = f"{run.resolve()} {marks} {sorted(options.items(), key=str)}"
-    if share_lines(lines, out, compute, settings=settings):
+    with counting("lines", len(lines)) as progress:
+
+        def counted(some: Sequence[str], first: int) -> Sequence[str]:
+            written = compute(some, first)
+            progress(len(some))
+            return written
+
+        complete = share_lines(lines, out, counted, settings=settings)
+    if complete:
         note(f"{out} is complete: {count_of(len(lines), 'lines', ',')}")

@@ -7,7 +7,9 @@ import os
 import shlex
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import partial
 from pathlib import Path
+from time import time_ns
 from typing import Annotated, Any
 
 import torch
@@ -15,7 +17,18 @@ from typer import Argument, Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import StoppedError, duration, has_terminal, keeping, note, out_json, out_lines, terminal
+from regard_lab.cli.console import (
+    StoppedError,
+    counting,
+    duration,
+    has_terminal,
+    keeping,
+    note,
+    out_json,
+    out_lines,
+    spoken,
+    terminal,
+)
 from regard_lab.cli.options import Json, listed, with_settings
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.latents import LatentSizes
@@ -35,6 +48,7 @@ from regard_lab.training import (
     Validated,
     average_checkpoints,
 )
+from regard_lab.training.comparison.report import JSON
 from regard_lab.training.comparison.runs import compare_runs
 from regard_lab.training.comparison.study import Comparison
 from regard_lab.training.identity import MAY_CHANGE
@@ -84,7 +98,8 @@ def training_command(recipe: type[Recipe], variants: Mapping[str, Mapping[str, A
             made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=note)
             if resume:
                 check_still_there(out, made.config, given)
-            training = made.prepare(out if resume else None)
+            with counting("preparing"):
+                training = made.prepare(out if resume else None)
             with training_progress() as progress:
                 result = training.run(
                     out, resume=resume, cpu=cpu, tensorboard=tensorboard, samples=True, progress=progress
@@ -135,7 +150,8 @@ def _one_voice() -> Generator[None]:
 def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
     """A context that gives a function for `train(progress=...)`: a bar on a terminal, else a line every few steps."""
     if not has_terminal():
-        yield lambda event: _plain(event, quiet_steps)
+        with counting("training"):
+            yield lambda event: _plain(event, quiet_steps)
         return
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -147,6 +163,7 @@ def training_progress(quiet_steps: int = 100) -> Generator[Progress]:
 
 
 def _live(event: Event, bar: Any, task: Any) -> None:
+    spoken()
     if isinstance(event, Started):
         first = f"preparing step {event.step + 1}" if event.step else FIRST
         bar.update(task, completed=event.step, total=event.steps, description=first)
@@ -213,7 +230,15 @@ def compare(
         others = [f"--{name.replace('_', '-')}" for name in given if name != "data"]
         if others := [*others, *(["--resume"] if resume else [])]:
             raise ArgumentError(f"--runs evaluates and trains nothing; leave {', '.join(others)} out")
-        markdown, record = compare_runs(listed(runs), given.get("data", ()), out, tell=note)
+        kept = f"{out} has the report of what was evaluated"
+        report, begun = out / JSON, time_ns()
+        with (
+            counting("evaluating"),
+            keeping(lambda: kept if report.exists() and report.stat().st_mtime_ns >= begun else None),
+        ):
+            markdown, record = compare_runs(
+                listed(runs), given.get("data", ()), out, tell=note, counting=partial(counting, "translating")
+            )
         if as_json:
             out_json(record.rstrip("\n"))
         else:
@@ -262,7 +287,8 @@ def _convert(model: Path, to: int | LatentSizes, out: Path, given: Mapping[str, 
     uptraining = Uptraining(Uptraining.Config(**given), tell=note, showing=training_progress)
     steps = uptraining.config.steps
     kept = f"{out} keeps the model as it was last saved, and the same command goes on"
-    with keeping(lambda: kept if steps is not None and (out / CHECKPOINTS_FILE).exists() else None):
+    saved = lambda: kept if steps is not None and (out / CHECKPOINTS_FILE).exists() else None  # noqa: E731
+    with counting("converting"), keeping(saved):
         done = uptraining.convert(model, out, to)
     if done.training is not None and done.training.stopped == "interrupted":
         raise StoppedError(

@@ -18,6 +18,7 @@ from regard.arguments import suggest
 from regard.errors import ArgumentError
 from regard_lab.cli.console import (
     check_picture_name,
+    counting,
     note,
     out_data,
     out_encoding,
@@ -158,7 +159,8 @@ def translate(
     for chunk in read_texts(sentences, "sentence", LINES_AT_ONCE):
         for line in chunk:
             note(lengths.remark(line))
-        found = translator.n_best(chunk, **search)
+        with counting("translating") as progress:
+            found = translator.n_best(chunk, progress=progress, **search)
         ends.add(best[0] for best in found)
         for number, best in enumerate(found, done):
             translation = best[0]

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from regard.errors import ArgumentError, RegardError
 from regard.packages import needed
-from regard_lab.cli.console import check_page_name, check_picture_name, counting_passes, note, out
+from regard_lab.cli.console import check_page_name, check_picture_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
 from regard_lab.cli.running import remark_on_training
@@ -109,9 +109,10 @@ def view(
     if export is None and pictures:
         return
     if with_model and with_run is None and second is None and opened.play is not None:
-        exploration = opened.play(text, "int8" if int8 else None)
-        if export is not None:
-            page = to_page(replace(exploration, walk=opened.walk(text)))
+        with counting("computing"):
+            exploration = opened.play(text, "int8" if int8 else None)
+            page = None if export is None else to_page(replace(exploration, walk=opened.walk(text)))
+        if export is not None and page is not None:
             page.save(export)
             held = f"its {exploration.notes[0].removeprefix('This page contains the model: ').split('. It ')[0]}"
             note(f"the page is {export}, {len(page.html) / 1e6:.1f} MB; it needs no network, and publishes {held}")
@@ -139,7 +140,7 @@ def view(
         return compared(exploration, other.read(second or text, None if second else exploration), title)
 
     if export is not None:
-        with counting_passes("explaining words", opened.pretrained):
+        with counting("explaining words", model=opened.pretrained):
             page = to_page(replace(read(text), walk=opened.walk(text)))
         page.save(export)
         note(f"the page is {export}; it needs no network")
@@ -158,7 +159,8 @@ def _print_relevance(run: Path, text: str, lens: Any, pictures: Sequence[Path], 
     with needed("transformers", "a Hugging Face folder", "transformers"):
         from regard.integrations.transformers import load_folder
         from regard_lab.seeing.transformers import pretrained_relevance
-    found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
+    with counting("explaining words"):
+        found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
     show_relevance(found)
     for path in pictures:
         draw_relevance(found, path)

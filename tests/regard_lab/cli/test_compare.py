@@ -2,11 +2,14 @@
 
 import json
 import signal
+import time
 
 import pytest
 from commanding import Forked, regard, succeeded
 from matplotlib import image
 
+from regard_lab.cli import console
+from regard_lab.training.comparison import runs
 from regard_lab.training.comparison.measures import count_numbers, with_as_many_numbers
 from regard_lab.training.comparison.study import list_contenders
 from regard_lab.training.recipes import TranslationTraining
@@ -146,3 +149,27 @@ def test_folders_of_different_patterns_differ_however_they_are_spelt():
     assert folders[:2] == ["attention=strided_8__and_causal", "attention=strided_8__or_causal"]
     assert len(set(folders)) == 4
     assert max(map(len, folders)) < 128
+
+
+def test_an_interrupted_comparison_of_runs_keeps_what_was_evaluated(run_folder, pairs, tmp_path, monkeypatch):
+    evaluate, done = runs.evaluate_run, []
+
+    def once(run, *rest, **more):
+        if done:
+            raise KeyboardInterrupt
+        done.append(run)
+        return evaluate(run, *rest, **more)
+
+    monkeypatch.setattr(runs, "evaluate_run", once)
+    with pytest.raises(KeyboardInterrupt):
+        runs.compare_runs([run_folder, run_folder], [pairs], tmp_path)
+    assert [row["run"] for row in json.loads((tmp_path / "compare.json").read_text())["rows"]] == [str(run_folder)]
+
+
+def test_a_command_that_is_silent_says_what_it_does(monkeypatch, capsys):
+    monkeypatch.setattr(console, "QUIET", 0.05)
+    with console.counting("translating", 60) as progress:
+        progress(7)
+        time.sleep(0.3)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert (first, others[0]) == ("translating 60", "  translating 7 of 60, 0:00")
