@@ -23,10 +23,10 @@ Graph = dict[str, set[str]]
 
 # Lines of Python at most. A budget falls with what it limits, and rises with a reason in the commit that raises it.
 BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
-    "regard": 35_100,
+    "regard": 34_700,
     "regard_lab": 42_000,  # without bench
-    "benchmarks": 8_600,  # with regard_lab.bench
-    "tests": 55_600,
+    "benchmarks": 8_400,  # with regard_lab.bench
+    "tests": 55_500,
 }
 LONGEST_FILE = 600
 

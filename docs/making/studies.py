@@ -189,42 +189,6 @@ def atom_erased() -> str:
     )
 
 
-def forecast_million() -> str:
-    """The plan of a million positions."""
-    rows = [
-        (*_call(row), f"{row['gpus']:,}", f"{row['received'] / 2**20:,.0f}", f"{row['memory'] / 2**20:,.0f}",
-         *(_milliseconds(row[part]) for part in ("compute", "seconds", "waiting")), f"{row['efficiency']:.0%}")
-        for row in stored("forecasts_cpu/forecasts.json")["million"]
-    ]  # fmt: skip
-    columns = "MiB received | MiB of memory | ms computing | ms in all | ms waiting | computing"
-    return table(f"pattern | layout, form | GPUs | {columns}", rows, left=2)
-
-
-def forecast_compared() -> str:
-    """The forecast of each call from constants measured right before it, and what the call took."""
-    rows = []
-    for row in stored("forecasts_cpu/forecasts.json")["compared"]:
-        computing, forecast, measured, least, most = (
-            _milliseconds(row[part]) for part in ("computing", "forecast", "measured", "least", "most")
-        )
-        times = (computing, forecast, f"{measured} ({least} to {most})", f"{row['measured'] / row['forecast']:.2f}")
-        rows.append((*_call(row), row["processes"], f"{row['positions']:,}", *times))
-    columns = "positions of each | ms computing | ms forecast | ms measured | measured / forecast"
-    return table(f"pattern | layout, form | processes | {columns}", rows, left=2)
-
-
-def _call(row: dict[str, Any]) -> tuple[str, str]:
-    """The pattern, of which BigBird's is too long for a cell, and the layout with the form."""
-    pattern = "BigBird" if "random_blocks" in row["pattern"] else f"`{row['pattern']}`"
-    return pattern, f"{row['layout']}, {row['form']}"
-
-
-def _milliseconds(seconds: float) -> str:
-    """Milliseconds with three digits; a difference that is a rounding error is 0."""
-    number = 1e3 * seconds
-    return "0" if number < 1e-6 else f"{number:,.0f}" if number >= 100 else f"{number:#.3g}"
-
-
 def reliability() -> str:
     """A row for each run: what it shows, what was counted, and when."""
     rows = []
@@ -258,8 +222,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "atom-verdict": atom_verdict,
     "atom-windows": atom_windows,
     "atom-erased": atom_erased,
-    "forecast-million": forecast_million,
-    "forecast-compared": forecast_compared,
     "reliability-runs": reliability,
     "reliability-summary": reliability_summary,
 }

@@ -8,7 +8,7 @@ from regard.distributed.needs import Layout, joined, part
 if TYPE_CHECKING:  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
     from regard.distributed.api import ContextParallel, SharedDetail, attention, attention_detail
     from regard.distributed.checkpoint import load_checkpoint, save_checkpoint
-    from regard.distributed.planning import Forecast, Machine, Traffic, bytes_exchanged, forecast, measure_machine
+    from regard.distributed.planning import Traffic, bytes_exchanged
     from regard.distributed.tensor_parallel import TensorParallel, shard_model, tensor_parallel_plan
 
 __all__ = [
@@ -16,16 +16,12 @@ __all__ = [
     "attention",
     "attention_detail",
     "bytes_exchanged",
-    "forecast",
-    "Forecast",
     "Layout",
-    "Machine",
     "SharedDetail",
     "TensorParallel",
     "Traffic",
     "joined",
     "load_checkpoint",
-    "measure_machine",
     "part",
     "save_checkpoint",
     "shard_model",
@@ -35,7 +31,7 @@ __all__ = [
 _LATER = {
     "api": ("ContextParallel", "SharedDetail", "attention", "attention_detail"),
     "checkpoint": ("load_checkpoint", "save_checkpoint"),
-    "planning": ("Forecast", "Machine", "Traffic", "bytes_exchanged", "forecast", "measure_machine"),
+    "planning": ("Traffic", "bytes_exchanged"),
     "tensor_parallel": ("TensorParallel", "shard_model", "tensor_parallel_plan"),
 }
 

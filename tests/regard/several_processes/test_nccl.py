@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from regard import distributed
-from regard.distributed import Layout, joined, measure_machine
+from regard.distributed import Layout, joined
 from several_processes import calls, test_passed_states
 from several_processes.calls import on_one, together
 from several_processes.pool import Pool
@@ -80,16 +79,3 @@ def test_half_precision_is_close_to_float32(form, pool):
     for results in pool.run(half, form):
         for low, high in zip(results[:4], results[4:], strict=True):
             assert (low - high).abs().max() < 0.02 * high.abs().max()
-
-
-def constants() -> Any:
-    return measure_machine(dist.group.WORLD, heads=16, head_dim=64, dtype=torch.bfloat16, length=4096)
-
-
-def test_the_constants_of_forecasts_can_be_measured(pool):
-    if pool.count < 2:
-        pytest.skip("messages are measured where there are two GPUs")
-    first, *others = pool.run(constants)
-    print(first)
-    assert all(one == first for one in others)
-    assert first.flops > 1e12
