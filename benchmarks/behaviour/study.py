@@ -195,9 +195,10 @@ def write_report(results: BehaviourResults, experiments: Sequence[Experiment], f
 def _elsewhere(results: BehaviourResults, experiment: Experiment) -> list[str]:
     """A line on the day and processor of an experiment that was measured on another one than the report names."""
     records = [record for by_seed in results.of(experiment).values() for record in by_seed.values()]
-    pairs = {(one["measured"], one["processor"]) for one in records if "processor" in one}
-    others = sorted(pair for pair in pairs if pair[1] != results.environment["processor"])
-    return ["", *(f"Measured on {day} on {processor}." for day, processor in others)] if others else []
+    here = results.environment["processor"]
+    word = "Measured" if all(one.get("processor", here) != here for one in records) else "In part measured"
+    others = sorted({(one["measured"], one["processor"]) for one in records if one.get("processor", here) != here})
+    return ["", *(f"{word} on {day} on {processor}." for day, processor in others)] if others else []
 
 
 def draw(experiment: Experiment, records: Records, folder: Path) -> Path:
