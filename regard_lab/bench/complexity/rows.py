@@ -27,6 +27,7 @@ from regard.mechanisms import (
 from regard.mechanisms.base import Sizes
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, Pattern, RandomBlocks, SlidingWindow, Strided
+from regard.patterns.chosen import ChosenBlocks
 from regard.reprs import brief
 from regard.testing import make_qkv
 from regard_lab.bench.work import BIG_BIRD
@@ -199,6 +200,13 @@ def convolution(width: int) -> Prepare:
     return prepare
 
 
+def chosen(n: int) -> Pattern:
+    """Causal attention of each block of 64 queries to its own block of keys and 15 random ones up to it."""
+    own = torch.arange(-(-n // 64))[:, None]
+    earlier = torch.rand(len(own), 15, generator=torch.Generator().manual_seed(0)) * (own + 1)
+    return Causal() & ChosenBlocks(torch.cat([own, earlier.long()], 1)[None, None], block=64, query_block=64)
+
+
 def root(n: int) -> int:
     """The stride of the Sparse Transformer: close to the square root of the length."""
     return max(1, math.isqrt(n))
@@ -279,6 +287,11 @@ _PATTERNS = (
     CostRow(
         "big-bird", "BigBird, w = 192, g = 128, r = 3 of 64", "patterns", "n·(w + g + r)·d", N, "O(1)", "O(1)",
         attending(lambda n: BIG_BIRD), "Zaheer et al. 2020, section 2",
+    ),
+    CostRow(
+        "chosen", "chosen blocks, c = 16 of 64, causal", "patterns", "n·c·d", N, "O(1)", "by the choice",
+        attending(chosen), "Yuan et al. 2025, section 3.3.2", exact="causal",
+        correction="without the choice itself: comparing each query with n / 64 block means grows as n²·d / 64",
     ),
     CostRow(
         "strided", "Sparse Transformer, strided, causal", "patterns", "n·sqrt(n)·d", N_ROOT_N, "O(1)", "O(1)",
