@@ -184,7 +184,6 @@ class MultiHeadAttention(AttentionLayer):
         if chooser is not None:
             self._build_chooser(chooser)
         self.chooser = chooser
-        self.stored_heads = self.parts * self.kv_heads * (1 if chooser is None else chooser.branches)
         key_dim, shares = self.mechanism.key_dim, self.mechanism.declared.shares_keys
         self.to_q = Projection(self.dim, compared[0] * self.head_dim, bias=projection_bias)
         keys = None if shares else Projection(self.context_dim, self.stored_heads * key_dim, bias=projection_bias)
@@ -199,6 +198,11 @@ class MultiHeadAttention(AttentionLayer):
         self.to_output_gate = Projection(self.dim, width, bias=projection_bias) if gated else None
         mixed = yes_or_no("value_residual", value_residual)
         self.value_mix = nn.Parameter(torch.full((2,), 0.5)) if mixed else None
+
+    @property
+    def stored_heads(self) -> int:
+        """Heads of projected keys, and of a cache."""
+        return self.parts * self.kv_heads * (1 if self.chooser is None else self.chooser.branches)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Self:

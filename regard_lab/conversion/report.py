@@ -28,15 +28,16 @@ from regard_lab.training.engine import Batch, Task
 # Predictions
 
 
-class WatchedModel:
+class WatchedModel(nn.Module):
     """Calls a model and keeps what it was given and what it returned."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        super().__init__()
+        self.model, self.training = model, model.training
         self.inputs: tuple[Any, ...] = ()
         self.logits = torch.zeros(())
 
-    def __call__(self, *inputs: Any) -> torch.Tensor:
+    def forward(self, *inputs: Any) -> torch.Tensor:
         self.inputs = inputs
         self.logits = self.model(*inputs)
         return self.logits
@@ -98,7 +99,7 @@ def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> Predict
         for batch in task.validation_batches():
             watched = [WatchedModel(each.eval()) for each in (model, other)]
             for each in watched:
-                task.validation_loss(each, batch)  # ty: ignore[invalid-argument-type]
+                task.validation_loss(each, batch)
             following = getattr(batch, "next", None)
             targets = batch.words if following is None else following[following != PAD]
             yield counted(watched[0].logits, batch), counted(watched[1].logits, batch), targets

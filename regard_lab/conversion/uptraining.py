@@ -283,7 +283,7 @@ class Distillation(Described):
     def loss(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | int]:
         """The sum over the ids, and their number."""
         student = WatchedModel(model)
-        loss, count = self.task.loss(student, batch)  # ty: ignore[invalid-argument-type]
+        loss, count = self.task.loss(student, batch)
         with torch.no_grad():
             self.teacher.to(student.logits.device)
             expected = self.teacher(*student.inputs)

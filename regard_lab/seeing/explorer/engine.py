@@ -150,6 +150,8 @@ def reason_against(model: nn.Module) -> str | None:
         for name in {word for word, _ in PatternReader(text).words if word in Pattern.registry.kinds}:
             if not Pattern.registry.kinds[name].__module__.startswith("regard.patterns."):
                 return f"pages know the patterns of regard.patterns, and {name} is defined elsewhere"
+            if name == "compressed":
+                return "pages show words, and a compressed key stands for several"
             if name in ON_GRIDS:
                 return f"pages show texts, whose positions are in one row, and {name} is for images"
     return None

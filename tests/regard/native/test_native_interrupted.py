@@ -152,4 +152,8 @@ def keep_half_written_structs(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("wrong", [wrong_after_exceptions, wrong_with_calls_inside])
 def test_a_struct_that_is_kept_half_written_is_noticed(monkeypatch, wrong):
     keep_half_written_structs(monkeypatch)
-    assert wrong(kinds()["forward"](), 200, random.Random(0)) > 0
+    try:
+        noticed = wrong(kinds()["forward"](), 200, random.Random(0)) > 0
+    except rg.RegardError:  # the library refuses what it finds in the struct
+        noticed = True
+    assert noticed

@@ -18,7 +18,7 @@ LIVE = torch.arange(LENGTH) < torch.tensor([6, 4])[:, None]  # (batch, length)
 # What the names in a page stand for.
 NAMES = {
     "w": 3, "d": 2, "o": 1, "s": 9, "c": 1, "n": 2, "r": 1, "block": 3, "seed": 0, "start": 0, "stop": 4, "back": 2,
-    "ahead": 0, "rate": 1.0,
+    "ahead": 0, "rate": 1.0, "stride": 2,
     "size": 3, "length": LENGTH, "lengths": torch.tensor([6, 4]), "q_len": LENGTH, "I": [0], "ranges": (range(2),),
     "ids": torch.zeros(BATCH, LENGTH, dtype=torch.long), "live": LIVE, "slopes": torch.ones(HEADS), "heads": HEADS,
     "buckets": 4, "max_distance": 8, "query_dim": 4, "key_dim": 4, "hidden": 5, "window": 2, "D": 2, "features": 8,
@@ -45,6 +45,8 @@ def use(value: object) -> None:
         assert rg.attention(q, q, q, pattern=value, q_start=0).shape == q.shape
     elif isinstance(value, bias.Bias):
         pattern = "causal" if isinstance(value, bias.Forgetting) else None
+        if isinstance(value, bias.GridRelative):
+            pattern = value.pattern
         assert rg.attention(q, q, q, bias=value, pattern=pattern).shape == q.shape
     elif isinstance(value, positions.Rotary | positions.Scaling):
         rotary = positions.Rotary(scaling=value) if isinstance(value, positions.Scaling) else value
