@@ -25,7 +25,7 @@ Graph = dict[str, set[str]]
 BUDGETS = {  # on their way to 28,000, 31,000, 7,000 and 48,000
     "regard": 34_700,
     "regard_lab": 42_000,  # without bench
-    "benchmarks": 8_400,  # with regard_lab.bench
+    "benchmarks": 8_450,  # with regard_lab.bench
     "tests": 55_500,
 }
 LONGEST_FILE = 600
