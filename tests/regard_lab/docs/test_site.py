@@ -107,7 +107,7 @@ OBJECT = re.compile(rf"{HEADING}(.*?)(?={HEADING}|\Z)", re.DOTALL)
 SIGNATURE = re.compile(r'<div class="language-python doc-signature highlight">.*?<pre>(.*?)</pre>', re.DOTALL)
 # Classes that are not made by calling them: abstract ones, protocols, and a layer whose parameters are torch's.
 NOT_CALLED = {"Pattern", "Mechanism", "FeatureMap", "Score", "Bias", "State", "Writer", "Task", "Change", "Projection",
-              "Word"}  # fmt: skip
+              "Word", "Chooser"}  # fmt: skip
 
 
 def shown_signatures(page: str) -> dict[str, str]:

@@ -39,7 +39,8 @@ ASK = """async ([what, names, all]) => {
         : one && typeof one === "object" ? Object.fromEntries(Object.keys(one).map((at) => [at, plain(one[at])])) : one;
     const found = [];
     for (const one of all) {
-        const answer = await regard.engine.ask(what, one);
+        let answer = null; // of a lens that a question of the page itself has ended
+        while (answer === null) answer = await regard.engine.ask(what, one);
         found.push(Object.fromEntries(names.map((name) => [name, plain(answer[name])])));
     }
     return found;
