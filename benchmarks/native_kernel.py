@@ -196,12 +196,12 @@ def listed() -> list[Duel]:
         calls = [with_backward(one, qkv) if grad else partial(one, *qkv) for one in (ours, full)]
         name = f"chosen: 16 blocks of 64 of {length}, 4 heads{' with backward' if grad else ''}"
         rows.append(Duel(name, "full causal", goal, *calls, rounds=3 if length > 9000 else 9))
-    keys, qkv = torch.randint(4096, (1, 4, 4096, 128)), tensors(4, 4096)
-    ours = lambda: attend(*qkv, pattern=p.ChosenKeys(keys) & p.Causal())  # noqa: E731
-    return [
-        *rows,
-        Duel("chosen: 128 keys a query of 4096, 4 heads", "full causal", 1, ours, partial(full, *qkv), rounds=3),
-    ]
+    for lists, whose in ((1, "one list for all heads"), (4, "lists by head")):
+        keys, qkv = torch.randint(4096, (1, lists, 4096, 128)), tensors(4, 4096)
+        ours = lambda qkv=qkv, keys=keys: attend(*qkv, pattern=p.ChosenKeys(keys) & p.Causal())  # noqa: E731
+        name = f"chosen: 128 keys a query of 4096, 4 heads, {whose}"
+        rows.append(Duel(name, "full causal", 1, ours, partial(full, *qkv), rounds=5))
+    return rows
 
 
 def grids() -> list[Duel]:

@@ -139,12 +139,14 @@ class Offer:
 
     `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
     `steps`: computes calls that differ from the problem in k_len and q_start only, without a plan for each.
+    `unrivalled`: no other backend needs less, so the others are assessed only for a plan that is printed.
     """
 
     cost: Cost
     run: Callable[[Operands], Result]
     takes_stored: bool = False
     steps: Callable[[Call], Result | None] | None = None
+    unrivalled: bool = False
 
 
 class Backend(Protocol):

@@ -354,16 +354,18 @@ def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most:
     """The verdict of each backend; a function that returns it for those that cannot be chosen."""
     verdicts: dict[str, Any] = {}
     cheapest, least = math.inf, least_work(problem) if chosen == "auto" else 0.0
+    unrivalled = False
     for name in backends:
         assess = partial(_verdict, name, backends[name], problem)
         if chosen != "auto":
             verdicts[name] = assess() if name == chosen else assess
-        elif least > cheapest:
+        elif unrivalled or least > cheapest:
             verdicts[name] = assess
         else:
             verdicts[name] = verdict = assess()
             if isinstance(verdict, Offer) and verdict.cost.peak_bytes <= most:
                 cheapest = min(cheapest, verdict.cost.work_on(problem.device))
+                unrivalled = verdict.unrivalled
     return verdicts
 
 

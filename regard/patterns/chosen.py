@@ -24,7 +24,7 @@ LEAST_LISTED = 16  # keys; blocks of so many or more are computed as runs, small
 class Lists(NamedTuple):
     """The blocks of keys that each block of rows may look at.
 
-    listed: int64 (batch or 1, lists of heads, row blocks, n), each number once and ascending, -1 for none; block, rows:
+    listed: int32 (batch or 1, lists of heads, row blocks, n), each number once and ascending, -1 for none; block, rows:
     keys and rows of a block.
     """
 
@@ -209,12 +209,14 @@ class Chosen(Held, enrol=False):
     @cached_property
     def _ascending(self) -> torch.Tensor:
         """The tensor with each number once, -1 in the place of repetitions."""
-        listed = self.listed.sort(-1).values
+        listed = self.listed
+        if not bool((listed[..., 1:] > listed[..., :-1]).all()):
+            listed = listed.sort(-1).values
         again = torch.nn.functional.pad(listed[..., 1:] == listed[..., :-1], (1, 0))
         return listed.masked_fill(again, -1)
 
     def lists(self) -> Lists | None:
-        return None if self._first is None else Lists(self._ascending.cpu(), self.block, self.query_block)
+        return None if self._first is None else Lists(self._ascending.cpu().int(), self.block, self.query_block)
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
         """Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ."""

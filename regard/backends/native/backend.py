@@ -61,6 +61,7 @@ LIMITS = (
 )
 
 
+MANY = 64  # queries whose lists of keys take longer to weigh for the other backends than to compute
 OF_RECURRENCES = (
     *LIMITS[:2], not_empty, no_weights, *ROWS_IN_ORDER,
     where(lambda one: max(memory_shape(one)) > MOST_DIM, f"it computes vectors of at most {MOST_DIM} numbers"),
@@ -99,7 +100,8 @@ class Native(Limited):
         kernel, reads = Kernel(library, problem), _reads_stored(problem)
         steps = steps_of(library, problem) if reads else None
         cost = with_kernel_statistics(_cost(problem, library, *_pairs(problem, library)), problem)
-        return strictly(problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run))
+        lists = problem.q_len >= MANY and rows_of_lists(problem) is not None  # other backends cut them into small calls
+        return strictly(problem, Offer(cost, kernel.run, reads, None if steps is None else steps.run, lists))
 
 
 def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:

@@ -164,7 +164,7 @@ class ListedBands:
     def pairs(self, start: int, q_len: int, keys: range) -> int:
         """Pairs of the row blocks with the runs of keys that one of their rows may look at."""
         (listed, block, rows), bands = self.lists, self.bands
-        first = torch.arange(0, rows * listed.shape[2], rows, device="cpu")[:, None]
+        first = torch.arange(0, rows * listed.shape[2], rows, dtype=torch.int32, device="cpu")[:, None]
         end = (first + rows).clamp(max=q_len)
         low, high = (listed * block).clamp(min=keys.start), ((listed + 1) * block).clamp(max=keys.stop)
         if bands.left is not None:
