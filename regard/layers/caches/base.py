@@ -122,6 +122,7 @@ class Cache(Owned):
     With int8 keys a score changes by at most scale · Σ|q| · a / 254; with int8 values an output by at most a / 254.
 
     A joined cache keeps the keys alone, and a value is the first v_dim numbers of its key, as in latent attention.
+    After `copy.copy`, go on with one of both, since they share the memory of later entries; `copy.deepcopy` does not.
 
     Args:
         batch: number of texts in the batch.
