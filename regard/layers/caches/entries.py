@@ -89,7 +89,7 @@ class Held:
     follow it.
 
     `places` (batch or 1, kv_heads or 1, n) are the positions of the first n entries, where some between them were
-    dropped; `first` is then how many were. The entries after these follow one another.
+    dropped; `first` is then their number. The entries after these follow one another.
     """
 
     planes: dict[str, torch.Tensor]
@@ -307,7 +307,7 @@ def whole_number(path: Path, words: dict[str, str], name: str) -> int:
 
 
 def _are_places(places: torch.Tensor, shape: torch.Size, first: int) -> bool:
-    """Whether these are positions of the first entries of a cache that dropped as many as `first`."""
+    """Whether these are positions of the first entries of a cache that dropped `first` of them."""
     if places.dtype != torch.int64 or places.dim() != 3 or not first or places.shape[2] > shape[2]:
         return False
     fits = all(size in (1, whole) for size, whole in zip(places.shape, shape[:2], strict=False))

@@ -8,7 +8,7 @@ import torch
 import regard as rg
 from regard import patterns as p
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.layers.caches import load_cache, new_cache, paged
+from regard.layers.caches import heavy_hitters, load_cache, new_cache, observed_keys, paged
 
 LENGTH, TOTAL = 13, 20  # positions before entries are dropped, and in all
 ALIKE = torch.tensor([9, 0, 3, 12, 4])  # in any order
@@ -162,6 +162,14 @@ def test_a_window_with_first_entries_stays_a_plan_of_its_pattern():
     assert "explicit" in str(rg.plan_attention(q, cache.keys, cache.values, pattern="causal & strided(5)").problem)
 
 
+def test_policies_choose_for_each_key_head_among_what_is_held():
+    of_one, of_other = [[0, 5, 0, 1, 0, 2, 0], [0, 0, 3, 3, 0, 0, 1]], [[4, 0, 0, 3, 1, 0, 0], [0, 2, 0, 3, 0, 0, 1]]
+    received, held = torch.tensor([of_one + of_other]).double(), torch.tensor([[[0, 2, 3, 5, 6], [0, 1, 4, 5, 6]]])
+    assert heavy_hitters(received, 4, kv_heads=2).tolist() == [[[1, 3, 5, 6], [0, 3, 5, 6]]]
+    assert heavy_hitters(received, 3, kv_heads=2, recent=1, positions=held).tolist() == [[[2, 3, 6], [0, 1, 6]]]
+    assert observed_keys(received, 5, kv_heads=2, window=2, pool=3).tolist() == [[[0, 1, 2, 5, 6], [2, 3, 4, 5, 6]]]
+
+
 def test_what_cannot_be_kept_is_refused_and_leaves_the_cache():
     cache = new_cache("dynamic", 2, 2, 4)
     cache.append(torch.randn(2, 2, 9, 4), torch.randn(2, 2, 9, 4))
@@ -192,7 +200,7 @@ def test_what_cannot_be_kept_is_refused_and_leaves_the_cache():
     for options, message in (
         ({"dropout": 0.5}, "dropout counts positions"),
         ({"q_start": torch.tensor([3, 3])}, "q_start by batch row counts positions"),
-        ({"mechanism": "linear_transformer", "pattern": "causal"}, "is for softmax; keep all entries"),
+        ({"mechanism": "linear_transformer", "pattern": "causal"}, "works only with softmax; keep all entries"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             rg.attention(q, k, v, **options)

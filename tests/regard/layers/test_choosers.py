@@ -244,7 +244,7 @@ def divided(style: ParallelStyle) -> None:
     [
         (lambda: MoBA(0), ArgumentError, "MoBA's block is 0"),
         (lambda: new_layer("moba"), ArgumentError, "chooser is 'moba'; make one of regard.layers"),
-        (lambda: new_layer(MoBA(), sinks=True), UnsupportedError, "chooser MoBA has no sinks"),
+        (lambda: new_layer(MoBA(), sinks=True), UnsupportedError, "chooser MoBA needs a layer with no sinks"),
         (lambda: new_layer(MoBA(), mechanism="linear_transformer"), UnsupportedError, "softmax without parameters"),
         (lambda: new_layer(new_layer(MoBA()).chooser), ArgumentError, "another layer has this chooser"),
         (lambda: NSA(stride=5), ArgumentError, "stride must divide the length"),
