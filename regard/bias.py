@@ -1,7 +1,7 @@
 """Biases added to the scores; no (q_len, k_len) tensor of them is ever made.
 
-`ALiBi`, `T5Relative` and `GridRelative` add a number for each distance: the first compares by value, the others learn,
-so they are modules. `Forgetting` adds the logarithms of gates between key and query.
+`ALiBi`, `T5Relative` and `GridRelative` add a number for each distance. Those of `ALiBi` are fixed; the others learn
+theirs, so they are modules. `Forgetting` adds the logarithms of gates between key and query.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Bias(Described):
         """Raise a ShapeError if this bias was made for another number of heads."""
 
     def check_pattern(self, pattern: Pattern) -> None:
-        """Raise an UnsupportedError if this bias is for other pairs than a pattern allows."""
+        """Raise an UnsupportedError if this bias cannot be computed for a pattern."""
 
 
 @dataclass(frozen=True, init=False)
@@ -215,8 +215,8 @@ class GridRelative(nn.Module, Bias):
         bias = weight[key's cell - query's cell + window - 1, head],   on each axis
 
     With `Neighbourhood(shape, window)` it costs no more than a bias by distance, since the distance of two positions
-    gives their offset; the window is at most half of each axis but the first. `pairs()` gives the numbers of every pair
-    of cells as a tensor, also for the windows of Swin, whose shape is the window.
+    gives their offset if the window is at most half of each axis but the first. For other calls `pairs()` gives the
+    numbers of every pair of cells as a tensor, also for the windows of Swin, where `shape` and `window` are equal.
 
     Args:
         heads: number of query heads.
@@ -227,8 +227,8 @@ class GridRelative(nn.Module, Bias):
         ArgumentError: as for Neighbourhood.
 
     Sources: Neighborhood Attention Transformer, Hassani et al. 2023, section 3.1; Swin Transformer, Liu et al. 2021,
-    section 3.2. `weight` (offsets, heads) has the offset 1 - window first; Swin's tables count from key to query, so
-    they are flipped.
+    section 3.2. `weight` (offsets, heads) has the offset 1 - window first; in Swin's tables
+    the rows are in reverse order.
 
     >>> bias = GridRelative(heads=2, shape=(3, 5), window=3)
     >>> tuple(bias.weight.shape), bias.offsets(torch.tensor([-6, 1])).tolist()  # one up and left; one to the right
@@ -288,9 +288,9 @@ class GridRelative(nn.Module, Bias):
         wide = [size for size, of in zip(self.sizes[1:], self.pattern.shape[1:], strict=True) if size > of]
         if not narrow or wide:
             raise UnsupportedError(
-                f"GridRelative of {self.pattern} reads offsets from distances, and the pattern is {pattern}; it needs "
-                f"{self.pattern}, alone or with & and others, and a window of at most half of each axis but the first; "
-                f"for other calls give bias.pairs() as the bias"
+                f"GridRelative of {self.pattern} takes offsets from distances, and the pattern is {pattern}; it needs "
+                f"{self.pattern}, alone or joined with others by &, and a window of at most half of each axis but the "
+                f"first; for other calls give bias.pairs() as the bias"
             )
 
     def extra_repr(self) -> str:

@@ -42,7 +42,7 @@ class MissingPackageError(RegardError, ImportError):
 
 
 class WastedPairsWarning(UserWarning):
-    """A call computes more than twice as many pairs as its pattern keeps, since a function hides which it keeps.
+    """A call computes more than twice the pairs that its pattern keeps, since a function does not show which it keeps.
 
     Silence it with `warnings.simplefilter("ignore", regard.errors.WastedPairsWarning)`.
     """

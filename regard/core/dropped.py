@@ -17,14 +17,14 @@ from regard.errors import ShapeError, UnsupportedError
 from regard.patterns import Explicit, Pattern, as_pattern
 from regard.patterns.grid import Grid, four_axes, grids_of_rows
 
-BY_ROW = ("log_sum_exp", "entropy", "sink")  # statistics that positions do not enter
+BY_ROW = ("log_sum_exp", "entropy", "sink")  # statistics that do not depend on positions
 
 
 def without_gaps(call: Call) -> Call:
     """The call with the held keys numbered one after the other, and its queries, pattern and bias to match.
 
-    A pattern stays as it is where it looks at no key beside a gap, or at all keys before the queries, as a causal one
-    does. After `keep` any other pattern becomes a mask of the queries and the keys held, and a bias its numbers there.
+    A pattern stays as it is if it allows no key next to a gap, or all keys before the queries, as a causal one does.
+    After `keep` any other pattern becomes a mask of the queries and the keys held, and a bias a tensor for them.
 
     Raises:
         UnsupportedError: an option that counts positions, or, with a ring, a pattern that may look at a dropped key.
@@ -44,25 +44,26 @@ def without_gaps(call: Call) -> Call:
         if k.places is None:
             last = start - k.first - before + 1
             raise UnsupportedError(
-                f"pattern {pattern} may look at keys that this cache dropped: it holds the first {k.lead} and, with "
-                f"the first query's own, the last {last}; use a window with first keys, such as "
+                f"pattern {pattern} may look at keys that this cache dropped: it holds the first {k.lead} and the last "
+                f"{last}, which includes the first query's own; use a window with first keys, such as "
                 f"'causal_window({max(last, 1)}) | (causal & prefix({k.lead}))', or a larger cache"
             )
         pattern = _at_places(pattern, start, k, sizes)
     if bias is not None:
         checked_bias(bias, q, sizes)
         bias = _bias_at(bias, start, k, sizes, q.dtype)
-    held = {"k": k, "v": v}
-    for name, x in held.items():
-        held[name] = x.numbers if x.scales is None and x.dtype == q.dtype else Stored(x.numbers, x.scales)
-    return call._replace(**held, bias=bias, pattern=pattern, q_start=start - k.first)
+    q_start = start - k.first
+    k, v = (x.numbers if x.scales is None and x.dtype == q.dtype else Stored(x.numbers, x.scales) for x in (k, v))
+    return call._replace(k=k, v=v, bias=bias, pattern=pattern, q_start=q_start)
 
 
 def _refuse_counting(call: Call, k: Stored, start: int | torch.Tensor) -> None:
     """Refuse options that need the dropped positions."""
     ring, mechanism = k.places is None, checked_mechanism(call.mechanism)
     if not (ring or mechanism.is_softmax):
-        raise UnsupportedError(f"{mechanism}: a cache that dropped keys by keep() is for softmax; keep all entries")
+        raise UnsupportedError(
+            f"{mechanism}: a cache that dropped keys by keep() works only with softmax; keep all entries"
+        )
     given = {"bias": ring and call.bias is not None, "dropout": bool(call.dropout)}
     given |= {"q_start by batch row": isinstance(start, torch.Tensor)}
     given |= {str(one): one not in BY_ROW if ring else one == "distance" for one in call.want}

@@ -74,7 +74,7 @@ def _allowed_pairs(
 ) -> int:
     """Pairs of all rows and heads that the pattern allows; all pairs if that depends on tensors without values.
 
-    None of a mechanism, which only a compiled graph brings here, and which is warned of.
+    A mechanism, which reaches this only from a compiled graph, counts as 0 pairs, with a warning.
     """
     _bias, _sink, q_start, _dropout_seed, held, _parameters = others
     if mechanism is not None:

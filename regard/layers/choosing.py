@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -20,7 +21,7 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Causal, CausalWindow, ChosenBlocks, ChosenKeys, Compressed, Pattern
 from regard.positions import Rotary, as_rotary
 
-MOST_SCORES = 1 << 21  # of a choice that are held at once
+MOST_SCORES = 1 << 21  # held at once while keys are chosen
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Pattern], torch.Tensor]
 
 
@@ -32,9 +33,9 @@ class Chooser(nn.Module):
     cache, block means and compressed keys are computed anew from all its entries at each call.
     """
 
-    branches = 1  # how many keys and values of each key/value head the layer projects
-    extra = 0  # how many numbers are kept with each key
-    built = False  # whether a layer has it
+    branches = 1  # keys and values that the layer projects for each token and key/value head
+    extra = 0  # numbers of the chooser that are stored with each key
+    built = False  # whether it belongs to a layer
 
     def build(self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float) -> None:
         """Make the weights for a layer of these sizes, which calls this once."""
@@ -58,7 +59,7 @@ class Chooser(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def loss(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """What a chooser with a loss of its own minimises, from vectors, queries and keys of the layer: a number."""
+        """The loss of a chooser that has one, a number, from the vectors, queries and keys of the layer."""
         raise UnsupportedError(f"{type(self).__name__} has no loss of its own")
 
 
@@ -75,8 +76,10 @@ def _row_blocks(q_len: int, numbers: int) -> list[slice]:
 
 
 def _best(rows: list[slice], scores: Callable[[slice], torch.Tensor], top: int) -> torch.Tensor:
-    """The columns of the `top` largest scores of each row, the first ones of equal scores; -1 where fewer are above
-    -inf. `topk` takes any of equal scores, so a text that is continued would differ from the whole."""
+    """The columns of the `top` largest scores of each row; of equal scores the first. -1 where fewer are above -inf.
+
+    `topk` alone takes any of equal scores, so a text that is continued would differ from the whole.
+    """
     listed = []
     for some in rows:
         found = scores(some)
@@ -95,8 +98,8 @@ class MoBA(Chooser):
 
         s_c = q · mean_c,   mean_c = Σ k_j / block,   over j in block c
 
-    Chosen are the own block, and the top - 1 blocks before it with the largest s. It has no weights, and gradients
-    reach queries, keys and values through the chosen pairs alone. Each query head chooses for itself.
+    A query looks at its own block, and at the top - 1 earlier blocks with the largest s. MoBA has no weights, and
+    gradients reach queries, keys and values through the chosen pairs alone. Each query head chooses for itself.
 
     Args:
         block: keys in a block.
@@ -120,7 +123,9 @@ class MoBA(Chooser):
         (batch, heads, q_len, _), k_len, block = q.shape, k.shape[2], self.block
         done, start = k_len // block, k_len - q_len
         means = k[:, :, : done * block].unflatten(2, (done, block)).mean(3)
-        means = functional.pad(means, (0, 0, 0, -(-k_len // block) - done))  # a part of a block is own or later
+        means = functional.pad(
+            means, (0, 0, 0, -(-k_len // block) - done)
+        )  # an unfilled block is the own one or later: its score is replaced below
         columns = torch.arange(means.shape[2], device=q.device)
 
         def scores(rows: slice) -> torch.Tensor:
@@ -162,8 +167,8 @@ class NSA(Chooser):
         output = Σ_b gate_b · attention(q, k_b, v_b),   gate = sigmoid(W x), by branch and head
 
     - compressed: one key and value for each window of `length` tokens, `stride` apart;
-    - chosen: `top` blocks, the first, the query's own and the one before it, and those with the most weight in the
-      compressed branch: that of the windows which overlap them, summed over the query heads of a key/value head;
+    - chosen: `top` blocks: the first, the query's own, the one before it, and those with the most weight. The weight of
+      a block is that of the compressed windows which overlap it, summed over the query heads of a key/value head;
     - window: the last `window` tokens.
 
     Gradients reach the gates, the compression and all three branches; none passes through the choice.
@@ -177,8 +182,8 @@ class NSA(Chooser):
     Raises:
         ArgumentError: sizes that do not fit.
 
-    Source: Native Sparse Attention, Yuan et al. 2025, section 3.3, equations 5 to 12. Keys are compressed as the layer
-    has them, with their rotary positions; the gates' MLP is one matrix.
+    Source: Native Sparse Attention, Yuan et al. 2025, section 3.3, equations 5 to 12. Here keys are compressed after
+    they are rotated, and the gates are computed by one matrix instead of an MLP.
 
     >>> from regard.layers import MultiHeadAttention
     >>> chooser = NSA(length=4, stride=2, block=4, top=3, window=8)
@@ -272,10 +277,10 @@ class LightningIndexer(Chooser):
 
     Args:
         top: keys that a query looks at.
-        heads, head_dim: of the indexer; the layer's kv_heads divide head_dim.
+        heads, head_dim: of the indexer; head_dim is a multiple of the layer's kv_heads.
         positions: a Rotary that rotates its queries and keys, "rotary", or None.
 
-    `dense`, an attribute, is True while the layer is to look at all keys, as in the paper's warm-up.
+    Set the attribute `dense` to True to let the layer look at all keys, as in the paper's warm-up.
 
     Source: DeepSeek-V3.2-Exp, DeepSeek-AI 2025, section 2.1, equations 1 to 4.
 
@@ -296,8 +301,8 @@ class LightningIndexer(Chooser):
     def build(self, dim: int, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float) -> None:
         if self.head_dim % kv_heads:
             raise ArgumentError(
-                f"LightningIndexer's head_dim is {self.head_dim}; it must be a multiple of kv_heads, {kv_heads}, with "
-                f"whose keys a cache keeps its numbers"
+                f"LightningIndexer's head_dim is {self.head_dim} and must be a multiple of kv_heads, {kv_heads}: a "
+                f"cache stores an equal part of each indexer key with each key/value head"
             )
         self.scale, self.extra = scale, self.head_dim // kv_heads
         self.to_q = nn.Linear(dim, self.heads * self.head_dim, bias=False)
@@ -346,8 +351,8 @@ class LightningIndexer(Chooser):
         """The divergence `Σ KL(p_t || softmax(I_t))` over the batch and all queries of a text, in nats.
 
         p_t is the mean of the weights of the layer's heads. Both range over the chosen keys; while `dense`, over all
-        keys before t and its own. Its gradient reaches the indexer alone. It is computed at the cost of these pairs,
-        some rows at a time, and again in the backward pass.
+        keys up to t. The gradient reaches the indexer alone. Only these pairs are computed, some rows at a time, and
+        again in the backward pass.
 
         Args:
             x: (batch, length, dim).
@@ -385,7 +390,7 @@ class LightningIndexer(Chooser):
 
 @contextmanager
 def choice_losses(model: nn.Module) -> Generator[list[torch.Tensor]]:
-    """Collect the losses of the indexers of a model while the `with` block runs, to be added to its own loss.
+    """Collect the losses of the indexers of a model while the `with` block runs; add them to the model's loss.
 
     >>> from regard.layers import MultiHeadAttention
     >>> layer = MultiHeadAttention(dim=8, heads=2, chooser=LightningIndexer(top=3))
@@ -402,7 +407,9 @@ def choice_losses(model: nn.Module) -> Generator[list[torch.Tensor]]:
     def add(layer: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         if options.get("cache") is not None:
             raise UnsupportedError("an indexer learns from whole texts; leave out cache=, or choice_losses")
-        losses.append(layer.choice_loss(*given[:1], positions=options.get("positions")))
+        named = {name: options[name] for name in ("x", "positions") if name in options}
+        with saved_tensors_hooks(lambda x: x, lambda x: x):  # a checkpoint around the layer does not repeat the loss
+            losses.append(layer.choice_loss(*given[:1], **named))
 
     chosen = [one for one in model.modules() if isinstance(getattr(one, "chooser", None), LightningIndexer)]
     hooks = [layer.register_forward_pre_hook(add, with_kwargs=True) for layer in chosen]

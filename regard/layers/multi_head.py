@@ -307,8 +307,8 @@ class MultiHeadAttention(AttentionLayer):
         return output if documents is None else jagged(output, documents.q_ends, 1)
 
     def choice_loss(self, x: torch.Tensor, *, positions: torch.Tensor | None = None) -> torch.Tensor:
-        """The loss of its own by which a chooser learns, a number: `LightningIndexer.loss` for a call of x, which no
-        gradient reaches. `choice_losses` collects it from a model."""
+        """The loss by which a chooser learns, a number, for a call of x: see `LightningIndexer.loss`. x gets no
+        gradient. `choice_losses` collects the losses of a model."""
         self._check(x, None, None)
         with torch.no_grad():
             q = self._rotated(self._queries(x), 0, positions)
@@ -317,15 +317,13 @@ class MultiHeadAttention(AttentionLayer):
 
     def _build_chooser(self, chooser: Chooser) -> None:
         if not isinstance(chooser, Chooser) or chooser.built:
-            what = (
-                f"chooser is {shown(chooser)}" if not isinstance(chooser, Chooser) else "another layer has this chooser"
-            )
+            what = "another layer has this chooser" if isinstance(chooser, Chooser) else f"chooser is {shown(chooser)}"
             raise ArgumentError(f"{what}; make one of regard.layers, such as MoBA(block=64, top=8)")
         fits = {"softmax without parameters": self.mechanism.declared == Softmax(), "no sinks": self.sinks is None,
-                "no differential": self.parts == 1, "contexts of its own": self.context_dim == self.dim,
+                "no differential": self.parts == 1, "context_dim equal to dim": self.context_dim == self.dim,
                 "no softcap": chooser.branches == 1 or self.options["softcap"] is None}  # fmt: skip
         if missing := [name for name, fit in fits.items() if not fit]:
-            raise UnsupportedError(f"a layer with the chooser {type(chooser).__name__} has {', '.join(missing)}")
+            raise UnsupportedError(f"the chooser {type(chooser).__name__} needs a layer with {', '.join(missing)}")
         scale = self.head_dim**-0.5 if self.options["scale"] is None else self.options["scale"]
         chooser.build(self.dim, self.heads, self.kv_heads, self.head_dim, self.value_dim, scale)
         chooser.built = True

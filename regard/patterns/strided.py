@@ -136,13 +136,13 @@ class DilatedWindow(Pattern):
 
 @dataclass(frozen=True)
 class Compressed(Pattern):
-    """A query may look at the compressed keys whose tokens all end with its own: `stride · j + length <= i + 1`.
+    """A query may look at the compressed keys whose tokens are all at or before it: `stride · j + length <= i + 1`.
 
     Key j stands for the tokens `stride · j <= t < stride · j + length`, and the query i has the position of a token.
 
     Args:
         length: tokens of a compressed key.
-        stride: tokens between the first ones of two compressed keys.
+        stride: tokens from the first one of a compressed key to the first one of the next.
 
     Source: the compressed branch of Native Sparse Attention, Yuan et al. 2025, section 3.3.1.
 

@@ -70,7 +70,7 @@ def out_data(line: str) -> None:
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
 
 
-QUIET, MANY = 8.0, 50  # seconds without a word, after which one is written; a number that is worth counting
+QUIET, MANY = 8.0, 50  # seconds of silence before a line is written; the smallest total that is counted
 _SPOKEN = [0.0]  # when the command wrote last
 
 
@@ -194,9 +194,10 @@ def terminal() -> Console:
 
 @contextmanager
 def counting(what: str, total: int | None = None, model: Any = None) -> Generator[Callable[[int], None]]:
-    """A context that gives a function to be called with how many more are done, or that counts the passes of a model.
+    """A context that counts what is done: call the function that it gives with each new number, or give a model, whose
+    passes are counted.
 
-    On a terminal it shows a bar where it knows what to count; elsewhere it states the total, and writes a line wherever
+    On a terminal it shows a bar where it knows what to count; elsewhere it states the total, and writes a line whenever
     the command was silent for QUIET seconds.
     """
     if not has_terminal() or (model is None and (total is None or total < MANY)):

@@ -82,9 +82,7 @@ def generate(
     cache_dtype: CacheDtype = default(Generator.generate, "cache_dtype"),
     speculate: Annotated[
         str | None,
-        Option(
-            metavar="lookup", help="Propose what followed the last sub-words before, and verify several in one call."
-        ),
+        Option(metavar="lookup", help="Propose what followed the same sub-words earlier; one call verifies several."),
     ] = None,
     draft: Annotated[
         Path | None, Option(metavar="RUN", help="Propose sub-words by this smaller model with the same vocabulary.")
@@ -148,7 +146,7 @@ def _with_draft(options: dict[str, Any]) -> dict[str, Any]:
 def _speed(generation: Generation) -> str | None:
     """How many sub-words each call of the model wrote, where they were speculated."""
     rate = generation.tokens_per_step
-    return None if rate is None else f"{rate:.2f} sub-words for each call of the model, where one is usual"
+    return None if rate is None else f"{rate:.2f} sub-words for each call of the model (1 without proposals)"
 
 
 def _generate_file(run: Path, source: Path | None, result: Path | None, options: dict[str, Any], as_json: bool) -> None:

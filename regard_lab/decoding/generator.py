@@ -278,8 +278,8 @@ class Generator(Described):
         if speculate.tokeniser != self.tokeniser:
             raise ArgumentError(
                 f"the draft model has another tokeniser ({speculate.tokeniser.vocab_size} ids, and this model has "
-                f"{self.tokeniser.vocab_size}), so its ids are other texts; train both on the same data with the same "
-                f"--vocab-size"
+                f"{self.tokeniser.vocab_size}), so its ids stand for other texts; train both on the same data with the "
+                f"same --vocab-size"
             )
         speculate._check_room(max(map(len, encoded), default=0), max_tokens)
         return partial(speculated, proposer=Draft(speculate.model), proposals=proposals)

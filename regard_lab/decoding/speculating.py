@@ -22,7 +22,7 @@ from regard_lab.decoding.search import GREEDY, OURS, Hypothesis, Keeping, Over, 
 from regard_lab.models import LanguageModel
 from regard_lab.text import PAD
 
-LONGEST = 3  # ids at the end of a text that are looked for in it
+LONGEST = 3  # ids at the end of a text that are looked for earlier in it, at most
 GOES_BACK = ("dynamic", "static", "paged")  # kinds of cache from which ids can be taken back
 
 
@@ -34,7 +34,7 @@ class Proposer(Protocol):
 
 
 class Lookup:
-    """What followed the last ids of the text where they stood before, the latest place and the longest match first.
+    """The ids that followed the last ids of the text earlier in it: the longest match, at its latest place.
 
     >>> Lookup().propose([5, 6, 7, 8, 5, 6], 3)
     [7, 8, 5]
@@ -85,7 +85,7 @@ class Draft:
 
 
 def going_back(keeping: Keeping) -> Keeping:
-    """How a text is stored from which refused proposals are taken back.
+    """How to store a text so that refused proposals can be taken back.
 
     Raises:
         UnsupportedError: a kind of cache that cannot do this.
@@ -120,7 +120,7 @@ def speculated(
         model: a language model.
         proposer: what guesses the next ids.
         proposals: the most ids that are proposed at once.
-        of_beams: without meaning here; the others are as for `generate`.
+        of_beams: options of beams, which have no meaning here; all others are as for `generate`.
 
     Raises:
         UnsupportedError: a cache from which ids cannot be taken back.

@@ -56,7 +56,7 @@ with figure(
 # %% [markdown]
 # A softmax spends most of its weight on few keys. A query that knew them could leave out the others: if $m$ is the
 # weight that is left out, the output moves by at most $2m$ times the length of the longest value. But to know them it
-# must compare all keys. **Choosers** compare something cheaper:
+# must be compared with all keys. **Choosers** compare something cheaper:
 #
 # - **MoBA** compares the query with the mean key of each block, and takes the best blocks;
 # - **NSA** compresses windows of keys by a small network, attends to these, and takes the blocks with most weight;
@@ -75,16 +75,16 @@ print(rg.plan_attention(x, x, x, pattern=p.Causal() & p.ChosenKeys(keys)).backen
 # %% [markdown]
 # A language model with one: `regard train language-model --data TEXT.txt --chooser moba --chosen 4 --chosen-block 16`.
 #
-# A mean hides single keys. Where one key of a block matches and the others are pushed away from the query, the mean is
-# below that of a block of indifferent keys, and the block is not chosen. No gradient corrects this, since none passes
+# A mean hides single keys. If one key of a block matches and the others point away from the query, the score of the
+# mean is below that of a block of zeros, and the block is not chosen. No gradient corrects this, since none passes
 # through a choice. Smaller blocks help, and so does a score that is learned.
 #
 # ## Claims
 
 # %% tags=["folded"]
-needle = torch.zeros(1, 1, 32, D, dtype=torch.float64)  # indifferent keys
+needle = torch.zeros(1, 1, 32, D, dtype=torch.float64)  # zeros
 asked = q[:, :, -1:]
-needle[:, :, 8:16] = -asked / 2  # pushed away
+needle[:, :, 8:16] = -asked / 2  # point away
 needle[:, :, 9] = asked  # one matches
 found = {block: bool((MoBA(block, 2).choose(asked, needle).blocks == 9 // block).any()) for block in (2, 8)}
 
@@ -118,7 +118,7 @@ formula = (weights * few.dense(32, N)) @ v / kept(few)[:, None]
 grads = torch.autograd.grad(chosen.sum(), learning)
 unused = ~few.dense(32, N).any(0)
 left = 1 - kept(few)
-holds("No other keys hold more weight than as many with the largest scores.",
+holds("Of all choices of so many keys, those with the largest scores hold the most weight.",
       all(shares["largest scores"][at] >= numbers[at] for numbers in shares.values() for at in range(len(COUNTS))),
       f"8 of {N} keys hold {shares['largest scores'][2]:.2f}, the last 8 {shares['last keys'][2]:.2f}")  # fmt: skip
 holds("The output moves by at most twice the weight that is left out, for values of length 1.",
@@ -128,12 +128,12 @@ holds("Attention to chosen keys is the softmax of their scores alone.", largest(
 holds("A key that no query chose has no gradient.",
       bool(unused.any()) and all(not grad[0, 0, unused].any() for grad in grads),
       f"{int(unused.sum())} of {N} keys")  # fmt: skip
-holds("A key that matches is found by means of 2 keys, and missed by means of 8 whose others are pushed away.",
+holds("A matching key is found by means of 2 keys, and missed by means of 8 if the others point away.",
       found[2] and not found[8], f"blocks of 2: {found[2]}, of 8: {found[8]}")  # fmt: skip
 holds("An indexer learns the weights of attention, also of words that it was not trained with.",
       after < 0.8 * before, f"the divergence falls from {before:.2f} to {after:.2f} nats a query")  # fmt: skip
 
 # %% [markdown]
-# What trained models make of it is measured in `benchmarks/results/behaviour_cpu/behaviour.md`, under "choosing".
+# How well trained models choose is measured in `benchmarks/results/behaviour_cpu/behaviour.md`, under "choosing".
 #
 # Sources: MoBA, Lu et al. 2025; Native Sparse Attention, Yuan et al. 2025; DeepSeek-V3.2-Exp, DeepSeek-AI 2025.

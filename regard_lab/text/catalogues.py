@@ -124,7 +124,7 @@ CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))  # hold formatting, not text
 class Memory:
     """The units of a translation memory, each with its line and its texts by language; `source` is that of the header.
 
-    Entities may grow without limit or name other files: every one is refused.
+    Entities may grow without limit or name other files, so all are refused.
 
     Source: TMX 1.4b Specification (LISA/OSCAR 2005).
     """
@@ -146,7 +146,7 @@ class Memory:
                 try:
                     self._parser.Parse(chunk, not chunk)
                 except ExpatError as error:
-                    way = "export it again, or name it by what it is"
+                    way = "export it again, or give it the suffix of its format"
                     raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
                 ready, self._units = self._units[: -1 if chunk else None], self._units[-1:]
                 yield from ready
@@ -156,8 +156,8 @@ class Memory:
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         if not self.source and name not in ("tmx", "header"):
-            way = "; of translate-toolkit, xliff2po and po2tmx convert it" if name == "xliff" else ""
-            raise DataError(f"{self.path} begins with <{name}>, and a translation memory with <tmx><header>{way}")
+            way = "; xliff2po and po2tmx of translate-toolkit convert it" if name == "xliff" else ""
+            raise DataError(f"{self.path} begins with <{name}>; a translation memory begins with <tmx><header>{way}")
         if name == "header":
             self.source = attributes.get("srclang", "*all*").lower()
         elif name == "tu":
@@ -184,7 +184,7 @@ def memory_languages(table: PairTable) -> tuple[str, str]:
 
     Raises:
         DataError: another kind of file, or a damaged one.
-        NotFoundError: the path names none, and there are not two of which the header names the source.
+        NotFoundError: the path names no languages, and the first unit has others than the header's source and one more.
     """
     if table.names is not None:
         return table.names[0].strip().lower(), table.names[1].strip().lower()
@@ -194,8 +194,8 @@ def memory_languages(table: PairTable) -> tuple[str, str]:
     if len(languages) == 2 and len(others) == 1:
         return memory.source, others[0]
     raise NotFoundError(
-        f"the first unit of {table.path} has the languages {languages} and its header the source {memory.source!r}; "
-        f"name source and target, as in {table.path}:{','.join([*languages, 'en', 'de'][:2])}"
+        f"the first unit of {table.path} has the languages {languages}, and the header names the source "
+        f"{memory.source!r}; name source and target, as in {table.path}:{','.join([*languages, 'en', 'de'][:2])}"
     )
 
 

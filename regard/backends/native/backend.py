@@ -28,7 +28,7 @@ from regard.patterns import Pattern
 # Time of a floating-point operation relative to the fused operation's, measured at head_dim 64.
 PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
 WIDE = 0.95  # in float64
-BY_ROW = 3.0  # where keys are read for each row
+BY_ROW = 3.0  # for lists whose keys are read anew for each row
 NARROW = 0.3  # in bfloat16, by the instructions for it
 MOST_GRADIENT = 1 << 26  # bytes of a gradient for every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
@@ -61,7 +61,7 @@ LIMITS = (
 )
 
 
-MANY = 64  # queries whose lists of keys take longer to weigh for the other backends than to compute
+MANY = 64  # queries: lists of keys of so many take longer to estimate for other backends than to compute
 OF_RECURRENCES = (
     *LIMITS[:2], not_empty, no_weights, *ROWS_IN_ORDER,
     where(lambda one: max(memory_shape(one)) > MOST_DIM, f"it computes vectors of at most {MOST_DIM} numbers"),

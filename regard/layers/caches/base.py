@@ -13,7 +13,7 @@ import torch
 from regard.arguments import a_path, count_of, refuse_wrapper, shown, whole, yes_or_no
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, kept, read
+from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, read, rounded
 from regard.patterns.grid import checked_device
 from regard.storage import save_tensors
 
@@ -79,7 +79,7 @@ class Owned:
     def refuse_other(self, layer: object) -> None:
         """Raise an ArgumentError if another layer wrote what this holds, unless it is shared.
 
-        A graph, which does not know whether it is empty, also refuses one that another layer made.
+        A graph does not know whether a cache is empty, so it also refuses an empty one that another layer made.
         """
         owner = None if self.shared or self._owner is None else self._owner()
         if owner is None or owner is layer:
@@ -122,6 +122,7 @@ class Cache(Owned):
     With int8 keys a score changes by at most scale · Σ|q| · a / 254; with int8 values an output by at most a / 254.
 
     A joined cache keeps the keys alone, and a value is the first v_dim numbers of its key, as in latent attention.
+    After `copy.copy`, go on with one of both, since they share the memory of later entries; `copy.deepcopy` does not.
 
     Args:
         batch: number of texts in the batch.
@@ -254,15 +255,15 @@ class Cache(Owned):
     def keep(self, indices: torch.Tensor, *, after: int | None = None) -> None:
         """Keep the entries at some positions and drop all others; positions stay those of the text.
 
-        Going on is then the same as over the whole text with the dropped keys hidden: `length`, rotary positions,
+        Later calls give what they give over the whole text with the dropped keys hidden: `length`, rotary positions,
         patterns and biases count the dropped positions too.
 
         Args:
             indices: int64 positions of the text, each once, in any order: (n,), (batch, n), or (batch, kv_heads, n)
                 with entries of its own for each key/value head.
-            after: keep the entries before this position too, and let the named ones, which are behind them, follow
-                from this position on, so that the text ends with them. For the accepted path of a `Tree`, whose keys
-                have the rotary positions of their depths.
+            after: keep all entries before this position too. The named entries are behind them; they get the positions
+                from `after` on, and the text ends with them. This is for the accepted path of a `Tree`, whose keys have
+                the rotary positions of their depths.
 
         Raises:
             ShapeError, ArgumentError: another tensor, or positions that are not held.
@@ -352,7 +353,7 @@ class Cache(Owned):
         given = self._checked(k, v)
         new = {}
         for name, x in given.items():
-            new[name], scales = kept(name, x, self.dtype)
+            new[name], scales = rounded(name, x, self.dtype)
             if scales is not None:
                 new[f"{name}_scales"] = scales
         return new

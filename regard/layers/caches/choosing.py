@@ -16,7 +16,7 @@ from regard.errors import ArgumentError, ShapeError
 def first_and_last(length: int, count: int, first: int = 4) -> torch.Tensor:
     """Positions (count,) of the first tokens of a text and the last ones before `length`.
 
-    A ring with `first=` keeps the same all by itself.
+    A ring cache with `first=` keeps the same entries by itself.
 
     Source: Efficient Streaming Language Models with Attention Sinks, Xiao et al. 2023, section 3.2.
 
@@ -67,14 +67,14 @@ def observed_keys(
     received: torch.Tensor, count: int, *, kv_heads: int, window: int, pool: int = 7,
     positions: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """The keys to which the last queries of a prompt look, with their neighbours, and the window of these: SnapKV.
+    """The keys that the last queries of a prompt look at most, with their neighbours, and these last tokens: SnapKV.
 
     Args:
         received: that of a call with the last `window` queries alone, (batch, heads, length).
         count: entries to keep, of each key/value head, the window included.
         kv_heads: key/value heads; the query heads of one are summed.
         window: how many queries were summed.
-        pool: each key counts as much as the highest of so many around it; odd.
+        pool: each key takes the highest weight of so many keys around it; an odd number.
         positions: of the entries held, `cache.positions`; all positions by default.
 
     Returns:
@@ -108,7 +108,7 @@ def _checked(received: torch.Tensor, kv_heads: int) -> torch.Tensor:
 
 
 def _most(weights: torch.Tensor, count: int, last: int, positions: torch.Tensor | None) -> torch.Tensor:
-    """The positions of the largest weights, of which the last ones are in any case."""
+    """The positions of the last entries, and of the others with the largest weights."""
     if positions is None:
         positions = torch.arange(weights.shape[2], device=weights.device)[None, None]
     positions = positions.expand(*weights.shape[:2], -1)

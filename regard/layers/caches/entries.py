@@ -47,7 +47,7 @@ def check_numbers(name: str, new: torch.Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def kept(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+def rounded(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Numbers rounded to `dtype`, and for int8 their scales (..., 1); None for other dtypes.
 
     int8: each vector x (one token of one key/value head) becomes round(x / s) with s = max|x| / 127.
@@ -89,7 +89,7 @@ class Held:
     follow it.
 
     `places` (batch or 1, kv_heads or 1, n) are the positions of the first n entries, where some between them were
-    dropped; `first` is then how many were. The entries after these follow one another.
+    dropped; `first` is then their number. The entries after these follow one another.
     """
 
     planes: dict[str, torch.Tensor]
@@ -227,11 +227,8 @@ def _before_gap(positions: torch.Tensor, dropped: int) -> torch.Tensor | None:
     if not dropped or positions.is_meta:
         return positions if dropped else None
     displaced = positions != torch.arange(positions.shape[2], device=positions.device) + dropped
-    return (
-        positions[..., : int(displaced.any(0).any(0).nonzero().max()) + 1]
-        if bool(displaced.any())
-        else positions[..., :0]
-    )
+    before = displaced.any(0).any(0).nonzero()
+    return positions[..., : int(before.max()) + 1 if len(before) else 0]
 
 
 def rows_of(places: torch.Tensor | None, index: torch.Tensor) -> torch.Tensor | None:
@@ -310,7 +307,7 @@ def whole_number(path: Path, words: dict[str, str], name: str) -> int:
 
 
 def _are_places(places: torch.Tensor, shape: torch.Size, first: int) -> bool:
-    """Whether these are positions of the first entries of a cache that dropped as many as `first`."""
+    """Whether these are positions of the first entries of a cache that dropped `first` of them."""
     if places.dtype != torch.int64 or places.dim() != 3 or not first or places.shape[2] > shape[2]:
         return False
     fits = all(size in (1, whole) for size, whole in zip(places.shape, shape[:2], strict=False))

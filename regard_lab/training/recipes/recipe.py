@@ -49,7 +49,7 @@ from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000  # of any data, to check settings before the data are read
-FOREIGN = 0.01  # share of characters that are in no piece of a run's vocabulary, from which on they are refused
+FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
 SHOWN, LONGEST_SHOWN = 4, 120  # validation texts that samples show, and their characters at most
 
 

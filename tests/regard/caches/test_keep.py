@@ -202,7 +202,7 @@ def test_what_cannot_be_kept_is_refused_and_leaves_the_cache():
     for options, message in (
         ({"dropout": 0.5}, "dropout counts positions"),
         ({"q_start": torch.tensor([3, 3])}, "q_start by batch row counts positions"),
-        ({"mechanism": "linear_transformer", "pattern": "causal"}, "is for softmax; keep all entries"),
+        ({"mechanism": "linear_transformer", "pattern": "causal"}, "works only with softmax; keep all entries"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             rg.attention(q, k, v, **options)

@@ -182,7 +182,7 @@ def test_the_indexer_learns_the_weights_of_attention_over_what_it_chooses(dense)
         torch.testing.assert_close(mine, theirs, atol=1e-10, rtol=0)
     x.grad = None
     with choice_losses(layer) as losses:
-        layer(x.detach())
+        layer(x=x.detach())
     losses[0].backward()
     assert x.grad is None
     assert all((weight.grad is None) != name.startswith("chooser") for name, weight in layer.named_parameters())
@@ -244,7 +244,7 @@ def divided(style: ParallelStyle) -> None:
     [
         (lambda: MoBA(0), ArgumentError, "MoBA's block is 0"),
         (lambda: new_layer("moba"), ArgumentError, "chooser is 'moba'; make one of regard.layers"),
-        (lambda: new_layer(MoBA(), sinks=True), UnsupportedError, "chooser MoBA has no sinks"),
+        (lambda: new_layer(MoBA(), sinks=True), UnsupportedError, "chooser MoBA needs a layer with no sinks"),
         (lambda: new_layer(MoBA(), mechanism="linear_transformer"), UnsupportedError, "softmax without parameters"),
         (lambda: new_layer(new_layer(MoBA()).chooser), ArgumentError, "another layer has this chooser"),
         (lambda: NSA(stride=5), ArgumentError, "stride must divide the length"),

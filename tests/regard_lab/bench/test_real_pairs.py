@@ -155,7 +155,7 @@ BOMB = '<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">{}]>'.format(
     (('"tmx14.dtd"', '"tmx14.dtd" [<!ENTITY x SYSTEM "file:///etc/hostname">]'), "has the entity 'x'"),
     (("alone", "&x;"), "has the entity 'x'"),
     (('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', BOMB), "has the entity 'a'"),
-    (("<tmx", "<xliff"), "begins with <xliff>, and a translation memory with <tmx><header>; of translate-toolkit, xl"),
+    (("<tmx", "<xliff"), "begins with <xliff>; a translation memory begins with <tmx><header>; xliff2po"),
     (("</body></tmx>", ""), r"does not read as XML \(no element found: line 9"),
     (('srclang="en-US"', 'srclang="*all*"'), r"the source '\*all\*'; name source and target, as in .*m\.tmx:en-us,de"),
     (("<tu><tuv", "<tuv"), "does not read as XML"),
