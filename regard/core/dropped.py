@@ -52,10 +52,9 @@ def without_gaps(call: Call) -> Call:
     if bias is not None:
         checked_bias(bias, q, sizes)
         bias = _bias_at(bias, start, k, sizes, q.dtype)
-    held = {"k": k, "v": v}
-    for name, x in held.items():
-        held[name] = x.numbers if x.scales is None and x.dtype == q.dtype else Stored(x.numbers, x.scales)
-    return call._replace(**held, bias=bias, pattern=pattern, q_start=start - k.first)
+    q_start = start - k.first
+    k, v = (x.numbers if x.scales is None and x.dtype == q.dtype else Stored(x.numbers, x.scales) for x in (k, v))
+    return call._replace(k=k, v=v, bias=bias, pattern=pattern, q_start=q_start)
 
 
 def _refuse_counting(call: Call, k: Stored, start: int | torch.Tensor) -> None:

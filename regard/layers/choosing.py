@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -406,7 +407,9 @@ def choice_losses(model: nn.Module) -> Generator[list[torch.Tensor]]:
     def add(layer: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         if options.get("cache") is not None:
             raise UnsupportedError("an indexer learns from whole texts; leave out cache=, or choice_losses")
-        losses.append(layer.choice_loss(*given[:1], positions=options.get("positions")))
+        named = {name: options[name] for name in ("x", "positions") if name in options}
+        with saved_tensors_hooks(lambda x: x, lambda x: x):  # a checkpoint around the layer does not repeat the loss
+            losses.append(layer.choice_loss(*given[:1], **named))
 
     chosen = [one for one in model.modules() if isinstance(getattr(one, "chooser", None), LightningIndexer)]
     hooks = [layer.register_forward_pre_hook(add, with_kwargs=True) for layer in chosen]

@@ -317,9 +317,7 @@ class MultiHeadAttention(AttentionLayer):
 
     def _build_chooser(self, chooser: Chooser) -> None:
         if not isinstance(chooser, Chooser) or chooser.built:
-            what = (
-                f"chooser is {shown(chooser)}" if not isinstance(chooser, Chooser) else "another layer has this chooser"
-            )
+            what = "another layer has this chooser" if isinstance(chooser, Chooser) else f"chooser is {shown(chooser)}"
             raise ArgumentError(f"{what}; make one of regard.layers, such as MoBA(block=64, top=8)")
         fits = {"softmax without parameters": self.mechanism.declared == Softmax(), "no sinks": self.sinks is None,
                 "no differential": self.parts == 1, "context_dim equal to dim": self.context_dim == self.dim,

@@ -82,8 +82,8 @@ class LayerCaches(Described):
         return sum(cache.nbytes for cache in self.each)
 
     def copy(self) -> LayerCaches:
-        """Independent caches at the same position."""
-        return LayerCaches(copy.copy(cache) for cache in self.each)  # entries of a cache are never overwritten
+        """Caches at the same position, to go on with instead: both share the memory of later entries."""
+        return LayerCaches(copy.copy(cache) for cache in self.each)
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`; index: integers (new batch,)."""

@@ -186,7 +186,7 @@ class TranslationState:
         self.caches, self.sources = caches, sources
 
     def _copies(self) -> list[Cache | RecurrentState]:
-        """Independent caches at the same position, which replace the others after all of them were changed."""
+        """Caches at the same position, which replace the others after all of them were changed."""
         return [copy.copy(cache) for cache in self.caches]
 
 

@@ -19,7 +19,7 @@ from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import compiler_beside
 from regard.functional.kept import PLANS
 from regard.integrations.torch import meaning
-from regard.integrations.transformers.kept_cache import KEPT
+from regard.integrations.transformers.kept_cache import STORED
 from regard.integrations.transformers.latents import EXPAND, Latents, form_of
 from regard.integrations.transformers.masks import (
     NO_WEIGHTS,
@@ -133,7 +133,7 @@ def regard_attention(
             )
     if others.get("output_attentions"):
         raise UnsupportedError(NO_WEIGHTS)
-    if (stored := getattr(key, KEPT, None)) is not None:
+    if (stored := getattr(key, STORED, None)) is not None:
         if indices is not None or EXPAND in module.__dict__:
             raise UnsupportedError(
                 f"{type(module).__name__} attends to latents or to keys that an indexer chose, whose entries "

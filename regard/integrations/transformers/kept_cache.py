@@ -14,9 +14,9 @@ from regard.arguments import count_of, of_kind, shown
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers.caches import GrowingCache
 
-__all__ = ["KEPT", "KeptLayer", "keep_entries"]
+__all__ = ["STORED", "KeptLayer", "keep_entries"]
 
-KEPT = "_regard_kept"  # on the keys that a layer returns: keys and values with the positions that they have
+STORED = "_regard_stored"  # on the keys that a layer returns: keys and values with the positions that they have
 
 
 class KeptLayer(DynamicLayer):
@@ -38,10 +38,10 @@ class KeptLayer(DynamicLayer):
         return self._shown()
 
     def _shown(self) -> tuple[torch.Tensor, torch.Tensor]:
-        kept = self.held.keys, self.held.values
-        keys, values = (x if isinstance(x, torch.Tensor) else x.numbers for x in kept)
-        if not isinstance(kept[0], torch.Tensor):
-            setattr(keys, KEPT, kept)
+        stored = self.held.keys, self.held.values
+        keys, values = (x if isinstance(x, torch.Tensor) else x.numbers for x in stored)
+        if not isinstance(stored[0], torch.Tensor):
+            setattr(keys, STORED, stored)
         self.keys, self.values = keys, values
         return keys, values
 

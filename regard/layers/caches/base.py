@@ -13,7 +13,7 @@ import torch
 from regard.arguments import a_path, count_of, refuse_wrapper, shown, whole, yes_or_no
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, ShapeError
-from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, kept, read
+from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, read, rounded
 from regard.patterns.grid import checked_device
 from regard.storage import save_tensors
 
@@ -122,6 +122,7 @@ class Cache(Owned):
     With int8 keys a score changes by at most scale · Σ|q| · a / 254; with int8 values an output by at most a / 254.
 
     A joined cache keeps the keys alone, and a value is the first v_dim numbers of its key, as in latent attention.
+    After `copy.copy`, go on with one of both, since they share the memory of later entries; `copy.deepcopy` does not.
 
     Args:
         batch: number of texts in the batch.
@@ -352,7 +353,7 @@ class Cache(Owned):
         given = self._checked(k, v)
         new = {}
         for name, x in given.items():
-            new[name], scales = kept(name, x, self.dtype)
+            new[name], scales = rounded(name, x, self.dtype)
             if scales is not None:
                 new[f"{name}_scales"] = scales
         return new

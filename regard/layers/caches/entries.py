@@ -47,7 +47,7 @@ def check_numbers(name: str, new: torch.Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def kept(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+def rounded(name: str, new: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Numbers rounded to `dtype`, and for int8 their scales (..., 1); None for other dtypes.
 
     int8: each vector x (one token of one key/value head) becomes round(x / s) with s = max|x| / 127.
@@ -227,11 +227,8 @@ def _before_gap(positions: torch.Tensor, dropped: int) -> torch.Tensor | None:
     if not dropped or positions.is_meta:
         return positions if dropped else None
     displaced = positions != torch.arange(positions.shape[2], device=positions.device) + dropped
-    return (
-        positions[..., : int(displaced.any(0).any(0).nonzero().max()) + 1]
-        if bool(displaced.any())
-        else positions[..., :0]
-    )
+    before = displaced.any(0).any(0).nonzero()
+    return positions[..., : int(before.max()) + 1 if len(before) else 0]
 
 
 def rows_of(places: torch.Tensor | None, index: torch.Tensor) -> torch.Tensor | None:

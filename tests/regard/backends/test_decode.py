@@ -16,7 +16,7 @@ from regard.core.backend import Offer, Refusal
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.tensors import Stored
-from regard.layers.caches.entries import kept
+from regard.layers.caches.entries import rounded
 from regard.testing import Budget, answer, make_qkv
 
 
@@ -150,7 +150,7 @@ class TestStorage:
             x[:, :, :9], x[:, :, 33:] = math.nan, math.inf
         span = p.KeySpan(torch.tensor([9, 12]), torch.tensor([33, 30]))
         clean, dirty = (
-            run(q, *(Stored(*kept("x", x, dtype)) for x in pair), pattern=span).output for pair in ((k, v), poisoned)
+            run(q, *(Stored(*rounded("x", x, dtype)) for x in pair), pattern=span).output for pair in ((k, v), poisoned)
         )
         assert torch.equal(clean, dirty)
 
@@ -184,7 +184,7 @@ def test_a_narrower_cache_costs_less():
     q, k, v = make_qkv(batch=1, heads=8, kv_heads=2, q_len=1, k_len=5000, head_dim=64, v_dim=64)
     costs = []
     for dtype in (torch.int8, torch.bfloat16, torch.float32):
-        offer = Decode().assess(make_problem(q, Stored(*kept("k", k, dtype)), Stored(*kept("v", v, dtype))))
+        offer = Decode().assess(make_problem(q, Stored(*rounded("k", k, dtype)), Stored(*rounded("v", v, dtype))))
         assert isinstance(offer, Offer)
         costs.append(offer.cost.bytes)
     assert costs == sorted(costs)

@@ -14,10 +14,10 @@ from asking import PLAIN
 import regard as rg
 from regard import patterns as p
 from regard.backends import BACKENDS
+from regard.backends.native.library import load
 from regard.core import plan as plans
 from regard.core.backend import Offer
 from regard.core.call import make_problem
-from regard.core.plan import make_plan
 from regard.core.tensors import Outline
 from regard.functional.kept import PLANS
 from regard.testing import make_qkv
@@ -166,14 +166,13 @@ def test_no_backend_that_was_not_assessed_would_have_been_cheaper(pattern, q_len
         problem = make_problem(q, k, k, pattern=pattern)
         offers = [offer for one in backends.values() if isinstance(offer := one.assess(problem), Offer)]
         least = min(offer.cost.work_on(device) for offer in offers)
-        assert make_plan(problem, backends).cost.work_on(device) == least
+        assert plans.make_plan(problem, backends).cost.work_on(device) == least
 
 
 @pytest.mark.parametrize("q_len", [63, 64])
 def test_many_lists_of_keys_assess_no_other_backend_before_the_plan_is_printed(q_len, monkeypatch):
     assessed, verdict, lists = list[str](), plans._verdict, p.ChosenKeys(torch.zeros(1, 1, q_len, 3).long())
     monkeypatch.setattr(plans, "_verdict", lambda name, *given: assessed.append(name) or verdict(name, *given))
-    plan = make_plan(make_problem(*make_qkv(q_len=q_len), pattern=lists), BACKENDS)
-    assert assessed == (["native"] if q_len == 64 else [*BACKENDS])
-    assert "reference" in str(plan)
-    assert assessed == [*BACKENDS]
+    plan = plans.make_plan(make_problem(*make_qkv(q_len=q_len), pattern=lists), BACKENDS)
+    assert assessed == ([*BACKENDS] if q_len == 63 or isinstance(load(), str) else ["native"])
+    assert ("reference" in str(plan), assessed) == (True, [*BACKENDS])

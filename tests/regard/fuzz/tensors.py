@@ -12,7 +12,7 @@ import torch
 import regard as rg
 from regard import bias as b
 from regard.core.tensors import Stored
-from regard.layers.caches.entries import kept as entries
+from regard.layers.caches.entries import rounded
 
 from .cases import Added, Case
 from .counting import kept as not_dropped
@@ -135,7 +135,7 @@ class Made:
         return torch.tensor(self.at.start, device=self.device) if by_row else self.case.q_start
 
     def _stored(self, name: str, x: torch.Tensor) -> Stored:
-        return Stored(*entries(name, x.to(self.device), getattr(torch, self.case.stored)))
+        return Stored(*rounded(name, x.to(self.device), getattr(torch, self.case.stored)))
 
     def tensor(self, name: str, bad: bool) -> torch.Tensor | Stored:
         """q, k or v as a leaf of its own; `bad`: keys and values that no query may see hold what must not matter."""

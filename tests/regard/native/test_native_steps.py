@@ -16,7 +16,7 @@ from regard.backends.native.library import load
 from regard.core.tensors import Stored
 from regard.functional import api
 from regard.functional.kept import PLANS
-from regard.layers.caches.entries import kept as stored
+from regard.layers.caches.entries import rounded
 
 pytestmark = [
     pytest.mark.skipif(isinstance(load(), str), reason="without the library every step is planned"),
@@ -144,7 +144,7 @@ def test_steps_read_keys_as_a_cache_stores_them(dtype, options, planned):
     q, keys, values = tensors(2, 1, 64, torch.float32)
     with torch.no_grad():
         for k_len in range(33, 64, 3):
-            k, v = (Stored(*stored("x", x[:, :, :k_len], dtype)) for x in (keys, values))
+            k, v = (Stored(*rounded("x", x[:, :, :k_len], dtype)) for x in (keys, values))
             given = options(k_len)
             found = rg.attention(q, k, v, **given)
             assert torch.equal(found, rg.attention_detail(q, k, v, **given, backend="native").output)
