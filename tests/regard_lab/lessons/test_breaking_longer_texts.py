@@ -35,7 +35,7 @@ def test_sparse():
 
 def test_choosing():
     fewest = ("weights.topk(count).indices", "weights.topk(count, largest=False).indices")
-    claims = "No other keys hold more", "Attention to chosen keys", "A key that matches"
+    claims = "Of all choices of so", "Attention to chosen keys", "A matching key is"
     pushed = ("needle[:, :, 8:16] = -asked / 2", "needle[:, :, 8:16] = asked / 2")
     assert starting(failing("choosing", fewest, pushed), *claims)
     every = ("chosen = rg.attention(q, *learning, pattern=p.Causal() & few)", "chosen = 3 * rg.attention(q, *learning)")
