@@ -424,10 +424,10 @@ _whole: ContextVar[bool] = ContextVar("whole", default=False)
 
 @contextmanager
 def whole_attention() -> Generator[None]:
-    """Inside, what lowers an exported program keeps each call of attention whole, computed by regard's own backends.
+    """A context in which lowering an exported program keeps each call of attention whole, with regard's backends.
 
     It is for programs of PyTorch itself, such as those of AOTInductor; they are loaded and run after `import regard`.
-    Other runtimes need PyTorch's own operations, which calls become without this.
+    Other runtimes need PyTorch's own operations, to which calls are lowered outside of this context.
 
     >>> layer, x = torch.nn.Linear(8, 8), torch.zeros(1, 3, 8)
     >>> with whole_attention():

@@ -72,7 +72,7 @@ class ProjectedContext:
 
 
 class Difference(nn.Module):
-    """`norm(head_1 - λ · head_2) · (1 - first)` for outputs (batch, 2 · heads, length, v_dim), first heads first.
+    """`norm(head_1 - λ · head_2) · (1 - first)` for outputs (batch, 2 · heads, length, v_dim).
 
     Source: Differential Transformer, Ye et al. 2024, equations 1 to 3.
     """

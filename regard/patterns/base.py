@@ -221,7 +221,7 @@ class Pattern(Declared, enrol=False):
         return self.mapped(lambda part: part.placed(first, heads)) if self.of_one_call and self.made_of() else self
 
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band = EVERY_PAIR) -> int:
-        """At most the number of allowed pairs of one head within a band: a lower bound that takes little time.
+        """A lower bound of the number of allowed pairs of one head within a band, which takes little time.
 
         No backend can need less work than these pairs, so a plan may leave expensive ones unassessed.
 

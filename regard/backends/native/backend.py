@@ -61,7 +61,7 @@ LIMITS = (
 )
 
 
-MANY = 64  # queries: lists of keys of so many take longer to estimate for other backends than to compute
+MANY = 64  # queries; for so many or more, estimating lists of keys on other backends takes longer than computing
 OF_RECURRENCES = (
     *LIMITS[:2], not_empty, no_weights, *ROWS_IN_ORDER,
     where(lambda one: max(memory_shape(one)) > MOST_DIM, f"it computes vectors of at most {MOST_DIM} numbers"),

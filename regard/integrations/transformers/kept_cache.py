@@ -63,7 +63,7 @@ class KeptLayer(DynamicLayer):
         self._shown()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens, so many below 0."""
+        """Remove the last tokens; their number may be given below 0."""
         self.held.crop(self.held.length - abs(tokens_to_remove))
         self._shown()
 
