@@ -486,7 +486,7 @@ def in_steps(layer, kind: str, **options: int) -> torch.Tensor:
 STATIC = {
     "grouped": lambda: rg.MultiHeadAttention(6, 2, head_dim=4, kv_heads=1, pattern="causal", positions="rotary"),
     "window": lambda: rg.MultiHeadAttention(6, 3, pattern="causal_window(9)", sinks=True, output_gate=True),
-    "latent": lambda: rg.LatentAttention(6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="causal"),
+    "latent": lambda: rg.LatentAttention(6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="full"),
 }
 
 
