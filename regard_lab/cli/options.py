@@ -16,6 +16,7 @@ from typer import Argument, Option
 from regard.arguments import suggest
 from regard.errors import ArgumentError
 from regard_lab.cli.console import note
+from regard_lab.decoding.compiled import compile_steps
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -51,6 +52,35 @@ CacheDtype = Annotated[
     str | None,
     Option(metavar="DTYPE", help="Storage of the cache, such as int8 or bfloat16. [default: that of the weights]"),
 ]
+
+
+Compile = Annotated[
+    bool,
+    Option(
+        "--compile",
+        help="Compile a step first, with a C++ compiler: about half a minute each time the command starts, so it is "
+        "for tens of thousands of sub-words. The text is the same.",
+    ),
+]
+
+
+def compiling(writer: Any, compiled: bool) -> Any:
+    """The generator or translator; with --compile its steps are compiled."""
+    if compiled:
+        note("compiling a step, which can take a minute; Ctrl-C ends it")
+        note(f"compiling took {compile_steps(writer.model):.0f} seconds")
+    return writer
+
+
+def check_compiled(cache: str | None, cache_dtype: str | None, **others: object) -> str:
+    """The kind of cache with --compile; options that exclude it are refused."""
+    given = {"cache": None if cache == "static" else cache, "cache-dtype": cache_dtype, **others}
+    if named := [name for name, value in given.items() if value is not None]:
+        raise ArgumentError(
+            f"--compile and --{named[0]} exclude each other: a compiled step adds one id to each text, in a static "
+            f"cache with the dtype of the weights"
+        )
+    return "static"
 
 
 def default(function: Callable[..., Any], name: str) -> Any:

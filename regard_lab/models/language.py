@@ -471,10 +471,16 @@ class LanguageModel(Stack):
         return x
 
     def _continue_texts(self, ids: torch.Tensor, texts: Texts) -> torch.Tensor:
-        x = self._embed_texts(ids, texts.places(ids.shape[1], ids.device))
+        return self._through_layers(ids, texts.places(ids.shape[1], ids.device), texts.live, texts.caches.each)
+
+    def _through_layers(
+        self, ids: torch.Tensor, places: torch.Tensor, live: Pattern | None, caches: Any
+    ) -> torch.Tensor:
+        """(texts, added, dim); `compile_steps` compiles it, so it reads no value of a tensor."""
+        x = self._embed_texts(ids, places)
         values = self._first_values(x)
-        for block, cache in zip(self._blocks(), texts.caches.each, strict=True):
-            x = block(x, texts.live, cache, values)  # (texts, added, dim)
+        for block, cache in zip(self._blocks(), caches, strict=True):
+            x = block(x, live, cache, values)  # (texts, added, dim)
         return x
 
     def _caches(
