@@ -108,7 +108,7 @@ def generate(
             f"--beam {beam} searches for the most probable text and samples nothing; leave out {names} or --beam"
         )
     if compiled:
-        cache_kind = check_compiled(cache_kind, cache_dtype, speculate=speculate, draft=draft)
+        cache_kind = check_compiled(beam, cache_kind, cache_dtype, speculate=speculate, draft=draft)
     options: dict[str, Any] = {
         "max_tokens": max_tokens, "stop": list(map(_unescaped, stop or [])), "beam": beam, "cache": cache_kind,
         "cache_dtype": cache_dtype, "normalisation": normalisation, "alpha": alpha,

@@ -139,10 +139,11 @@ def translate(
     """Translate in the order of the lines, printing each translation as soon as its batch is done."""
     check_search(normalisation, beam)
     sentences = sentences or []
-    cache_kind = check_compiled(cache_kind, cache_dtype) if compiled else cache_kind
+    cache_kind = check_compiled(beam, cache_kind, cache_dtype) if compiled else cache_kind
     search: dict[str, Any] = {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
     search |= {"cache": cache_kind, "cache_dtype": cache_dtype, "min_length": min_length, "max_length": max_length}
     search |= {"no_repeat": no_repeat, "repetition_penalty": repetition_penalty, "prefix": prefix}
+    search |= {"batch_tokens": 1} if compiled else {}  # several texts at once would need a graph of their own
     _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
     if wants_file(source, result, sentences, picture=picture, why=why, map=drawn):
         _translate_file(run, source, result, search, as_json, align, compiled)

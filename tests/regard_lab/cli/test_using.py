@@ -257,13 +257,13 @@ def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(writer, 
     TranslationTransformer(config).save(tmp_path, {TOKENISER_FILE: tokeniser.to_json()})
     monkeypatch.setattr(torch, "compile", lambda step, **options: compiling(step, backend=counter, **options))
     prompts = ("generate", writer, "the animal", "a", "--max-tokens", 9, "--seed", 3)
-    for number, command in enumerate((prompts, ("translate", tmp_path, "the animal", "--max-length", 9)), 1):
+    for number, command in enumerate((prompts, ("translate", tmp_path, "a", "the animal", "--max-length", 9)), 1):
         answer = succeeded(*command, "--compile")
         assert answer.out == succeeded(*command).out
         assert answer.err.count("compiling a step, which") == answer.err.count("compiling took") == 1
         assert counter.frame_count == number
-    for option, value in (("--draft", writer), ("--cache-dtype", "int8"), ("--cache", "paged")):
-        answer = regard(*prompts, "--compile", option, value)
+    for option, value in (("--draft", writer), ("--beam", 2), ("--cache-dtype", "int8"), ("--cache", "paged")):
+        answer = regard(*prompts[:3], "--compile", option, value)
         assert (answer.returncode, f"--compile and {option} exclude each other" in answer.err) == (2, True)
     with pytest.raises(UnsupportedError, match="RecurrentTranslator keeps no keys and values"):
         compile_steps(RecurrentTranslator(RecurrentTranslator.Config(vocab_size=9, dim=4, hidden=4)))
