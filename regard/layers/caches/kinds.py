@@ -47,26 +47,26 @@ class StaticCache(Cache):
     kind = "static"
     bounded = True
     _changing = ("_now", "_owner")
-    _now: Held  # with its `place`; a graph, which computes that alone, leaves `stop` unknown
+    _now: Held  # with its `stop_tensor`; a graph, which computes that alone, leaves `stop` unknown
 
     @property
     def _held(self) -> Held:
         now = self._now
         if not torch.compiler.is_compiling() and now.stop == UNKNOWN:
-            self._now = now = replace(now, stop=int(now.place))
+            self._now = now = replace(now, stop=int(now.stop_tensor))
         return now
 
     @_held.setter
     def _held(self, held: Held) -> None:
-        self._now = replace(held, place=torch.tensor([held.stop], device="cpu"))
+        self._now = replace(held, stop_tensor=torch.tensor([held.stop], device="cpu"))
 
     @property
     def length(self) -> int:
-        return int(self._now.place) if _in_graph() else self._held.length
+        return int(self._now.stop_tensor) if _in_graph() else self._held.length
 
     @property
     def place(self) -> Any:
-        return Place(self._now.place) if _in_graph() else self.length
+        return Place(self._now.stop_tensor) if _in_graph() else self.length
 
     def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
         if not _in_graph():
@@ -79,11 +79,11 @@ class StaticCache(Cache):
                 "in a compiled graph a static cache stores the dtype of its layer, and no gradient; give new_cache no "
                 "dtype, and use torch.no_grad()"
             )
-        new, planes, place = self._stored(k, v), self._now.planes, self._now.place
-        slots = torch.ops.regard.next_slots(place, k.shape[2], self.capacity).to(k.device)
+        new, planes, stop = self._stored(k, v), self._now.planes, self._now.stop_tensor
+        slots = torch.ops.regard.next_slots(stop, k.shape[2], self.capacity).to(k.device)
         for name, x in new.items():
             planes[name].index_copy_(2, slots, x)
-        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], place=place + k.shape[2])
+        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], stop_tensor=stop + k.shape[2])
         return planes["k"], planes["k"][..., : self.v_dim] if self.joined else planes["v"]
 
     def _check_capacity(self, added: int) -> None:
