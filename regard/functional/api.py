@@ -46,6 +46,7 @@ def attention(
     q_start: int | torch.Tensor | None = None,
     backend: str = "auto",
     strict: bool = False,
+    precise: bool = False,
     parameters: Mapping[str, torch.Tensor] | None = None,
     **foreign: Never,
 ) -> torch.Tensor:
@@ -69,6 +70,7 @@ def attention(
         q_start: position of the first query, a number or int64 (batch,); by default the ends of queries and keys align.
         backend: "auto" for the cheapest, or the name of one, which then computes the call or raises.
         strict: raise where a dense q_len x k_len matrix or more than twice the kept pairs would be computed.
+        precise: never round weights to bfloat16 or float16, as faster operations do before the values are summed.
         parameters: the tensors that the mechanism learned, by name; `mechanism.new_parameters` makes them.
 
     Returns:
@@ -92,7 +94,7 @@ def attention(
         bias = _by_key(bias, q, pattern, sink, ())
     call = Call(
         q, k, v, bias, parameters, dropout_seed, sink, pattern, mechanism, softcap, scale, dropout, q_start,
-        strict=strict, backend=backend,
+        strict=strict, backend=backend, precise=precise,
     )  # fmt: skip
     if torch.compiler.is_compiling():
         return traced_attention(call)

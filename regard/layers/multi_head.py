@@ -119,7 +119,7 @@ class MultiHeadAttention(AttentionLayer):
         chooser: a module that decides by content which keys each query looks at, such as MoBA, NSA or LightningIndexer
             of `regard.layers`; for causal self-attention by softmax.
         dropout: share of the weights dropped in training; none in eval mode.
-        softcap, scale, backend, strict: as for `attention`.
+        softcap, scale, backend, strict, precise: as for `attention`.
         projection_bias: whether the projections have biases.
 
     Raises:
@@ -161,6 +161,7 @@ class MultiHeadAttention(AttentionLayer):
         projection_bias: bool = True,
         backend: str = "auto",
         strict: bool = False,
+        precise: bool = False,
     ) -> None:
         super().__init__()
         sizes = _sizes(dim, heads, kv_heads, head_dim, context_dim)
@@ -168,7 +169,7 @@ class MultiHeadAttention(AttentionLayer):
         self.parts = 1 if differential is None else 2  # heads that are computed for each head
         self.value_dim = self.parts * self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
         self.difference = None if differential is None else Difference(self.head_dim, self.value_dim, differential)
-        self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict)
+        self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict, precise=precise)
         self.positions = as_rotary(positions)
         if self.positions is not None:
             self.positions.check(self.head_dim)
