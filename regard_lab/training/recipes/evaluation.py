@@ -184,13 +184,7 @@ def uncounted(total: int) -> AbstractContextManager[Callable[[int], None]]:
 
 
 class PartlyEvaluated(KeyboardInterrupt):
-    """An evaluation was interrupted.
-
-    Args:
-        what, total: what was to be evaluated, such as sentences, and how many.
-        done: how many were done.
-        rows: those with their scores, as `--out` has them; none of running text.
-    """
+    """An evaluation was interrupted; `rows` has what was done, with scores, as `--out` writes it."""
 
     def __init__(self, what: str, total: int, done: int, rows: list[dict[str, Any]]) -> None:
         super().__init__(f"{done:,} of {count_of(total, what, ',')} done")
