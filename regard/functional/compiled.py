@@ -317,6 +317,7 @@ def _output(
     if slots and q_start is not None:
         first, q_start = int(q_start), None
         k, v = (x[:, :, : first + q.shape[2]] for x in (k, v))
+        bias = bias if bias is None or lowest is not None or bias.shape[-1] == 1 else bias[..., : k.shape[2]]
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
     start = first if q_start is None else q_start

@@ -100,7 +100,7 @@ def assert_equals_the_oracle(qkv: tuple[torch.Tensor, ...], pattern: p.Pattern, 
     assert budget.share("log_sum_exp", found.log_sum_exp, expected.log_sum_exp) <= 1
 
 
-@pytest.mark.parametrize(("name", "lengths"), SAMPLE)
+@pytest.mark.parametrize(("name", "lengths"), SAMPLE[::2])
 def test_every_pattern_equals_the_oracle(name: str, lengths: str, request: pytest.FixtureRequest) -> None:
     """One of each kind of mask is traced as well; the slow test below compiles every pattern."""
     if name not in MASKS or (name, lengths) != next(one for one in SAMPLE if one[0] == name):
