@@ -45,7 +45,7 @@ from regard_lab.models.state import (
 )  # fmt: skip
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
-LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential")  # of layers with keys and values of heads
+LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential", "forgetting")  # of layers without latents
 CHOOSERS = ("moba", "nsa", "indexer")
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
@@ -81,6 +81,7 @@ class LanguageConfig(Settings):
         value_residual: whether every layer but the first adds the values of the first one to its own.
         differential: whether each head subtracts the output of a second one; the first λ of layer l, counted from 0, is
             0.8 - 0.6 exp(-0.3 l).
+        forgetting: whether each head forgets earlier tokens by gates of its own.
         chooser: "moba", "nsa" or "indexer", by which each query chooses keys; see `regard.layers`.
         chosen, chosen_block: it chooses so many blocks of so many keys; the indexer as many single keys.
         max_length: number of learned positions.
@@ -121,6 +122,7 @@ class LanguageConfig(Settings):
     output_gate: bool = False
     value_residual: bool = False
     differential: bool = False
+    forgetting: bool = False
     chooser: str | None = None
     chosen: int = 8
     chosen_block: int = 16
@@ -237,10 +239,19 @@ class LanguageConfig(Settings):
         """Refuse a pattern or mechanism that a model of this config cannot have."""
         pattern.check(1, self.heads, 1, 1)
         self._check_continued(pattern)
-        options = {"bias": self.positions == "alibi", "dropout": self.attention_dropout > 0}
+        options = {"bias": self.positions == "alibi" or self.forgetting, "dropout": self.attention_dropout > 0}
         check_combination(mechanism, pattern.canonical(), [name for name, given in options.items() if given], ())
         if self.latent_dim is not None and mechanism != Softmax():
             raise ArgumentError(f"mechanism is {mechanism}; latent attention is softmax, so leave it out")
+        if self.forgetting and (self.positions == "alibi" or pattern.reach().ahead != 0):
+            other = (
+                "positions alibi, a second bias"
+                if self.positions == "alibi"
+                else f"pattern {pattern}, which looks ahead"
+            )
+            raise ArgumentError(
+                f"forgetting is the bias of causal attention, and here is {other}; leave out one of them"
+            )
         if mechanism.shares_keys and self.kv_heads != self.heads:
             raise ArgumentError(f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}")
 
@@ -346,7 +357,7 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
     }  # fmt: skip
     if config.latent_dim is None:
         options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
-        options |= {"qk_norm": config.qk_norm, "output_gate": config.output_gate}
+        options |= {name: getattr(config, name) for name in ("qk_norm", "output_gate", "forgetting")}
         options["chooser"] = new_chooser(config)
         options["value_residual"] = config.value_residual and layer > 0
         if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
