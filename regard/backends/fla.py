@@ -23,6 +23,7 @@ from regard.backends.second_order import Tensors, first_order_only
 from regard.core.backend import Cost, Offer, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
+from regard.core.tensors import HALF
 from regard.mechanisms.recurrent import Recurrent
 
 FORGOTTEN = -100.0
@@ -178,7 +179,7 @@ _LIMITS = (
     _cannot_be_loaded,
     _is_wrong_here,
     where(
-        lambda one: one.dtype not in (torch.bfloat16, torch.float16),
+        lambda one: one.dtype not in HALF,
         "its kernels multiply in half precision, rounding float32 to 10 bits, and q is {problem.dtype}",
     ),
     where(

@@ -24,6 +24,7 @@ from regard.core.problem import Problem
 
 _aten: Any = torch.ops.aten
 _ONE = torch.ones((), device="cpu")
+_NO_SUMS = torch.empty(0, device="cpu")  # in the place of a log-sum-exp that is not used
 # Whether this CPU multiplies bfloat16 natively. If not, float32 is as fast and more exact.
 _PIECE = 1 << 20  # scores computed at once for second derivatives
 LARGEST = 256  # numbers of a vector that FlashAttention takes
@@ -116,10 +117,10 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -
         return forward(q, k, v, call)
     transformed = torch._C._are_functorch_transforms_active()
     if q.is_cuda and call.mask is None and not call.sums and not transformed:
-        return _ByTorch.apply(q, k, v, call), q.new_empty(0)
+        return _ByTorch.apply(q, k, v, call), _NO_SUMS
     apply = _Attend.apply if transformed else _apply
     result = apply(q, k, v, call)
-    return result if call.sums else (result, result.new_empty(0))
+    return result if call.sums else (result, _NO_SUMS)
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,6 +129,8 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
     if call.scale <= 0:  # the operation multiplies masked scores too, and -inf · scale would not be -inf
         q, call = q * _sign(call), call._replace(scale=abs(call.scale) or 1.0)
     on_cpu = q.is_cpu
+    if not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v):  # then nothing is to be corrected
+        return _by_torch(q, k, v, call), _NO_SUMS
     if not (on_cpu and q.shape[-1] == v_dim and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         q, k, v = _equal_head_sizes(q, k, v)
     if not on_cpu:
@@ -267,6 +270,26 @@ def _backward_cpu(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Te
     )  # fmt: skip
 
 
+def _by_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) -> torch.Tensor:
+    """The output alone, by the fastest of PyTorch's kernels, which PyTorch chooses."""
+    grouped = k.shape[1] < q.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=call.causal, scale=call.scale, enable_gqa=grouped)
+
+
+def _lies_ready(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether FlashAttention reads q, k and v where they lie: neither padded nor copied, in rows of whole 16 bytes."""
+    size = q.shape[-1]
+    return (
+        size == v.shape[-1]
+        and not size % 8
+        and q.is_contiguous()
+        and k.is_contiguous()
+        and v.is_contiguous()
+        and not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
+        and has_flash_attention(q.dtype, size, "cuda")
+    )
+
+
 def _forward_cuda(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -274,10 +297,8 @@ def _forward_cuda(
     if not flashes:
         k, v = _repeated(q, k), _repeated(q, v)
     q, k, v = _aligned(q), _aligned(k), _aligned(v)
-    if call.mask is None and not call.sums:  # PyTorch chooses the fastest of its kernels
-        grouped = k.shape[1] < q.shape[1]
-        output = F.scaled_dot_product_attention(q, k, v, is_causal=call.causal, scale=call.scale, enable_gqa=grouped)
-        return output, output.new_empty(0)
+    if call.mask is None and not call.sums:
+        return _by_torch(q, k, v, call), _NO_SUMS
     if flashes:
         output, log_sum_exp, *_ = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, call.causal, scale=call.scale)
         # for rows with NaN the operation returns a log-sum-exp of inf

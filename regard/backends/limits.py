@@ -25,6 +25,7 @@ class Limited(Described):
     """A backend with limits: `offer` is given the problems that exceed none of them."""
 
     limits: tuple[Limit, ...]
+    precise = False
 
     def assess(self, problem: Problem) -> Offer | Refusal:
         refusal = refused(self.limits, problem)

@@ -138,6 +138,7 @@ class Reference(Limited):
     """Computes every pair in float32, or in float64 when given float64; supports every option and statistic."""
 
     name = "reference"
+    precise = True
     limits = (
         where(
             lambda one: not one.mechanism.is_softmax and type(one.mechanism).formula is Mechanism.formula,

@@ -153,9 +153,11 @@ class Backend(Protocol):
     """An implementation that computes calls; `assess` returns an offer, or a refusal with the reason.
 
     It refuses what exceeds its `limits`, functions from a problem to a reason or None, and what `strict` forbids.
+    precise: whether it can keep the weights of bfloat16 and float16 calls in float32.
     """
 
     name: str
+    precise: bool
 
     @property
     def limits(self) -> Iterable[Callable[[Problem], str | None]]: ...

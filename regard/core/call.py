@@ -76,6 +76,7 @@ class Call(NamedTuple):
     want: tuple[Want, ...] = ()
     strict: bool = False
     backend: str = "auto"
+    precise: bool = False
 
     def key(self) -> tuple[Hashable, ...] | None:
         """The key of this call's plan in the cache: type and value of every option, properties of every tensor.
@@ -204,6 +205,7 @@ class Call(NamedTuple):
             want=self.want,
             needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in learning),
             strict=yes_or_no("strict", self.strict),
+            precise=yes_or_no("precise", self.precise),
             outlined=isinstance(self.q, Outline),
             forward_mode=carries_tangent(*self[:4], self.sink, *parameters.values()),
         )
@@ -236,6 +238,10 @@ class Call(NamedTuple):
         mechanism, pattern = problem.mechanism, problem.pattern
         if mechanism == _SOFTMAX:
             return
+        if problem.precise and not mechanism.is_softmax:
+            raise UnsupportedError(
+                f"precise=True is about the weights of softmax, and {mechanism} has none; leave it out"
+            )
         given = {"bias": self.bias is not None, "softcap": self.softcap is not None, "scale": self.scale is not None,
                  "dropout": problem.dropout > 0, "sink": self.sink is not None}  # fmt: skip
         check_combination(mechanism, pattern, {name for name, there in given.items() if there}, problem.want)

@@ -19,7 +19,7 @@ from regard.core.hidden import CallGrid, contained, grid_of_call, lasting_grid, 
 from regard.core.problem import PER_ROW, Problem, checked_parameters
 from regard.core.result import Result, Statistics, as_text
 from regard.core.shaped import has_no_values, shapes_of
-from regard.core.tensors import Stored, check_tensor, refuse_tracing
+from regard.core.tensors import HALF, Stored, check_tensor, refuse_tracing
 from regard.errors import ArgumentError, ShapeError, UnsupportedError, WastedPairsWarning
 from regard.mechanisms import Softmax
 from regard.patterns import Grid
@@ -372,6 +372,8 @@ def _verdicts(problem: Problem, backends: dict[str, Backend], chosen: str, most:
 def _verdict(name: str, backend: Backend, problem: Problem) -> Offer | Refusal:
     if problem.forward_mode and name != FORWARD_MODE:
         return Refusal(f"it has no forward-mode derivatives; only {FORWARD_MODE} has")
+    if problem.precise and problem.dtype in HALF and not backend.precise:
+        return Refusal(f"precise=True, and it rounds weights to {problem.dtype}")
     return backend.assess(problem)
 
 

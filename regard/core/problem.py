@@ -38,8 +38,8 @@ class Problem:
     `bias_learns`: the bias needs a gradient. `sink` is the shape (batch or 1, heads or 1) of the logits of the sinks,
     `sink_learns`: they need a gradient. `storage` is the dtype in which a cache holds keys and values.
     `value_group`: value heads that share one query and one key head; `heads` and `kv_heads` are those of the output and
-    of v. `outlined`: there are no tensors and nothing is run. `forward_mode`: a tensor has a tangent (forward-mode
-    automatic differentiation).
+    of v. `precise`: weights are not rounded to bfloat16 or float16. `outlined`: there are no tensors and nothing is
+    run. `forward_mode`: a tensor has a tangent (forward-mode automatic differentiation).
     """
 
     batch: int
@@ -69,6 +69,7 @@ class Problem:
     sink: tuple[int, ...] | None = None
     sink_learns: bool = False
     value_group: int = 1
+    precise: bool = False
 
     @property
     def group(self) -> int:

@@ -7,7 +7,6 @@ from regard.distributed.needs import Layout, joined, part
 
 if TYPE_CHECKING:  # they import torch.distributed.tensor, which takes seconds, so they are imported on first use
     from regard.distributed.api import ContextParallel, SharedDetail, attention, attention_detail
-    from regard.distributed.checkpoint import load_checkpoint, save_checkpoint
     from regard.distributed.planning import Traffic, bytes_exchanged
     from regard.distributed.tensor_parallel import TensorParallel, shard_model, tensor_parallel_plan
 
@@ -21,16 +20,13 @@ __all__ = [
     "TensorParallel",
     "Traffic",
     "joined",
-    "load_checkpoint",
     "part",
-    "save_checkpoint",
     "shard_model",
     "tensor_parallel_plan",
 ]
 
 _LATER = {
     "api": ("ContextParallel", "SharedDetail", "attention", "attention_detail"),
-    "checkpoint": ("load_checkpoint", "save_checkpoint"),
     "planning": ("Traffic", "bytes_exchanged"),
     "tensor_parallel": ("TensorParallel", "shard_model", "tensor_parallel_plan"),
 }

@@ -36,8 +36,8 @@ from regard.patterns import as_pattern
 
 OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
 SIZES = ("batch", "heads", "kv_heads", "head_dim", "v_dim", "dtype", "device")
-ALIKE = (*SIZES, "mechanism", "softcap", "scale", "dropout", "strict")
-OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend")
+ALIKE = (*SIZES, "mechanism", "softcap", "scale", "dropout", "strict", "precise")
+OTHERS = ("mechanism", "softcap", "scale", "dropout", "strict", "backend", "precise")
 
 
 class SharedDetail(Statistics):

@@ -49,7 +49,7 @@ _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? sink, Tensor? q_start, Tensor? dropout_seed, Tensor[]? held, "
     "Tensor[]? parameters, *, str pattern, str? mechanism, str[] names, "
     "SymInt? first, SymInt? lowest, Scalar? softcap, Scalar? scale, Scalar dropout, bool strict, str backend, "
-    "bool[] learns, bool slots=False"
+    "bool[] learns, bool slots=False, bool precise=False"
 )
 torch.library.define("regard::attention", f"({_CALL}) -> Tensor")
 torch.library.define("regard::attention_backward", f"(Tensor grad, {_CALL}) -> Tensor[]")
@@ -111,6 +111,7 @@ def traced_attention(call: Call) -> torch.Tensor:
     softcap, scale = _number("softcap", call.softcap), _number("scale", call.scale)
     dropout = _number("dropout", call.dropout)
     yes_or_no("strict", call.strict)
+    yes_or_no("precise", call.precise)
     if not isinstance(call.backend, str):
         check_backend(call.backend, BACKENDS)
     call = call.cast()
@@ -138,7 +139,7 @@ def traced_attention(call: Call) -> torch.Tensor:
         pattern=text, mechanism=_text_of(call.mechanism), names=[*parameters], first=first, lowest=lowest,
         softcap=softcap, scale=scale, dropout=dropout, strict=call.strict, backend=call.backend,
         learns=[vectors] * 3 + [grad and isinstance(x, torch.Tensor) and x.requires_grad for x in others],
-        slots=place is not None,
+        slots=place is not None, precise=call.precise,
     )  # fmt: skip
 
 
@@ -316,6 +317,7 @@ def _output(
     if slots and q_start is not None:
         first, q_start = int(q_start), None
         k, v = (x[:, :, : first + q.shape[2]] for x in (k, v))
+        bias = bias if bias is None or lowest is not None or bias.shape[-1] == 1 else bias[..., : k.shape[2]]
     added = bias if bias is None or lowest is None else Table(bias, lowest)
     seed = None if dropout_seed is None else int(dropout_seed.item())
     start = first if q_start is None else q_start

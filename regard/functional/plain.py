@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from regard.core.tensors import HALF
 from regard.errors import UnsupportedError
 from regard.patterns import Pattern, parse
 from regard.patterns.band import Band
@@ -38,7 +39,8 @@ def plain_attention(
     softcap: float | None,
     scale: float | None,
     dropout: float,
-    **_: Any,
+    precise: bool = False,
+    **others: Any,
 ) -> torch.Tensor:
     """What `torch.ops.regard.attention` computes, by PyTorch's fused attention if there is neither softcap nor sink.
 
@@ -55,6 +57,17 @@ def plain_attention(
         )
     if dropout:
         raise UnsupportedError("dropout is not exported to other runtimes; export the model in eval mode")
+    if precise and q.dtype in HALF:  # the fused attention of other runtimes rounds weights to the dtype of v
+        call: dict[str, Any] = {
+            "pattern": pattern,
+            "mechanism": mechanism,
+            "first": first,
+            "lowest": lowest,
+            "softcap": softcap,
+        }
+        wide = (x.float() for x in (q, k, v))
+        rest = bias, sink, q_start, dropout_seed, held, parameters
+        return plain_attention(*wide, *rest, **call, scale=scale, dropout=dropout, **others).to(q.dtype)
     heads, q_len, k_len = q.shape[1], q.shape[2], k.shape[2]
     asked = read_together(pattern, held) if held else parse(pattern).canonical()  # canonical() would fix tensors' sizes
     start = q_start if q_start is not None else k_len - q_len if first is None else first

@@ -123,7 +123,7 @@ class AttentionLayer(RecordedLayer):
 
     def _take(
         self, pattern: Pattern | str | None, dropout: float, *,
-        softcap: float | None, scale: float | None, backend: str, strict: bool,
+        softcap: float | None, scale: float | None, backend: str, strict: bool, precise: bool,
     ) -> None:  # fmt: skip
         """Check and keep the pattern and the options of every call."""
         self.pattern = as_pattern(pattern)
@@ -134,6 +134,7 @@ class AttentionLayer(RecordedLayer):
             "scale": scale if scale is None else real("scale", scale),
             "backend": backend,
             "strict": yes_or_no("strict", strict),
+            "precise": yes_or_no("precise", precise),
         }
 
     def _attend(

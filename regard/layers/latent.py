@@ -97,7 +97,7 @@ class LatentAttention(AttentionLayer):
         sinks: whether each head learns the logit of a sink, as the parameter `sinks`, which begins with zeros.
         dropout: share of the weights dropped in training; none in eval mode.
         scale: multiplies the dot products; 1 / sqrt(head_dim + rope_dim) by default.
-        softcap, backend, strict: as for `attention`.
+        softcap, backend, strict, precise: as for `attention`.
         projection_bias: whether the projections of x and of the output have biases; those of latents have none.
 
     Raises:
@@ -135,13 +135,14 @@ class LatentAttention(AttentionLayer):
         projection_bias: bool = False,
         backend: str = "auto",
         strict: bool = False,
+        precise: bool = False,
     ) -> None:
         super().__init__()
         self.dim, self.heads = whole("dim", dim, 1), whole("heads", heads, 1)
         self.latent_dim, self.rope_dim = whole("latent_dim", latent_dim, 1), whole("rope_dim", rope_dim, 0)
         self.head_dim = whole("head_dim", head_dim, 1)
         self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
-        self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict)
+        self._take(pattern, dropout, softcap=softcap, scale=scale, backend=backend, strict=strict, precise=precise)
         if scale is None:
             self.options["scale"] = (self.head_dim + self.rope_dim) ** -0.5
         self.positions = as_rotary(positions) if self.rope_dim else None

@@ -13,13 +13,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from regard.arguments import a_list, a_path, each, kind_of, of_kind
+from regard.arguments import a_path, kind_of, of_kind
 from regard.errors import ArgumentError, CheckpointError
 from regard.storage.files import open_plain, replace_file
 from regard.storage.sealed_json import parse_json
@@ -208,15 +207,12 @@ def save_tensors(
     return seal
 
 
-def load_tensors(
-    path: str | Path, seal: str | None = None, *, names: Collection[str] | None = None
-) -> dict[str, torch.Tensor]:
+def load_tensors(path: str | Path, seal: str | None = None) -> dict[str, torch.Tensor]:
     """Read the tensors of a file that `save_tensors` wrote, on the CPU; tied names share one tensor.
 
     Args:
         path: the file.
         seal: what `save_tensors` returned, to accept this content only.
-        names: of the tensors to read; all by default.
 
     Returns:
         The tensors by name.
@@ -229,23 +225,18 @@ def load_tensors(
     regard.errors.CheckpointError: nowhere.safetensors cannot be read: No such file or directory
     """
     path = a_path("path", path)
-    names = None if names is None else a_list("names", list(each("names", names, "names")), str, "names of tensors")
     with open_plain(path) as file:
         header = read_header(file, path)
         if seal is not None and seal != header.seal:
             raise CheckpointError(f"{path} holds other tensors than expected: the seals differ")
-        asked = [name for name in (*header.entries, *header.tied) if names is None or name in names]
-        if names is not None and (missing := sorted(set(names) - set(asked))):
-            raise CheckpointError(f"{path} holds no tensor {missing[0]!r}")
         tensors = {}
-        for name in sorted({header.tied.get(one, one) for one in asked}, key=lambda one: header.entries[one].start):
-            entry = header.entries[name]
+        for name, entry in sorted(header.entries.items(), key=lambda one: one[1].start):
             file.seek(header.data_start + entry.start)
             data = bytearray(entry.stop - entry.start)
             if file.readinto(data) != len(data) or _hash_tensor(entry, data) != header.hashes[name]:
                 raise CheckpointError(f"{path}: tensor {name!r} does not match its SHA-256, so the file is damaged")
             tensors[name] = _from_bytes(entry, data, name, path)
-    return {name: tensors[header.tied.get(name, name)] for name in asked}
+    return {name: tensors[header.tied.get(name, name)] for name in (*header.entries, *header.tied)}
 
 
 def load_tensor_metadata(path: str | Path) -> dict[str, str]:

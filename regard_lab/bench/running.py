@@ -228,6 +228,8 @@ def measure_missing(
     write: Callable[[str, Path], object],
 ) -> R:  # fmt: skip
     """Measure what has no results yet; after each name, save the results in `out` and write its report there."""
+    names = list(names)
+    tell(f"{count_of(len(names), 'cases')} to measure")
     for name in names:
         if name in results.cases:
             tell(f"{name}: measured before")

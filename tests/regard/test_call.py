@@ -34,6 +34,7 @@ def test_equal_calls_have_equal_keys_whatever_their_numbers_and_seed():
         {"scale": True},
         {"pattern": None},
         {"strict": True},
+        {"precise": True},
         {"backend": "reference"},
         {"want": ("entropy",)},
         {"q_start": 4},

@@ -78,10 +78,12 @@ class Native(Limited):
     """Softmax over dot products with every option, recurrent mechanisms and causal linear ones, in float32, or in
     float64 if q is.
 
-    Weights of softmax are rounded to bfloat16 where q, k and v are bfloat16; their products are exact.
+    Weights of softmax are rounded to bfloat16 where q, k and v are bfloat16, unless the call is precise; their
+    products are exact.
     """
 
     name = "native"
+    precise = True
     limits = LIMITS
 
     def assess(self, problem: Problem) -> Offer | Refusal:
@@ -213,5 +215,6 @@ def _cost(problem: Problem, library: Library, pairs: int, estimated: bool) -> Co
 def _pace(problem: Problem, library: Library) -> float:
     if problem.dtype == torch.float64:
         return WIDE
-    narrow = problem.dtype == problem.storage == torch.bfloat16 and library.instructions == "AVX-512 with BF16"
+    narrow = problem.dtype == problem.storage == torch.bfloat16 and not problem.precise
+    narrow &= library.instructions == "AVX-512 with BF16"
     return NARROW if narrow else PACE[library.instructions]

@@ -16,7 +16,7 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 4  # RG_VERSION in regard_native.h
+VERSION = 5  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 MOST_TOP = 512  # RG_MOST_TOP
@@ -78,8 +78,9 @@ class CCall(Structure):
 
     _fields_ = [
         ("batch", c_int32), ("heads", c_int32), ("kv_heads", c_int32), ("q_len", c_int32), ("head_dim", c_int32),
-        ("v_dim", c_int32), ("first_key", c_int32), ("keys", c_int32), ("threads", c_int32), ("scale", c_double),
-        ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64), ("start", c_void_p), ("bias", CBias),
+        ("v_dim", c_int32), ("first_key", c_int32), ("keys", c_int32), ("threads", c_int32), ("precise", c_int32),
+        ("scale", c_double), ("softcap", c_double), ("dropout", c_double), ("dropout_seed", c_uint64),
+        ("start", c_void_p), ("bias", CBias),
         ("lists", c_void_p), ("schedules", c_int32), ("schedule", c_void_p), ("schedule_of", c_void_p),
         ("q", CTensor), ("k", CTensor), ("v", CTensor), ("out", CTensor), ("k_scale", CTensor), ("v_scale", CTensor),
         ("log_sum_exp", c_void_p), ("statistics", c_void_p), ("unsound", c_void_p),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz import judging
 from fuzz.cases import draw_case
 from fuzz.judging import EACH, judge, takes_softmax
 from fuzz.running import Tally
@@ -24,8 +25,8 @@ pytestmark = [
 ]
 
 ON_CUDA = takes_softmax(EACH, device="cuda")
-PARTS, CASES = 8, 100
-COMPILED = 6  # cases of each part that FlexAttention computes, since every one compiles a kernel
+PARTS, CASES = 2, 400  # of 100 cases in a row tiled may compute none
+COMPILED = 24  # cases of each part that FlexAttention computes, since every one compiles a kernel
 CALLS: dict[str, dict[str, Any]] = {
     "linear": {"mechanism": m.LinearTransformer(), "pattern": "causal"},
     "performer": {"mechanism": m.Performer(64, seed=0), "pattern": "causal"},
@@ -39,15 +40,15 @@ def _fresh_memory_is_poisoned() -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_calls_equal_the_formulas_on_cuda(part):
+def test_random_calls_equal_the_formulas_on_cuda(part, monkeypatch):
+    monkeypatch.setattr(judging, "SECOND", tuple(name for name in ON_CUDA if name != "flex"))  # it refuses them
     tally = Tally()
     for seed in range(part * CASES, (part + 1) * CASES):
         case = draw_case(seed)
         asked = [one for one in ON_CUDA if one != "flex" or tally.counts["flex", "right"] < COMPILED]
         verdicts = judge(case, tuple(asked), device="cuda")
         tally.add(verdicts)
-        room = 3.0 if case.dtype in ("bfloat16", "float16") else 1.0  # the operations there round weights too
-        wrong = [one for one in verdicts if one.outcome == "off" and not 0 < one.share <= room]
+        wrong = [one for one in verdicts if one.outcome == "off"]
         assert not wrong, (case, wrong)
     print(f"\n{tally}")
     idle = [name for name in ON_CUDA if not tally.counts[name, "right"]]

@@ -7,9 +7,9 @@ it, with the rules of rounding analysis (Higham 2002, chapter 3), u the unit rou
     Σ of n  Σ e + n u Σ |x|                    exp(s - lse)   w (e_s + Σ w e_s + u (|s| + |lse| + n))
 
 Signs that cancel are not counted on, so any order of the same operations stays below. Half types compute in float32;
-a bfloat16 machine rounds the weights and the bias to bfloat16 once more. A result may be off by SLACK times its
-error (a backward pass has the forward's results rounded in it, blocks are rescaled, and the oracle rounds as well),
-and by the rounding of the result itself.
+in bfloat16, and in float16 on a GPU, weights and bias are rounded to that dtype once more. A result may be off by SLACK
+times its error (a backward pass has the forward's results rounded in it, blocks are rescaled, and the oracle rounds as
+well), and by the rounding of the result itself.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class _Analysis:
         self.made, self.answer, self.picked = made, answer, picked
         case = made.case
         self.u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-        self.half = torch.finfo(made.dtype).eps / 2 if made.dtype == torch.bfloat16 else 0.0
+        rounds_weights = made.dtype == torch.bfloat16 or (made.dtype == torch.float16 and made.device == "cuda")
+        self.half = torch.finfo(made.dtype).eps / 2 if rounds_weights else 0.0
         self.group = case.heads // case.kv_heads
         clean = {name: made.given[name].double() for name in ("q", "k", "v")}
         self.q, self.k, self.v = (self._exact(clean[name]) for name in ("q", "k", "v"))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import regard as rg
 from regard.backends.native.library import SPAN
+from regard.core.backend import Refusal
 from regard.core.call import Call
 from regard.core.hidden import grid_of_call, prepare
 from regard.core.tensors import Stored
+from regard.functional.compiled import traced_attention
+from regard.functional.plain import plain_attention
 from regard.testing import Budget, answer, make_qkv
 
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))
@@ -137,6 +141,56 @@ def test_a_learned_bias_by_distance_of_one_head_gets_the_gradient_of_all_batch_r
         for name in ("native", "reference")
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("instructions", [0, 2])
+def test_a_precise_call_is_that_of_float32_numbers_rounded_once(native, instructions):
+    """Bit for bit, at once and in steps, in a layer and in a graph; its mean errors are smaller."""
+    native.handle.rg_use_instructions(instructions)
+    sizes = {"q_len": 67, "k_len": 131, "head_dim": 37, "v_dim": 29}
+    q, k, v = make_qkv(batch=2, heads=6, kv_heads=2, **sizes, dtype=torch.bfloat16)
+    grad = torch.randn(2, 6, 67, 29).bfloat16()
+
+    def results(dtype: torch.dtype, **options) -> tuple[torch.Tensor, ...]:
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        output = rg.attention(*leaves, pattern="causal", softcap=3.0, **options)
+        return output.detach(), *torch.autograd.grad(output, leaves, grad.to(dtype))
+
+    exact = results(torch.float64, backend="reference")
+    usual, precise = (results(torch.bfloat16, backend="native", precise=one) for one in (False, True))
+    for one, less, wide, right in zip(precise, usual, results(torch.float32, backend="native"), exact, strict=True):
+        assert torch.equal(one, wide.bfloat16())
+        assert (one - right).abs().mean() < 0.9 * (less - right).abs().mean()
+    whole = rg.attention(q, k, v, pattern="causal", precise=True)
+    call = Call(q, k, v, pattern="causal", precise=True)
+    assert torch.equal(traced_attention(call), whole)
+    for row in (64, 65, 66):  # the third one is a step of a kept plan
+        keys = slice(131 - 66 + row)
+        step = rg.attention(q[:1, :, row : row + 1], k[:1, :, keys], v[:1, :, keys], pattern="causal", precise=True)
+        assert torch.equal(step, whole[:1, :, row : row + 1])
+    layer = rg.MultiHeadAttention(24, 2, precise=True).bfloat16()
+    x = torch.randn(2, 9, 24).bfloat16()
+    q, k, v = (to(x).unflatten(-1, (2, 12)).transpose(1, 2) for to in (layer.to_q, layer.to_k, layer.to_v))
+    heads = rg.attention(*(one.float() for one in (q, k, v))).bfloat16()
+    assert torch.equal(layer(x), layer.to_output(heads.transpose(1, 2).flatten(2)))
+
+
+def test_what_would_round_the_weights_of_a_precise_call_refuses_it():
+    q, k, v = make_qkv(dtype=torch.bfloat16)
+    plan = rg.plan_attention(q, k, v, precise=True)
+    computing = {name for name, verdict in plan.others if not isinstance(verdict, Refusal)}
+    assert {plan.backend, *computing} == {"native", "reference"}
+    with pytest.raises(rg.UnsupportedError, match=r"precise=True, and it rounds weights to torch.bfloat16"):
+        rg.attention(q, k, v, precise=True, backend="fused")
+    with pytest.raises(rg.UnsupportedError, match=r"linear_transformer.* has none"):
+        rg.attention(q, k, v, precise=True, mechanism="linear_transformer")
+    with pytest.raises(rg.ArgumentError, match="precise"):
+        rg.attention(q, k, v, precise=1)
+    rg.attention(*(x.float() for x in (q, k, v)), precise=True, backend="fused")  # it rounds nothing here
+    options = {"pattern": "full", "mechanism": None, "first": None, "lowest": None, "softcap": None, "scale": None}
+    found = plain_attention(q, k, v, *[None] * 6, **options, dropout=0.0, precise=True)
+    heads = (x.repeat_interleave(q.shape[1] // k.shape[1], 1).float() for x in (k, v))
+    assert torch.equal(found, F.scaled_dot_product_attention(q.float(), *heads).bfloat16())
 
 
 def is_sound(q, k, v) -> bool | None:

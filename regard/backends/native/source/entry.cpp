@@ -90,10 +90,10 @@ void run_in_threads(int threads, void (*work)(void *), void *data) {
 void run_in_threads(int threads, void (*work)(void *), void *data) { GOMP_parallel(work, data, (unsigned)threads, 0); }
 #endif
 
-// The kernel of a call; where q, k and v are bfloat16, they are multiplied as they are.
+// The kernel of a call; where q, k and v are bfloat16, they are multiplied as they are, unless weights must stay float32.
 #define KERNEL_FOR(c, function)                                                                             \
   ((c).q.type == RG_FLOAT64                ? wide::function                                                 \
-   : (c).q.type == RG_BFLOAT16 && (c).k.type == RG_BFLOAT16 && (c).v.type == RG_BFLOAT16                    \
+   : (c).q.type == RG_BFLOAT16 && (c).k.type == RG_BFLOAT16 && (c).v.type == RG_BFLOAT16 && !(c).precise    \
        ? instructions() == AVX512_BF16 ? bf16_pairs::function                                               \
          : instructions() == AVX512    ? bf16_avx512::function                                              \
                                        : bf16_avx2::function                                                \

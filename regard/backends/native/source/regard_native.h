@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 4
+#define RG_VERSION 5
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_CHUNK 32       // positions of a recurrent mechanism between two memories
@@ -87,6 +87,7 @@ typedef struct {
   int32_t batch, heads, kv_heads, q_len, head_dim, v_dim;
   int32_t first_key, keys;        // k and v hold the keys first_key <= key < first_key + keys
   int32_t threads;
+  int32_t precise;                // 1: weights are never rounded, also where q, k and v are bfloat16
   double scale, softcap;          // softcap 0: none
   double dropout;                 // share of the weights that are dropped, by the law in dropout.py
   uint64_t dropout_seed;
