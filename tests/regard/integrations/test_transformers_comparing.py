@@ -1,7 +1,5 @@
 """The report of a replaced attention: its figures are those computed by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 
