@@ -215,13 +215,13 @@ def test_pairs_are_counted(name: str, first: int) -> None:
 @pytest.mark.parametrize(
     "names", [("bigbird", "window and global", "fixed"), ("far", "documents"), ("dilated", "sieve")]
 )
-def test_another_pattern_with_as_many_runs_of_keys_compiles_nothing(names: tuple[str, ...]) -> None:
+def test_another_pattern_with_as_many_runs_of_keys_and_another_cap_compile_nothing(names: tuple[str, ...]) -> None:
     qkv = make_qkv(heads=4, kv_heads=2, q_len=300, k_len=300)
     torch._dynamo.reset()
     graphs = torch._dynamo.utils.counters["stats"]
     before = graphs["unique_graphs"]
-    for name in names:
-        told(TRACED, qkv, pattern=PATTERNS[name])
+    for softcap, name in enumerate(names, 5):
+        told(TRACED, qkv, pattern=PATTERNS[name], softcap=float(softcap))
         assert graphs["unique_graphs"] == before + 1
 
 
