@@ -91,6 +91,9 @@ def generate(
     proposals: Annotated[int, Option(metavar="N", min=1, help="Most sub-words that are proposed at once.")] = default(
         Generator.generate, "proposals"
     ),
+    branches: Annotated[
+        int, Option(metavar="N", min=1, help="Continuations that are proposed at once, verified as a tree.")
+    ] = default(Generator.generate, "branches"),
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
@@ -112,7 +115,7 @@ def generate(
     if speculate is not None and draft is not None:
         raise ArgumentError("--speculate and --draft both propose sub-words; give one of them")
     if speculate is not None or draft is not None:
-        options |= {"speculate": speculate if draft is None else draft, "proposals": proposals}
+        options |= {"speculate": speculate if draft is None else draft, "proposals": proposals, "branches": branches}
     if wants_file(source, result, prompts or []):
         _generate_file(run, source, result, options, as_json)
         return
