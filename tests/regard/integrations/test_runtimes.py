@@ -1,7 +1,5 @@
 """One exported program, run by the runtimes it is exported to, gives what regard gives, for every batch and length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import product
