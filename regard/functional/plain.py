@@ -26,27 +26,12 @@ from regard.patterns.text import read_together
 
 
 def plain_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    sink: torch.Tensor | None,
-    q_start: torch.Tensor | None,
-    dropout_seed: torch.Tensor | None,
-    held: list[torch.Tensor] | None,
-    parameters: list[torch.Tensor] | None,
-    *,
-    pattern: str,
-    mechanism: str | None,
-    first: Any,
-    lowest: Any,
-    softcap: float | None,
-    scale: float | None,
-    dropout: float,
-    names: Sequence[str] = (),
-    precise: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sink: torch.Tensor | None,
+    q_start: torch.Tensor | None, dropout_seed: torch.Tensor | None, held: list[torch.Tensor] | None,
+    parameters: list[torch.Tensor] | None, *, pattern: str, mechanism: str | None, names: Sequence[str] = (),
+    first: Any, lowest: Any, softcap: float | None, scale: float | None, dropout: float, precise: bool = False,
     **others: Any,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """What `torch.ops.regard.attention` computes, by PyTorch's fused attention if there is neither softcap nor sink.
 
     Booleans and a bias of q_len x k_len pairs are made where the pattern is neither full nor causal. A NaN of a key
@@ -58,17 +43,12 @@ def plain_attention(
     if dropout:
         raise UnsupportedError("dropout is not exported to other runtimes; export the model in eval mode")
     if precise and q.dtype in HALF:  # the fused attention of other runtimes rounds weights to the dtype of v
-        call: dict[str, Any] = {
-            "pattern": pattern,
-            "mechanism": mechanism,
-            "names": names,
-            "first": first,
-            "lowest": lowest,
-            "softcap": softcap,
-        }
         wide = (x.float() for x in (q, k, v))
         rest = bias, sink, q_start, dropout_seed, held, parameters
-        return plain_attention(*wide, *rest, **call, scale=scale, dropout=dropout, **others).to(q.dtype)
+        return plain_attention(
+            *wide, *rest, pattern=pattern, mechanism=mechanism, names=names, first=first, lowest=lowest,
+            softcap=softcap, scale=scale, dropout=dropout, **others,
+        ).to(q.dtype)  # fmt: skip
     heads, q_len, k_len = q.shape[1], q.shape[2], k.shape[2]
     asked = read_together(pattern, held) if held else parse(pattern).canonical()  # canonical() would fix tensors' sizes
     start = q_start if q_start is not None else k_len - q_len if first is None else first
@@ -142,15 +122,9 @@ def _by_chunks(rule: Rule, given: Given) -> torch.Tensor:
 
 
 def _by_softmax(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    allowed: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    sink: torch.Tensor | None,
-    softcap: float | None,
-    scale: float,
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor | None, bias: torch.Tensor | None,
+    sink: torch.Tensor | None, softcap: float | None, scale: float,
+) -> torch.Tensor:  # fmt: skip
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = (q.to(wide) * scale) @ k.to(wide).transpose(2, 3)
     if softcap is not None:
