@@ -42,8 +42,8 @@ def vectors(batch: int, length: int) -> torch.Tensor:
 
 # The call of a layer, its options, the inputs of a batch and a length, and which of their axes may change.
 CALLS: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
-    "rotary positions": (
-        lambda layer, x: layer(x), {"positions": "rotary", "pattern": "causal_window(3)"},
+    "rotary positions and forget gates": (
+        lambda layer, x: layer(x), {"positions": "rotary", "pattern": "causal_window(3)", "forgetting": True},
         lambda b, n: (vectors(b, n),), (TEXTS,),
     ),
     "a context with padding": (
