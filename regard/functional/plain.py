@@ -8,14 +8,18 @@ every batch and every length.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from regard.backends.recurrence import CHUNK, Given, Rule, block, given_of, without_unseen
 from regard.core.tensors import HALF
 from regard.errors import UnsupportedError
-from regard.patterns import Pattern, parse
+from regard.mechanisms import parse as parse_mechanism
+from regard.mechanisms.recurrent import Recurrent
+from regard.patterns import Causal, Pattern, parse
 from regard.patterns.band import Band
 from regard.patterns.grid import Grid
 from regard.patterns.text import read_together
@@ -39,6 +43,7 @@ def plain_attention(
     softcap: float | None,
     scale: float | None,
     dropout: float,
+    names: Sequence[str] = (),
     precise: bool = False,
     **others: Any,
 ) -> torch.Tensor:
@@ -50,17 +55,13 @@ def plain_attention(
     Raises:
         UnsupportedError: dropout, or a pattern or mechanism that has no plain operations.
     """
-    if mechanism is not None:
-        raise UnsupportedError(
-            f"{mechanism} is not written in PyTorch's own operations; leave the call whole, by "
-            f"table.pop(torch.ops.regard.attention.default) of the table of decompositions"
-        )
     if dropout:
         raise UnsupportedError("dropout is not exported to other runtimes; export the model in eval mode")
     if precise and q.dtype in HALF:  # the fused attention of other runtimes rounds weights to the dtype of v
         call: dict[str, Any] = {
             "pattern": pattern,
             "mechanism": mechanism,
+            "names": names,
             "first": first,
             "lowest": lowest,
             "softcap": softcap,
@@ -73,6 +74,20 @@ def plain_attention(
     start = q_start if q_start is not None else k_len - q_len if first is None else first
     band = None if held or asked.varies_by_head else asked.band()
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    if mechanism is not None:
+        declared, padding = parse_mechanism(mechanism), [part for part in asked.factors if part != Causal()]
+        square = _certain(q_start is None and start == 0) and _certain(q_len == k_len)
+        causal = square and Causal() in asked.factors and all(part.query_free for part in padding)
+        if not isinstance(declared, Recurrent) or not causal:
+            raise UnsupportedError(
+                f"{mechanism} with {asked} is not written in PyTorch's own operations, only softmax is, and recurrent "
+                f"mechanisms over whole texts; regard.integrations.torch.whole_attention() keeps the call whole"
+            )
+        wide = [x.to(torch.promote_types(q.dtype, torch.float32)) for x in (q, k, v)]
+        given = given_of(*wide, *declared.gates(dict(zip(names, parameters or [], strict=True)), *wide[1:]))
+        for part in padding:
+            given = without_unseen(given, _allowed(part, 0, q_len, k_len, q.device)[:, :, 0])
+        return _by_chunks(Rule(declared.corrects, scale), given).to(q.dtype)
     fused = softcap is None and sink is None
     if fused and bias is None and band is not None:
         square = _certain(q_start is None and start == 0) and _certain(q_len == k_len)
@@ -104,6 +119,26 @@ def plain_attention(
     else:
         output = _by_softmax(q, k, v, allowed, bias, sink, softcap, scale)
     return output if row_exists is None else torch.where(row_exists, output, 0.0)
+
+
+def _by_chunks(rule: Rule, given: Given) -> torch.Tensor:
+    """The outputs of a recurrence by the operation `scan` over its chunks, of which a program may have any number."""
+    from torch._higher_order_ops.scan import scan_op
+
+    def cut(x: torch.Tensor) -> torch.Tensor:  # (batch, heads, length, ...) -> (chunks, batch, heads, CHUNK, ...)
+        x = F.pad(x, (0, 0) * (x.dim() - 3) + (0, count * CHUNK - length))
+        return x.view(*x.shape[:2], count, CHUNK, *x.shape[3:]).movedim(2, 0)
+
+    def step(memory: torch.Tensor, *there: torch.Tensor) -> list[torch.Tensor]:
+        rest = iter(there)
+        output, memory = block(rule, Given(*(None if x is None else next(rest) for x in by_key), memory))  # ty: ignore[invalid-argument-type]
+        return [memory, output]
+
+    *by_key, memory = given
+    length = given.v.shape[2]
+    count = (length + CHUNK - 1) // CHUNK + 1  # 2 or more: a tracer takes a size that may be 1 for a case of its own
+    _, outputs = scan_op(step, [memory], [cut(x) for x in by_key if x is not None], ())
+    return outputs.movedim(0, 2).flatten(2, 3)[:, :, :length]
 
 
 def _by_softmax(
