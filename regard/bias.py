@@ -10,6 +10,7 @@ import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import Self
 
 import torch
 from torch import nn
@@ -303,9 +304,9 @@ class Forgetting(Bias):
         bias_ij = Σ log_forget_t,   over j < t <= i
 
     A softmax does not change if one number is added to all scores of a row, so one number for each key is enough: the
-    sum of -log_forget_t over t <= j. Sums are made in float64 and counted from the middle key; in float32 the weights
-    of a text of 8,192 tokens that forget a tenth at each step are right to about 1e-4. Logarithms below -1,000 count as
-    -1,000.
+    sum of -log_forget_t over t <= j. Sums are made in float64 and counted from the middle of their range; in float32
+    the weights of a text of 8,192 tokens that forget a tenth at each step are right to about 1e-4. Logarithms below
+    -1,000 count as -1,000.
 
     Args:
         log_forget: logarithms of the gates, 0 or below: (batch or 1, heads or 1, k_len), such as `logsigmoid(x W)`.
@@ -327,14 +328,31 @@ class Forgetting(Bias):
             raise ShapeError(
                 f"Forgetting's log_forget is {shown(log_forget)}; it is logarithms of gates, (batch, heads, k_len)"
             )
-        self.log_forget = log_forget
+        self.sums = log_sums(log_forget)
+        self.zero: torch.Tensor | float = (self.sums[..., :1] + self.sums[..., -1:]) / 2
+        self.held = False
+
+    @classmethod
+    def of_sums(cls, sums: torch.Tensor, zero: torch.Tensor | float) -> Self:
+        """The same for the keys that a cache holds.
+
+        Args:
+            sums: of the logarithms up to each key, float64 (batch, heads, held).
+            zero: the sum from which numbers are counted, (batch, heads, 1); near those of the queries.
+        """
+        made = cls(sums[..., :0])
+        made.sums, made.zero, made.held = sums, zero, True
+        return made
 
     @property
     def learns(self) -> bool:
-        return self.log_forget.requires_grad
+        return self.sums.requires_grad
 
-    def by_key(self, dtype: torch.dtype) -> torch.Tensor:
-        """The number of each key, (batch or 1, heads or 1, 1, k_len), in float32 or wider."""
-        sums = self.log_forget.double().clamp_min(-1_000).cumsum(-1)
-        middle = sums[..., sums.shape[-1] // 2 :][..., :1]
-        return (middle - sums)[..., None, :].to(torch.promote_types(dtype, torch.float32))
+    def by_key(self) -> torch.Tensor:
+        """The number of each key, (batch or 1, heads or 1, 1, k_len), in float64, which autocast does not round."""
+        return (self.zero - self.sums)[..., None, :]
+
+
+def log_sums(log_forget: torch.Tensor, axis: int = -1) -> torch.Tensor:
+    """The sums of the logarithms of forget gates up to each key, in float64."""
+    return log_forget.double().clamp_min(-1_000).cumsum(axis)

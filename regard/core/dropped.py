@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.bias import Bias
+from regard.bias import Bias, Forgetting
 from regard.core.call import Call
 from regard.core.problem import checked_bias, checked_mechanism, checked_q_start
 from regard.core.result import Result, TopKeysFound, WeightsOf, requested
@@ -30,7 +30,8 @@ def without_gaps(call: Call) -> Call:
         UnsupportedError: an option that counts positions, or, with a ring, a pattern that may look at a dropped key.
     """
     k, v, q = call.k, call.v, call.q
-    if not (isinstance(k, Stored) and k.has_gap):
+    by_held = isinstance(call.bias, Forgetting)  # numbers of the held keys, whatever their positions
+    if not (isinstance(k, Stored) and (k.has_gap or (by_held and k.first))):
         return call
     sizes = bind_attention(q, k, v)
     if not isinstance(v, Stored) or (v.lead, v.first) != (k.lead, k.first) or v.places is not k.places:
@@ -43,13 +44,16 @@ def without_gaps(call: Call) -> Call:
     if not _stays(pattern, start, k, before):
         if k.places is None:
             last = start - k.first - before + 1
+            first, prefix = (f"the first {k.lead} and ", f" | (causal & prefix({k.lead}))") if k.lead else ("", "")
             raise UnsupportedError(
-                f"pattern {pattern} may look at keys that this cache dropped: it holds the first {k.lead} and the last "
-                f"{last}, which includes the first query's own; use a window with first keys, such as "
-                f"'causal_window({max(last, 1)}) | (causal & prefix({k.lead}))', or a larger cache"
+                f"pattern {pattern} may look at keys that this cache dropped: it holds {first}the last {last}, which "
+                f"includes the first query's own; use a pattern such as 'causal_window({max(last, 1)}){prefix}', or a "
+                f"larger cache"
             )
         pattern = _at_places(pattern, start, k, sizes)
-    if bias is not None:
+    if isinstance(bias, Forgetting):
+        bias = bias.by_key()
+    elif bias is not None:
         checked_bias(bias, q, sizes)
         bias = _bias_at(bias, start, k, sizes, q.dtype)
     q_start = start - k.first
@@ -64,11 +68,14 @@ def _refuse_counting(call: Call, k: Stored, start: int | torch.Tensor) -> None:
         raise UnsupportedError(
             f"{mechanism}: a cache that dropped keys by keep() works only with softmax; keep all entries"
         )
-    given = {"bias": ring and call.bias is not None, "dropout": bool(call.dropout)}
+    given = {
+        "bias": ring and call.bias is not None and not isinstance(call.bias, Forgetting),
+        "dropout": bool(call.dropout),
+    }
     given |= {"q_start by batch row": isinstance(start, torch.Tensor)}
     given |= {str(one): one not in BY_ROW if ring else one == "distance" for one in call.want}
     if names := [name for name, there in given.items() if there]:
-        where = f"behind the first {k.lead}" if ring else "by keep()"
+        where = (f"behind the first {k.lead}" if k.lead else "at the beginning") if ring else "by keep()"
         raise UnsupportedError(
             f"{names[0]} counts positions, and this cache dropped {k.first} of them {where}; leave it out, or use a "
             f"cache that keeps all entries"

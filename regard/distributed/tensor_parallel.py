@@ -69,10 +69,10 @@ class TensorParallel(ParallelStyle):
                     f"TensorParallel does not divide {module.mechanism.declared}, whose decays belong to all heads; "
                     f"divide the positions, by ContextParallel(form='state')"
                 )
-            if any(one is not None for one in (module.value_mix, module.difference, module.chooser)):
+            if any(one is not None for one in (module.value_mix, module.difference, module.to_forget, module.chooser)):
                 raise UnsupportedError(
-                    "TensorParallel does not divide layers with value_residual, differential or a chooser; divide the "
-                    "positions"
+                    "TensorParallel does not divide layers with value_residual, differential, forgetting or a "
+                    "chooser; divide the positions"
                 )
             _divide_attention(module, device_mesh, HeadShare.of(group, module.heads, module.kv_heads))
         elif type(module) is LatentAttention:

@@ -91,7 +91,7 @@ def attention(
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
     if isinstance(bias, Forgetting):
-        bias = _by_key(bias, q, pattern, sink, ())
+        bias = _by_key(bias, k, pattern, sink, ())
     call = Call(
         q, k, v, bias, parameters, dropout_seed, sink, pattern, mechanism, softcap, scale, dropout, q_start,
         strict=strict, backend=backend, precise=precise,
@@ -138,21 +138,23 @@ def _result_of_new(call: Call) -> tuple[Result, Plan]:
     return at_positions(result, given) if given.want else result, used[0]
 
 
-def _by_key(bias: Forgetting, q: Any, pattern: Pattern | str | None, sink: Any, want: tuple[Want, ...]) -> torch.Tensor:
-    """The bias of a call as one number for each key, which gives the same weights.
+def _by_key(
+    bias: Forgetting, k: Any, pattern: Pattern | str | None, sink: Any, want: tuple[Want, ...]
+) -> torch.Tensor | Forgetting:
+    """The bias of a call as one number for each key, which gives the same weights; as it is for keys with gaps.
 
     Raises:
         UnsupportedError: a pattern that looks ahead, where nothing says what is forgotten; a sink or a log-sum-exp,
             which depend on the number by which the scores of a row differ.
     """
     if _looks_ahead(pattern):
-        raise UnsupportedError(f"Forgetting is for causal attention, and pattern {pattern or 'full'} looks ahead")
+        raise UnsupportedError(f"Forgetting is for causal attention, and pattern {as_pattern(pattern)} looks ahead")
     if sink is not None or "log_sum_exp" in want:
         given = "a sink" if sink is not None else "log_sum_exp"
         raise UnsupportedError(
             f"Forgetting shifts all scores of a row by a number, which {given} does not allow; leave it out"
         )
-    return bias.by_key(q.dtype if isinstance(q, torch.Tensor) else torch.float32)
+    return bias if bias.held and isinstance(k, Stored) and k.first else bias.by_key()
 
 
 def _looks_ahead(pattern: Pattern | str | None) -> bool:
@@ -193,7 +195,7 @@ def plan_attention(
     """
     refuse_keywords("plan_attention", options, OPTIONS, OF_CALLS)
     if isinstance(options.get("bias"), Forgetting):
-        options["bias"] = _by_key(options["bias"], q, options.get("pattern"), options.get("sink"), checked_wants(want))
+        options["bias"] = _by_key(options["bias"], k, options.get("pattern"), options.get("sink"), checked_wants(want))
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
@@ -236,7 +238,7 @@ def attention_detail(
     refuse_keywords("attention_detail", options, OPTIONS, OF_CALLS)
     options |= {"want": checked_wants(want), "backend": backend, "q_start": q_start}
     if isinstance(bias, Forgetting):
-        bias = _by_key(bias, q, options.get("pattern"), sink, options["want"])
+        bias = _by_key(bias, k, options.get("pattern"), sink, options["want"])
     return AttentionDetail(*_result_of_new(Call(q, k, v, bias, parameters, dropout_seed, sink, **options)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from regard.arguments import count_of, kind_of, shown
-from regard.bias import Bias
+from regard.bias import Bias, Forgetting, log_sums
 from regard.core.call import Call
 from regard.core.problem import checked_mechanism
 from regard.core.tensors import Stored, check_tensor, refuse_layout
@@ -38,6 +38,17 @@ class Documents:
     def alike(self) -> bool:
         return self.q_ends is self.k_ends or torch.equal(self.q_ends.to(self.k_ends), self.k_ends)
 
+    def forgetting(self, log_forget: torch.Tensor) -> Forgetting:
+        """The bias of the log forget gates of packed documents, whose sums count from the start of each."""
+        sums = log_sums(log_forget)
+        return Forgetting.of_sums(sums - sums[..., self.q_ends.to(torch.int64)[self.ids - 1]], 0.0)
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """For each packed query the number of its document, counted from 1, (all positions,)."""
+        positions = torch.arange(int(self.q_ends[-1]), device=self.q_ends.device)
+        return torch.bucketize(positions, self.q_ends.to(torch.int64), right=True)
+
     def pattern(
         self, inner: Pattern | str | None, mechanism: Mechanism | str | None, bias: torch.Tensor | Bias | None
     ) -> Pattern:
@@ -55,8 +66,7 @@ class Documents:
         pattern, length = as_pattern(inner).canonical(), int(self.q_ends[-1])
         if checked_mechanism(mechanism).is_softmax or not self.alike or pattern.period != 1 or not length:
             return PerDocument(pattern, tuple(self.q_ends.tolist()), tuple(self.k_ends.tolist()))
-        positions = torch.arange(length, device=self.q_ends.device)  # linear mechanisms take documents only by ids
-        return pattern & SameDocument(torch.bucketize(positions, self.q_ends.to(torch.int64), right=True))
+        return pattern & SameDocument(self.ids)  # linear mechanisms take documents only by ids
 
 
 def packed_vectors(x: Any, context: Any = None, **others: Any) -> tuple[torch.Tensor, torch.Tensor | None, Documents]:

@@ -1,4 +1,4 @@
-"""The decays and strengths that a layer computes from its vectors for a recurrent mechanism."""
+"""What layers compute from their vectors: forget gates of softmax, decays and strengths of recurrent mechanisms."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from regard.layers.feed_forward import Projection
 from regard.mechanisms import SSD, GatedLinear
 from regard.mechanisms.recurrent import Recurrent
 
 DIVISOR = 16  # GLA's, by which a decay begins near 1
 RATES, STEPS = (1.0, 16.0), (1e-3, 0.1)  # Mamba-2's, from which first decays are drawn
+
+
+class ForgetGates(Projection):
+    """Computes the logarithms of the forget gates of each head, `log sigmoid(W x + b)`; b begins with zeros.
+
+    Source: Forgetting Transformer, Lin et al. 2025, section 3.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__(dim, heads)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(batch, length, dim) -> (batch, heads, length), in float32 or wider."""
+        gates = super().forward(input)
+        found = functional.logsigmoid(gates.to(torch.promote_types(gates.dtype, torch.float32)))
+        return found.nan_to_num(0.0).transpose(1, 2)  # the keys and values of a NaN reach those who look at it
 
 
 class RecurrentGates(nn.Module):

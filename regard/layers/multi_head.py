@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from regard.arguments import a_string, count_of, real, shown, whole, yes_or_no
-from regard.bias import Bias
+from regard.bias import Bias, Forgetting
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
 from regard.core.tensors import Stored
@@ -22,6 +22,7 @@ from regard.layers.caches.base import Entries
 from regard.layers.choosing import Chooser
 from regard.layers.feed_forward import Projection
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
+from regard.layers.gates import ForgetGates
 from regard.layers.recording import current_recording
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Grid, Pattern, as_pattern
@@ -116,6 +117,8 @@ class MultiHeadAttention(AttentionLayer):
             `λ = exp(λ_q1 · λ_k1) - exp(λ_q2 · λ_k2) + differential`; the paper's layers have 0.2 to 0.8. Values have
             2 · head_dim numbers by default. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads
             heads: all first heads, then all second ones.
+        forgetting: whether each head forgets keys by gates of its own, `bias_ij = Σ log sigmoid(W x_t + b)` over j < t
+            <= i, as `bias.Forgetting`; for causal self-attention by softmax. b begins with zeros.
         chooser: a module that decides by content which keys each query looks at, such as MoBA, NSA or LightningIndexer
             of `regard.layers`; for causal self-attention by softmax.
         dropout: share of the weights dropped in training; none in eval mode.
@@ -124,12 +127,12 @@ class MultiHeadAttention(AttentionLayer):
 
     Raises:
         ArgumentError: sizes that do not divide, or positions that are not Rotary.
-        UnsupportedError: sinks with a mechanism that has none.
+        UnsupportedError: sinks with a mechanism that has none; forgetting with sinks or without softmax.
 
     Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023; norms:
     Query-Key Normalization for Transformers, Henry et al. 2020; gates: Gated Attention for Large Language Models, Qiu
     et al. 2025, section 2.2; value residual: Value Residual Learning, Zhou et al. 2024; differences: Differential
-    Transformer, Ye et al. 2024, section 2.1.
+    Transformer, Ye et al. 2024, section 2.1; forget gates: Forgetting Transformer, Lin et al. 2025, section 3.
 
     >>> layer = MultiHeadAttention(dim=32, heads=4, kv_heads=2, pattern="causal", positions=Rotary())
     >>> layer(torch.zeros(2, 5, 32)).shape
@@ -154,6 +157,7 @@ class MultiHeadAttention(AttentionLayer):
         output_gate: bool = False,
         value_residual: bool = False,
         differential: float | None = None,
+        forgetting: bool = False,
         chooser: Chooser | None = None,
         dropout: float = 0.0,
         softcap: float | None = None,
@@ -182,6 +186,14 @@ class MultiHeadAttention(AttentionLayer):
                 f"sinks=True, or use softmax"
             )
         self.sinks = nn.Parameter(torch.zeros(compared[0])) if sinks else None
+        self.to_forget = None
+        if yes_or_no("forgetting", forgetting):
+            if sinks or "bias" not in self.mechanism.declared.options:
+                raise UnsupportedError(
+                    f"forgetting adds a bias to the scores of a softmax without a sink; use it without "
+                    f"{'sinks=True' if sinks else self.mechanism.declared}"
+                )
+            self.to_forget = ForgetGates(self.dim, compared[0])
         if chooser is not None:
             self._build_chooser(chooser)
         self.chooser = chooser
@@ -288,10 +300,15 @@ class MultiHeadAttention(AttentionLayer):
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
             self._check_positions(positions)
             q, gate = self.mechanism.queries(self._rotated(q, q_start, positions)), self.mechanism.gate(x)
+            log_forget = None if self.to_forget is None else self.to_forget(x)
+            if log_forget is not None and bias is not None:
+                raise UnsupportedError("forgetting is the bias of this layer's calls, so leave bias out")
             k, v = self._keys_of_self(x, q, first_key, positions, first_values)
             if cache is not None:
                 self._refuse_with_cache(combined, q_start, first_key)
-                return self._continued(cache, x, q, k, v, combined, bias, gate)
+                return self._continued(cache, x, q, k, v, combined, bias, gate, log_forget)
+            if log_forget is not None:
+                bias = Forgetting(log_forget) if documents is None else documents.forgetting(log_forget)
         else:
             self._refuse_for_context(positions, first_values)
             if q_start is None:
@@ -307,27 +324,31 @@ class MultiHeadAttention(AttentionLayer):
         output = self._output(self._attended(x, q, k, v, combined, bias, q_start, gate), x)
         return output if documents is None else jagged(output, documents.q_ends, 1)
 
-    def choice_loss(self, x: torch.Tensor, *, positions: torch.Tensor | None = None) -> torch.Tensor:
+    def choice_loss(
+        self, x: torch.Tensor, *, pattern: Pattern | str | None = None, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The loss by which a chooser learns, a number, for a call of x: see `LightningIndexer.loss`. x gets no
         gradient. `choice_losses` collects the losses of a model."""
         self._check(x, None, None)
+        combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         with torch.no_grad():
             q = self._rotated(self._queries(x), 0, positions)
             k = self._keys(x, 0, positions)
-        return (Chooser() if self.chooser is None else self.chooser).loss(x, q, k)
+        return (Chooser() if self.chooser is None else self.chooser).loss(x, q, k, combined)
 
     def _build_chooser(self, chooser: Chooser) -> None:
         if not isinstance(chooser, Chooser) or chooser.built:
             what = "another layer has this chooser" if isinstance(chooser, Chooser) else f"chooser is {shown(chooser)}"
             raise ArgumentError(f"{what}; make one of regard.layers, such as MoBA(block=64, top=8)")
         fits = {"softmax without parameters": self.mechanism.declared == Softmax(), "no sinks": self.sinks is None,
-                "no differential": self.parts == 1, "context_dim equal to dim": self.context_dim == self.dim,
+                "no differential": self.parts == 1, "no forgetting": self.to_forget is None,
+                "context_dim equal to dim": self.context_dim == self.dim,
                 "no softcap": chooser.branches == 1 or self.options["softcap"] is None}  # fmt: skip
         if missing := [name for name, fit in fits.items() if not fit]:
             raise UnsupportedError(f"the chooser {type(chooser).__name__} needs a layer with {', '.join(missing)}")
         scale = self.head_dim**-0.5 if self.options["scale"] is None else self.options["scale"]
         chooser.build(self.dim, self.heads, self.kv_heads, self.head_dim, self.value_dim, scale)
-        chooser.built = True
+        chooser.built, chooser.softcap = True, self.options["softcap"]
 
     def _queries(self, x: torch.Tensor) -> torch.Tensor:
         q = self._split(self.to_q(x), self.parts * self.heads)  # (batch, heads, length, head_dim)
@@ -443,21 +464,16 @@ class MultiHeadAttention(AttentionLayer):
         if kind == "ring" and self.chooser is not None:
             raise UnsupportedError("a chooser chooses among all keys; use a cache that keeps all entries")
         kept = self.mechanism.kept_dim + (0 if self.chooser is None else self.chooser.extra)
+        if self.to_forget is not None:
+            options["forgetting"] = self.heads // self.kv_heads
         cache = new_cache(kind, batch, self.stored_heads, kept, v_dim=self.value_dim, **options)
         cache.belong_to(self)
         return cache
 
     def _continued(
-        self,
-        cache: Cache | RecurrentState,
-        x: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        pattern: Pattern,
-        bias: torch.Tensor | Bias | None,
-        gate: Gate,
-    ) -> torch.Tensor:
+        self, cache: Cache | RecurrentState, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        pattern: Pattern, bias: torch.Tensor | Bias | None, gate: Gate, log_forget: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
         start, summed = cache.place, isinstance(cache, RecurrentState)
         if summed and (bias is not None or current_recording(self) is not None):
             raise UnsupportedError("a state holds sums, so it supports neither bias nor statistics; use kind='dynamic'")
@@ -466,19 +482,17 @@ class MultiHeadAttention(AttentionLayer):
                 options = {"scale": self.options["scale"], "parameters": self.mechanism.options(gate)["parameters"]}
                 heads = cache.attend(q, k, v, pattern=pattern, **options)
             else:
-                heads = self._attended(x, q, *cache.append(k, v), pattern, bias, start, gate)
+                keys, values, forgets = cache.append_gated(k, v, log_forget)
+                bias = bias if forgets is None else forgets
+                heads = self._attended(x, q, keys, values, pattern, bias, start, gate)
             output = self._output(heads, x)
             cache.belong_to(self)
         return output
 
     def _keys_of_self(
-        self,
-        x: torch.Tensor,
-        q: torch.Tensor,
-        first: int,
-        positions: torch.Tensor | None,
+        self, x: torch.Tensor, q: torch.Tensor, first: int, positions: torch.Tensor | None,
         first_values: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         if self.context_dim != self.dim:
             raise ShapeError(
                 f"this layer's contexts have size {self.context_dim} and x has {self.dim}, so it needs a context"
@@ -511,10 +525,10 @@ class MultiHeadAttention(AttentionLayer):
             raise ArgumentError("positions= are for Rotary, and this layer has none; make it with positions='rotary'")
 
     def _refuse_for_context(self, positions: torch.Tensor | None, first_values: torch.Tensor | None) -> None:
-        if positions is not None or first_values is not None or self.value_mix is not None:
+        if any(one is not None for one in (positions, first_values, self.value_mix, self.to_forget)):
             raise UnsupportedError(
-                "positions=, first_values= and value_residual are for self-attention: the keys and values of a context "
-                "are not at the places of x"
+                "positions=, first_values=, value_residual and forgetting are for self-attention: the keys and values "
+                "of a context are not at the places of x"
             )
 
     def _check(
@@ -556,7 +570,7 @@ class MultiHeadAttention(AttentionLayer):
         rest = "" if self.positions is None else f", positions={self.positions}"
         rest += "" if self.difference is None else f", differential={self.difference.first}"
         given = {"sinks": self.sinks, "qk_norm": self.q_norm, "output_gate": self.to_output_gate,
-                 "value_residual": self.value_mix}  # fmt: skip
+                 "value_residual": self.value_mix, "forgetting": self.to_forget}  # fmt: skip
         rest += "".join(f", {name}=True" for name, one in given.items() if one is not None)
         return f"dim={self.dim}, {heads}, pattern={str(self.pattern)!r}{rest}"
 

@@ -13,6 +13,7 @@ import torch
 from regard.arguments import count_of
 from regard.errors import ShapeError
 from regard.patterns.algebra import NOTHING, Full
+from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.held import HOLDS_TENSOR, Held, at_positions, checked_tensor
@@ -163,6 +164,9 @@ class PerDocument(Pattern):
             first = len(keys) - len(rows) - rows.start
             allowed = allowed | (own & inner._truth(q_pos + first, k_pos - keys.start))
         return allowed
+
+    def reach(self, layers: int = 1) -> Reach:
+        return (self.inner if self.q_edges == self.k_edges else super()).reach(layers)
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
         assert isinstance(grid.q_start, int)

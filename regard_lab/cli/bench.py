@@ -13,7 +13,7 @@ from regard.errors import ArgumentError, NotFoundError, RegardError
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
 from regard_lab.bench.complexity import CostTable, describe_table, run_complexity
 from regard_lab.bench.results import Results
-from regard_lab.cli.console import StoppedError, check_picture_name, note, out_json, out_lines
+from regard_lab.cli.console import StoppedError, check_picture_name, counting, note, out_json, out_lines
 from regard_lab.cli.console import out as out_line
 from regard_lab.cli.options import Json, default
 from regard_lab.seeing import approximation as compare_approximations
@@ -42,12 +42,14 @@ def bench(
             f"'regard bench complexity' measures CPU time on 1 thread and takes no --device {device!r}; leave it out"
         )
     try:
-        if table:
-            costs = run_complexity(names[1:], quick=quick, out=out, resume=resume, tell=note)
-            _report(costs, describe_table(costs), out, as_json)
-        else:
-            results = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=note)
-            _report(results, describe_results(results), out, as_json)
+        with counting("measuring"):
+            if table:
+                found = run_complexity(names[1:], quick=quick, out=out, resume=resume, tell=note)
+                lines = describe_table(found)
+            else:
+                found = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=note)
+                lines = describe_results(found)
+        _report(found, lines, out, as_json)
     except KeyboardInterrupt:
         begun = (out / (CostTable.file if table else Results.file)).exists()
         kept = f"; finished results are in {out}, and the same command with --resume goes on" if begun else ""
@@ -69,7 +71,8 @@ def doctor(as_json: Json = False) -> None:
     """Probe and report; raise a RegardError if a backend is wrong."""
     if not as_json:
         note("trying every backend on small problems ...")
-    health = examine()
+    with counting("checking"):
+        health = examine()
     if as_json:
         out_json(health.to_json())
     else:
@@ -102,10 +105,11 @@ def approximation(
     """Print what cheaper attention would lose on these tensors, as a table or as JSON, and draw it where asked."""
     if plot is not None:
         check_picture_name(plot)
-    report = compare_approximations(
-        *read_operands(file), pattern=pattern, mechanisms=candidate or None, scale=scale, seeds=range(seeds),
-        tolerance=tolerance,
-    )  # fmt: skip
+    with counting("measuring"):
+        report = compare_approximations(
+            *read_operands(file), pattern=pattern, mechanisms=candidate or None, scale=scale, seeds=range(seeds),
+            tolerance=tolerance,
+        )  # fmt: skip
     if as_json:
         out_json(report.to_json())
     else:

@@ -72,6 +72,7 @@ def out_data(line: str) -> None:
 
 QUIET, MANY = 8.0, 50  # seconds of silence before a line is written; the smallest total that is counted
 _SPOKEN = [0.0]  # when the command wrote last
+_COUNTED: list[Event] = []  # the innermost of what is counted is last; it alone writes
 
 
 def spoken() -> None:
@@ -194,16 +195,24 @@ def terminal() -> Console:
 
 @contextmanager
 def counting(what: str, total: int | None = None, model: Any = None) -> Generator[Callable[[int], None]]:
-    """A context that counts what is done: call the function that it gives with each new number, or give a model, whose
-    passes are counted.
+    """A context that counts what is done: call the function that it gives with each new number, or give a module,
+    whose passes are counted.
 
     On a terminal it shows a bar where it knows what to count; elsewhere it states the total, and writes a line whenever
     the command was silent for QUIET seconds.
     """
-    if not has_terminal() or (model is None and (total is None or total < MANY)):
-        with _beats(what, total) as progress:
-            yield progress
-        return
+    is_bar = has_terminal() and (model is not None or (total is not None and total >= MANY))
+    with (_bar if is_bar else _beats)(what, total) as advance:
+        hook = None if model is None else model.register_forward_hook(lambda *_: advance(1))
+        try:
+            yield advance
+        finally:
+            if hook is not None:
+                hook.remove()
+
+
+@contextmanager
+def _bar(what: str, total: int | None) -> Generator[Callable[[int], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     of = "{task.completed:,.0f} passes of the model" if total is None else "{task.completed:,.0f} of {task.total:,.0f}"
@@ -216,12 +225,7 @@ def counting(what: str, total: int | None = None, model: Any = None) -> Generato
             spoken()
             shown.advance(task, done)
 
-        hook = None if model is None else model.register_forward_hook(lambda *_: advance(1))
-        try:
-            yield advance
-        finally:
-            if hook is not None:
-                hook.remove()
+        yield advance
 
 
 @contextmanager
@@ -234,7 +238,7 @@ def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
 
     def beat() -> None:
         while not ended.wait(max(0.1, _SPOKEN[0] + QUIET - monotonic())):
-            if monotonic() - _SPOKEN[0] >= QUIET:
+            if monotonic() - _SPOKEN[0] >= QUIET and _COUNTED[-1] is ended:
                 of = "" if total is None else f" of {total:,}"
                 done = f" {count[0]:,}{of}" if count[0] or of else ""
                 note(f"  {what}{done}, {duration(monotonic() - began)}")
@@ -242,12 +246,14 @@ def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
     if total is not None and total >= MANY:
         note(f"{what} {total:,}")
     thread = Thread(target=beat, daemon=True)
+    _COUNTED.append(ended)
     thread.start()
     try:
         yield advance
     finally:
         ended.set()
         thread.join()
+        _COUNTED.pop()
 
 
 PICTURES = (".png", ".svg", ".pdf")

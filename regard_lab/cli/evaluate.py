@@ -14,7 +14,7 @@ from typer import Argument, Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard.storage.files import replace_file
-from regard_lab.cli.console import check_place, counting, keeping, note, out_console, out_data, out_json
+from regard_lab.cli.console import StoppedError, check_place, counting, keeping, note, out_console, out_data, out_json
 from regard_lab.cli.console import out as out_line
 from regard_lab.cli.options import Alpha, Beam, Json, Normalisation, Run, check_search, default
 from regard_lab.cli.running import remark_on_training
@@ -28,6 +28,7 @@ from regard_lab.seeing.lens_study.study import COLUMNS, JSON, LENS_ROWS
 from regard_lab.text import read_lines, read_pairs
 from regard_lab.training.recipes.evaluation import (
     ClassScores,
+    PartlyEvaluated,
     RunScores,
     evaluate_classifier,
     evaluate_encoder,
@@ -79,15 +80,23 @@ def evaluate(
             _check_no_translator(run, kind, search)
             if out is not None and not sorts:
                 raise ArgumentError(f"--out {out} is for translators and classifiers; a text has no rows: leave it out")
+        translates = kind not in (LanguageModel.KIND, TextEncoder.KIND)
+        common["counting"] = partial(counting, "translating" if translates else "evaluating") if first else uncounted
         scores: Any
-        with counting("evaluating") if first else nullcontext():
-            if kind == LanguageModel.KIND:
-                scores = evaluate_text(run, test or [], share=share, **common)
-            elif kind == TextEncoder.KIND:
-                scores = (evaluate_classifier if sorts else evaluate_encoder)(run, test or [], **common)
-            else:
-                counts = partial(counting, "translating") if first else uncounted
-                scores = evaluate_run(run, test or [], counting=counts, share=share, **common, **search)
+        try:
+            with counting("evaluating") if first else nullcontext():
+                if kind == LanguageModel.KIND:
+                    scores = evaluate_text(run, test or [], share=share, **common)
+                elif kind == TextEncoder.KIND:
+                    scores = (evaluate_classifier if sorts else evaluate_encoder)(run, test or [], **common)
+                else:
+                    scores = evaluate_run(run, test or [], share=share, **common, **search)
+        except PartlyEvaluated as stopped:
+            kept = ""
+            if first and out is not None and stopped.rows:
+                write_rows(stopped.rows, out)
+                kept = f", and {out} has them with their scores"
+            raise StoppedError(f"interrupted; {stopped}{kept}") from None
     if not first:
         return
     if out is not None and isinstance(scores, RunScores | ClassScores):
@@ -135,7 +144,7 @@ def score(
     """Print the log-probability of each target given its source, or of each line; JSON has those of ids and words."""
     note(remark_on_training(run))
     done = 0
-    with keeping(lambda: f"{count_of(done, 'lines', ',')} are printed" if done else None):
+    with keeping(lambda: f"{count_of(done, 'lines', ',')} printed" if done else None):
         if kind_of_model(run) == LanguageModel.KIND:
             if len(texts) > 1:
                 raise ArgumentError(f"{len(texts)} files were given; a language model scores the lines of one")

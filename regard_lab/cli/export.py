@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from regard_lab.cli.console import check_onnx_name, out
+from regard_lab.cli.console import check_onnx_name, counting, out
 from regard_lab.cli.options import Run, default
 from regard_lab.models.exporting import export_onnx
 
@@ -21,7 +21,8 @@ def export(
 ) -> None:
     """Write the model for any number of texts of any length, and compare it with onnxruntime where it is installed."""
     check_onnx_name(onnx)
-    difference = export_onnx(run, onnx, opset)
+    with counting("exporting"):
+        difference = export_onnx(run, onnx, opset)
     compared = "onnxruntime is not installed, so it was not run"
     if difference is not None:
         compared = f"outputs of onnxruntime differ by at most {difference:.1e}"

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import counting, note, out, out_data, out_json
+from regard_lab.cli.console import counting, keeping, note, out, out_data, out_json, spoken
 from regard_lab.cli.options import (
     Alpha,
     Beam,
@@ -94,6 +95,9 @@ def generate(
     proposals: Annotated[int, Option(metavar="N", min=1, help="Most sub-words that are proposed at once.")] = default(
         Generator.generate, "proposals"
     ),
+    branches: Annotated[
+        int, Option(metavar="N", min=1, help="Continuations that are proposed at once, verified as a tree.")
+    ] = default(Generator.generate, "branches"),
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
@@ -117,7 +121,7 @@ def generate(
     if speculate is not None and draft is not None:
         raise ArgumentError("--speculate and --draft both propose sub-words; give one of them")
     if speculate is not None or draft is not None:
-        options |= {"speculate": speculate if draft is None else draft, "proposals": proposals}
+        options |= {"speculate": speculate if draft is None else draft, "proposals": proposals, "branches": branches}
     if wants_file(source, result, prompts or []):
         _generate_file(run, source, result, options, as_json, compiled)
         return
@@ -125,22 +129,27 @@ def generate(
     options = _with_draft(options)
     note(remark_on_training(run))
     unknown, trained = UnknownWords(generator.words, "continuation"), TrainedLength(run)
-    for row, (prompt,) in enumerate(read_texts(prompts, "prompt")):
-        options["first_row"] = row  # each line draws for itself, as it would among the others
-        note(unknown.remark(prompt))
-        ids = generator.tokeniser.encode(prompt)
-        note(trained.remark(1 + len(ids)))  # before the model writes, which may take long
-        if as_json:
-            with counting("writing"):
-                ((generation,),) = generator.generate([prompt], **options)
-            out_json(json.dumps(_record(generation, options), ensure_ascii=False))
-        else:
-            read = generator.tokeniser.decode(ids)  # as the model sees the prompt
-            ((generation,),) = _show(
-                read, lambda show, prompt=prompt: generator.generate([prompt], on_text=show, **options)
-            )
-            note(_speed(generation))
-        note(trained.remark(_length(generation)))
+    done = 0
+    with keeping(lambda: f"{count_of(done, 'texts', ',')} written" if done else None):
+        for (prompt,) in read_texts(prompts, "prompt"):
+            options["first_row"] = done  # each line draws for itself, as it would among the others
+            note(unknown.remark(prompt))
+            ids = generator.tokeniser.encode(prompt)
+            note(trained.remark(1 + len(ids)))  # before the model writes, which may take long
+            with counting(*(("searching ids", max_tokens, generator.model.norm) if beam > 1 else ("writing",))):
+                if as_json:
+                    ((generation,),) = generator.generate([prompt], **options)
+                else:
+                    read = generator.tokeniser.decode(ids)  # as the model sees the prompt
+                    ((generation,),) = _show(
+                        read, lambda show, prompt=prompt: generator.generate([prompt], on_text=show, **options)
+                    )
+            if as_json:
+                out_json(json.dumps(_record(generation, options), ensure_ascii=False))
+            else:
+                note(_speed(generation))
+            note(trained.remark(_length(generation)))
+            done += 1
 
 
 def _with_draft(options: dict[str, Any]) -> dict[str, Any]:
@@ -202,6 +211,7 @@ def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
     waiting = [prompt]
 
     def show(_prompt: int, _text: int, more: str) -> None:
+        spoken()
         sys.stdout.write(clean("".join([*waiting, more])))
         sys.stdout.flush()
         waiting.clear()

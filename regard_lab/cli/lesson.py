@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import check_picture_name, note, out, out_console, out_json, writable
+from regard_lab.cli.console import (
+    check_picture_name,
+    counting,
+    keeping,
+    note,
+    out,
+    out_console,
+    out_json,
+    spoken,
+    writable,
+)
 from regard_lab.cli.options import Json
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 from regard_lab.teaching.board import VERDICTS, Claim, Picture, Shown, Table
@@ -53,11 +64,17 @@ def lesson(
     console = None if as_json else out_console(width=100)
     shown: list[Shown] = []
     waiting: list[tuple[Cell, list[Shown]]] = []  # a text that is refused is refused before anything is printed
-    for cell, things in page.run(changed, lenient=bool(changed)):
-        shown += things
-        waiting.append((cell, things))
-        while shown and waiting and console is not None:
-            _print_cell(*waiting.pop(0), console)
+    count, printed = len(page.cells), 0
+    kept = lambda: f"{printed} of {count_of(count, 'parts')} of the lesson printed" if printed else None  # noqa: E731
+    with counting("computing part", count) as progress, keeping(kept):
+        for cell, things in page.run(changed, lenient=bool(changed)):
+            progress(1)
+            shown += things
+            waiting.append((cell, things))
+            while shown and waiting and console is not None:
+                _print_cell(*waiting.pop(0), console)
+                printed += 1
+                spoken()
     if png is not None:
         _draw(shown, png)
     if as_json:

@@ -16,7 +16,7 @@ import typer
 from regard.arguments import count_of
 from regard.errors import ArgumentError, NotFoundError, RegardError
 from regard_lab.cli.app import in_quotes
-from regard_lab.cli.console import counting, note
+from regard_lab.cli.console import counting, keeping, note
 from regard_lab.decoding import share_lines
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import read_lines
@@ -179,7 +179,9 @@ def write_lines(
     files = sorted(one for one in run.rglob("*") if one.is_file()) if run.is_dir() else []
     marks = [(str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
     settings = f"{run.resolve()} {marks} {sorted(options.items(), key=str)}"
-    with counting("lines", len(lines)) as progress:
+    parts = Path(f"{out}.parts")
+    kept = lambda: f"{parts} keeps what is done, and the same command goes on" if parts.exists() else None  # noqa: E731
+    with counting("lines", len(lines)) as progress, keeping(kept):
 
         def counted(some: Sequence[str], first: int) -> Sequence[str]:
             written = compute(some, first)

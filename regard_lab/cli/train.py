@@ -211,7 +211,8 @@ def average(
     last: Annotated[int, Option(min=1, help="How many of the last checkpoints to average.")] = 5,
 ) -> None:
     """Write the mean of a run's last checkpoints, and print of which."""
-    names = average_checkpoints(run, last, out)
+    with counting("averaging"):
+        names = average_checkpoints(run, last, out)
     note(f"the mean of {', '.join(names)} is in {out}")
 
 

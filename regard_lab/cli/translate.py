@@ -14,11 +14,12 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.arguments import suggest
+from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError
 from regard_lab.cli.console import (
     check_picture_name,
     counting,
+    keeping,
     note,
     out_data,
     out_encoding,
@@ -162,32 +163,33 @@ def translate(
     note(remark_on_training(run))
     note(remark_on_arguments(run, sentences))
     unknown, lengths, ends, done = UnknownWords(translator.words, "translation"), Lengths(run), Ends(), 0
-    for chunk in read_texts(sentences, "sentence", LINES_AT_ONCE):
-        for line in chunk:
-            note(lengths.remark(line))
-        with counting("translating") as progress:
-            found = translator.n_best(chunk, progress=progress, **search)
-        ends.add(best[0] for best in found)
-        for number, best in enumerate(found, done):
-            translation = best[0]
-            note(unknown.remark(translation.source))
-            explained = None if asked is None else asked.relevance(translator, translation)
-            if as_json:
-                more = {} if explained is None else {"why": explained.to_dict()}
-                out_json(json.dumps({**_record(translator, best, align, count), **more}, ensure_ascii=False))
-            else:
-                for one in best:
-                    out_data(_line(translator, one, align, number if count > 1 else None))
-                if drawn is not None:
-                    out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
-                if explained is not None:
-                    show_relevance(explained)
-            if picture is not None:
-                _draw(translator, translation, explained, picture)
-        done += len(found)
-        if is_typed(sentences):
-            note(ends.remark())
-            ends = Ends()
+    with keeping(lambda: f"{count_of(done, 'translations', ',')} printed" if done else None):
+        for chunk in read_texts(sentences, "sentence", LINES_AT_ONCE):
+            for line in chunk:
+                note(lengths.remark(line))
+            with counting("translating") as progress:
+                found = translator.n_best(chunk, progress=progress, **search)
+            ends.add(best[0] for best in found)
+            for best in found:
+                translation = best[0]
+                note(unknown.remark(translation.source))
+                explained = None if asked is None else asked.relevance(translator, translation)
+                if as_json:
+                    more = {} if explained is None else {"why": explained.to_dict()}
+                    out_json(json.dumps({**_record(translator, best, align, count), **more}, ensure_ascii=False))
+                else:
+                    for one in best:
+                        out_data(_line(translator, one, align, done if count > 1 else None))
+                    if drawn is not None:
+                        out_lines(_map(translator, translation, drawn, -1 if layer is None else layer, head))
+                    if explained is not None:
+                        show_relevance(explained)
+                if picture is not None:
+                    _draw(translator, translation, explained, picture)
+                done += 1
+            if is_typed(sentences):
+                note(ends.remark())
+                ends = Ends()
     note(ends.remark())
 
 

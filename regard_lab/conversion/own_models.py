@@ -37,6 +37,7 @@ from regard_lab.conversion.heads import (
 )
 from regard_lab.conversion.layouts import FamilyLayout, HeadSizes
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
+from regard_lab.models.language import LAYER_OPTIONS
 from regard_lab.models.storage import SavedModel
 
 Model = LanguageModel | TextEncoder | TranslationTransformer
@@ -272,7 +273,8 @@ def turned(
         calibration: runs the model on a text; None for closeness without a text.
         regroup: whether heads may be grouped anew, where query heads differ in their projections only.
     """
-    if given := [name for name in ("output_gate", "value_residual", "differential") if getattr(model.config, name, 0)]:
+    moved = [name for name in LAYER_OPTIONS if name != "qk_norm"]
+    if given := [name for name in moved if getattr(model.config, name, 0)]:
         raise UnsupportedError(
             f"align rotates values and lets heads change places, which {', '.join(given)} of this model does not "
             f"allow; use method mean or first"

@@ -48,7 +48,8 @@ class Constraints:
         object.__setattr__(self, "repetition_penalty", real("repetition_penalty", self.repetition_penalty))
         if self.repetition_penalty < 1:
             raise ArgumentError(f"repetition_penalty is {self.repetition_penalty}; give a factor of 1 or more, as 1.2")
-        prefixes = tuple(tuple(one) for one in each("prefixes", self.prefixes, "ids for each batch row"))
+        given = each("prefixes", self.prefixes, "ids for each batch row")
+        prefixes = tuple(tuple(whole("an id of prefixes", i, 0) for i in each("a prefix", one, "ids")) for one in given)
         object.__setattr__(self, "prefixes", prefixes)
 
     @property

@@ -136,6 +136,7 @@ class Translator(Described):
         batch_tokens: int = 2048,
         progress: Callable[[int], None] | None = None,
         share: SharedWork | None = None,
+        kept: dict[int, list[Translation]] | None = None,
     ) -> list[list[Translation]]:
         """The `count` best translations of each line, in order, the best first; an empty line has an empty one.
 
@@ -150,6 +151,8 @@ class Translator(Described):
             progress: called with the number of lines done since the last call.
             share: the processes among which the batches are divided, each of which returns all translations; see
                 `regard_lab.decoding.sharing`.
+            kept: an empty dict that gets the translations of each line, by its index, as soon as they are there; after
+                an interruption it has what was done.
 
         Raises:
             ArgumentError: invalid settings.
@@ -170,7 +173,7 @@ class Translator(Described):
         if beam > 1:
             options |= {"beam": beam, "count": count, "normalisation": normalisation, "alpha": alpha}
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
-        own: list[tuple[int, list[Translation]]] = []
+        own = {} if kept is None else of_kind("kept", kept, dict, "an empty dict, or None")
         for number, (indices, batch) in enumerate(batches_in_order(encoded, batch_tokens)):
             if share is None or number % share.count == share.rank:
                 source = batch.source.to(next(self.model.parameters()).device)
@@ -180,10 +183,11 @@ class Translator(Described):
                 else:
                     found = beam_search(self.model, source, constraints=constraints, **options)
                 for index, best in zip(indices, found, strict=True):
-                    own.append((index, self._translations(lines[index], encoded[index][0], best)))
+                    own[index] = self._translations(lines[index], encoded[index][0], best)
             if progress is not None:
                 progress(len(indices))
-        return [best for _, best in sorted(own if share is None else share.gathered(own), key=lambda one: one[0])]
+        found = dict(own.items() if share is None else share.gathered([*own.items()]))
+        return [found[index] for index in range(len(lines))]
 
     def _translations(self, line: str, ids: list[int], best: list[Hypothesis]) -> list[Translation]:
         unknown = None if self.words is None else self.words.unknown(line)
@@ -260,16 +264,19 @@ class Evaluation:
 
     def rows(self) -> list[dict[str, Any]]:
         """Each sentence with its reference, its translation and the scores of that, as JSON values."""
-        outputs = [one.text for one in self.translations]
-        return [
-            {
-                "source": one.source, "reference": reference, "output": tidy_target(one.text), **asdict(scores),
-                "log_probability": one.log_probability, "finished": one.finished,
-            }
-            for one, reference, scores in zip(
-                self.translations, self.references, score_each(outputs, self.references), strict=True
-            )
-        ]  # fmt: skip
+        return rows_of(self.translations, self.references)
+
+
+def rows_of(translations: Sequence[Translation], references: Sequence[str]) -> list[dict[str, Any]]:
+    """Translations beside their references, with the scores of each, as JSON values."""
+    scores = score_each([one.text for one in translations], references)
+    return [
+        {
+            "source": one.source, "reference": reference, "output": tidy_target(one.text), **asdict(score),
+            "log_probability": one.log_probability, "finished": one.finished,
+        }
+        for one, reference, score in zip(translations, references, scores, strict=True)
+    ]  # fmt: skip
 
 
 def evaluate(
@@ -281,13 +288,14 @@ def evaluate(
     alpha: float = 0.6,
     progress: Callable[[int], None] | None = None,
     share: SharedWork | None = None,
+    kept: dict[int, list[Translation]] | None = None,
 ) -> Evaluation:
     """Translate the sources, score them against the targets, and compute the perplexity of the targets.
 
     Args:
         translator: the model with its tokeniser.
         pairs: sources and targets.
-        beam, normalisation, alpha, progress, share: as for `Translator.translate`.
+        beam, normalisation, alpha, progress, share, kept: as for `Translator.n_best`.
 
     Raises:
         ArgumentError: no pairs, or invalid settings.
@@ -296,7 +304,7 @@ def evaluate(
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
     lines = [pair.source for pair in pairs]
     translations = translator.translate(
-        lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress, share=share
+        lines, beam=beam, normalisation=normalisation, alpha=alpha, progress=progress, share=share, kept=kept
     )
     references = tuple(pair.target for pair in pairs)
     scores = score([translation.text for translation in translations], references)

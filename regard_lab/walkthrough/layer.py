@@ -226,11 +226,11 @@ def give_layer(walker: Walker, scene: Scene, tag: str = "") -> None:
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError("this layer has a softcap or shares queries and keys; a walkthrough can show neither")
     scaled = layer.positions is not None and (layer.positions.scaling or layer.positions.axes)
-    more = layer.q_norm, layer.to_output_gate, layer.value_mix, layer.difference
+    more = layer.q_norm, layer.to_output_gate, layer.value_mix, layer.difference, layer.to_forget
     if scaled or any(one is not None for one in more):
         raise UnsupportedError(
-            "this layer has qk_norm, output_gate, value_residual, differential or scaled positions; a walkthrough "
-            "shows none of them"
+            "this layer has qk_norm, output_gate, value_residual, differential, forgetting or scaled positions; a "
+            "walkthrough shows none of them"
         )
     for what, projection, heads, size in (
         ("queries", layer.to_q, layer.heads, "heads × query size"),

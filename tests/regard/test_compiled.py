@@ -487,14 +487,15 @@ STATIC = {
     "grouped": lambda: rg.MultiHeadAttention(6, 2, head_dim=4, kv_heads=1, pattern="causal", positions="rotary"),
     "window": lambda: rg.MultiHeadAttention(6, 3, pattern="causal_window(9)", sinks=True, output_gate=True),
     "latent": lambda: rg.LatentAttention(6, 2, latent_dim=5, rope_dim=4, head_dim=3, pattern="full"),
+    "forgetting": lambda: rg.MultiHeadAttention(6, 2, kv_heads=1, pattern="causal", forgetting=True),
 }
+STATIC_CASES = [(name, {}) for name in STATIC] + [(name, {"bias": b.ALiBi()}) for name in ("grouped", "latent")]
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": b.ALiBi()}], ids=["plain", "alibi"])
-@pytest.mark.parametrize("layer", STATIC.values(), ids=STATIC)
+@pytest.mark.parametrize(("name", "options"), STATIC_CASES)
 @torch.inference_mode()
-def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(layer, options):
-    layer, x = layer().eval(), torch.arange(420.0).view(1, 70, 6).sin()
+def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(name, options):
+    layer, x = STATIC[name]().eval(), torch.arange(420.0).view(1, 70, 6).sin()
     own, other, counter = (
         layer.new_cache(1, "static", 70),
         layer.new_cache(1, "static", 70),

@@ -1,7 +1,5 @@
 """Jagged nested tensors: every document attends to its own keys, as if each was computed alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -156,6 +154,7 @@ LAYERS = {
     "context": rg.MultiHeadAttention(12, 4, context_dim=7),
     "rotary": rg.MultiHeadAttention(12, 2, positions="rotary", pattern="causal", qk_norm=True, output_gate=True),
     "two parts": rg.MultiHeadAttention(12, 2, differential=0.3, sinks=True),
+    "forgetting": rg.MultiHeadAttention(12, 4, kv_heads=2, pattern="causal", forgetting=True),
     "state": rg.MultiHeadAttention(12, 2, pattern="causal", mechanism=m.GatedDelta()),
     "latent": rg.LatentAttention(12, 3, latent_dim=5, rope_dim=2, head_dim=4, pattern="causal & strided(3)"),
 }

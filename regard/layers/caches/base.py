@@ -11,8 +11,9 @@ from typing import Any, Self
 import torch
 
 from regard.arguments import a_path, count_of, refuse_wrapper, shown, whole, yes_or_no
+from regard.bias import Forgetting, log_sums
 from regard.core.tensors import Stored, check_tensor
-from regard.errors import ArgumentError, ShapeError
+from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers.caches.entries import FORMAT, Held, check_numbers, checked_dtype, read, rounded
 from regard.patterns.grid import checked_device
 from regard.storage import save_tensors
@@ -54,6 +55,15 @@ def _misfit(name: str, new: torch.Size, held: torch.Size) -> str | None:
                 f"{way_out}"
             )
     return None
+
+
+def forgotten(used: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Forgetting | None:
+    """The bias of the keys in planes, which end with new ones, for queries at these; None without forget gates."""
+    if "forgotten" not in new:
+        return None
+    of_keys, of_queries = (x["forgotten"].transpose(2, 3).flatten(1, 2) for x in (used, new))  # (batch, heads, length)
+    length = of_queries.shape[2]
+    return Forgetting.of_sums(of_keys, (of_queries[..., :1] + of_queries[..., -1:]) / 2 if length else 0.0)
 
 
 class Owned:
@@ -134,6 +144,8 @@ class Cache(Owned):
         capacity: the most entries, for the kinds that have a limit.
         shared: whether several layers may write to it; otherwise it belongs to the layer that writes first.
         joined: whether values are the first numbers of the keys, so that it holds one tensor.
+        forgetting: how many forget gates a key has, one for each query head of its key/value head; 0 for layers without
+            `forgetting`. Their sums up to each key are stored in float64, whatever the dtype is.
     """
 
     _changing = ("_held", "_owner")
@@ -153,6 +165,7 @@ class Cache(Owned):
         capacity: int | None = None,
         shared: bool = False,
         joined: bool = False,
+        forgetting: int = 0,
     ) -> None:
         self.shared, self.joined = yes_or_no("shared", shared), yes_or_no("joined", joined)
         self.dtype = checked_dtype(dtype)
@@ -167,6 +180,8 @@ class Cache(Owned):
         planes = {name: torch.empty(*axes, dim, dtype=self.dtype, device=device) for name, dim in dims.items()}
         if self.dtype == torch.int8:
             planes |= {f"{name}_scales": torch.empty(*axes, 1, dtype=torch.float32, device=device) for name in dims}
+        if gates := whole("forgetting", forgetting, 0):
+            planes["forgotten"] = torch.empty(*axes, gates, dtype=torch.float64, device=device)
         self._held = Held(planes)
         self._set_up()
 
@@ -226,10 +241,26 @@ class Cache(Owned):
 
         After an error the cache is unchanged.
         """
-        held = self._with(self._stored(k, v))
+        return self.append_gated(k, v, None)[:2]
+
+    def append_gated(
+        self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
+    ) -> tuple[Entries, Entries, Forgetting | None]:
+        """Append entries with the logarithms of their forget gates, as `append`.
+
+        Args:
+            k, v: as for `append`.
+            log_forget: (batch, kv_heads · forgetting, added), 0 or below; None for a cache without forget gates.
+
+        Returns:
+            Keys and values of all positions, and the bias that the gates are for queries at the new ones.
+        """
+        new = self._stored(k, v, log_forget)
+        held = self._with(new)
         returned, kept = self._returned(held, k.dtype if v is None or k.dtype == v.dtype else None), self._kept_of(held)
+        bias = forgotten(held.used(), new)
         self._held = kept
-        return returned
+        return *returned, bias
 
     def crop(self, length: int) -> None:
         """Keep the first `length` entries and drop the rest.
@@ -250,6 +281,11 @@ class Cache(Owned):
                 f"crop({length}): this cache holds entries {holds}{after} to {whole_length - 1}, and {gone} were "
                 f"dropped; give {after + 1} to {whole_length}, or {ways}"
             )
+        if self._forgets and 0 < length < whole_length and not (self.positions == length - 1).any(-1).all():
+            raise UnsupportedError(
+                f"crop({length}): keep() dropped entry {length - 1}, so what was forgotten up to it is not known; crop "
+                f"behind an entry that is held"
+            )
         self._crop(length)
 
     def keep(self, indices: torch.Tensor, *, after: int | None = None) -> None:
@@ -267,7 +303,8 @@ class Cache(Owned):
 
         Raises:
             ShapeError, ArgumentError: another tensor, or positions that are not held.
-            UnsupportedError: a ring, which itself chooses what it keeps.
+            UnsupportedError: a ring, which itself chooses what it keeps; `after` with forget gates, which are summed
+                along the text and not along a path.
 
         After an error the cache is unchanged.
 
@@ -310,6 +347,7 @@ class Cache(Owned):
         batch, kv_heads, _, head_dim = held.planes["k"].shape
         dtype, joined = held.planes["k"].dtype, "v" not in held.planes
         options: dict[str, Any] = {"capacity": capacity, "joined": joined} | ({"first": lead} if lead else {})
+        options |= {"forgetting": held.planes["forgotten"].shape[3]} if "forgotten" in held.planes else {}
         cache = cls(batch, kv_heads, head_dim, v_dim, dtype, device, **options)
         cache._take(held)
         return cache
@@ -348,7 +386,17 @@ class Cache(Owned):
 
     # What all kinds of cache share
 
-    def _stored(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    @property
+    def _forgets(self) -> bool:
+        return "forgotten" in self._held.planes
+
+    def _last(self) -> Held:
+        """The last entries, one or more if there are any."""
+        return self._held
+
+    def _stored(
+        self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
         """New entries as this cache stores them, by the names of its planes, after a check."""
         given = self._checked(k, v)
         new = {}
@@ -356,7 +404,15 @@ class Cache(Owned):
             new[name], scales = rounded(name, x, self.dtype)
             if scales is not None:
                 new[f"{name}_scales"] = scales
-        return new
+        if log_forget is None and not self._forgets:
+            return new
+        batch, kv_heads, _, gates = self._held.planes["forgotten"].shape if self._forgets else (*k.shape[:3], 0)
+        needed = batch, kv_heads * gates, k.shape[2]
+        if not gates or not isinstance(log_forget, torch.Tensor) or log_forget.shape != needed:
+            takes = f"{needed} numbers with these entries" if gates else "none"
+            raise ShapeError(f"log_forget is {shown(log_forget)}, and this cache takes {takes}")
+        sums = log_sums(log_forget.unflatten(1, (kv_heads, gates)).transpose(2, 3), 2)
+        return new | {"forgotten": self._last().forgotten() + sums}
 
     def _with(self, new: dict[str, torch.Tensor]) -> Held:
         held, added = self._held, new["k"].shape[2]
@@ -431,4 +487,5 @@ class Cache(Owned):
         sizes += f", entries={self.entries}" if self._whole().places is not None else ""
         end = "" if self.capacity is None else f", capacity={self.capacity}"
         end += f", first={self.lead}" if self.lead else ""
+        end += f", forgetting={self._held.planes['forgotten'].shape[3]}" if self._forgets else ""
         return f"{type(self).__name__}({sizes}, {str(self.dtype).removeprefix('torch.')}{end})"

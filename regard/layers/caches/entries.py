@@ -84,7 +84,8 @@ def _refuse_overflow(name: str, new: torch.Tensor, numbers: torch.Tensor, dtype:
 class Held:
     """Entries in slots `start` to `stop` - 1 of every plane; the first one has position `first`.
 
-    A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, or their scales. Held is immutable: a
+    A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, their scales, or the sums of log forget
+    gates up to each key, which are counted from the end of the text if its last entry was dropped. Held is immutable: a
     change makes a new one. Slots in use are never written again, so an earlier Held stays valid while only appends
     follow it.
 
@@ -98,7 +99,7 @@ class Held:
     first: int = 0
     written_to: int = 0  # one past the last slot that was ever written
     places: torch.Tensor | None = None
-    place: Any = None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
+    stop_tensor: Any = None  # of a static cache, `stop` as a tensor (1,), so that a graph serves any length
 
     @property
     def entries(self) -> int:
@@ -186,12 +187,28 @@ class Held:
         """The positions of the entries, int64 (batch or 1, kv_heads or 1, entries)."""
         return positions_of(self.entries, self.first, lead, self.places, self.planes["k"].device)
 
+    def forgotten(self) -> torch.Tensor:
+        """The sums of log forget gates up to the end of the text, (batch, kv_heads, 1, gates)."""
+        sums = self.planes["forgotten"]
+        if not self.entries:
+            return sums.new_zeros(*sums.shape[:2], 1, sums.shape[3])
+        last = sums[:, :, self.stop - 1 : self.stop]
+        if self.places is None or self.places.shape[2] < self.entries:
+            return last
+        return last.where((self.places[..., -1:] == self.length - 1)[..., None], 0)
+
     def keeping(self, chosen: torch.Tensor, after: int | None = None) -> Held:
         """The entries at ascending positions (batch or 1, kv_heads or 1, n) alone; see `Cache.keep`.
 
         Raises:
             ArgumentError: a position that is not held, or that is named twice.
+            UnsupportedError: `after` with forget gates.
         """
+        if after is not None and "forgotten" in self.planes:
+            raise UnsupportedError(
+                "keep(after=...): forget gates are summed along the text, which for a path of a Tree is another; "
+                "compute its nodes again, after crop()"
+            )
         length, own = self.length if after is None else whole("after", after, 0, self.length), self.positions()
         axes = [max(sizes) for sizes in zip(own.shape[:2], chosen.shape[:2], strict=True)]
         own, chosen = own.expand(*axes, -1).contiguous(), chosen.expand(*axes, -1).contiguous()
@@ -208,6 +225,8 @@ class Held:
         sizes = *self.planes["k"].shape[:2], slots.shape[2]
         index = slots.expand(sizes)[..., None]
         planes = {name: plane.gather(2, index.expand(*sizes, plane.shape[3])) for name, plane in self.used().items()}
+        if "forgotten" in planes:
+            planes["forgotten"] = planes["forgotten"] - self.forgotten()
         return Held(planes, 0, sizes[2], length - sizes[2], places=_before_gap(positions, length - sizes[2]))
 
     def _check_chosen(self, chosen: torch.Tensor, own: torch.Tensor, slots: torch.Tensor, after: int | None) -> None:
@@ -320,8 +339,10 @@ def _fit_together(planes: dict[str, torch.Tensor], names: tuple[str, ...]) -> bo
         return False
     dtype = planes["k"].dtype
     scales = {f"{name}_scales" for name in names} if dtype == torch.int8 else set()
+    gates = planes.get("forgotten", planes["k"])
     return (
-        planes.keys() == {*names} | scales
+        planes.keys() - {"forgotten"} == {*names} | scales
+        and (gates is planes["k"] or (gates.dtype == torch.float64 and gates.shape[3] > 0))
         and all(planes[name].dtype == dtype for name in names)
         and dtype in DTYPES.values()
         and len({plane.shape[:3] for plane in planes.values()}) == 1

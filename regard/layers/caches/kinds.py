@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from regard.arguments import a_path, one_of, whole
+from regard.bias import Forgetting
 from regard.core.tensors import Place
 from regard.errors import ArgumentError, UnsupportedError
-from regard.layers.caches.base import Cache, Entries, check_room
+from regard.layers.caches.base import Cache, Entries, check_room, forgotten
 from regard.layers.caches.entries import Held, read_kind
 from regard.layers.caches.paged import PagedCache
 
@@ -47,30 +48,32 @@ class StaticCache(Cache):
     kind = "static"
     bounded = True
     _changing = ("_now", "_owner")
-    _now: Held  # with its `place`; a graph, which computes that alone, leaves `stop` unknown
+    _now: Held  # with its `stop_tensor`; a graph, which computes that alone, leaves `stop` unknown
 
     @property
     def _held(self) -> Held:
         now = self._now
         if not torch.compiler.is_compiling() and now.stop == UNKNOWN:
-            self._now = now = replace(now, stop=int(now.place))
+            self._now = now = replace(now, stop=int(now.stop_tensor))
         return now
 
     @_held.setter
     def _held(self, held: Held) -> None:
-        self._now = replace(held, place=torch.tensor([held.stop], device="cpu"))
+        self._now = replace(held, stop_tensor=torch.tensor([held.stop], device="cpu"))
 
     @property
     def length(self) -> int:
-        return int(self._now.place) if _in_graph() else self._held.length
+        return int(self._now.stop_tensor) if _in_graph() else self._held.length
 
     @property
     def place(self) -> Any:
-        return Place(self._now.place) if _in_graph() else self.length
+        return Place(self._now.stop_tensor) if _in_graph() else self.length
 
-    def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
+    def append_gated(
+        self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
+    ) -> tuple[Entries, Entries, Forgetting | None]:
         if not _in_graph():
-            return super().append(k, v)
+            return super().append_gated(k, v, log_forget)
         learns = torch.is_grad_enabled() and (k.requires_grad or (v is not None and v.requires_grad))
         if self._now.first or self._now.start or self._now.places is not None:
             raise UnsupportedError("a static cache that dropped entries is not compiled; use it outside torch.compile")
@@ -79,12 +82,19 @@ class StaticCache(Cache):
                 "in a compiled graph a static cache stores the dtype of its layer, and no gradient; give new_cache no "
                 "dtype, and use torch.no_grad()"
             )
-        new, planes, place = self._stored(k, v), self._now.planes, self._now.place
-        slots = torch.ops.regard.next_slots(place, k.shape[2], self.capacity).to(k.device)
+        new, planes, stop = self._stored(k, v, log_forget), self._now.planes, self._now.stop_tensor
+        slots = torch.ops.regard.next_slots(stop, k.shape[2], self.capacity).to(k.device)
         for name, x in new.items():
             planes[name].index_copy_(2, slots, x)
-        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], place=place + k.shape[2])
-        return planes["k"], planes["k"][..., : self.v_dim] if self.joined else planes["v"]
+        self._now = Held(planes, 0, UNKNOWN, 0, planes["k"].shape[2], stop_tensor=stop + k.shape[2])
+        return planes["k"], planes["k"][..., : self.v_dim] if self.joined else planes["v"], forgotten(planes, new)
+
+    def _last(self) -> Held:
+        if not _in_graph() or not self._forgets:
+            return super()._last()
+        stop, sums = self._now.stop_tensor.to(self._now.planes["k"].device), self._now.planes["forgotten"]
+        last = sums.index_select(2, (stop - 1).clamp(min=0)).where(stop > 0, 0)
+        return Held({"forgotten": last}, 0, 1)
 
     def _check_capacity(self, added: int) -> None:
         if not _in_graph():  # there `next_slots` checks it

@@ -8,8 +8,9 @@ from typing import Self
 
 import torch
 
+from regard.bias import Forgetting
 from regard.functional.compiled import uncompiled
-from regard.layers.caches.base import Cache, Entries, check_rows
+from regard.layers.caches.base import Cache, Entries, check_rows, forgotten
 from regard.layers.caches.entries import Held, entries_before, rows_of
 
 PAGE = 64  # entries
@@ -172,20 +173,23 @@ class PagedCache(Cache):
         return copy.copy(self)
 
     @uncompiled  # a compiler would make pages of its own, and free them
-    def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
-        """Append entries, and return all keys and values; see `Cache.append`."""
-        new = self._stored(k, v)
+    def append_gated(
+        self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
+    ) -> tuple[Entries, Entries, Forgetting | None]:
+        """Append entries, and return all keys and values; see `Cache.append_gated`."""
+        new = self._stored(k, v, log_forget)
         dtype = k.dtype if v is None or k.dtype == v.dtype else None
         if torch.is_grad_enabled() and (self._held.recorded or any(x.requires_grad for x in new.values())):
             held, table = self._whole().joined(new), PageTable(((),) * self.batch)
-            returned = self._returned(held, dtype)
+            whole = held
         else:
             recorded = self._held.recorded
             before, held = (
                 (self._paged(self._held), self._emptied(self.batch)) if recorded else (self._table, self._held)
             )
             table = self._written(before, new)
-            returned = self._returned(self._read(table), dtype)
+            whole = self._read(table)
+        returned = *self._returned(whole, dtype), forgotten(whole.used(), new)
         self._held, self._table = held, table
         return returned
 
@@ -241,6 +245,15 @@ class PagedCache(Cache):
         slots = torch.tensor(table.slots(before.entries), dtype=torch.int64, device="cpu")
         self._pool.write(slots.to(new["k"].device), new)
         return table
+
+    def _last(self) -> Held:
+        if self._held.recorded:
+            return self._held
+        table, places = self._table, self._table.places
+        count = (table.entries - 1) % PAGE + 1 if table.entries else 0  # of the last page
+        planes = self._pool.read(tuple(row[-1:] for row in table.rows), count)
+        places = None if places is None or places.shape[2] < table.entries else places[..., -count:]
+        return Held(planes, 0, count, table.length - count, places=places)
 
     def _whole(self) -> Held:
         return self._held if self._held.recorded else self._read(self._table)

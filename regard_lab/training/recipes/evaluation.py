@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
 from regard_lab.decoding import Evaluation, SharedWork, Translator, evaluate
 from regard_lab.decoding.loading import load_with_tokeniser
-from regard_lab.decoding.translator import Ends
+from regard_lab.decoding.translator import Ends, Translation, rows_of
 from regard_lab.models import LanguageModel, TranslationTransformer
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.seeing import Agreement, HeadChoice, SwapCheck, choose_head, referent_agreement, swap_check
@@ -174,13 +174,29 @@ def rate(share: float) -> str:
     return f"{share:.3f}" if share >= 1 else f"{min(share, 0.999):.3f}"
 
 
-Counting = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
+Counting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 """From the number of sentences, a context that gives a function to be called with how many more are done."""
 
 
-def uncounted(total: int) -> AbstractContextManager[None]:
+def uncounted(total: int) -> AbstractContextManager[Callable[[int], None]]:
     """Progress that is not shown."""
-    return nullcontext()
+    return nullcontext(lambda done: None)
+
+
+class PartlyEvaluated(KeyboardInterrupt):
+    """An evaluation was interrupted; `rows` has what was done, with scores, as `--out` writes it."""
+
+    def __init__(self, what: str, total: int, done: int, rows: list[dict[str, Any]]) -> None:
+        super().__init__(f"{done:,} of {count_of(total, what, ',')} done")
+        self.rows = rows
+
+
+@contextmanager
+def _keeping(what: str, total: int, done: Sized, rows: Callable[[], list[dict[str, Any]]] = list) -> Generator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise PartlyEvaluated(what, total, len(done), rows() if done else []) from None
 
 
 def evaluate_run(
@@ -201,6 +217,7 @@ def evaluate_run(
     Raises:
         CheckpointError: no translator, or no test split.
         DataError: files that cannot be read.
+        PartlyEvaluated: a KeyboardInterrupt, with what was done.
 
     >>> evaluate_run("nowhere")
     Traceback (most recent call last):
@@ -214,12 +231,14 @@ def evaluate_run(
     else:
         name = "the run's own test split"
         pairs = read_test(Path(run))
-    with counting(len(pairs)) as progress:
-        evaluation = evaluate(translator, pairs, progress=progress, **search)
-    settings = read_settings(Path(run)) or {}
-    pronouns = None
-    if not test and settings.get("data") == [PRONOUNS]:
-        pronouns = judge_pronouns(translator, int(settings.get("seed", 0)), **search)
+    settings, pronouns = read_settings(Path(run)) or {}, None
+    kept: dict[int, list[Translation]] = {}
+    rows = lambda: rows_of([kept[at][0] for at in sorted(kept)], [pairs[at].target for at in sorted(kept)])  # noqa: E731
+    with _keeping("sentences", len(pairs), kept, rows):
+        with counting(len(pairs)) as progress:
+            evaluation = evaluate(translator, pairs, progress=progress, kept=kept, **search)
+        if not test and settings.get("data") == [PRONOUNS]:
+            pronouns = judge_pronouns(translator, int(settings.get("seed", 0)), **search)
     return RunScores(name, evaluation, pronouns, count_trained(Path(run), pairs))
 
 
@@ -306,7 +325,12 @@ class TextScores:
 
 @torch.inference_mode()
 def evaluate_text(
-    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, share: SharedWork | None = None
+    run: str | Path,
+    texts: Sequence[str | Path],
+    *,
+    tell: Tell = silent,
+    counting: Counting = uncounted,
+    share: SharedWork | None = None,
 ) -> TextScores:
     """The loss of a language model on texts, cut into blocks as those that it was validated on.
 
@@ -339,11 +363,13 @@ def evaluate_text(
         block = min(block, model.config.max_length)
     task = LanguageTask(read.texts[:1], read.texts, tokeniser, block=block, batch_tokens=max(block, 2048))
     rank, processes = (0, 1) if share is None else (share.rank, share.count)
-    own = []
-    for number, batch in enumerate(task.validation_batches()):
-        if number % processes == rank:
-            loss, count = task.loss(model, batch)
-            own.append((number, float(loss), count))
+    own, batches = [], task.validation_batches()
+    with _keeping("batches", len(batches), own), counting(len(batches)) as progress:
+        for number, batch in enumerate(batches):
+            if number % processes == rank:
+                loss, count = task.loss(model, batch)
+                own.append((number, float(loss), count))
+            progress(1)
     found = own if share is None else sorted(share.gathered(own))  # summed in the order of one process
     total, ids = sum(loss for _, loss, _ in found), sum(count for _, _, count in found)
     lines = lines_of(read.texts)
@@ -475,7 +501,9 @@ def _or_none(share: float | None) -> str:
     return "-" if share is None else rate(share)
 
 
-def evaluate_classifier(run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent) -> ClassScores:
+def evaluate_classifier(
+    run: str | Path, test: Sequence[str | Path] = (), *, tell: Tell = silent, counting: Counting = uncounted
+) -> ClassScores:
     """Sort texts whose labels are known, by default those of the run's own test split.
 
     Raises:
@@ -496,9 +524,13 @@ def evaluate_classifier(run: str | Path, test: Sequence[str | Path] = (), *, tel
         known = ", ".join(classifier.classes[:12])
         raise DataError(f"{name} has the label {strange[0]!r}, which {run} does not know; it knows {known}")
     guesses: list[list[float]] = []
-    for start in range(0, len(pairs), TEXTS_AT_ONCE):
-        guesses += classifier.probabilities([pair.source for pair in pairs[start : start + TEXTS_AT_ONCE]])
-    return ClassScores(name, tuple(classifier.classes), pairs, guesses, count_trained(Path(run), pairs))
+    sorted_so = lambda: ClassScores(name, tuple(classifier.classes), pairs[: len(guesses)], guesses)  # noqa: E731
+    with _keeping("texts", len(pairs), guesses, lambda: sorted_so().rows()), counting(len(pairs)) as progress:
+        for start in range(0, len(pairs), TEXTS_AT_ONCE):
+            some = pairs[start : start + TEXTS_AT_ONCE]
+            guesses += classifier.probabilities([pair.source for pair in some])
+            progress(len(some))
+    return replace(sorted_so(), trained=count_trained(Path(run), pairs))
 
 
 TEXTS_AT_ONCE = 32
@@ -532,7 +564,9 @@ class HiddenWordScores:
 
 
 @torch.inference_mode()
-def evaluate_encoder(run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent) -> HiddenWordScores:
+def evaluate_encoder(
+    run: str | Path, texts: Sequence[str | Path], *, tell: Tell = silent, counting: Counting = uncounted
+) -> HiddenWordScores:
     """Hide words of texts, a text a line, as validation hides them, and find them again.
 
     Raises:
@@ -551,11 +585,14 @@ def evaluate_encoder(run: str | Path, texts: Sequence[str | Path], *, tell: Tell
     read = read_texts(*texts)
     tell(read.report())
     longest = min(MaskedWordsTraining.Config.longest, model.config.max_length)
-    loss, hits, words = 0.0, 0, Counter[int]()
-    for batch in MaskedWordTask(read.texts[:1], read.texts, tokeniser, longest=longest).validation_batches():
-        scores = model(batch.ids, batch.places).double()
-        loss += float(F.cross_entropy(scores, batch.words, reduction="sum"))
-        hits += int((scores.argmax(-1) == batch.words).sum())
-        words.update(batch.words.tolist())
-    total = words.total()
-    return HiddenWordScores(" + ".join(map(str, texts)), total, loss / total, hits / total, max(words.values()) / total)
+    losses, hits, words = [], 0, Counter[int]()
+    batches = MaskedWordTask(read.texts[:1], read.texts, tokeniser, longest=longest).validation_batches()
+    with _keeping("batches", len(batches), losses), counting(len(batches)) as progress:
+        for batch in batches:
+            scores = model(batch.ids, batch.places).double()
+            losses.append(float(F.cross_entropy(scores, batch.words, reduction="sum")))
+            hits += int((scores.argmax(-1) == batch.words).sum())
+            words.update(batch.words.tolist())
+            progress(1)
+    name, total = " + ".join(map(str, texts)), words.total()
+    return HiddenWordScores(name, total, sum(losses) / total, hits / total, max(words.values()) / total)

@@ -78,6 +78,7 @@ class LanguageModelTraining(Recipe):
             output_gate: whether the outputs of the heads are multiplied by gates.
             value_residual: whether every layer adds the values of the first one to its own.
             differential: whether each head subtracts the output of a second one (Differential Transformer).
+            forgetting: whether each head forgets earlier tokens by gates of its own (Forgetting Transformer).
             chooser: each query chooses keys by content: moba, nsa or indexer.
             chosen: number of blocks that it chooses.
             chosen_block: keys of a block; the indexer chooses as many single keys.
@@ -94,6 +95,7 @@ class LanguageModelTraining(Recipe):
         output_gate: bool = setting(False)
         value_residual: bool = setting(False)
         differential: bool = setting(False)
+        forgetting: bool = setting(False)
         chooser: str | None = setting(None, metavar="moba|nsa|indexer")
         chosen: int = setting(LanguageConfig.chosen, least=1)
         chosen_block: int = setting(LanguageConfig.chosen_block, least=1)

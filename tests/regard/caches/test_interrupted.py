@@ -54,7 +54,8 @@ def some_of(run: Callable[[], Any]) -> Iterator[Line]:
 def test_a_layer_that_is_stopped_at_any_line_can_continue_its_text(kind: str, dtype: str, recorded: bool) -> None:
     torch.manual_seed(3)
     mechanism = "linear_transformer" if kind == "state" else None
-    layer = rg.MultiHeadAttention(28, 4, kv_heads=2, pattern="causal", mechanism=mechanism).double()
+    options = {"mechanism": mechanism, "forgetting": kind in ("dynamic", "paged")}
+    layer = rg.MultiHeadAttention(28, 4, kv_heads=2, pattern="causal", **options).double()
     if kind == "latents":
         kind, sizes = "paged", {"latent_dim": 9, "rope_dim": 4, "head_dim": 5}
         layer = rg.LatentAttention(28, 4, pattern="causal", **sizes).double()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import patterns as p
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.layers.caches import load_cache, new_cache
 from regard.positions import Rotary, Sinusoidal
 
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -359,3 +360,134 @@ def test_a_differential_layer_is_its_formula(more):
 def test_the_first_share_of_a_differential_layer_is_between_0_and_1(first):
     with pytest.raises(rg.ArgumentError, match="differential is"):
         make_layer(differential=first)
+
+
+# Forget gates
+
+FORGETTING = {"forgetting": True, "pattern": "causal", "positions": "none", "dim": 16}
+
+
+@torch.no_grad()
+def forgetful(**options) -> MultiHeadAttention:
+    layer = make_layer(**FORGETTING | options)
+    layer.to_forget.weight.mul_(4)
+    return layer
+
+
+def forgotten_by_hand(layer: MultiHeadAttention, x: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """The heads one query at a time, with the gates between each key and the query multiplied."""
+    q, k, v = (to(x).unflatten(-1, (heads, -1)) for to, heads in ((layer.to_q, 4), (layer.to_k, 2), (layer.to_v, 2)))
+    gates = 1 / (1 + (-(x @ layer.to_forget.weight.T + layer.to_forget.bias)).exp())  # (batch, length, heads)
+    output = torch.zeros_like(q)
+    for head in range(4):
+        for i in range(x.shape[1]):
+            kept = torch.stack([gates[:, j + 1 : i + 1, head].prod(1) for j in range(i + 1)], 1)
+            weights = ((q[:, i, None, head] * k[:, : i + 1, head // 2]).sum(-1) / 2).exp() * kept * allowed[i, : i + 1]
+            output[:, i, head] = (weights[..., None] * v[:, : i + 1, head // 2]).sum(1) / weights.sum(1, keepdim=True)
+    return layer.to_output(output.flatten(2))
+
+
+@pytest.mark.parametrize("pattern", ["causal", "causal_window(4)", "causal_window(3) | (causal & prefix(2))"])
+def test_forget_gates_are_their_formula_and_every_cache_keeps_them(pattern):
+    layer, x = forgetful(pattern=pattern), texts(2, 11, 16)
+    found, expected = layer(x), forgotten_by_hand(layer, x, p.parse(pattern).dense(11, 11))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    grads = [torch.autograd.grad(one.sin().sum(), layer.to_forget.weight)[0] for one in (found, expected)]
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+    kinds = {"dynamic": {}, "static": {"capacity": 11}, "paged": {}}
+    if "window" in pattern:
+        kinds["ring"] = {"first": 2 if "prefix" in pattern else 0}
+    for kind, options in kinds.items():
+        for learns in (True, False):
+            cache = layer.new_cache(2, kind, **options)
+            with torch.set_grad_enabled(learns):
+                steps = [layer(x[:, a:b], cache=cache) for a, b in ((0, 5), (5, 5), (5, 6), (6, 7), (7, 11))]
+            torch.testing.assert_close(torch.cat(steps, 1), found, rtol=0, atol=1e-10)
+            if learns:
+                of_steps = torch.autograd.grad(torch.cat(steps, 1).sin().sum(), layer.to_forget.weight)[0]
+                torch.testing.assert_close(of_steps, grads[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
+@torch.no_grad()
+def test_forget_gates_outlive_crops_reorders_files_and_dropped_keys(kind, tmp_path):
+    layer, x = forgetful(), texts(2, 70, 16)
+    cache = layer.new_cache(2, kind, capacity=90 if kind == "static" else None)
+    layer(texts(2, 5, 16), cache=cache)
+    cache.crop(0)
+    layer(x, cache=cache)
+    cache.crop(66)
+    cache.reorder(torch.tensor([1, 0, 1]))
+    cache.save(tmp_path / "cache")
+    cache = load_cache(tmp_path / "cache")
+    x = torch.cat([x[[1, 0, 1], :66], texts(3, 10, 16)], 1)
+
+    def grows(to: int, kept: torch.Tensor) -> None:
+        """Up to this position the outputs are those of the whole text with the other keys hidden."""
+        allowed = torch.zeros(3, 2, to, dtype=torch.bool)
+        allowed[..., cache.length :] = True
+        allowed.scatter_(-1, kept.expand(3, 2, -1), True)
+        mask = p.Explicit(allowed.repeat_interleave(2, 1)[:, :, None].expand(3, 4, to, to)) & p.Causal()
+        first = cache.length
+        steps = [layer(x[:, at : at + 1], cache=cache) for at in range(first, to)]
+        torch.testing.assert_close(torch.cat(steps, 1), layer(x[:, :to], pattern=mask)[:, first:], rtol=0, atol=1e-10)
+
+    everything = torch.arange(66)
+    grows(68, everything)
+    cache.keep(kept := torch.tensor([0, 3, 4, 7, 60, 64, 66]))  # the last entry goes
+    before = cache.positions
+    with pytest.raises(rg.UnsupportedError, match=r"crop\(50\): keep\(\) dropped entry 49"):
+        cache.crop(50)
+    with pytest.raises(rg.UnsupportedError, match="summed along the text"):
+        cache.keep(torch.tensor([66]), after=5)
+    assert torch.equal(cache.positions, before)
+    grows(70, kept)
+    kept = torch.tensor([[[0, 3, 69], [0, 4, 7]], [[0, 3, 4], [3, 66, 69]], [[4, 7, 68], [60, 64, 68]]])
+    cache.keep(kept)  # the last entry goes from some heads
+    grows(73, kept)
+    cache.crop(72)
+    cache.keep(torch.tensor([70, 71]))
+    cache.crop(71)
+    grows(74, torch.tensor([70]))
+
+
+@torch.no_grad()
+def test_a_nan_reaches_the_queries_that_look_at_it_and_not_by_forget_gates():
+    layer, x, padding = forgetful(pattern="causal_window(3)"), texts(1, 11, 16), p.KeySpan(2, 9)
+    clean = layer(x, pattern=padding)
+    x[:, [0, 1, 9, 10]] = torch.nan
+    found = layer(x, pattern=padding)[:, 2:9]
+    torch.testing.assert_close(found, clean[:, 2:9], **EXACT)
+    x[:, 4] = torch.nan
+    found = layer(x, pattern=padding)[:, 2:9]
+    assert found.isnan().any(-1).tolist() == [[False, False, True, True, True, False, False]]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@torch.no_grad()
+def test_forget_gates_are_rounded_neither_by_a_cache_nor_by_autocast(dtype):
+    layer, x = forgetful(forgetting=True).float(), texts(1, 300, 16).float()
+    exact, cache = layer(x), layer.new_cache(1, dtype=dtype)
+    steps = torch.cat([layer(part, cache=cache) for part in x.split(100, 1)], 1)
+    with torch.autocast("cpu"):
+        cast = layer(x)
+    for found in (steps, cast):  # with rounded gates these are off by 0.1 and more
+        assert (found - exact).abs().max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: make_layer(**FORGETTING, sinks=True), "without sinks=True"),
+        (lambda: make_layer(**FORGETTING, mechanism="linear"), "use it without linear"),
+        (lambda: make_layer(**FORGETTING, chooser=rg.layers.MoBA(2, 2)), "needs a layer with no forgetting"),
+        (lambda: forgetful()(texts(1, 3, 16), bias=torch.zeros(3, 3)), "so leave bias out"),
+        (lambda: forgetful()(texts(1, 3, 16), texts(1, 3, 16)), "forgetting are for self-attention"),
+        (lambda: forgetful(pattern=None)(texts(1, 3, 16)), "pattern full looks ahead"),
+        (lambda: forgetful().new_cache(1).append(*torch.zeros(2, 1, 2, 1, 4).double()), r"takes \(1, 4, 1\) numbers"),
+        (lambda: forgetful()(texts(1, 3, 16), cache=new_cache("dynamic", 1, 2, 4, dtype="float64")), "takes none"),
+    ],
+)
+def test_what_forget_gates_do_not_go_with_is_refused(call, words):
+    with pytest.raises(rg.RegardError, match=words):
+        call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import pytest
 import torch
 from commanding import SMALL, Forked, regard, succeeded
 
-from regard_lab.cli import demo, evaluate, view
+from regard_lab.cli import demo, evaluate, lesson, view
 from regard_lab.cli.interrupts import heed_interrupts, quiet_interrupts
 from regard_lab.conversion.uptraining import Uptraining
+from regard_lab.decoding import translator
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.seeing.lens_study.study import JSON
 from regard_lab.training.comparison.study import Comparison
@@ -70,7 +72,7 @@ def cpu_seconds(process: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def test_ctrl_c_between_lines_is_one_word(run_folder):
+def test_ctrl_c_between_lines_counts_what_is_printed(run_folder):
     process = Forked("translate", run_folder)
     process.stdin.write(b"a street\n" * 256)
     process.stdin.flush()
@@ -78,7 +80,7 @@ def test_ctrl_c_between_lines_is_one_word(run_folder):
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
-    assert (process.returncode, err.decode().strip()) == (130, "regard: interrupted")
+    assert (process.returncode, err.decode().strip()) == (130, "regard: interrupted; 256 translations printed")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -207,6 +209,35 @@ def test_ctrl_c_names_what_is_kept_and_how_to_go_on(name, tmp_path, monkeypatch,
         answer = regard(*command, "--out", out)
         expected = ["regard: interrupted"] if written is None else [line.format(out=out) for line in lines]
         assert (answer.returncode, answer.err.splitlines()[-len(expected) :]) == (130, expected)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(named, tmp_path, monkeypatch, run_folder, data):
+    own, pairs, out = translator.batches_in_order, data / "pairs.tsv", tmp_path / "rows.tsv"
+
+    def first(encoded, _):
+        yield next(iter(own(encoded, 60)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(translator, "batches_in_order", first)
+    answer = regard("evaluate", run_folder, pairs, *(["--out", out] if named else []))
+    count, total = map(int, re.findall(r"(\d+) of (\d+) sentences done", answer.last)[0])
+    assert (answer.returncode, answer.out, 0 < count < total) == (130, "", True)
+    kept = f", and {out} has them with their scores" if named else ""
+    assert answer.last == f"regard: interrupted; {count} of {total} sentences done{kept}"
+    if named:
+        header, *rows = (line.split("\t") for line in out.read_text().splitlines())
+        done = [f"{row[0]}\t{row[1]}" for row in rows]
+        assert (header[:3], len(done)) == (["source", "reference", "output"], count)
+        assert [line for line in pairs.read_text().splitlines() if line in done] == done  # in the order of the test
+
+
+def test_ctrl_c_in_a_lesson_says_how_much_of_it_is_printed(monkeypatch):
+    monkeypatch.setattr(lesson, "_print_cell", lambda cell, *_: interrupt() if "claims" in cell.tags else None)
+    answer = regard("lesson", "causal")
+    printed, parts = map(int, re.findall(r"; (\d+) of (\d+) parts of the lesson printed$", answer.last)[0])
+    assert answer.returncode == 130
+    assert 0 < printed < parts
 
 
 def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeypatch):

@@ -227,7 +227,7 @@ def test_what_cannot_be_aligned_is_refused():
     added = new_model("learned", mechanism="softmax(concat(6, 6, 8))")
     with pytest.raises(UnsupportedError, match=r"changes the results of softmax\(concat\(6, 6, 8\)\) in blocks.0"):
         with_kv_heads(added, 2, "align")
-    for option in ("output_gate", "value_residual", "differential"):
+    for option in ("output_gate", "value_residual", "differential", "forgetting"):
         with pytest.raises(UnsupportedError, match=f"{option} of this model does not allow"):
             with_kv_heads(new_model("rotary", **{option: True}), 2, "align")
     with pytest.raises(ArgumentError, match="the calibration did not run"):

@@ -1,7 +1,5 @@
 """Small language models of every kind, and the caches that continue each of them without loss."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -19,6 +17,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "indexer": {"chooser": "indexer", "chosen": 2, "chosen_block": 1},
     "norms and gates": {"kv_heads": 1, "qk_norm": True, "output_gate": True, "rotary_scaling": "yarn(4, trained=6)"},
     "values of the first layer, differences": {"value_residual": True, "differential": True, "layers": 3},
+    "forget gates": {"forgetting": True, "kv_heads": 1},
     "alibi": {"positions": "alibi"},
     "sinusoidal": {"positions": "sinusoidal"},
     "no positions": {"positions": "none", "head_dim": 7},
