@@ -301,11 +301,15 @@ def _pairs(work: Work, rows: list[int]) -> torch.Tensor:
 REFORMER = Contender("reformer-pytorch", _reformer, package="reformer_pytorch", own_pattern=_pairs)
 
 
-def _in_float32(work: Work, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _in_float32(
+    work: Work, tensors: Tensors, *, grouped: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v for a runtime of exported models, contiguous."""
     options = work.backward or work.dropout or work.mechanism or work.cache_dtype or tensors.bias is not None
     if options or work.dtype != "float32":
         raise UnsupportedError(f"it is measured forward in float32, without options, not on {work}")
+    if work.group > 1 and not grouped:
+        raise UnsupportedError(f"it has as many key/value heads as query heads, not those of {work}")
     q, k, v = (x.contiguous() for x in (tensors.q, tensors.k, tensors.v))
     return q, k, v
 
@@ -350,15 +354,13 @@ def _node(
 
 
 def _onnx_attention(work: Work, tensors: Tensors) -> Attend:
-    q, k, v = _in_float32(work, tensors)
+    q, k, v = _in_float32(work, tensors, grouped=True)
     output = torch.empty(*q.shape[:3], work.v_dim)
     causal = int(_is_causal(work))
     return _by_threads(_node("Attention", "", {"q": q, "k": k, "v": v}, {"o": output}, is_causal=causal), output)
 
 
 def _onnx_multi_head(work: Work, tensors: Tensors) -> Attend:
-    if work.group > 1:
-        raise UnsupportedError(f"it has as many key/value heads as query heads, not those of {work}")
     named = zip("qkv", map(_tokens, _in_float32(work, tensors)), strict=True)
     output = torch.empty(work.batch, work.q_len, work.heads, work.v_dim)
     options = {"num_heads": work.heads, "unidirectional": int(_is_causal(work))}
@@ -370,7 +372,7 @@ def _onnx_grouped(work: Work, tensors: Tensors) -> Attend:
     """Causal attention that adds its own tokens to a cache in place: here those that are its last already."""
     if work.pattern != Causal() and work.q_len > 1:
         raise UnsupportedError(f"it computes causal attention, not {work.pattern}")
-    q, k, v = _in_float32(work, tensors)
+    q, k, v = _in_float32(work, tensors, grouped=True)
     own = [_tokens(x[:, :, -work.q_len :]) for x in (k, v)]
     output, whole = torch.empty(work.batch, work.q_len, work.heads, work.v_dim), torch.tensor([work.k_len]).int()
     inputs = {"q": _tokens(q), "k": own[0], "v": own[1], "past_k": k, "past_v": v}
@@ -387,8 +389,6 @@ def _tokens(x: torch.Tensor) -> torch.Tensor:
 
 def _openvino(work: Work, tensors: Tensors) -> Attend:
     q, k, v = _in_float32(work, tensors)
-    if work.group > 1:
-        raise UnsupportedError(f"it has as many key/value heads as query heads, not those of {work}")
     ov, operations = import_module("openvino"), import_module("openvino.opset13")
     inputs = [operations.parameter(x.shape, np.float32) for x in (q, k, v)]
     model = ov.Model([operations.scaled_dot_product_attention(*inputs, causal=_is_causal(work))], inputs)
