@@ -1,7 +1,5 @@
 """Raises an exception at a chosen line while a function runs, as Ctrl-C or missing memory would."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator

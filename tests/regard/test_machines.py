@@ -1,7 +1,5 @@
 """The script that runs the suite as on other machines: every setting, a line each, failures told at the end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whatever is handed over as an argument, the answer is a result or a sentence of the family RegardError."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

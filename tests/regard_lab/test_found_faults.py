@@ -3,8 +3,6 @@
 `python tests/regard_lab/test_found_faults.py` plants each of them and runs its test, which has to fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

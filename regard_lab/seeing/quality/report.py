@@ -92,7 +92,7 @@ def _draw_line(axes: Axes, rows: Sequence[CandidateRow], colour: str, mark: str,
 
 
 def _draw_borders(axes: Axes, tolerance: float) -> None:
-    """Draw lines at the took of exact attention and at the tolerance, and set up logarithmic axes."""
+    """Draw lines at the time of exact attention and at the tolerance, and set up logarithmic axes."""
     from matplotlib.ticker import LogLocator
 
     axes.set(xscale="log", yscale="log")

@@ -1,7 +1,5 @@
 """Linear attention by chunks equals the sum over pairs, with gradients, and no later key affects a result."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A schedule holds every allowed pair once, and its arrays arrays hold nothing else."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

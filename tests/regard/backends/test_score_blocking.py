@@ -1,8 +1,6 @@
 """Row blocks hold every allowed pair once, in runs that fit the cache; lots hold every head once; sums of diagonals are
 the transpose of numbers by distance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """On a GPU: random calls equal the formulas; other mechanisms, layers and caches give the results of the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

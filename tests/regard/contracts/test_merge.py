@@ -1,7 +1,5 @@
 """Attention over pieces, merged by log-sum-exp, is attention over the whole: values and gradients."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

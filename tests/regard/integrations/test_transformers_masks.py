@@ -1,7 +1,5 @@
 """Masks of transformers are read as patterns, pair by pair the same; what cannot be read is reported."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")

@@ -1,7 +1,5 @@
 """Layers with a replaced pattern or mechanism compute eager attention's numbers of the same pairs, compiled too."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'regard[transformers]'")

@@ -1,7 +1,5 @@
 """The built site: nothing from elsewhere, no broken link, formulas as MathML, signatures as Python reports them."""
 
-from __future__ import annotations
-
 import ast
 import html
 import inspect

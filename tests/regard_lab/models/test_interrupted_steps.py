@@ -1,7 +1,5 @@
 """A model whose step is stopped at any line leaves a state as before or as after the step, the same in every layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

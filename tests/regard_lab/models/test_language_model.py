@@ -1,7 +1,5 @@
 """A language model is that of its papers; padding, batches, caches and chunks change nothing in any of its kinds."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """What the state of a language model promises: rows move freely, texts are cropped, and a refusal changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
